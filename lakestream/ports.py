@@ -165,7 +165,7 @@ class Found(Protocol):
     async def read(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
         """A beginning of `seqs`, which are some of those found: as many messages as fit into `max_bytes`, at least one.
 
-        Raises PastUnavailableError (get/as_it_was.py).
+        Raises PastUnavailableError (stream/features/time_travel.py).
         """
 
 

@@ -305,8 +305,8 @@ class Engine:
         readable = self.cluster is None or self.cluster.replicas.readable(stream.uid)
         if readable and stream.config.allow_direct:
             self.direct.attach(stream)
-        if readable and stream.copying.answers_for:
-            self.direct.attach_as(stream, stream.copying.answers_for)
+        if readable and stream.mirroring.answers_for:
+            self.direct.attach_as(stream, stream.mirroring.answers_for)
 
     def _unsubscribe(self, name: str) -> None:
         for subscription in self._subscriptions.pop(name, []):
@@ -491,7 +491,7 @@ class Engine:
             self._own(name, state.create)
             self._offline_creations[name] = state.create  # until it is in service
             stream = self._stream(state.create, store)
-            stream.load(state)
+            stream.load(store.extra)
         else:
             first = next(frames, None)
             if first is None:

@@ -28,7 +28,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, decode_operation, encode
 from lakestream.stream.core.state import StreamState
-from lakestream.stream.mirroring.clone_replica import AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
+from lakestream.stream.mirroring.clone import READ_AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
 
 if TYPE_CHECKING:
     from lakestream.meta.replicas import Replicas
@@ -153,7 +153,7 @@ class Replica:
         def give() -> None:
             self._transfer(group, to)
 
-        stream.hand_over(give)
+        stream.consumers.hand_over(give)
         return True
 
     def _transfer(self, group: Group, to: str) -> bool:
@@ -267,7 +267,7 @@ class Replica:
         create = state.create if state is not None else self._create
         stream = Stream(create, store, self._bus, shared.clock, shared.io, shared.options.domain, False, shared.batches)
         if state is not None:
-            stream.load(state)
+            stream.load(store.extra)
         for frame, at in store.replay(through=commit_through):
             prepare(stream, frame, self._replicas.lake)
             stream.apply_frame(frame, at)
@@ -384,7 +384,7 @@ class Replica:
                 replicas.log.error(f"stream {self.name} is offline here: {error}")
                 replicas.host.gone(self)
                 if isinstance(error, BaseUnreadable):
-                    replicas.shared.clock.call_later(AGAIN_NS, submit)
+                    replicas.shared.clock.call_later(READ_AGAIN_NS, submit)
                 return
             self.trouble = ""
             self.begin(opened)
@@ -467,7 +467,7 @@ class Replica:
         def swap() -> SegmentLog:
             before = self.stream
             if before is not None:
-                before.closed = True
+                before.cease()
                 before.store.destroy()
             self._replicas.stores.take_in(self.directory)
             store = self._open_store(0)

@@ -24,7 +24,7 @@ from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.ports import Calls, Peers
 from lakestream.stream.core.operations import CreateStream
-from lakestream.stream.mirroring.clone_replica import AGAIN_NS, Bases, BaseUnreadable
+from lakestream.stream.mirroring.clone import READ_AGAIN_NS, Bases, BaseUnreadable
 
 if TYPE_CHECKING:
     from lakestream.account.engine import Engine
@@ -224,7 +224,7 @@ class Replicas:
         self.log.error(f"stream {replica.name} is offline here: {reason}")
         self.host.gone(replica)
         if isinstance(error, BaseUnreadable):
-            self.shared.clock.call_later(AGAIN_NS, lambda: self._again(replica))
+            self.shared.clock.call_later(READ_AGAIN_NS, lambda: self._again(replica))
 
     def _again(self, replica: Replica) -> None:
         """What it needs of the lake may be readable by now."""

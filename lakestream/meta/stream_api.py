@@ -36,7 +36,6 @@ from lakestream.stream.core import account_limits
 from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
 from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.operations import UpdateStream
-from lakestream.stream.mirroring.clone import check_update
 from lakestream.stream.mirroring.origin_rules import check_filters
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ class ClusterStreamApi(StreamApi):
     def _update_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
         checked = self._checked(wanted)
         stream = self.find(checked.name)
-        check_update(stream, checked)
+        stream.mirroring.check_update(checked)
         limited = {name: consumer.config for name, consumer in stream.consumers.items()}
         encoded = msgspec.json.encode(stream_rules.updated(stream.config, checked, limited))
         updating = self._cluster.local.updating

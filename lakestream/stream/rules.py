@@ -17,7 +17,7 @@ from lakestream.protocol.api.errors import api_error, invalid
 from lakestream.protocol.subjects import Filters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
 from lakestream.stream.core.account_limits import check_size
-from lakestream.stream.core.config import LAST_SEQ, StreamConfig, StreamConsumerLimits
+from lakestream.stream.core.config import LAST_SEQ, REQUIRED_LEVEL, StreamConfig, StreamConsumerLimits
 from lakestream.stream.core.names import valid_name
 from lakestream.stream.mirroring.origin_rules import Find, checked_origins
 
@@ -34,7 +34,6 @@ SHORTEST_NS = 100_000_000
 """Shortest max_age and duplicate_window (100 ms)."""
 SHORTEST_MARKER_TTL_NS = 1_000_000_000
 
-REQUIRED_LEVEL = "_nats.req.level"
 DYNAMIC_METADATA = ("_nats.ver", "_nats.level")
 
 _NAME_RULE = "stream name is required and can not contain '.', '*', '>', '\\', '/'"

@@ -19,7 +19,7 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.stream.consumer.acks import Acks
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.core.operations import CreateConsumer
+from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer
 from tests.unit.stream_world import CLIENT, World
 
 BATCH = 500
@@ -72,7 +72,8 @@ def push(world: World, total: int, filters: list[str]) -> float:
     world.clock.turn()
     took = time.perf_counter() - started
     assert counter.count == total, f"{counter.count} of {total} delivered"
-    world.stream.consumers.pop("P").stop()
+    world.stream.propose(DeleteConsumer("P"))
+    world.settle()
     return total / took
 
 
@@ -86,7 +87,7 @@ class Streams:
 
 def pull(world: World, total: int) -> tuple[float, float]:
     """(messages a second with an ack each, ns for an ack)."""
-    Acks(Streams(world)).listen()  # type: ignore[arg-type]
+    Acks(Streams(world)).listen()
     counter = receiver(world, b"_INBOX.pull.*")
     config = ConsumerConfig(
         durable_name="Q",

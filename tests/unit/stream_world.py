@@ -21,7 +21,7 @@ from lakestream.logging import Logger
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Delivery
-from lakestream.stream.assembly import Stream
+from lakestream.stream.assembly import FEATURES, MakeFeature, Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, decode_operation
 from lakestream.stream.core.state import StreamState
@@ -139,6 +139,7 @@ class World:
         files: the log's file layer, for faults.
         clock: that of an earlier world, for time to go on.
         options: of the log.
+        features: of the stream, instead of those that every stream has.
     """
 
     def __init__(
@@ -147,15 +148,19 @@ class World:
         files: Files | None = None,
         clock: ManualClock | None = None,
         options: LogOptions | None = None,
+        features: Sequence[MakeFeature] = FEATURES,
         **config: Any,
     ) -> None:
         self.clock, self.io = clock or ManualClock(), ManualIo()
         self.hub = Hub(Turn(self.clock.call_soon), Logger())
         self.inbox = Inbox()
         self.hub.join(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
-        self._number = 0
+        self._number, self._features = 0, features
         store = open_store(directory, self.io, options or LogOptions(), uid="u1", files=files, now=self.clock.now)
         self.stream = self._recover(store) or self._create(store, config)
+
+    def _stream(self, create: CreateStream, store: Store) -> Stream:
+        return Stream(create, store, self.hub, self.clock, self.io, features=self._features)
 
     def _create(self, store: Store, config: dict[str, Any]) -> Stream:
         fields: dict[str, Any] = {
@@ -170,7 +175,7 @@ class World:
         body = json.dumps(fields | config).encode()
         settled = msgspec.json.encode(msgspec.json.decode(body, type=StreamConfig))
         create = CreateStream("u1", "$G", settled, self.clock.now())
-        stream = Stream(create, store, self.hub, self.clock, self.io)
+        stream = self._stream(create, store)
         stream.propose(create)
         self.stream = stream
         self.settle()
@@ -181,15 +186,15 @@ class World:
         frames = store.replay()
         if store.extra:
             state = msgspec.msgpack.decode(store.extra, type=StreamState)
-            stream = Stream(state.create, store, self.hub, self.clock, self.io)
-            stream.load(state)
+            stream = self._stream(state.create, store)
+            stream.load(store.extra)
         else:
             first = next(frames, None)
             if first is None:
                 return None
             create = decode_operation(first[0].body)
             assert isinstance(create, CreateStream)
-            stream = Stream(create, store, self.hub, self.clock, self.io)
+            stream = self._stream(create, store)
             stream.apply_frame(*first)
         for frame, at in frames:
             stream.apply_frame(frame, at)

@@ -16,7 +16,7 @@ from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.past import PIECE, LogPast
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.ports import PastUnavailableError, Was
-from lakestream.stream.core.batch import Effect
+from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.features import time_travel as as_it_was
 from lakestream.stream.features.time_travel import _Past
@@ -45,9 +45,8 @@ class Table:
 
 
 def past_of(stream: MiniStream, table: Table | None = None) -> _Past:
-    made: Any = types.SimpleNamespace(store=stream.store, name="KV", io=InlineIo())
     history: Any = table
-    return _Past(made, history)
+    return _Past("KV", stream.store, InlineIo(), history)
 
 
 def overwritten(path: Path, keys: int) -> MiniStream:
@@ -180,7 +179,7 @@ async def test_so_many_requests_of_the_past_are_answered_at_once_and_no_more(
         await asyncio.sleep(0)
 
     past: Any = types.SimpleNamespace(find=find)
-    world.stream("A").past = past
+    monkeypatch.setattr(as_it_was.TimeTravel, "past", past)
     body = {"multi_last": ["a.*"], "up_to_seq": 4}
     asked = [world.send("$JS.API.DIRECT.GET.A", body) for _ in range(3)]
     assert [len(world.answers(reply)) for reply in asked] == [0, 0, 1]
@@ -199,11 +198,11 @@ def test_messages_of_a_mirror_keep_the_times_of_their_origin_behind_a_removal(
     world = World(str(tmp_path), metadata=metadata, subjects=[], mirror={"name": "O"})
     stream = world.stream
     begin = world.clock.now() - HOUR
-    stream.intake.take_at(1, begin, b"x", b"", b"1", Effect(0))
+    stream.proposer.take_at(1, begin, b"x", b"", b"1", Effect(0))
     world.settle()
     stream.propose(Purge())
     world.settle()
-    stream.intake.take_at(2, begin + 10, b"x", b"", b"2", Effect(0))
+    stream.proposer.take_at(2, begin + 10, b"x", b"", b"2", Effect(0))
     world.settle()
     assert stream.store.read(2).time_ns == begin + 10
     if metadata:
@@ -229,7 +228,7 @@ def test_an_update_that_gives_the_metadata_and_takes_messages_says_when_it_did(t
     world.clock.advance(1)
     config = msgspec.structs.replace(world.stream.config, metadata=TRAVELS, max_msgs=1)
     update = UpdateStream(msgspec.json.encode(config))
-    before = world.stream.intake.stamp(update)
+    before = world.stream.feature(as_it_was.TimeTravel).removal_time(update)
     world.stream.propose(update)
     world.settle()
     departures = world.stream.store.departures

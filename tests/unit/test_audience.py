@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.protocol.subjects import matches
-from lakestream.stream.consumer.filter_index import FEW
+from lakestream.stream.consumer.filter_index import LINEAR_MATCH_LIMIT as FEW
 from tests.unit.consumer_world import World
 
 pytestmark = pytest.mark.unit
@@ -32,15 +32,15 @@ def test_whoever_wants_a_subject_is_found(seed: int) -> None:
     world.stream(subjects=["s.>"])
     wanted = crowd(world, chance, 3 * FEW)
     world.consumer("all")
-    audience = world.engine.streams["S"].audience
+    index = world.engine.streams["S"].consumers.index
     for subject in SUBJECTS:
-        found = [consumer.name for consumer in audience.of(subject.encode())]
+        found = [consumer.name for consumer in index.of(subject.encode())]
         assert len(found) == len(set(found))
         mine = {name for name, one in wanted.items() if matches(one.encode(), subject.encode())}
         assert set(found) == mine | {"all"}
     some = chance.sample(SUBJECTS, 3)
-    union = {consumer.name for subject in some for consumer in audience.of(subject.encode())}
-    assert {consumer.name for consumer in audience.of_all([one.encode() for one in some])} == union
+    union = {consumer.name for subject in some for consumer in index.of(subject.encode())}
+    assert {consumer.name for consumer in index.of_all([one.encode() for one in some])} == union
 
 
 def test_a_message_wakes_only_those_who_want_it() -> None:
@@ -50,7 +50,7 @@ def test_a_message_wakes_only_those_who_want_it() -> None:
         world.consumer(f"c{number}", filter_subject=f"s.{number}")
     woken = []
     for consumer in world.engine.streams["S"].consumers.values():
-        consumer.delivering.stored = lambda name=consumer.name: woken.append(name)  # type: ignore[method-assign, misc]
+        consumer.delivery.stored = lambda name=consumer.name: woken.append(name)  # type: ignore[method-assign, misc]
     world.store("s.7", "s.7", "s.nobody", "s.11")
     assert sorted(woken) == ["c11", "c7"]
 

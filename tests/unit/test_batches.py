@@ -15,8 +15,8 @@ from lakestream.log.format.files import Files
 from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol import headers
 from lakestream.stream.core.batch import Batch
-from lakestream.stream.core.operations import Purge, UpdateStream
-from lakestream.stream.features import atomic, batches
+from lakestream.stream.core.operations import Progress, Purge, UpdateStream
+from lakestream.stream.features import atomic, batches, fast
 from lakestream.stream.features.batches import BatchLimits, BatchRoom
 from tests.unit.api_world import ApiWorld
 from tests.unit.stream_world import CLIENT, World
@@ -175,7 +175,7 @@ def test_what_is_in_flight_may_make_room(make: MakeWorld) -> None:
         world.acked(subject)
     world.publish("s.a", b"replaces", Nats_Rollup="sub")
     reply = whole(world, 2)
-    assert world.stream.intake.waiting
+    assert world.stream.proposer.waiting
     world.settle()
     assert world.answer(reply) == {"stream": "S", "seq": 5, "batch": "b", "count": 2}
 
@@ -183,7 +183,7 @@ def test_what_is_in_flight_may_make_room(make: MakeWorld) -> None:
 def test_nobody_is_left_waiting_when_another_node_leads(make: MakeWorld) -> None:
     world = make()
     committed = whole(world, 2)
-    world.stream.operations += 1
+    world.stream.pipeline.operations += 1
     parked = whole(world, 2)
     member(world, 1)
     fast = world_fast(world, 1, 0)
@@ -191,7 +191,7 @@ def test_nobody_is_left_waiting_when_another_node_leads(make: MakeWorld) -> None
     world.stream.lost([])
     told = {subject for subject, _ in world.inbox.got}
     assert {committed, parked, fast} <= told, "503: they may ask again"
-    room = world.stream.atomic._room
+    room = world.stream.batches
     assert (room.atomic, room.staged, room.fast) == (0, 0, 0)
 
 
@@ -199,7 +199,7 @@ def test_an_idle_batch_is_abandoned_and_told_of(make: MakeWorld) -> None:
     world = make()
     subject = b"$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.S"
     world.hub.join(Subscription(world.inbox, subject, b"", b"2"))
-    room = world.stream.atomic._room
+    room = world.stream.batches
     member(world, 1)
     world_fast(world, 1, 0)
     world.clock.advance(TEN_SECONDS - 1)
@@ -222,9 +222,9 @@ def test_bytes_of_a_batch_and_of_all_are_bounded(make: MakeWorld, monkeypatch: p
     member(world, 1, data=b"x" * 500)
     fields: dict[str, Any] = {"Nats-Batch-Id": "c", "Nats-Batch-Sequence": "1"}
     assert code(world.acked("s.a", b"x" * 500, **fields)) == 10167
-    assert world.stream.atomic._room.atomic == 1
-    world.stream.atomic.stop()
-    assert world.stream.atomic._room.staged == 0
+    assert world.stream.batches.atomic == 1
+    world.stream.feature(atomic.Atomic).follow()
+    assert world.stream.batches.staged == 0
 
 
 def test_counters_see_members_stored_ones_and_those_in_flight(make: MakeWorld) -> None:
@@ -251,7 +251,7 @@ async def test_a_commit_may_need_several_messages_of_the_lake() -> None:
     await world.awaited()
     world.settle()
     assert [json.loads(stream.get(seq).data)["val"] for seq in (4, 5, 6)] == ["6"] * 3  # type: ignore[union-attr]
-    assert stream.intake.fetched == {}
+    assert stream.view.fetched == {}
 
 
 # ------------------------------------------------------------------------------------------------ fast
@@ -336,18 +336,18 @@ def test_a_stream_without_fast_batches_refuses_them_whatever_else_it_takes_unsee
 def test_a_new_leader_goes_on_with_what_the_log_says(make: MakeWorld) -> None:
     """Of three batches one has ended, and one was idle for too long before the leader changed."""
     world = make()
-    fast, now = world.stream.fast, world.clock.now()
+    feature, now = world.stream.feature(fast.Fast), world.clock.now()
 
     def place(name: bytes, touched: int) -> list[Any]:
         return [name, 10, True, 10, 5, 0, 4, touched, b"_INBOX.me.f.10.ok.4.1.$FI"]
 
     logged = [place(b"f", now), place(b"old", now - TEN_SECONDS), place(b"ended", now)]
-    fast.learn(msgspec.msgpack.encode((logged, [])))
-    fast.learn(msgspec.msgpack.encode(([], [b"ended"])))
-    fast.stop()
-    fast.start()
+    feature.progressed([Progress("", msgspec.msgpack.encode((logged, [])))])
+    feature.progressed([Progress("", msgspec.msgpack.encode(([], [b"ended"])))])
+    feature.follow()
+    feature.lead(recovered=False)
     assert heard(world) == [ack(4, 10)]
-    assert fast._room.fast == 1
+    assert world.stream.batches.fast == 1
     world_fast(world, 6, 1, flow=10)
     world_fast(world, 7, 2, flow=10)
     world.settle()

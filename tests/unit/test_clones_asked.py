@@ -15,7 +15,7 @@ from lakestream.logging import Logger
 from lakestream.protocol.api.errors import ApiError
 from lakestream.server.lake.clones import LakeClones, _Flushed
 from lakestream.stream.core.config import StreamConfig, StreamSource, SubjectTransformConfig
-from lakestream.stream.mirroring.clone import can_begin_as_copy, moment, why_not
+from lakestream.stream.mirroring.clone import can_begin_as_clone, moment, why_not
 from tests.unit.api_world import ApiWorld
 
 pytestmark = pytest.mark.unit
@@ -59,8 +59,8 @@ def introduced(root: Path, config: StreamConfig, uid: str = UID) -> StreamIdenti
     ],
 )
 def test_only_plain_mirrors_begin_as_copies(fields: dict[str, Any]) -> None:
-    assert can_begin_as_copy(mirror())
-    assert not can_begin_as_copy(mirror(**fields))
+    assert can_begin_as_clone(mirror())
+    assert not can_begin_as_clone(mirror(**fields))
 
 
 @pytest.mark.parametrize(
@@ -143,4 +143,4 @@ def test_without_a_lake_a_mirror_of_a_moment_says_so_and_follows_nothing() -> No
     world.create("M", mirror={"name": "O"}, metadata={"lakestream.clone_as_of": "1"})
     error = world.ask("STREAM.INFO.M")["mirror"]["error"]
     assert "lake" in error["description"]
-    assert isinstance(world.stream("M").copying._at_work[0].session.error, ApiError)
+    assert isinstance(world.stream("M").mirroring._running[0].session.error, ApiError)

@@ -159,9 +159,9 @@ def test_one_round_serves_all_gets_of_a_turn(tmp_path: Path) -> None:
 def _waiting(world: replica_world.World, node: Node) -> bytes:
     """A message that has come to a leader and is not proposed, since there is something before it."""
     world.publish(node, "s.a")
-    node.stream.operations += 1
+    node.stream.pipeline.operations += 1
     reply = world.publish(node, "s.b", **EXPECTED)
-    node.stream.operations -= 1
+    node.stream.pipeline.operations -= 1
     return reply
 
 

@@ -82,7 +82,7 @@ def test_overflow_at_random(world: World) -> None:
         assert info["delivered"]["stream_seq"] + info["num_pending"] == stored
         assert info["num_ack_pending"] == len(delivered)
         if info["num_pending"] and info["num_waiting"]:
-            policy = world.engine.streams["S"].consumers["c"].outlet
+            policy = world.engine.streams["S"].consumers["c"].target
             assert not policy.capacity(), "somebody who may be served waits"
 
 
@@ -156,7 +156,7 @@ def test_what_waits_is_served_by_the_new_policy(world: World) -> None:
     for number in (3, 1, 2):
         world.next({"batch": 1, "group": "g", "priority": number})
     grouped(world, "prioritized")
-    queue = world.engine.streams["S"].consumers["c"].outlet._queue  # type: ignore[union-attr]
+    queue = world.engine.streams["S"].consumers["c"].target._queue  # type: ignore[union-attr]
     assert [waiting.priority for waiting in queue] == [1, 2, 3]
 
 

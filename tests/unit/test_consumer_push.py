@@ -229,9 +229,9 @@ def test_turns_begin_small_and_are_bounded(world: World) -> None:
     sizes = []
     for _ in range(6):
         before = len(other.got)
-        consumer.delivering.turn()
+        consumer.delivery.turn()
         sizes.append(len(other.got) - before)
     assert sizes == [128, 256, 512, 1024, 1024, 56]
-    consumer.delivering.turn()
+    consumer.delivery.turn()
     world.store(*["s.a"] * 300)
     assert len(other.got) == 3300

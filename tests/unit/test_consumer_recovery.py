@@ -45,7 +45,7 @@ def test_a_reply_waits_for_the_disk(world: World) -> None:
     (message,) = world.pull(1)
     stream = world.engine.streams["S"]
     asked: list[object] = []
-    stream.progress_now = lambda consumer, done: asked.append(done)  # type: ignore[method-assign, assignment]
+    stream.log_progress = lambda entries, done: asked.append(done)  # type: ignore[method-assign, assignment]
     world.ack(message, reply="_INBOX.me.x")
     assert world.client.take() == []
     assert len(asked) == 1

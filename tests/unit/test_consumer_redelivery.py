@@ -78,7 +78,7 @@ def test_a_consumer_at_the_last_sequence_there_can_be_is_logged_like_any_other(w
     world.stream("T")
     stream = world.engine.streams["T"]
     stream.store.set_first((1 << 64) - 1)  # no stream begins so high any more
-    stream.intake.next_seq = (1 << 64) - 1
+    stream.pipeline.next_seq = (1 << 64) - 1
     consumer = world.consumer(stream="T")
     world.store("t.a")
     world.next(stream="T")
@@ -331,8 +331,14 @@ def test_many_deadlines_that_are_over_are_looked_at_in_parts(monkeypatch: pytest
     for _ in range(5):
         world.pull(4)
     parts = []
-    due = consumer.redelivery._due
-    consumer.redelivery._due = lambda seqs: (parts.append(len(seqs)), due(seqs))[1]  # type: ignore[func-returns-value]
+    expired = consumer.redelivery._expired
+
+    def noted(now: int) -> list[int]:
+        seqs = expired(now)
+        parts.append(len(seqs))
+        return seqs
+
+    monkeypatch.setattr(consumer.redelivery, "_expired", noted)
     world.next({"batch": 20})
     world.clock.advance(2 * WAIT)
     assert [message.seq for message in world.client.take() if message.reply] == list(range(1, 21))

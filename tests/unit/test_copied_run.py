@@ -10,7 +10,7 @@ import pytest
 from lakestream.log.format.record import Record
 from lakestream.ports import Delivery
 from lakestream.protocol import headers
-from lakestream.stream.mirroring import runs as copied_run
+from lakestream.stream.mirroring import runs
 from lakestream.stream.mirroring.runs import Run, run_of
 from tests.unit.api_world import ApiWorld
 from tests.unit.consumer_world import MS
@@ -82,7 +82,7 @@ def test_all_forms_of_ack_subjects_are_read(prefix: bytes, last: bytes) -> None:
         [delivery(each, each, prefix=b"$JS.ACK.O") for each in range(1, 9)],
         [delivery(each, each, last=b"x") for each in range(1, 9)],
         [delivery(each, each, prefix=b"$JS.ACK.O.c.x" if each % 2 else b"$JS.ACK.c") for each in range(1, 9)],
-        [delivery(each, each) for each in range(1, copied_run.MIN_RUN)],
+        [delivery(each, each) for each in range(1, runs.MIN_RUN)],
         [],
     ],
 )
@@ -147,7 +147,7 @@ def test_copies_are_the_same_whether_messages_are_taken_together_or_not(
             one.header.strip() for one in wanted if b":" in one.header
         ]
     assert [one.time_ns for one in sourced] == sorted(one.time_ns for one in sourced)
-    positions = world.stream("S").copying.positions.dump()
+    positions = world.stream("S").mirroring.positions.dump()
     assert {key: seq for key, seq, *_ in positions} == {
         "O > >": origin[-1].seq,
         "O o.1 >": max(one.seq for one in origin if one.subject == b"o.1"),

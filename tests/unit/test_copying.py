@@ -13,7 +13,8 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.operations import Operation, ResetConsumer, UpdateConsumer
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.state import Done
-from lakestream.stream.mirroring.mirroring import Copying
+from lakestream.stream.features.dedupe import Dedupe
+from lakestream.stream.mirroring.mirroring import Mirroring
 from lakestream.stream.mirroring.session import Received
 from tests.unit import test_backups as backups
 from tests.unit.api_world import ApiWorld
@@ -36,8 +37,8 @@ def run(world: ApiWorld, seconds: float) -> None:
 
 def one(world: ApiWorld, name: str) -> Any:
     """The only mirror or source of a stream."""
-    copying: Copying = world.stream(name).copying
-    [found] = copying._at_work
+    mirroring: Mirroring = world.stream(name).mirroring
+    [found] = mirroring._running
     return found
 
 
@@ -142,7 +143,7 @@ def test_a_source_says_why_a_message_is_not_taken_rather_than_fail(
     def full(msg_id: bytes, now_ns: int) -> int:
         raise api_error(10167)
 
-    monkeypatch.setattr(world.stream("S").dedupe, "seen", full)
+    monkeypatch.setattr(world.stream("S").feature(Dedupe).ids, "seen", full)
     refused = one(world, "S").take(Received(1, 5, b"o.a", b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n", b"", 0))
     assert refused.err_code == 10167
 
@@ -169,13 +170,13 @@ def test_a_mirror_says_once_that_it_is_near(world: ApiWorld, monkeypatch: pytest
     world.create("M", mirror={"name": "O"})
     run(world, 0.5)
     mirror = world.stream("M")
-    assert mirror.copying.near
+    assert mirror.mirroring.near
     applied, refreshed = mirror.store.applied, list[str]()
     monkeypatch.setattr(mirror, "on_updated", lambda stream: refreshed.append(stream.name))
     monkeypatch.setattr(type(mirror), "replicated", True)
     for _ in range(3):  # as when leaders change
-        mirror.copying.stop()
-        mirror.copying.start()
+        mirror.mirroring.follow()
+        mirror.mirroring.lead(False)
         run(world, 0.5)
     assert one(world, "M").near
     assert (mirror.store.applied - applied, refreshed) == (0, [])
@@ -187,11 +188,11 @@ def test_a_restarted_mirror_answers_for_its_origin_once_it_is_near_again(world: 
     world.create("M", mirror={"name": "O"})
     run(world, 0.5)
     mirror = world.stream("M")
-    mirror.copying.stop()
-    assert not mirror.copying.answers_for
-    mirror.copying.start()
+    mirror.mirroring.follow()
+    assert not mirror.mirroring.answers_for
+    mirror.mirroring.lead(False)
     run(world, 0.5)
-    assert mirror.copying.answers_for == "O"
+    assert mirror.mirroring.answers_for == "O"
     world.ask("STREAM.DELETE.O")
     assert [payload for _, payload in world.direct("O.o.a")] == [b"kept"]
 
@@ -202,7 +203,7 @@ def test_a_sealed_mirror_goes_on_answering_for_its_origin(world: ApiWorld) -> No
     config = world.create("M", mirror={"name": "O"})["config"]
     run(world, 0.5)
     assert "error" not in world.ask("STREAM.UPDATE.M", config | {"sealed": True})
-    assert world.stream("M").copying.answers_for == "O"
+    assert world.stream("M").mirroring.answers_for == "O"
     world.ask("STREAM.DELETE.O")
     assert [payload for _, payload in world.direct("O.o.a")] == [b"kept"]
 

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol.api.errors import ApiError
-from lakestream.stream.features.dedupe import CHUNK_IDS, FORGOTTEN_AT_ONCE, Dedupe
+from lakestream.stream.features.dedupe import CHUNK_IDS, FORGOTTEN_AT_ONCE, MessageIds
 
 pytestmark = pytest.mark.unit
 
 
 def test_an_id_is_known_within_the_window_and_forgotten_at_its_end() -> None:
-    dedupe = Dedupe(window_ns=100)
+    dedupe = MessageIds(window_ns=100)
     dedupe.add(b"a", 7, 1_000)
     assert dedupe.seen(b"a", 1_099) == 7
     assert dedupe.seen(b"a", 1_100) == 0
@@ -19,7 +19,7 @@ def test_an_id_is_known_within_the_window_and_forgotten_at_its_end() -> None:
 
 
 def test_a_window_of_zero_remembers_only_the_last_id() -> None:
-    dedupe = Dedupe(window_ns=0)
+    dedupe = MessageIds(window_ns=0)
     dedupe.add(b"a", 7, 1_000)
     assert dedupe.seen(b"a", 1_000) == 0
     assert dedupe.last_id == b"a"
@@ -29,7 +29,7 @@ def test_a_window_of_zero_remembers_only_the_last_id() -> None:
     st.lists(st.tuples(st.integers(0, 50), st.sampled_from([b"a", b"b", b"c", b"d"])), max_size=60), st.integers(1, 80)
 )
 def test_agrees_with_a_naive_window_across_dump_and_load(steps: list[tuple[int, bytes]], window: int) -> None:
-    dedupe, model, now = Dedupe(window), {}, 1_000
+    dedupe, model, now = MessageIds(window), {}, 1_000
     for seq, (gap, msg_id) in enumerate(steps, 1):
         now += gap
         known = model.get(msg_id)
@@ -38,13 +38,13 @@ def test_agrees_with_a_naive_window_across_dump_and_load(steps: list[tuple[int, 
         if not expected:
             dedupe.add(msg_id, seq, now)
             model[msg_id] = (seq, now)
-        copy = Dedupe(window)
+        copy = MessageIds(window)
         copy.load(dedupe.dump(now, 1 << 60), dedupe.last_id, dedupe.last_seq)
         dedupe = copy
 
 
 def test_more_chunks_than_are_forgotten_at_once() -> None:
-    dedupe = Dedupe(window_ns=1_000)
+    dedupe = MessageIds(window_ns=1_000)
     count = 5 * CHUNK_IDS
     for seq in range(1, count + 1):
         dedupe.add(b"%d" % seq, seq, seq)
@@ -57,11 +57,11 @@ def test_more_chunks_than_are_forgotten_at_once() -> None:
 
 
 def test_what_a_dump_leaves_out_was_in_flight() -> None:
-    dedupe = Dedupe(window_ns=100_000)
+    dedupe = MessageIds(window_ns=100_000)
     for seq in range(1, 2 * CHUNK_IDS + 1):
         dedupe.add(b"%d" % seq, seq, 1_000)
     for through in (0, 1, CHUNK_IDS - 1, CHUNK_IDS, CHUNK_IDS + 1, 2 * CHUNK_IDS, 1 << 60):
-        copy = Dedupe(window_ns=100_000)
+        copy = MessageIds(window_ns=100_000)
         copy.load(dedupe.dump(1_000, through), b"", 0)
         known = min(through, 2 * CHUNK_IDS)
         assert len(copy) == known
@@ -73,7 +73,7 @@ def test_what_a_dump_leaves_out_was_in_flight() -> None:
 
 
 def test_ids_forgotten_at_the_front_and_taken_back_at_the_end() -> None:
-    dedupe = Dedupe(window_ns=100)
+    dedupe = MessageIds(window_ns=100)
     for seq in range(1, 11):
         dedupe.add(b"%d" % seq, seq, 100 * seq)
     assert dedupe.seen(b"9", 999) == 9
@@ -88,7 +88,7 @@ def test_ids_forgotten_at_the_front_and_taken_back_at_the_end() -> None:
 
 def test_a_full_window_refuses_what_it_can_not_remember(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakestream.stream.features.dedupe.MAX_IDS", 3)
-    dedupe = Dedupe(window_ns=100)
+    dedupe = MessageIds(window_ns=100)
     for seq in (1, 2, 3):
         dedupe.add(b"%d" % seq, seq, 1_000 + seq)
     assert dedupe.seen(b"2", 1_050) == 2
@@ -99,19 +99,19 @@ def test_a_full_window_refuses_what_it_can_not_remember(monkeypatch: pytest.Monk
 
 
 def test_what_an_earlier_release_kept_is_taken_over() -> None:
-    dedupe = Dedupe(window_ns=100)
+    dedupe = MessageIds(window_ns=100)
     dedupe.load([], b"b", 2, [(1_000, b"a", 1), (1_001, b"b", 2)])
     assert [dedupe.seen(msg_id, 1_050) for msg_id in (b"a", b"b", b"c")] == [1, 2, 0]
 
 
 def test_an_id_that_was_stored_again_after_its_window_is_known_by_the_later_message() -> None:
     # A follower adds what the leader stored and asks for nothing, so it still has the first message's entry.
-    dedupe = Dedupe(window_ns=100)
+    dedupe = MessageIds(window_ns=100)
     dedupe.add(b"a", 1, 1_000)
     dedupe.add(b"b", 2, 1_150)
     dedupe.add(b"a", 3, 1_150)
     assert len(dedupe) == 2
-    copy = Dedupe(window_ns=100)
+    copy = MessageIds(window_ns=100)
     copy.load(dedupe.dump(1_160, 3), dedupe.last_id, dedupe.last_seq)
     assert list(copy.entries()) == [(b"b", 2, 1_150), (b"a", 3, 1_150)]
     assert dedupe.seen(b"a", 1_160) == 3

@@ -17,6 +17,7 @@ from lakestream.account.get import query
 from lakestream.log.format.errors import CorruptRecord
 from lakestream.log.format.record import Record
 from lakestream.ports import PastUnavailableError
+from lakestream.stream.features.time_travel import TimeTravel
 from tests.unit.api_world import ApiWorld
 from tests.unit.direct_world import (
     NO_RESULTS,
@@ -165,12 +166,12 @@ class Past:
 
 
 @pytest.fixture
-def past(world: ApiWorld) -> Past:
+def past(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> Past:
     """The past of stream A, of which everything is gone now."""
     past = Past(world)
     world.ask("STREAM.PURGE.A")
     past.seqs, past.through = [2, 3, 4], 5
-    world.stream("A").past = past
+    monkeypatch.setattr(TimeTravel, "past", past)
     return past
 
 

@@ -144,9 +144,9 @@ def test_a_lifetime_counts_from_the_messages_own_time(make: MakeWorld) -> None:
     world = make(allow_msg_ttl=True)
     now, block = world.clock.time, b"NATS/1.0\r\nNats-TTL: 3600\r\n\r\n"
     for hours, subject in ((30, b"s.a"), (2, b"s.b"), (0, b"s.c")):
-        effect = publish.effect_of(block, world.stream.config)
+        effect = world.stream.proposer.effect_of(block)
         message = publish.Publish(subject, b"", block, b"")
-        world.stream.intake.take(message, effect, now - hours * 3600 * SECOND)
+        world.stream.proposer.take(message, effect, now - hours * 3600 * SECOND)
     world.settle()
     pass_time(world, SECOND)
     assert [subject for _, subject, _ in records(world)] == [b"s.c"]
@@ -233,12 +233,12 @@ def test_no_marker_for_what_retention_is_removing(make: MakeWorld) -> None:
 def test_what_was_under_way_is_looked_at_by_whoever_leads_next(make: MakeWorld) -> None:
     world = make(**MARKED)
     world.acked("s.a", Nats_TTL="2m")
-    deadline = world.stream.expiry.dump()
+    deadline = world.stream.feature(expiry.Expiry).dump()
     world.clock.advance(3 * MINUTE)
     assert [context for context in world.stream.uncommitted() if context.context], "the marker is on its way"
-    assert world.stream.expiry.dump() == deadline, "a checkpoint in between keeps the deadline"
+    assert world.stream.feature(expiry.Expiry).dump() == deadline, "a checkpoint in between keeps the deadline"
     world.stream.lost([each.context for each in world.stream.uncommitted()])
-    assert world.stream.expiry.dump() == deadline
+    assert world.stream.feature(expiry.Expiry).dump() == deadline
     assert timers(world) == []
 
 

@@ -12,8 +12,8 @@ from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.base import Base, Origin
 from lakestream.log.store.log import Appended
 from lakestream.raft.group.group import Committed
-from lakestream.stream.mirroring import clone_replica
-from lakestream.stream.mirroring.clone_replica import Holding
+from lakestream.stream.mirroring import clone
+from lakestream.stream.mirroring.clone import Holding
 from tests.unit.stream_world import World
 
 Read = Callable[[Base | None, BaseException | None], None]
@@ -37,7 +37,7 @@ def entry(index: int, size: int) -> Committed:
 
 
 def test_what_comes_behind_too_much_is_not_applied_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clone_replica, "HELD_BYTES", 100)
+    monkeypatch.setattr(clone, "HELD_BYTES", 100)
     bases, done = Slow(), list[list[Committed]]()
     holding = Holding(World(str(tmp_path / "S")).stream, bases, Origin(1, 1), lambda text: None, done.append)
     assert holding.add([entry(1, 60)])

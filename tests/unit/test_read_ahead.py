@@ -37,7 +37,7 @@ class Deep(World):
         self.lake = Lake(stream.run(1, LEFT, 1 << 20))
         stream.history = self.lake
         stream.store._rows.local_floor = LEFT + 1  # type: ignore[misc]
-        self.room = stream.read_ahead
+        self.room = stream.consumers.room
 
     def all_of(self, batch: int) -> list[int]:
         """Pull until nothing comes any more."""

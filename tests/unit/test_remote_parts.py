@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from lakestream.net.remote.connection import RemoteConnection
 from lakestream.net.remote.dial import Redial
 from lakestream.protocol.domain_subjects import LINK_QUEUE, ack_here, ack_there, sign
 from lakestream.stream.core.config import ExternalStream, StreamSource
-from lakestream.stream.mirroring import session as upstream
+from lakestream.stream.mirroring import session as mirror_session
 from lakestream.stream.mirroring.origin import Origin, Start
 
 pytestmark = pytest.mark.unit
@@ -246,13 +247,14 @@ class Nothing:
 
 
 async def test_a_session_asks_at_once_when_there_is_a_link_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "SHORTEST_PAUSE_NS", 3600_000_000_000)
-    monkeypatch.setattr(upstream, "LONGEST_PAUSE_NS", 3600_000_000_000)
+    monkeypatch.setattr(mirror_session, "SHORTEST_PAUSE_NS", 3600_000_000_000)
+    monkeypatch.setattr(mirror_session, "LONGEST_PAUSE_NS", 3600_000_000_000)
     hub, asked = Here().hub, asyncio.Event()
     source = StreamSource(name="O", external=ExternalStream(api="$JS.hub.API"))
     origin = Origin(source, "$G", "M", mirror=True)
     first = hub.subscribe(b"$JS.hub.API.>", lambda subject, reply, *_: hub.publish(reply, b"", b"", b""))
-    session = upstream.Session("M", origin, hub, Loop(), Nothing())  # type: ignore[arg-type]
+    host = SimpleNamespace(name="M", bus=hub, clock=Loop())
+    session = mirror_session.Session(host, origin, Nothing())  # type: ignore[arg-type]
     session.begin()
     while not session._fails:  # it was answered that nobody serves
         await asyncio.sleep(0.01)

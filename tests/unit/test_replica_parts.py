@@ -19,7 +19,7 @@ from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.repair import take_over, verify
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.stream.consumer.ledger import Ledger
-from lakestream.stream.features.dedupe import Dedupe
+from lakestream.stream.features.dedupe import MessageIds
 from tests.unit.logkit import MiniStream, close_all, flip, message
 
 pytestmark = pytest.mark.unit
@@ -75,7 +75,7 @@ def test_a_whole_delta_ends_what_was_known_and_not_logged() -> None:
 
 # ---------------------------------------------------------------- message ids
 def test_ids_of_messages_whose_fate_is_unknown_are_forgotten() -> None:
-    dedupe = Dedupe(1_000)
+    dedupe = MessageIds(1_000)
     for seq, name in enumerate((b"a", b"b", b"c"), 1):
         dedupe.add(name, seq, 10 * seq)
     dedupe.forget_after(1)

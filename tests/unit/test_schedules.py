@@ -181,8 +181,8 @@ def test_schedules_that_are_gone_are_forgotten(make: MakeWorld, monkeypatch: pyt
     world = make(max_msgs=5)
     for number in range(200):
         plan(world, f"s.{number}", "@every 1h")
-    assert len(world.stream.schedules) < 30
-    assert len(world.stream.schedules.dump()) == 5
+    assert len(world.stream.feature(schedules.Schedules)) < 30
+    assert len(world.stream.feature(schedules.Schedules).dump()["schedules"]) == 5
 
 
 def test_it_is_ended_in_a_batch_with_its_successor(make: MakeWorld) -> None:
@@ -202,9 +202,9 @@ def test_a_schedule_that_is_older_than_the_stream_counts_from_the_streams_beginn
     world = make()
     for subject, pattern in ((b"s.1", b"@every 1h"), (b"s.2", b"@at 2020-01-01T00:00:00Z")):
         header = headers.build([(b"Nats-Schedule", pattern), (b"Nats-Schedule-Target", b"s.t")])
-        effect = publish.effect_of(header, world.stream.config)
+        effect = world.stream.proposer.effect_of(header)
         message = publish.Publish(subject, b"", header, pattern)
-        world.stream.intake.take(message, effect, time_ns=gotime.time_ns("2021-01-01T00:00:00Z"))
+        world.stream.proposer.take(message, effect, time_ns=gotime.time_ns("2021-01-01T00:00:00Z"))
     world.settle()
     passes(world, 60)
     assert [data for _, subject, data in world.content() if subject == b"s.t"] == [b"@at 2020-01-01T00:00:00Z"]
@@ -219,8 +219,8 @@ def test_a_schedule_that_is_replaced_again_and_again_takes_the_room_of_one(
     world = make()
     for number in range(100):
         plan(world, "s.1", at(world, 3600 - number), data=b"%d" % number)
-    assert len(world.stream.schedules) == 1
-    assert world.stream.schedules.looked_for <= 12
+    assert len(world.stream.feature(schedules.Schedules)) == 1
+    assert world.stream.feature(schedules.Schedules).looked_for <= 12
     passes(world, 3510)
     assert [data for _, _, data in world.content()] == [b"99"]
 
@@ -229,12 +229,12 @@ def test_a_leader_forgets_no_schedule_on_its_own(make: MakeWorld) -> None:
     """What only the leader does is not in the log: its checkpoint says the same as that of others."""
     world = make()
     header = headers.build([(b"Nats-Schedule", b"@every 1s")])
-    effect = publish.effect_of(header, world.stream.config)
-    world.stream.intake.take(publish.Publish(b"s.1", b"", header, b"no target"), effect)
+    effect = world.stream.proposer.effect_of(header)
+    world.stream.proposer.take(publish.Publish(b"s.1", b"", header, b"no target"), effect)
     world.settle()
-    kept = world.stream.schedules.dump()
+    kept = world.stream.feature(schedules.Schedules).dump()
     passes(world, 100)
-    assert world.stream.schedules.dump() == kept
+    assert world.stream.feature(schedules.Schedules).dump() == kept
     assert world.content() == [(1, b"s.1", b"no target")]
 
 
@@ -309,7 +309,7 @@ def test_by_chance_every_schedule_publishes_once_unless_it_ends_before(make: Mak
             case "crash":
                 if chance.random() < 0.5:
                     world.settle()
-                elif world.stream.uncommitted() or world.stream.intake.waiting:
+                elif world.stream.uncommitted() or world.stream.proposer.waiting:
                     maybe |= planned  # what would have ended them may be lost, and they too
                     waiting.clear()
                 world.stream.store.abandon()
@@ -429,7 +429,10 @@ def test_a_leader_that_dies_at_any_moment_publishes_it_once(tmp_path: Path, mill
     world.start(leader.name)
     world.run(30)
     assert [one[1:] for one in world.converged()] == [(b"s.2", b"again"), (b"s.t", b"once")]
-    assert all(node.stream.schedules.dump() == world.leader().stream.schedules.dump() for node in world.nodes.values())
+    assert all(
+        node.stream.feature(schedules.Schedules).dump() == world.leader().stream.feature(schedules.Schedules).dump()
+        for node in world.nodes.values()
+    )
 
 
 def test_a_replica_that_fetches_its_state_has_the_schedules(tmp_path: Path) -> None:
@@ -445,8 +448,8 @@ def test_a_replica_that_fetches_its_state_has_the_schedules(tmp_path: Path) -> N
     let_go(world)
     node = world.start(away)
     world.until(lambda: ("reopened", "S") in node.events)
-    world.until(lambda: "S" in node.engine.streams and len(node.stream.schedules))
-    assert node.stream.schedules.dump() == world.leader().stream.schedules.dump()
+    world.until(lambda: "S" in node.engine.streams and len(node.stream.feature(schedules.Schedules)))
+    assert node.stream.feature(schedules.Schedules).dump() == world.leader().stream.feature(schedules.Schedules).dump()
     world.leader().kill()
     world.run(90)
     assert [one.data for one in world.leader().records() if one.subject == b"s.t"] == [b"once"]

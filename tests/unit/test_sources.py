@@ -9,8 +9,8 @@ from lakestream.stream.core.config import (
     StreamSource,
     SubjectTransformConfig,
 )
-from lakestream.stream.mirroring.origin import Origin, Start, key_of
-from lakestream.stream.mirroring.source_state import MAX_SOURCES, Position, Positions, of_stream, with_source
+from lakestream.stream.mirroring.origin import Origin, Start, key_of, stored_header
+from lakestream.stream.mirroring.sources import MAX_SOURCES, Position, Positions, with_source
 
 
 def transforms(*pairs: tuple[str, str]) -> list[SubjectTransformConfig]:
@@ -99,8 +99,8 @@ def test_positions_of_too_many_sources_are_forgotten_in_the_order_of_their_last_
 def test_what_was_asked_of_the_first_stream_is_asked_of_no_other() -> None:
     first = b"NATS/1.0\r\nA: b\r\nNats-Expected-Stream: O\r\n"
     block = first + b"Nats-Msg-Id: 1\r\nNats-Batch-Id: x\r\nNats-Batch-Sequence: 1\r\n\r\n"
-    assert of_stream(block) == b"NATS/1.0\r\nA: b\r\nNats-Msg-Id: 1\r\n\r\n"
-    assert of_stream(b"NATS/1.0\r\nNats-Expected-Last-Sequence: 0\r\n\r\n") == b""
+    assert stored_header(block) == b"NATS/1.0\r\nA: b\r\nNats-Msg-Id: 1\r\n\r\n"
+    assert stored_header(b"NATS/1.0\r\nNats-Expected-Last-Sequence: 0\r\n\r\n") == b""
 
 
 def test_an_earlier_stream_is_not_named_any_more() -> None:

@@ -126,7 +126,7 @@ def state(world: consumer_world.World) -> tuple[int, int, int]:
 def test_what_a_consumer_released_goes_part_by_part(
     interested: consumer_world.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "RELEASED_AT_ONCE", 3)
+    monkeypatch.setattr(retention, "CHECKED_AT_ONCE", 3)
     assert interested.ask("CONSUMER.DELETE.S.c")["success"]
     assert state(interested) == (25, 1, 25), "d wants them still"
     assert interested.ask("CONSUMER.DELETE.S.d")["success"]

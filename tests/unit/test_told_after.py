@@ -116,7 +116,7 @@ def test_an_answer_waits_for_what_was_before_it_and_for_no_more(tmp_path: Path) 
     told: list[int] = []
     world.publish("s.a")
     world.clock.turn()  # being written
-    world.stream.intake.confirming.applied(lambda: told.append(world.stream.store.msgs))
+    world.stream.confirming.after_applied(lambda: told.append(world.stream.store.msgs))
     world.publish("s.a")
     assert not told
     world.io.work()
@@ -139,7 +139,7 @@ def test_an_answer_is_given_when_what_it_waits_for_cannot_be_written(tmp_path: P
     told: list[int] = []
     files.full = True
     world.publish("s.a")
-    world.stream.intake.confirming.applied(lambda: told.append(world.stream.store.msgs))
+    world.stream.confirming.after_applied(lambda: told.append(world.stream.store.msgs))
     world.settle()
     assert told == [0]
 
@@ -148,7 +148,7 @@ def test_an_answer_is_given_when_its_stream_ends(tmp_path: Path) -> None:
     world = StreamWorld(str(tmp_path / "log"))
     told: list[bool] = []
     world.publish("s.a")
-    world.stream.intake.confirming.applied(lambda: told.append(world.stream.closed))
+    world.stream.confirming.after_applied(lambda: told.append(world.stream.closed))
     world.stream.stop(deleted=True)
     assert told == [True]
 
@@ -159,7 +159,7 @@ def test_answers_beyond_the_limit_do_not_wait(tmp_path: Path, monkeypatch: pytes
     told: list[int] = []
     world.publish("s.a")
     for number in range(3):
-        world.stream.intake.confirming.applied(lambda number=number: told.append(number))  # type: ignore[misc]
+        world.stream.confirming.after_applied(lambda number=number: told.append(number))  # type: ignore[misc]
     assert told == [2]
     world.settle()
     assert told == [2, 0, 1]

@@ -21,15 +21,14 @@ from lakestream.protocol.api.jsonio import Int, Time, Uint64
 from lakestream.protocol.api.request import Request, Routes, Where, level_refused
 from lakestream.protocol.gotime import END_NS, START_NS, ZERO, time_ns
 from lakestream.stream.consumer import rules
-from lakestream.stream.consumer.config import ConsumerConfig, CreateConsumerRequest
+from lakestream.stream.consumer.config import ConsumerConfig, CreateConsumerRequest, stored_config
 from lakestream.stream.consumer.consumer import Consumer
-from lakestream.stream.consumer.info import consumer_info, with_static_metadata
+from lakestream.stream.consumer.info import consumer_info
 from lakestream.stream.consumer.start import Start, needs_lookup, start_found, start_of
 from lakestream.stream.core import identity as stream_identity
 from lakestream.stream.core import offline
 from lakestream.stream.core.account_limits import lowest
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
-from lakestream.stream.mirroring import sourcing
 
 if TYPE_CHECKING:
     from lakestream.account.engine import Engine
@@ -78,7 +77,7 @@ def _encoded(config: ConsumerConfig) -> bytes:
     entry that no member can apply would end the stream."""
     encoded = msgspec.json.encode(config)
     try:
-        offline.consumer_config(config.name, encoded)
+        stored_config(config.name, encoded)
     except offline.Unsupported:
         raise api_error(10012, err="error creating store for consumer") from None
     return encoded
@@ -126,8 +125,8 @@ class ConsumerApi:
 
     def _info_of(self, consumer: Consumer, listed: bool = False) -> dict[str, Any]:
         """ConsumerInfo. A consumer lives in its stream's log: it is where the stream is, and led with it."""
-        cluster, stream = self._engine.cluster, consumer.stream
-        if cluster is None:
+        cluster, stream = self._engine.cluster, self._engine.streams.get(consumer.stream.name)
+        if cluster is None or stream is None:
             return consumer_info(consumer, listed)
         replicas = rules.replicas_of(consumer.config, stream.config)
         return consumer_info(consumer, listed, consumer_shown(cluster.shown(stream), replicas))
@@ -207,7 +206,8 @@ class ConsumerApi:
             raise api_error(10074)
         stream = self._stream(asked.stream_name)
         if config.direct and config.sourcing:
-            config = sourcing.as_served(config, stream)
+            known = stream.consumers.get(config.name)
+            config = rules.for_sourcing(config, stream.config.retention, None if known is None else known.config)
         self._in_turn(request, stream, lambda finished: self._create_next(request, asked, config, stream, finished))
 
     def _create_next(
@@ -222,7 +222,7 @@ class ConsumerApi:
         existing = stream.consumers.get(name) if name else None
         if existing is not None:
             config = replace(config, pause_until=existing.config.pause_until)
-        given = with_static_metadata(config)
+        given = rules.with_static_metadata(config)
         ephemeral = existing.ephemeral if existing is not None else None
         config = rules.completed(given, stream.config, self._caps, asked.pedantic, ephemeral)
         rules.check(config, stream.config, self._caps)
@@ -234,7 +234,7 @@ class ConsumerApi:
                 plain = rules.completed(given, stream.config, self._caps, asked.pedantic, ephemeral=False)
                 if not rules.same(existing.config, plain):
                     raise api_error(10148)
-            self._update(request, config, existing, finished)
+            self._update(request, config, stream, existing, finished)
             return
         if asked.action == "update":
             raise api_error(10149)
@@ -305,9 +305,9 @@ class ConsumerApi:
             if isinstance(consumer, Consumer):
                 if consumer.volatile and start.picked:
                     consumer.pick(start.picked)
-                consumer.events.created()
-                if consumer.pause_until_ns:
-                    consumer.pause.tell()
+                consumer.advisories.created()
+                if consumer.config.pause_until_ns:
+                    consumer.pause.advise()
                 request.respond(self._info_of(consumer))
             else:
                 self._failed(request, consumer)
@@ -322,10 +322,11 @@ class ConsumerApi:
         self,
         request: Request,
         config: ConsumerConfig,
+        stream: Stream,
         existing: Consumer,
         finished: Callable[[], None],
     ) -> None:
-        stream, old = existing.stream, existing.config
+        old = existing.config
         unchanged = rules.same(old, config)
         if stream.config.retention == "workqueue" and config.filters:
             others = [(other.name, other.config) for other in stream.consumers.values()]
@@ -390,7 +391,7 @@ class ConsumerApi:
             consumers, fields = self._page(request, LIST_LIMIT)
             request.respond({**fields, "consumers": [self._info_of(consumer, listed=True) for consumer in consumers]})
 
-        self._stream(request.tokens[0]).intake.confirming.applied(lambda: request.run(answer))
+        self._stream(request.tokens[0]).confirming.after_applied(lambda: request.run(answer))
 
     def _info(self, request: Request) -> None:
         if not request.empty_body:
@@ -400,7 +401,7 @@ class ConsumerApi:
         def answer() -> None:
             request.respond(self._info_of(self._consumer(*request.tokens[:2])))
 
-        consumer.stream.intake.confirming.applied(lambda: request.run(answer))
+        self._stream(consumer.stream.name).confirming.after_applied(lambda: request.run(answer))
 
     # ------------------------------------------------------------------ delete, pause, reset
     def _delete(self, request: Request) -> None:
@@ -428,7 +429,7 @@ class ConsumerApi:
         def change(finished: Callable[[], None]) -> None:
             consumer = self._consumer(stream.name, name)
             until = None if asked.pause_until in (None, ZERO) else rules.in_utc(asked.pause_until)
-            config = with_static_metadata(replace(consumer.config, pause_until=until))
+            config = rules.with_static_metadata(replace(consumer.config, pause_until=until))
             self._propose_update(request, consumer, config, lambda: self._answer_pause(request, until), finished)
 
         self._in_turn(request, stream, change)
@@ -467,7 +468,7 @@ class ConsumerApi:
 
             consumer.stream.propose(ResetConsumer(consumer.name, seq), done)
 
-        self._in_turn(request, consumer.stream, change)
+        self._in_turn(request, self._stream(consumer.stream.name), change)
 
     @staticmethod
     def _check_reset(consumer: Consumer, seq: int) -> None:

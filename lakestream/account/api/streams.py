@@ -36,7 +36,6 @@ from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.info import info_shown, state_shown
 from lakestream.stream.core.operations import DeleteMessage, Purge, UpdateStream
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.mirroring.clone import check_update
 from lakestream.stream.mirroring.origin_rules import Find, check_filters
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ class StreamApi:
     def _update_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
         checked = self._checked(wanted)
         stream = self.find(checked.name)
-        check_update(stream, checked)
+        stream.mirroring.check_update(checked)
         limited = {name: consumer.config for name, consumer in stream.consumers.items()}
         config = stream_rules.updated(stream.config, checked, limited)
         if config.max_consumers != stream.config.max_consumers:
@@ -302,7 +301,7 @@ class StreamApi:
             self.find(request.tokens[0], led=False)  # there it is the first question
         asked = request.parse_if_json(StreamInfoRequest, "JSApiStreamInfoRequest")
         stream = self.find(request.tokens[0], led=False)
-        stream.intake.confirming.applied(lambda: request.run(lambda: self._info_applied(request, asked)))
+        stream.confirming.after_applied(lambda: request.run(lambda: self._info_applied(request, asked)))
 
     def _info_applied(self, request: Request, asked: StreamInfoRequest) -> None:
         stream = self.find(request.tokens[0], led=False)
@@ -386,7 +385,7 @@ class StreamApi:
             else:
                 request.respond({"success": True, "purged": outcome})
 
-        stream.retention.settle()  # what was acked before is not purged
+        stream.pipeline.settle()  # what was acked before is not purged
         # No table could hold what the stream would go on with (nats-server does, until numbers begin again at 0).
         seq = asked.seq if asked.seq <= max(LAST_SEQ, stream.next_seq) else 0
         stream.propose(Purge(asked.filter.encode(), seq, asked.keep), purged)
@@ -426,7 +425,7 @@ class StreamApi:
             else:
                 raise api_error(10008)
 
-        confirming = stream.intake.confirming
+        confirming = stream.confirming
 
         def confirm() -> None:
             confirming.leading(lambda led: request.run(lambda: confirmed(led)))
@@ -434,10 +433,10 @@ class StreamApi:
         if asked.seq and asked.seq in stream.store.live and not stream.operations:
             confirm()  # nothing that was sent before can change the answer
         else:
-            confirming.applied(lambda: request.run(confirm))
+            confirming.after_applied(lambda: request.run(confirm))
 
     def _get_stored(self, request: Request, stream: Stream, asked: MsgGetRequest) -> None:
-        origin = self._engine.streams.get(stream.copying.reads_from)  # none of that name, mostly
+        origin = self._engine.streams.get(stream.mirroring.reads_from)  # none of that name, mostly
         if origin is not None and origin.leading:
             stream = origin
         start = asked.seq

@@ -34,7 +34,7 @@ from lakestream.protocol import headers, subjects
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.stream.core import limits, publish
-from lakestream.stream.core.batch import Effect
+from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features.time_travel import travels
 
@@ -135,7 +135,7 @@ class TransferApi:
             self._fail(reply, error.error, stored=stored, again=error.again)
 
     def _take(self, stream: Stream, matching: subjects.Filters, record: Record, now: int, reply: bytes) -> None:
-        if not stream.intake.settled:
+        if not stream.proposer.settled:
             raise Refused(stream.failed or "the stream is busy", again=stream.failed is None)
         if record.seq != stream.next_seq:
             raise Refused(f"the next sequence is {stream.next_seq}, not {record.seq}", again=True)
@@ -150,7 +150,7 @@ class TransferApi:
             raise Refused(f"its time ({record.time_ns} ns) is {bound}")
         effect = self._effect(stream, record) if record.header or stream.guarded else None
         message = publish.Publish(record.subject, reply, record.header, record.data)
-        if not stream.intake.take(message, effect, record.time_ns) and not reply:
+        if not stream.proposer.take(message, effect, record.time_ns) and not reply:
             raise Refused(stream.failed or api_error(10167), again=stream.failed is None)
 
     @staticmethod
@@ -159,14 +159,14 @@ class TransferApi:
         header = record.header
         try:
             asked = publish.Publish(record.subject, b"", headers.remove(header, _NOT_ASKED), record.data)
-            outcome = publish.check(stream.view, asked)
+            outcome = stream.proposer.judge(asked)
             assert isinstance(outcome, Effect)
             length = limits.accounted(stream.config, record.subject, header, record.data)
             if (refused := stream.view.room(record.subject, length, bool(outcome.rollup))) is not None:
                 raise Refused(refused, again=bool(stream.view.pending_msgs()))
         except ApiError as error:
             raise Refused(error) from None
-        return publish.effect_of(header, stream.config)
+        return stream.proposer.effect_of(header)
 
     def _fail(self, reply: bytes, error: ApiError, **fields: Any) -> None:
         if reply:

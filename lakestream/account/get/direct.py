@@ -76,7 +76,7 @@ class DirectGet:
 
     def _behind(self, mirror: Stream) -> Stream | None:
         """The origin, if this node knows what it has, of a mirror that waits for the copy with which it begins."""
-        name = mirror.copying.reads_from
+        name = mirror.mirroring.reads_from
         origin = self._engine.streams.get(name) if name else None
         known = origin is not None and (origin.leading or name in self._attached)
         return origin if known else None

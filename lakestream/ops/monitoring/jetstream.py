@@ -139,7 +139,7 @@ class JetStreamPages:
                 del detail["config"]
             if details:
                 page[field] = details
-        return page | stream.copying.info()
+        return page | stream.mirroring.info()
 
     def _cluster(self, stream: Stream) -> dict[str, Any]:
         cluster = self._node.jetstream.cluster if self._node.jetstream is not None else None

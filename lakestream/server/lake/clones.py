@@ -32,9 +32,9 @@ from lakestream.log.store.segment_log import SegmentLog
 from lakestream.logging import Logger
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.runtime import LoopClock, ThreadIo
-from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig, StreamSource
-from lakestream.stream.mirroring.clone import Copied, NotCopied, why_not
+from lakestream.stream.mirroring.clone import Cloned, NotCloned, why_not
+from lakestream.stream.mirroring.host import CloneHost
 from lakestream.stream.mirroring.origin import selected
 
 CLONE_MSGS = 100_000
@@ -98,7 +98,7 @@ class LakeClones:
         clock: LoopClock,
         io: ThreadIo,
         log: Logger,
-        identity: Callable[[Stream], StreamIdentity | None],
+        identity: Callable[[CloneHost], StreamIdentity | None],
     ) -> None:
         self.root, self.clock, self.io, self.log = root, clock, io, log
         self.identity = identity
@@ -107,19 +107,19 @@ class LakeClones:
     # ------------------------------------------------------------------ Clones
     def copy(
         self,
-        stream: Stream,
+        stream: CloneHost,
         source: StreamSource,
-        told: Callable[[Copied | NotCopied], None],
+        told: Callable[[Cloned | NotCloned], None],
         waits: Callable[[str], None],
     ) -> _Task:
         task = _Task(self, stream, source, told, waits)
         task.begin()
         return task
 
-    def give_up(self, stream: Stream, then: Callable[[bool], None]) -> None:
+    def give_up(self, stream: CloneHost, then: Callable[[bool], None]) -> None:
         self._until_done(stream, self._withdraw, then)
 
-    def discard(self, stream: Stream) -> None:
+    def discard(self, stream: CloneHost) -> None:
         self._until_done(stream, lambda mirror: clone_request.discard(self.root, mirror), lambda _: None)
 
     def _withdraw(self, mirror: StreamIdentity) -> bool:
@@ -132,7 +132,7 @@ class LakeClones:
         return said.state == clone_request.MADE
 
     def _until_done(
-        self, stream: Stream, work: Callable[[StreamIdentity], bool | None], then: Callable[[bool], None]
+        self, stream: CloneHost, work: Callable[[StreamIdentity], bool | None], then: Callable[[bool], None]
     ) -> None:
         """Retry until the lake answers, while this server decides."""
         identity = self.identity(stream)
@@ -153,7 +153,7 @@ class LakeClones:
 
         self.io.submit(lambda: work(identity), done)
 
-    def settled(self, stream: Stream) -> None:
+    def settled(self, stream: CloneHost) -> None:
         """Remove the request. Until then no mirror of this one begins with a clone."""
         identity = self.identity(stream)
         if identity is None or stream.closed:
@@ -250,9 +250,9 @@ class _Task:
     def __init__(
         self,
         clones: LakeClones,
-        stream: Stream,
+        stream: CloneHost,
         source: StreamSource,
-        told: Callable[[Copied | NotCopied], None],
+        told: Callable[[Cloned | NotCloned], None],
         waits: Callable[[str], None],
     ) -> None:
         self._clones, self._stream, self._source = clones, stream, source
@@ -321,7 +321,7 @@ class _Task:
             return
         if flushed.error is not None or not flushed.uid.isalnum():
             why = (flushed.error or {}).get("description") or "it does not answer"
-            self._end(NotCopied(f"{self._source.name}: {why}"))
+            self._end(NotCloned(f"{self._source.name}: {why}"))
             return
         clones.io.submit(lambda: clones.ask(self._identity, self._source, flushed), self._asked)
 
@@ -338,7 +338,7 @@ class _Task:
             self._waits(f"the lake can not be asked: {error}")
             self._later(READ_AGAIN_NS, self.begin)
         elif found.never is not None:
-            self._end(NotCopied(found.never))
+            self._end(NotCloned(found.never))
         elif found.answer is not None:
             self._answered(found.answer)
         else:
@@ -382,11 +382,11 @@ class _Task:
             case clone_request.MADE:
                 self._read(Origin(said.version, said.last_seq))
             case clone_request.WITHDRAWN:
-                self._end(NotCopied(NO_COMPACTOR))
+                self._end(NotCloned(NO_COMPACTOR))
             case _:
                 if self._bound:  # it is requested again, or the mirror discards it
                     clones.settled(self._stream)
-                self._end(NotCopied(said.reason))
+                self._end(NotCloned(said.reason))
 
     def _read(self, origin: Origin) -> None:
         clones, stream = self._clones, self._stream
@@ -397,20 +397,20 @@ class _Task:
             if self._cancelled.is_set():
                 return
             if base is not None:
-                self._told(Copied(base))
+                self._told(Cloned(base))
                 return
             clones.log.warn(f"stream {stream.name}: clone of {self._source.name} cannot be read: {error}; retrying")
             self._later(READ_AGAIN_NS, lambda: self._read(origin))
 
         clones.read(lambda: clones.build(files, directory, table, origin, self._cancelled.is_set), read)
 
-    def _end(self, outcome: NotCopied) -> None:
+    def _end(self, outcome: NotCloned) -> None:
         files, directory = _files(self._stream), self._stream.store.directory
         self._clones.io.submit(lambda: remove_base(files, directory), lambda _, __: None)
         self._told(outcome)
 
 
-def _files(stream: Stream) -> Files:
+def _files(stream: CloneHost) -> Files:
     """Return the files of a stream that the lake has."""
     log = stream.store.log
     assert isinstance(log, SegmentLog), "it has a log on disk"

@@ -34,9 +34,8 @@ from lakestream.server.lake.stream_sync import Grace, Lag, LookResult, StreamSyn
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
-from lakestream.stream.features.time_travel import past_of
-from lakestream.stream.mirroring.clone import AS_OF, ONLY_COPIES, can_begin_as_copy
-from lakestream.stream.mirroring.clone_replica import BaseUnreadable
+from lakestream.stream.mirroring.clone import AS_OF, ONLY_CLONES, BaseUnreadable, can_begin_as_clone
+from lakestream.stream.mirroring.host import CloneHost
 
 LEASE_LOOK_NS = 10_000_000_000
 """Interval (10 s) at which monitoring checks the compactor's lease in an object store."""
@@ -76,7 +75,7 @@ class LakeKeeper:
         self._attended_at = 0
         self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
-    def _identity_of(self, stream: Stream) -> staging.StreamIdentity | None:
+    def _identity_of(self, stream: CloneHost) -> staging.StreamIdentity | None:
         sync = self._syncs.get((stream.account, stream.name))
         return sync.identity if sync is not None and sync.stream is stream else None
 
@@ -111,8 +110,8 @@ class LakeKeeper:
             wanted = policy.parse(config.metadata)
         except BadPolicy as error:
             return str(error)
-        if wanted.clone_as_of is not None and config.mirror is not None and not can_begin_as_copy(config):
-            return f"{AS_OF}: {ONLY_COPIES}"
+        if wanted.clone_as_of is not None and config.mirror is not None and not can_begin_as_clone(config):
+            return f"{AS_OF}: {ONLY_CLONES}"
         return None
 
     def attached(self, stream: Stream) -> None:
@@ -126,8 +125,7 @@ class LakeKeeper:
         self._syncs[stream.account, stream.name] = sync
         table = paths.table(self.root, stream.name, stream.account)
         stream.history = sync.history = ThreadHistory(table, stream.uid, sync.directory, self._io, self._cache)
-        stream.past = past_of(stream, stream.config)
-        stream.copying.clones = self._clones
+        stream.mirroring.clones = self._clones
         self._look(sync)
 
     def detached(self, stream: Stream) -> None:

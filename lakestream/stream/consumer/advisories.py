@@ -1,95 +1,67 @@
 """Advisories and metrics about one consumer.
 
-Belongs here: the events of docs/internals/api.md#advisories that consumers cause, and their JSON. They are sent only
-when somebody listens.
+Belongs here: the events of docs/internals/api.md#advisories that consumers cause, and their JSON. Without subscribers
+nothing is sent.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from lakestream.protocol.api.advisory import advise, measure
 from lakestream.protocol.gotime import format_time
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
+from lakestream.stream.consumer.host import ConsumerHost
 
 
-class ConsumerEvents:
-    """Sends the events of one consumer."""
+class Advisories:
+    """Sends the advisories and metrics of one consumer."""
 
-    def __init__(self, stream: Stream, consumer: str) -> None:
-        self._bus, self._clock, self._account = stream.bus, stream.clock, stream.account
-        self._stream, self._consumer, self._domain = stream.name, consumer, stream.domain
+    def __init__(self, host: ConsumerHost, consumer: str) -> None:
+        self._bus, self._clock, self._account = host.bus, host.clock, host.account
+        self._stream, self._consumer, self._domain = host.name, consumer, host.domain
 
-    def _send(self, token: str, kind: str, account: str = "", **fields: object) -> None:
+    def _send(self, token: str, kind: str, fields: Mapping[str, object], account: str = "") -> None:
         """Send one event. `account`: shown before the stream, in the kinds that have it."""
-        tell = measure if token == "ACK" else advise
+        send = measure if token == "ACK" else advise
         shown: dict[str, object] = {"account": account} if account else {}
         shown |= {"stream": self._stream, "consumer": self._consumer, **fields}
-        tell(self._bus, self._clock, self._domain, f"CONSUMER.{token}.{self._stream}.{self._consumer}", kind, shown)
+        send(self._bus, self._clock, self._domain, f"CONSUMER.{token}.{self._stream}.{self._consumer}", kind, shown)
 
     def created(self) -> None:
-        """The consumer exists."""
-        self._send("CREATED", "consumer_action", action="create")
+        """Report that the consumer was created."""
+        self._send("CREATED", "consumer_action", {"action": "create"})
 
     def deleted(self) -> None:
-        """The consumer is gone."""
-        self._send("DELETED", "consumer_action", action="delete")
+        """Report that the consumer was deleted."""
+        self._send("DELETED", "consumer_action", {"action": "delete"})
 
     def pause(self, paused: bool, until_ns: int) -> None:
-        """Deliveries are held until then (ns since the epoch), or not any more."""
-        kind = "consumer_pause"
-        self._send("PAUSE", kind, paused=paused, pause_until=format_time(until_ns))
+        """Report that deliveries are paused until `until_ns` (ns since the epoch), or go on."""
+        self._send("PAUSE", "consumer_pause", {"paused": paused, "pause_until": format_time(until_ns)})
 
     def pinned(self, group: str, pin: str) -> None:
-        """A client of the group gets all messages from now on."""
-        kind = "consumer_group_pinned"
-        self._send("PINNED", kind, self._account, group=group, pinned_id=pin)
+        """Report that a client of the priority group was pinned."""
+        self._send("PINNED", "consumer_group_pinned", {"group": group, "pinned_id": pin}, self._account)
 
     def unpinned(self, group: str, reason: str) -> None:
-        """No client of the group is pinned any more: "timeout", or "admin" who asked for it."""
-        kind = "consumer_group_unpinned"
-        self._send("UNPINNED", kind, self._account, group=group, reason=reason)
+        """Report that the group's client is no longer pinned: "timeout", or "admin" after CONSUMER.UNPIN."""
+        self._send("UNPINNED", "consumer_group_unpinned", {"group": group, "reason": reason}, self._account)
 
     def max_deliveries(self, seq: int, deliveries: int) -> None:
-        """A message went out as often as it may without an ack."""
-        self._send(
-            "MAX_DELIVERIES",
-            "max_deliver",
-            stream_seq=seq,
-            deliveries=deliveries,
-        )
+        """Report that a message was delivered max_deliver times without an ack."""
+        self._send("MAX_DELIVERIES", "max_deliver", {"stream_seq": seq, "deliveries": deliveries})
 
     def naked(self, consumer_seq: int, seq: int, deliveries: int) -> None:
-        """A client refused a message for now."""
-        self._send(
-            "MSG_NAKED",
-            "nak",
-            consumer_seq=consumer_seq,
-            stream_seq=seq,
-            deliveries=deliveries,
-        )
+        """Report a negative ack."""
+        numbers = {"consumer_seq": consumer_seq, "stream_seq": seq, "deliveries": deliveries}
+        self._send("MSG_NAKED", "nak", numbers)
 
     def terminated(self, consumer_seq: int, seq: int, deliveries: int, reason: str) -> None:
-        """A client gave a message up."""
-        why = {"reason": reason} if reason else {}
-        self._send(
-            "MSG_TERMINATED",
-            "terminated",
-            consumer_seq=consumer_seq,
-            stream_seq=seq,
-            deliveries=deliveries,
-            **why,
-        )
+        """Report that a client ended the redelivery of a message with +TERM."""
+        numbers: dict[str, object] = {"consumer_seq": consumer_seq, "stream_seq": seq, "deliveries": deliveries}
+        self._send("MSG_TERMINATED", "terminated", numbers | ({"reason": reason} if reason else {}))
 
     def acked(self, consumer_seq: int, seq: int, ack_time_ns: int, deliveries: int) -> None:
-        """The metric of a sampled ack; `ack_time_ns` from delivery to ack."""
-        self._send(
-            "ACK",
-            "consumer_ack",
-            consumer_seq=consumer_seq,
-            stream_seq=seq,
-            ack_time=ack_time_ns,
-            deliveries=deliveries,
-        )
+        """Send the metric of a sampled ack; `ack_time_ns`: from delivery to ack."""
+        numbers = {"consumer_seq": consumer_seq, "stream_seq": seq, "ack_time": ack_time_ns, "deliveries": deliveries}
+        self._send("ACK", "consumer_ack", numbers)

@@ -1,7 +1,7 @@
 """A consumer's configuration: its fields as they are on the wire.
 
-Belongs here: the record (fields, order and defaults of API level 5) and the body of CONSUMER.CREATE. What values are
-allowed, and what the server fills in, is in rules.py.
+Belongs here: the record (fields, order and defaults of API level 5), what follows from it alone, reading it back from
+the log, and the body of CONSUMER.CREATE. Defaults and checks are in rules.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Duration, Int, Time, Uint64, enum
+from lakestream.protocol.gotime import ZERO, time_ns
+from lakestream.protocol.subjects import matches
+from lakestream.stream.core.offline import Unsupported, read_stored
 
 DeliverPolicy = Annotated[
     str,
@@ -47,8 +51,8 @@ ConsumerAction = Annotated[
 class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer's configuration (ADR-13, ADR-15, ADR-34, ADR-42; docs/internals/consumers.md#configuration).
 
-    Durations are ns, `max_bytes` bytes, `rate_limit_bps` bits a second. A configuration is complete only after
-    `consumer_rules.completed`: the defaults here are those of an empty request.
+    Durations are ns, `max_bytes` bytes, `rate_limit_bps` bits a second. The defaults are those of an empty request;
+    `rules.completed` fills in the server's.
     """
 
     ALWAYS: ClassVar = frozenset({"deliver_policy", "ack_policy", "replay_policy", "num_replicas"})
@@ -91,15 +95,38 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def push(self) -> bool:
-        """Whether messages go to a subject of the consumer's own; else clients ask for them."""
+        """Return True for a push consumer, whose messages go to its deliver subject."""
         return bool(self.deliver_subject)
 
     @property
     def filters(self) -> tuple[bytes, ...]:
-        """The subject filters; empty when every message is meant."""
+        """Return the subject filters; empty when every message matches."""
         if self.filter_subjects:
             return tuple(subject.encode() for subject in self.filter_subjects)
         return (self.filter_subject.encode(),) if self.filter_subject else ()
+
+    @property
+    def pause_until_ns(self) -> int:
+        """Return when deliveries go on after a pause, in ns since the epoch; 0 without a pause."""
+        return 0 if self.pause_until in (None, ZERO) else time_ns(self.pause_until)
+
+    def wants(self, subject: bytes) -> bool:
+        """Return True if the filters match a subject."""
+        filters = self.filters
+        return not filters or any(matches(one, subject) for one in filters)
+
+    def ack_wait_of(self, deliveries: int) -> int:
+        """Return how long the ack of the n-th delivery of a message may take, in ns."""
+        backoff = self.backoff
+        return backoff[min(deliveries, len(backoff)) - 1] if backoff else self.ack_wait
+
+
+def stored_config(name: str, stored: bytes) -> ConsumerConfig:
+    """Read a consumer's configuration from the log. Raise Unsupported, which takes its stream offline."""
+    try:
+        return read_stored(stored, ConsumerConfig)
+    except JsonError:
+        raise Unsupported(f'stopped - unsupported consumer "{name}"') from None
 
 
 class CreateConsumerRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,24 +1,23 @@
-"""New messages of a consumer on their way to its clients.
+"""Delivery: a consumer's messages on their way to its target.
 
-Belongs here: the turn in which a consumer delivers (redeliveries first, then new messages), what limits it, and what a
-delivered message looks like. Finding messages is feed.py's, sending them again resending.py's, receivers are pull.py's
-and push.py's.
+Belongs here: the turn in which a consumer delivers (redeliveries first, then new messages), what limits it, the pace of
+replay policy `original`, and the form of a delivered message. Finding new messages is feed.py's, which messages are
+delivered again redelivery.py's, receivers are pull.py's and push.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from lakestream.log.format.record import Record
-from lakestream.ports import Delivery
+from lakestream.ports import Clock, Delivery, Timer
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.replay import OriginalPace
-from lakestream.stream.consumer.resending import SCAN_COST, Resending
+from lakestream.stream.consumer.feed import Feed
+from lakestream.stream.consumer.ledger import Ledger
+from lakestream.stream.consumer.lifetime import Pause
+from lakestream.stream.consumer.redelivery import Redelivery, RedeliveryReader
 from lakestream.stream.consumer.selection import Found
-
-if TYPE_CHECKING:
-    from lakestream.stream.consumer.consumer import Consumer
+from lakestream.stream.consumer.target import Target
 
 TURN_MSGS = 1024
 """A consumer delivers at most this many messages in one turn of the event loop, then lets others run."""
@@ -30,72 +29,97 @@ first ones, the next are made."""
 BLOCK_MSGS = 512
 """At most this many messages are read and sent as one block."""
 
+SCAN_COST = 256
+"""What a step that looked at messages without finding any counts for in a turn."""
 
-class Delivering:
-    """Delivers for one consumer, turn by turn, while it serves."""
+MIN_GAP_NS = 1_000_000
+"""Gaps up to 1 ms are not reproduced under replay policy `original`."""
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._ledger, self._feed = consumer.ledger, consumer.feed
-        self._redelivery = consumer.redelivery
-        self._clock = consumer.stream.clock
-        self._scheduled = False
+
+class Deliverer:
+    """Delivers the messages of one consumer while it serves.
+
+    Args:
+        subject: `<stream>.<consumer>`, as in ack subjects.
+        progressed: called when the ledger has changed.
+        released: called with messages of an interest or work-queue stream that need no ack.
+    """
+
+    def __init__(
+        self,
+        subject: bytes,
+        clock: Clock,
+        ledger: Ledger,
+        feed: Feed,
+        redelivery: Redelivery,
+        again: RedeliveryReader,
+        pause: Pause,
+        target: Target,
+        progressed: Callable[[], None],
+        released: Callable[[Sequence[int]], None],
+    ) -> None:
+        self._clock, self._ledger, self._feed, self._pause = clock, ledger, feed, pause
+        self._redelivery, self._again = redelivery, again
+        self._progressed, self._released = progressed, released
+        self.target = target
+        self._serving = self._scheduled = False
         self._turn_msgs = FIRST_TURN_MSGS
-        self.pace = OriginalPace(consumer.stream.clock, self.wake)
-        self.resending = Resending(consumer, self.message, self.wake)
-        base = f"{consumer.stream.name}.{consumer.name}".encode()
+        self._pace = OriginalPace(clock, self.wake)
         # One formatting operation makes an ack reply; a percent sign in a name must survive it.
-        self.reply = b"$JS.ACK." + base.replace(b"%", b"%%") + b".%d.%d.%d.%d.%d"
-        self._reply_first = b"$JS.ACK." + base.replace(b"%", b"%%") + b".1.%d.%d.%d.%d"
-        self.adopt(consumer.config)
+        prefix = b"$JS.ACK." + subject.replace(b"%", b"%%")
+        self._reply = prefix + b".%d.%d.%d.%d.%d"
+        self._reply_first = prefix + b".1.%d.%d.%d.%d"
 
-    def adopt(self, config: ConsumerConfig) -> None:
-        """What follows from the configuration is worked out once."""
+    def adopt(self, config: ConsumerConfig, retention: str) -> None:
+        """Take the consumer's configuration and the stream's retention: what follows from them is computed once."""
         self._config = config
         self._acked = config.ack_policy != "none"
         self._due = config.ack_policy in ("explicit", "all")
         self._max_pending = config.max_ack_pending if self._acked and config.max_ack_pending > 0 else 0
         self._original = config.replay_policy == "original"
         self._plain = not self._original and not config.headers_only
+        self._releases = not self._acked and retention != "limits"
 
     @property
     def full(self) -> bool:
-        """Whether as many messages are unacked as may be."""
+        """Return True if max_ack_pending messages are pending."""
         return bool(self._max_pending) and len(self._ledger.pending) >= self._max_pending
 
-    def stored(self) -> None:
-        """Messages were committed."""
-        if not self._scheduled and self._consumer.outlet.wanting:
-            self.wake()
-
-    def rest(self) -> None:
-        """Another node delivers from now on."""
-        self.resending.forget()
+    def start(self) -> None:
+        """Deliver from now on, when woken."""
+        self._serving = True
 
     def stop(self) -> None:
-        """Forget the timer."""
-        self.pace.stop()
+        """Deliver no more."""
+        self._serving = False
+        self._pace.stop()
+        self._again.clear()
+
+    def stored(self) -> None:
+        """Deliver soon if the target wants messages: some that match were committed."""
+        if not self._scheduled and self.target.wanting:
+            self.wake()
 
     # ------------------------------------------------------------------ the turn
     def wake(self) -> None:
-        """Look for something to deliver at the end of this turn."""
-        if not self._scheduled and self._consumer.serving:
+        """Deliver at the end of this turn."""
+        if not self._scheduled and self._serving:
             self._scheduled = True
             self._clock.call_soon(self.turn)
 
     def turn(self) -> None:
         """Deliver what can be delivered, at most TURN_MSGS."""
         self._scheduled = False
-        consumer, budget, spent = self._consumer, self._turn_msgs, 0
+        budget, spent = self._turn_msgs, 0
         self._turn_msgs = FIRST_TURN_MSGS
         while budget > 0:
-            if not consumer.serving or consumer.pause.active or self._feed.fetching:
+            if not self._serving or self._pause.active or self._feed.fetching:
                 return
-            if self.resending.fetching or self.pace.waiting:
+            if self._again.fetching or self._pace.waiting:
                 return
-            room = consumer.outlet.capacity()
+            room = self.target.capacity()
             if not room:
-                consumer.outlet.held_back()
+                self.target.held_back()
                 return
             step = self._step(min(room, budget, BLOCK_MSGS))
             if not step:
@@ -106,10 +130,10 @@ class Delivering:
         self.wake()
 
     def _step(self, limit: int) -> int:
-        """Deliver one block. Returns what it costs of the turn; 0 when nothing more can be done for now."""
+        """Deliver one block. Return what it costs of the turn, 0 if nothing more can be done for now."""
         if len(self._redelivery):
-            step = self.resending.send(limit)
-            if step or self.resending.fetching or len(self._redelivery):
+            step = self._redeliver(limit)
+            if step or self._again.fetching or len(self._redelivery):
                 return step
         if self._max_pending:
             limit = min(limit, self._max_pending - len(self._ledger.pending))
@@ -122,11 +146,11 @@ class Delivering:
             return 0
         if self._feed.skip(found):
             return SCAN_COST
-        self.pace.off()
-        self._consumer.outlet.caught_up()
+        self._pace.off()
+        self.target.caught_up()
         return 0
 
-    # ------------------------------------------------------------------ messages
+    # ------------------------------------------------------------------ new messages
     def _send(self, found: Found) -> int:
         records = found.records
         left = self._feed.pending() - 1
@@ -138,30 +162,30 @@ class Delivering:
             ]
         else:
             messages = self._unusual(records, left)
-        taken = self._consumer.outlet.send(messages) if messages else 0
+        taken = self.target.send(messages) if messages else 0
         if taken:
             self._account(found, taken)
         return taken
 
     def _unusual(self, records: Sequence[Record], left: int) -> list[Delivery]:
-        """Messages of a consumer that wants headers only, or the pace at which they were stored."""
+        """Form messages without payloads, or at the pace at which they were stored."""
         if self._original:
-            records = self.pace.due(records)
+            records = self._pace.due(records)
         reply, consumer = self._reply_first, self._ledger.delivered_consumer + 1
         return [
-            self.message(record, reply % (record.seq, consumer + at, record.time_ns, left - at))
+            self._message(record, reply % (record.seq, consumer + at, record.time_ns, left - at))
             for at, record in enumerate(records)
         ]
 
-    def message(self, record: Record, reply: bytes) -> Delivery:
-        """A stored message as it goes out; `reply`: its ack subject."""
+    def _message(self, record: Record, reply: bytes) -> Delivery:
+        """Form a message with its ack subject."""
         if not self._config.headers_only:
             return record.subject, reply, record.header, record.data
         head = record.header[:-2] if record.header else b"NATS/1.0\r\n"
         return record.subject, reply, b"%bNats-Msg-Size: %d\r\n\r\n" % (head, len(record.data)), b""
 
     def _account(self, found: Found, taken: int) -> None:
-        """The first `taken` messages went out."""
+        """Record that the first `taken` messages were sent."""
         records, ledger, now = found.records, self._ledger, self._clock.steady()
         first, last = records[0].seq, records[taken - 1].seq
         self._feed.advance(found, taken)
@@ -176,6 +200,79 @@ class Delivering:
                 ledger.deliver(seqs, now, 0)
         else:
             ledger.deliver_unacked(taken, last, now)
-            if self._consumer.stream.config.retention != "limits":
-                self._consumer.stream.consumer_done(self._consumer, [record.seq for record in records[:taken]])
-        self._consumer.progressed()
+            if self._releases:
+                self._released([record.seq for record in records[:taken]])
+        self._progressed()
+
+    # ------------------------------------------------------------------ redeliveries
+    def _redeliver(self, limit: int) -> int:
+        """Deliver a block of messages again. Return what it costs of the turn."""
+        again, ledger, config = self._again, self._ledger, self._config
+        records = again.take(limit, config.max_deliver)
+        if not records:
+            return SCAN_COST if len(self._redelivery) and not again.fetching else 0
+        left, now = self._feed.pending(), self._clock.steady()
+        messages = []
+        for at, record in enumerate(records, ledger.delivered_consumer + 1):
+            reply = self._reply % (ledger.deliveries(record.seq) + 1, record.seq, at, record.time_ns, left)
+            messages.append(self._message(record, reply))
+        sent = self.target.send(messages, again=True)
+        if sent < len(records):
+            self._redelivery.put_back([record.seq for record in records[sent:]])
+        for record in records[:sent]:
+            deadline = now + config.ack_wait_of(ledger.deliveries(record.seq) + 1)
+            ledger.redeliver(record.seq, now, deadline)
+            self._redelivery.expect(record.seq, deadline)
+            again.sent(record.seq)
+        if sent:
+            self._progressed()
+        return sent
+
+
+class OriginalPace:
+    """Replay policy `original`: messages are delivered with the gaps with which they were stored.
+
+    Ends for good once the consumer has caught up with its stream.
+    """
+
+    def __init__(self, clock: Clock, wake: Callable[[], None]) -> None:
+        self._clock, self._wake = clock, wake
+        self._over = False
+        self._stored_ns = 0
+        """When the last message that was due had been stored …"""
+        self._sent_ns = 0
+        """… and when it was sent."""
+        self._timer: Timer | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Return True while the next message is not due."""
+        return self._timer is not None
+
+    def due(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return those of the next records that are due; set a timer for the first that is not."""
+        if self._over:
+            return records
+        now = self._clock.steady()
+        for at, record in enumerate(records):
+            gap = record.time_ns - self._stored_ns
+            if self._stored_ns and gap > MIN_GAP_NS and self._sent_ns + gap > now:
+                if not at:
+                    self._timer = self._clock.call_later(self._sent_ns + gap - now, self._fire)
+                return records[:at]
+            self._stored_ns, self._sent_ns = record.time_ns, now
+        return records
+
+    def off(self) -> None:
+        """Deliver messages as they come from now on: the consumer has caught up."""
+        self._over = True
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._wake()
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

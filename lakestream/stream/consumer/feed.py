@@ -1,47 +1,64 @@
-"""New messages for a consumer, in order, from the log or from the lake.
+"""The feed: new messages for a consumer, in order, from the log or from the lake.
 
-Belongs here: the position of one consumer in its stream: which wanted message comes next, how many are left, and which
-run of those that only the lake holds is to be read. How far that goes ahead is read_ahead.py's; what was delivered
-already, and to whom, is not known here.
+Belongs here: the position of one consumer in its stream: which matching message comes next, how many are left, and
+which run of messages is to be read from the lake. How far ahead that is read is read_ahead.py's. Deliveries and acks
+are not known here.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from lakestream.log.store.store import Store
+from lakestream.ports import Clock
+from lakestream.stream.consumer.host import MessageReader
 from lakestream.stream.consumer.ledger import Ledger
-from lakestream.stream.consumer.read_ahead import ReadAhead, Run
+from lakestream.stream.consumer.read_ahead import ReadAhead, Room, Run
 from lakestream.stream.consumer.selection import Everything, Found, Selection, selection
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
 
 BLOCK_BYTES = 1 << 20
 """At most this many bytes (1 MiB) are read for one block; one larger message still comes alone."""
 
 PICKS = 1000
-"""At most so many messages chosen at creation are read from the lake at once."""
+"""At most this many messages chosen at creation are read from the lake at once."""
 
 SPARSE_PICKS = 32
-"""When fewer than one in this many messages was chosen, the lake is asked for these alone."""
+"""If fewer than one in this many messages was chosen at creation, only the chosen ones are read from the lake."""
+
+
+class Announced(Protocol):
+    """A range of messages of which the consumers that want them were told."""
+
+    announced_from: int
+    announced: int
+    """Each message from `announced_from` through `announced` was announced."""
 
 
 class Feed:
     """The messages that a consumer has not delivered yet.
 
     Args:
+        announced: messages in this range of which the feed was not told (`heard`) do not match.
         picked: what deliver policy last_per_subject chose, ascending; they come before `ledger.next_seq`.
-        ready: called when a read from the lake has answered.
+        ready: called when a read from the lake has ended.
     """
 
     def __init__(
-        self, stream: Stream, ledger: Ledger, filters: Sequence[bytes], picked: list[int], ready: Callable[[], None]
+        self,
+        store: Store,
+        reader: MessageReader,
+        clock: Clock,
+        room: Room,
+        announced: Announced,
+        ledger: Ledger,
+        filters: Sequence[bytes],
+        picked: list[int],
+        ready: Callable[[], None],
     ) -> None:
-        self._stream, self._ledger = stream, ledger
-        self._store = stream.store
-        self._ahead = ReadAhead(stream.clock, stream.read_ahead, self._read, self._passed, ready)
+        self._store, self._reader, self._announced, self._ledger = store, reader, announced, ledger
+        self._ahead = ReadAhead(clock, room, self._read, self._passed, ready)
         self._picked = picked
         self._picked_left = 0
         self._left = 0
@@ -50,12 +67,12 @@ class Feed:
         self.choose(filters)
 
     def choose(self, filters: Sequence[bytes]) -> None:
-        """Use these filters from now on (empty: everything)."""
+        """Take other filters (none: every message matches)."""
         self.selection: Selection = selection(self._store, filters)
         self.rewind()
 
     def rewind(self) -> None:
-        """The ledger's position has jumped: forget what was read ahead and count again."""
+        """Drop what was read ahead and count again: the ledger's position has jumped."""
         self._ahead.clear()
         self._left, self._counted = 0, self._ledger.next_seq - 1
         self._told_from, self._unseen, self._look_from = self._store.last_seq + 1, 0, 0
@@ -64,60 +81,60 @@ class Feed:
         self._picked_left = len(self._picked)
 
     def _still_wanted(self, picked: list[int]) -> list[int]:
-        """Those of the messages chosen at creation that exist. There may be a million: few of them were removed."""
+        """Return those of the messages chosen at creation that exist: most of them, perhaps a million."""
         live = self._store.live
         if not picked or live.count(picked[0], picked[-1]) == picked[-1] - picked[0] + 1:
             return picked
         return list(filter(live.__contains__, picked))
 
     def pick(self, seqs: list[int]) -> None:
-        """Messages that come before all others, ascending."""
+        """Deliver these messages before all others; ascending."""
         self._picked = seqs
         self.rewind()
 
     def stop(self) -> None:
-        """Let go of what was read ahead."""
+        """Drop what was read ahead."""
         self._ahead.clear()
 
     def reset(self) -> None:
-        """As `rewind`, and what was picked at creation does not count any more."""
+        """Rewind, without the messages chosen at creation."""
         self._picked = []
         self.rewind()
 
     @property
     def picked(self) -> list[int]:
-        """What is left of the messages chosen at creation."""
+        """Return what is left of the messages chosen at creation."""
         return [seq for seq in self._picked if seq > self._ledger.delivered_stream]
 
     def pending(self) -> int:
-        """How many wanted messages exist that were not delivered. Exact."""
+        """Return the exact number of matching messages that were not delivered."""
         last = self._store.last_seq
         if self._counted < last:
-            low = self._news(self._counted + 1, last)
+            low = self._first_unseen(self._counted + 1, last)
             if low <= last:
                 self._left += self.selection.count(low, last)
             self._counted = last
         return self._left + self._picked_left
 
     def heard(self, first_seq: int) -> None:
-        """Messages from `first_seq` on were stored, and some of them are wanted."""
+        """Note that messages from `first_seq` on were stored, some of which match."""
         if not self._unseen and first_seq > self._counted:
             self._unseen = first_seq
 
-    def _news(self, low: int, last: int) -> int:
-        """The first of `low` … `last` that may be wanted: what was stored without a word to this feed is not."""
-        audience, unseen = self._stream.audience, self._unseen
+    def _first_unseen(self, low: int, last: int) -> int:
+        """Return the first sequence of `low` through `last` that may match, `last` + 1 if none does."""
+        announced, unseen = self._announced, self._unseen
         self._unseen = 0
-        if low < max(self._told_from, audience.announced_from) or last > audience.announced:
+        if low < max(self._told_from, announced.announced_from) or last > announced.announced:
             return low
         if not unseen:
             return last + 1
         if not self._left and not self._picked_left:
-            self._look_from = unseen  # not through everything that was stored for others
+            self._look_from = unseen  # skip what was stored for others
         return unseen
 
     def removed(self, seq: int, subject: bytes) -> None:
-        """The stream let a message go."""
+        """Note that a message was removed from the stream."""
         if seq >= self._ledger.next_seq:
             if seq <= self._counted and self.selection.matches(subject):
                 self._left -= 1
@@ -127,7 +144,7 @@ class Feed:
                 self._picked_left -= 1
 
     def swept(self) -> None:
-        """The stream let many messages go, of any subjects: what is left is counted again when somebody asks."""
+        """Note that many messages were removed, of any subjects: `pending` counts again."""
         self._left, self._counted = 0, self._ledger.next_seq - 1
         self._told_from, self._unseen = self._store.last_seq + 1, 0
         if self._picked_left:
@@ -135,10 +152,10 @@ class Feed:
 
     # ------------------------------------------------------------------ reading
     def peek(self, limit: int) -> Found:
-        """The next messages, at most `limit`, without taking them.
+        """Return the next messages, at most `limit`, without taking them.
 
-        An empty answer with `resume` beyond the stream's last sequence means that there are none for now; one with
-        `remote` set, that a read from the lake is under way and `ready` will be called.
+        Without records, `resume` beyond the stream's last sequence means that there are none for now, and `remote` that
+        a read from the lake is under way after which `ready` is called.
         """
         ahead = self._ahead.peek(limit, self._floor(), self._store.live)
         if ahead is not None:
@@ -155,7 +172,7 @@ class Feed:
         return found
 
     def _floor(self) -> int:
-        """Below this sequence everything was delivered or passed over."""
+        """Return the sequence below which everything was delivered or does not match."""
         return self._ledger.delivered_stream + 1 if self._picked_left else self._ledger.next_seq
 
     def _peek_picked(self, limit: int) -> Found:
@@ -182,7 +199,7 @@ class Feed:
         return Found([], 0, following)
 
     def advance(self, found: Found, taken: int) -> None:
-        """The first `taken` messages of what `peek` gave go out. To be called before the ledger knows of them."""
+        """Take the first `taken` messages that `peek` returned. To be called before the ledger knows of them."""
         if self._picked_left:
             self._picked_left -= taken
             if not self._picked_left:
@@ -194,26 +211,26 @@ class Feed:
         self._ahead.advance(taken)
 
     def skip(self, found: Found) -> bool:
-        """Nothing is wanted below `found.resume`. False when that is the end of the stream for now."""
+        """Pass over everything below `found.resume`. Return False if that is the end of the stream for now."""
         self._ledger.next_seq = max(found.resume, self._ledger.next_seq)
         return self._ledger.next_seq <= self._store.last_seq
 
     # ------------------------------------------------------------------ the lake
     @property
     def fetching(self) -> bool:
-        """Whether a read from the lake has to answer before there is anything."""
+        """Return True if there is nothing until a read from the lake ends."""
         return self._ahead.waiting
 
     def _passed(self, seq: int) -> None:
-        """Nothing is wanted below `seq`."""
+        """Note that nothing below `seq` matches."""
         if not self._picked_left:
             self._ledger.next_seq = max(self._ledger.next_seq, seq)
 
     async def _read(self, seq: int, limit: int, size: int) -> Run:
-        """The run of messages that begins at the candidate `seq`, from where it lies."""
+        """Read the run of messages that begins at the candidate `seq`, from where it lies."""
         if self._picked_left:
             return await self._read_picked(seq, limit, size)
-        records = await self._stream.fetch_run(seq, limit, size, self.selection.narrowing())
+        records = await self._reader.fetch_run(seq, limit, size, self.selection.narrowing())
         if not records:
             return Run([], 0, 0)
         resume = records[-1].seq + 1
@@ -230,9 +247,9 @@ class Feed:
         at = bisect_left(picked, seq)
         seqs = picked[at : at + min(limit, PICKS)]
         if seqs[-1] - seqs[0] >= SPARSE_PICKS * len(seqs):
-            records, resume = await self._stream.reader.fetch_many(seqs), seqs[-1] + 1
+            records, resume = await self._reader.fetch_many(seqs), seqs[-1] + 1
         else:
-            chosen, run = set(seqs), await self._stream.fetch_run(seq, limit, size, None)
+            chosen, run = set(seqs), await self._reader.fetch_run(seq, limit, size, None)
             records, resume = [one for one in run if one.seq in chosen], run[-1].seq + 1 if run else seq
         end = bisect_left(picked, resume)
         following = picked[end] if end < len(picked) and not self._store.is_local(picked[end]) else 0
@@ -240,5 +257,5 @@ class Feed:
 
     @property
     def unfiltered(self) -> bool:
-        """Whether every message is wanted."""
+        """Return True if every message matches."""
         return isinstance(self.selection, Everything)

@@ -1,51 +1,67 @@
-"""Which consumers a subject concerns.
+"""Index from subject filters to the consumers of one stream.
 
-Belongs here: finding, among many consumers of a stream, those whose filters let a subject through, so that a message
-costs the consumers that want it and not all there are. What follows from the log alone decides, so that every replica
-finds the same.
+Belongs here: finding, among many consumers, those whose filters match a subject, so that a message costs only the
+consumers that want it. The result follows from the log alone, so that every replica finds the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from lakestream.stream.consumer.consumer import Consumer
+from lakestream.stream.consumer.config import ConsumerConfig
 
-FEW = 8
-"""So few consumers are asked one by one."""
+LINEAR_MATCH_LIMIT = 8
+"""Up to this many consumers are matched one by one; above it the filter tree is used."""
 
-SUBJECTS = 65_536
-"""Remembered answers; forgotten together when there are more subjects than that."""
+MAX_CACHED_SUBJECTS = 65_536
+"""Maximum number of cached subjects; the cache is cleared when it is exceeded."""
 
 
-class Audience:
-    """The consumers of one stream by what they want.
+class Filtered(Protocol):
+    """A consumer, as the index uses it."""
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """Return the configuration with the filters."""
+
+    @property
+    def mixed(self) -> bool:
+        """Return True if it may hold messages that its filters do not match any more."""
+
+    def stored(self, first_seq: int) -> None:
+        """Note that messages from `first_seq` on were stored, some of which match."""
+
+
+C = TypeVar("C", bound=Filtered, covariant=True)
+
+
+class FilterIndex(Generic[C]):
+    """Index from subject filters to the consumers of one stream.
 
     Args:
-        consumers: of the stream, by name; `changed` is to be called when they or their filters change.
+        consumers: the consumers by name; `changed` is to be called when they or their filters change.
 
     Attributes:
-        announced_from, announced: every message from the one through the other was told to the consumers that want it.
+        announced_from, announced: range of messages that were announced to the consumers that want them.
     """
 
-    def __init__(self, consumers: dict[str, Consumer]) -> None:
+    def __init__(self, consumers: Mapping[str, C]) -> None:
         self._consumers = consumers
         self.announced = self.announced_from = 0
         self._stale = True
-        self._everyone: list[Consumer] = []
-        self._mixed: list[Consumer] = []
+        self._unfiltered: list[C] = []
+        self._mixed: list[C] = []
         # A node is a dict by token; under b"" the consumers whose filter ends there.
         self._root: dict[bytes, Any] = {}
-        self._known: dict[bytes, Sequence[Consumer]] = {}
+        self._known: dict[bytes, Sequence[C]] = {}
 
     def changed(self) -> None:
-        """There is a consumer more or less, or one has other filters."""
+        """Build the tree anew before it is next used: consumers or filters have changed."""
         self._stale = True
 
     def announce(self, first_seq: int, subjects: Sequence[bytes]) -> None:
-        """Tell the consumers of messages that were stored, the first of them at `first_seq`."""
+        """Tell the consumers that want them of stored messages, the first of them at `first_seq`."""
         if first_seq != self.announced + 1:
             self.announced_from = first_seq
         self.announced = first_seq + len(subjects) - 1
@@ -53,34 +69,34 @@ class Audience:
             for consumer in self.of_all(subjects):
                 consumer.stored(first_seq)
 
-    def of(self, subject: bytes) -> Sequence[Consumer]:
-        """The consumers that want messages of `subject`, each once; with few consumers, all of them."""
-        if len(self._consumers) <= FEW:
+    def of(self, subject: bytes) -> Sequence[C]:
+        """Return the consumers whose filters match, each once; all of them if there are few."""
+        if len(self._consumers) <= LINEAR_MATCH_LIMIT:
             return list(self._consumers.values())
         if self._stale:
             self._build()
         known = self._known.get(subject)
         if known is None:
-            if len(self._known) >= SUBJECTS:
+            if len(self._known) >= MAX_CACHED_SUBJECTS:
                 self._known.clear()
-            found = dict.fromkeys(self._everyone)
+            found = dict.fromkeys(self._unfiltered)
             _collect(self._root, subject.split(b"."), 0, found)
             known = self._known[subject] = tuple(found)
         return known
 
-    def of_all(self, subjects: Iterable[bytes]) -> Iterable[Consumer]:
-        """The consumers that want messages of any of these, each once."""
-        if len(self._consumers) <= FEW:
+    def of_all(self, subjects: Iterable[bytes]) -> Iterable[C]:
+        """Return the consumers whose filters match any of these subjects, each once; all of them if there are few."""
+        if len(self._consumers) <= LINEAR_MATCH_LIMIT:
             return list(self._consumers.values())
         distinct = set(subjects)
         if len(distinct) == 1:
             return self.of(distinct.pop())
         return dict.fromkeys(consumer for subject in distinct for consumer in self.of(subject))
 
-    def concerned(self, subject: bytes) -> Sequence[Consumer]:
-        """Those, and whoever may hold messages of `subject` that it would not want now: its filters were changed."""
+    def concerned(self, subject: bytes) -> Sequence[C]:
+        """Return the consumers of `of`, and those that may hold messages of `subject` by earlier filters."""
         wanting = self.of(subject)
-        if not self._mixed or len(self._consumers) <= FEW:
+        if not self._mixed or len(self._consumers) <= LINEAR_MATCH_LIMIT:
             return wanting
         self._mixed = [one for one in self._mixed if one.mixed]
         others = [one for one in self._mixed if one not in wanting]
@@ -89,10 +105,10 @@ class Audience:
     def _build(self) -> None:
         self._stale = False
         self._root, self._known = {}, {}
-        everyone = self._everyone = []
+        unfiltered = self._unfiltered = []
         for consumer in self._consumers.values():
             if not consumer.config.filters:
-                everyone.append(consumer)
+                unfiltered.append(consumer)
             for one in consumer.config.filters:
                 node = self._root
                 for token in one.split(b"."):
@@ -101,8 +117,8 @@ class Audience:
         self._mixed = [consumer for consumer in self._consumers.values() if consumer.mixed]
 
 
-def _collect(node: dict[bytes, Any], tokens: list[bytes], at: int, found: dict[Consumer, None]) -> None:
-    """Add the consumers below `node` that match the tokens from `at` on. As deep as a subject has tokens."""
+def _collect(node: dict[bytes, Any], tokens: list[bytes], at: int, found: dict[C, None]) -> None:
+    """Add the consumers below `node` that match the tokens from `at` on. Recursion depth: the subject's tokens."""
     if at == len(tokens):
         found.update(dict.fromkeys(node.get(b"", ())))
         return

@@ -1,8 +1,5 @@
-"""What replies show of a consumer.
-
-Belongs here: ConsumerInfo (docs/internals/api.md#consumer-info) in the field order of nats-server, and the `_nats.*`
-metadata in it.
-"""
+"""ConsumerInfo, as replies and monitoring show it (docs/internals/api.md#consumers), in the field order of
+nats-server."""
 
 from __future__ import annotations
 
@@ -16,34 +13,16 @@ from lakestream.protocol.gotime import format_time
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.consumer import Consumer
 
-REQUIRED_LEVEL = "_nats.req.level"
-DYNAMIC_METADATA = ("_nats.ver", "_nats.level")
-
-
-def required_level(config: ConsumerConfig) -> int:
-    """The API level that a consumer's configuration needs (docs/internals/api.md#api-level)."""
-    if config.ack_policy == "flow_control":
-        return 4
-    grouped = config.priority_groups or config.priority_policy not in ("", "none")
-    paused = config.pause_until not in (None, format_time(0))
-    return 1 if paused or grouped or config.priority_timeout else 0
-
-
 STEP_NS = 1_000_000_000
-"""Times are shown as the system clock has them once that was stepped by so much (1 s)."""
-
-
-def with_static_metadata(config: ConsumerConfig) -> ConsumerConfig:
-    """The configuration as it is stored: with the level it needs, without what only replies show."""
-    metadata = {key: value for key, value in config.metadata.items() if key not in DYNAMIC_METADATA}
-    metadata[REQUIRED_LEVEL] = str(required_level(config))
-    return replace(config, metadata=metadata)
+"""Once the system clock was stepped by this much (1 s), times are shown as it has them."""
 
 
 def consumer_info(consumer: Consumer, listed: bool = False, cluster: dict[str, Any] | None = None) -> dict[str, Any]:
-    """ConsumerInfo; `listed`: as CONSUMER.LIST shows it, without the metadata about this server.
+    """Return ConsumerInfo.
 
-    `cluster`: shown when it is given.
+    Args:
+        listed: as CONSUMER.LIST shows it, without the metadata about this server.
+        cluster: shown if it is given.
     """
     ledger, clock = consumer.ledger, consumer.stream.clock
     now = clock.now()
@@ -71,7 +50,7 @@ def consumer_info(consumer: Consumer, listed: bool = False, cluster: dict[str, A
         info["cluster"] = cluster
     if consumer.push_bound:
         info["push_bound"] = True
-    remaining = consumer.pause_until_ns - now if consumer.pause_until_ns else 0
+    remaining = config.pause_until_ns - now
     if remaining > 0:
         info["paused"] = True
         info["pause_remaining"] = remaining

@@ -1,4 +1,4 @@
-"""What a consumer has delivered and what became of it, and how that is written to the log.
+"""The ledger: a consumer's state, and how that is written to the log.
 
 Belongs here: delivered sequences, pending messages, ack floor and redelivery counts as plain data with the rules of
 nats-server 2.15.1 for moving them (docs/internals/consumers.md), and the encodings of that data: the delta of a
@@ -16,14 +16,14 @@ from itertools import takewhile
 import msgspec
 
 LAST_SEQ = (1 << 64) - 1
-"""The highest sequence there can be. What comes after it is nothing, and could not be logged."""
+"""The highest sequence, which is also the highest that can be logged."""
 
 
 class Delta(msgspec.Struct, array_like=True, gc=False):
-    """What changed since the last delta. Times in ns since the epoch."""
+    """Changes since the last delta. Times in ns since the epoch."""
 
     epoch: int
-    """Counts resets: a delta from before a reset says nothing about the time after it."""
+    """Number of resets: a delta of an earlier epoch is ignored."""
     delivered_consumer: int
     delivered_stream: int
     floor_consumer: int
@@ -36,11 +36,11 @@ class Delta(msgspec.Struct, array_like=True, gc=False):
     redelivered: list[tuple[int, int]]
     """(stream sequence, deliveries beyond the first)."""
     gone: list[int]
-    """Sequences above the floor that are neither pending nor counted any more."""
+    """Sequences above the floor that are neither pending nor have a redelivery count any more."""
     whole: bool = False
-    """This is all there is: what was known before does not count."""
+    """True if this is the whole state, which replaces what was known before."""
     runs: list[tuple[int, int, int, int]] = []
-    """Pending as well: (stream sequence, how many that follow each other, consumer sequence of the first, deadline)."""
+    """Pending as well: (stream sequence, number of consecutive ones, consumer sequence of the first, deadline)."""
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -52,12 +52,12 @@ class Snapshot(msgspec.Struct, array_like=True):
     state: Delta
 
 
-SPARSE = 1024
-"""So many places of messages that are done may lie before the oldest pending one."""
+MAX_FREE_PLACES = 1024
+"""Places of removed entries in `Ledger.pending` above which the dict is made anew."""
 
 
 class Ledger:
-    """Deliveries and acks of one consumer. `seq` is always a stream sequence."""
+    """Deliveries and acks of one consumer. `seq` is a stream sequence."""
 
     __slots__ = (
         "_acked",
@@ -83,13 +83,13 @@ class Ledger:
     def __init__(self, delivered_stream: int, next_seq: int) -> None:
         self.epoch = 0
         self.logged = True
-        """False when deltas are never taken: then nothing is kept for them."""
+        """False if deltas are never taken: then nothing is kept for them."""
         self.delivered_consumer = 0
         self.delivered_stream = delivered_stream
         self.floor_consumer = 0
         self.floor_stream = delivered_stream
         self.next_seq = next_seq
-        """Where to look for the next new message; may be far above `delivered_stream` when nothing between matched."""
+        """Where to look for the next new message: far above `delivered_stream` if nothing between matched."""
         self.last_delivered_ns = 0
         self.last_ack_ns = 0
         self.pending: dict[int, int] = {}
@@ -102,16 +102,16 @@ class Ledger:
         self._uncounted: set[int] = set()
         self._moved = False
         self._acked = self._front_acked = False
-        self._inserted = 0  # since `pending` was made anew: its places, of which some are free
+        self._inserted = 0  # entries put into `pending` since it was made anew, removed ones included
 
     def begin(self, delivered_stream: int) -> None:
-        """Nothing was delivered yet; count as if everything through `delivered_stream` had been."""
+        """Begin behind `delivered_stream`. Only before the first delivery."""
         assert not self.delivered_consumer, "a consumer begins once"
         self.delivered_stream = self.floor_stream = delivered_stream
 
     # ------------------------------------------------------------------ delivering
     def deliver(self, seqs: Sequence[int], now: int, deadline: int) -> None:
-        """New messages went out and wait for acks until `deadline` (ns; 0: for ever)."""
+        """Record that new messages were delivered whose acks are due at `deadline` (ns; 0: never)."""
         if not self.pending:
             self._settle_floor()
         first = self.delivered_consumer + 1
@@ -126,7 +126,7 @@ class Ledger:
         self._moved = True
 
     def deliver_unacked(self, count: int, last: int, now: int) -> None:
-        """`count` new messages through `last` went out, for which no ack is wanted."""
+        """Record that `count` new messages through `last` were delivered, for which no ack is expected."""
         self.delivered_consumer += count
         self.delivered_stream = last
         self.floor_consumer, self.floor_stream = self.delivered_consumer, last
@@ -134,7 +134,7 @@ class Ledger:
         self._moved = True
 
     def redeliver(self, seq: int, now: int, deadline: int) -> None:
-        """A pending message went out again."""
+        """Record that a pending message was delivered again."""
         self.delivered_consumer += 1
         self.redelivered[seq] = self.redelivered.get(seq, 0) + 1
         self._uncounted.discard(seq)
@@ -144,19 +144,19 @@ class Ledger:
         self._moved = True
 
     def postpone(self, seq: int, deadline: int) -> None:
-        """Another deadline (ns) for a pending message."""
+        """Set another deadline (ns) for a pending message."""
         self.deadline[seq] = deadline
         self._dirty.add(seq)
         self._moved = True
 
     def deliveries(self, seq: int) -> int:
-        """How often a delivered message went out."""
+        """Return how often a delivered message was delivered."""
         return self.redelivered.get(seq, 0) + 1
 
     def exhausted(self, seq: int, now: int) -> None:
-        """max_deliver is reached: no longer pending.
+        """Record that a message reached max_deliver: it is no longer pending.
 
-        The floor does not pass a message that ended so while it was the oldest, until nothing is pending.
+        If it was the oldest one, the floor stays below it until nothing is pending.
         """
         self._settle_floor()
         if self.pending.pop(seq, 0):
@@ -167,7 +167,7 @@ class Ledger:
 
     # ------------------------------------------------------------------ acks
     def ack(self, seq: int, now: int) -> bool:
-        """One message is done; False when it was not pending: then the floor stays, as in nats-server."""
+        """Record an ack. Return False if the message was not pending: then the floor stays, as in nats-server."""
         self.last_ack_ns = now
         self._moved = True
         if self.redelivered and self.redelivered.pop(seq, 0):
@@ -184,9 +184,9 @@ class Ledger:
         return True
 
     def ack_through(self, seq: int, now: int, consumer_seq: int = 0) -> list[int]:
-        """Ack policy all: everything ≤ `seq` is done. Returns what was pending.
+        """Record an ack of everything ≤ `seq` (ack policy all). Return what was pending.
 
-        As in nats-server the floor's consumer sequence is that of the delivery that was acked, if that is known.
+        As in nats-server the floor's consumer sequence is that of the delivery that was acked, if it is known.
         """
         if seq <= self.floor_stream:
             return []
@@ -205,10 +205,10 @@ class Ledger:
         return done
 
     def confirm(self, consumer_seq: int, seq: int, now: int) -> list[int]:
-        """Ack policy flow_control: a client has had everything ≤ `seq`. Returns what was pending and is done.
+        """Record that a client confirmed everything ≤ `seq` (ack policy flow_control). Return what was acked by that.
 
-        As in nats-server the floor is what the client says, and nothing is done by a word about the future; but what
-        was pending does not stand in the way of more.
+        As in nats-server the floor is what the client says. A sequence that was not delivered yet acks nothing, but
+        what was pending no longer counts against max_ack_pending.
         """
         self.last_ack_ns = now
         self._moved = True
@@ -222,11 +222,11 @@ class Ledger:
         return had
 
     def _take_through(self, seq: int) -> tuple[list[int], int]:
-        """Nothing ≤ `seq` is pending any more. Returns what was, and the highest consumer sequence of that."""
+        """Remove everything ≤ `seq` from `pending`. Return what was removed and the highest consumer sequence of it."""
         pending = self.pending
         if not pending:
             return [], 0
-        if next(reversed(pending)) <= seq:  # all of it, of which there may be a million
+        if next(reversed(pending)) <= seq:  # all of it, perhaps a million
             done, consumer = list(pending), next(reversed(pending.values()))
             self.pending, self.deadline, self._inserted = {}, {}, 0
             return done, consumer
@@ -239,16 +239,16 @@ class Ledger:
         return done, consumer
 
     def _tidy(self) -> None:
-        """Looking for the oldest pending message steps over the places of those before it that are done."""
-        if self._inserted > 2 * len(self.pending) + SPARSE:
+        """Make `pending` anew: finding its first entry steps over the places of removed ones."""
+        if self._inserted > 2 * len(self.pending) + MAX_FREE_PLACES:
             self.pending = dict(self.pending)
             self._inserted = len(self.pending)
 
     def removed(self, seq: int, now: int, log: bool = True) -> bool:
-        """The stream let a delivered message go: as if acked. True when it was pending.
+        """Treat a delivered message that the stream removed as acked. Return True if it was pending.
 
-        `log`: note it for the next delta. Who takes none (a follower) would note such messages for ever; the entry that
-        removed this one says it, too.
+        `log`: note it for the next delta. A follower takes no deltas and would note such messages for ever; the entry
+        that removed this one tells it the same.
         """
         if self.redelivered.pop(seq, 0):
             self._uncounted.add(seq)
@@ -260,12 +260,12 @@ class Ledger:
         return pending
 
     def floor(self) -> tuple[int, int]:
-        """The ack floor as (consumer sequence, stream sequence)."""
+        """Return the ack floor as (consumer sequence, stream sequence)."""
         self._settle_floor()
         return self.floor_consumer, self.floor_stream
 
     def _settle_floor(self) -> None:
-        """Work out the floor after acks. Done when it is looked at, not for each ack."""
+        """Compute the floor after acks: when it is asked for, not for each ack."""
         if not self._acked:
             return
         front, self._acked, self._front_acked = self._front_acked, False, False
@@ -279,7 +279,7 @@ class Ledger:
 
     # ------------------------------------------------------------------ jumps
     def purged(self, first_seq: int) -> bool:
-        """There is nothing to deliver before `first_seq` any more. Returns whether the next delivery is another one."""
+        """Skip everything before `first_seq`, which was removed. Return True if that changes the next delivery."""
         jumped = first_seq - 1 > self.delivered_stream
         if jumped:
             self.delivered_stream = first_seq - 1
@@ -292,14 +292,14 @@ class Ledger:
         return jumped
 
     def reset(self, seq: int) -> None:
-        """Begin again: the next delivery is consumer sequence 1, from `seq` on."""
+        """Start anew: the next delivery has consumer sequence 1 and is from `seq` on."""
         epoch, logged = self.epoch + 1, self.logged
         Ledger.__init__(self, seq - 1, seq)
         self.epoch, self.logged = epoch, logged
 
     # ------------------------------------------------------------------ encoding
     def take_delta(self) -> bytes | None:
-        """What changed since the last call, encoded; None when nothing did."""
+        """Return the changes since the last call, encoded; None if there are none."""
         if not self._moved:
             return None
         self._settle_floor()
@@ -316,7 +316,7 @@ class Ledger:
         return _encode(delta)
 
     def take_whole(self) -> bytes:
-        """The whole state, encoded so that it replaces what others know; what follows are changes of it."""
+        """Return the whole state, encoded so that it replaces what others know. Later deltas are relative to it."""
         whole = msgspec.structs.replace(self.whole(), whole=True)
         self._dirty.clear()
         self._uncounted.clear()
@@ -342,7 +342,7 @@ class Ledger:
         )
 
     def whole(self) -> Delta:
-        """The whole state as one delta."""
+        """Return the whole state as one delta."""
         self._settle_floor()
         deadline = self.deadline
         return self._delta(
@@ -352,7 +352,7 @@ class Ledger:
         )
 
     def apply(self, state: bytes | Delta) -> None:
-        """Take in a delta: at recovery, and on replicas."""
+        """Apply a delta, at recovery and on replicas."""
         delta = state if isinstance(state, Delta) else _decode(state)
         if delta.whole:
             logged = self.logged
@@ -371,7 +371,7 @@ class Ledger:
         for seq in delta.gone:
             self.forget(seq)
         for seq, _ in delta.redelivered:
-            # All that a delta tells of a message is in it: one that has reached max_deliver is counted, not pending.
+            # A message that reached max_deliver has a count and is not pending; `runs` below put back those that are.
             self.pending.pop(seq, 0)
             self.deadline.pop(seq, 0)
         last = next(reversed(self.pending), 0)
@@ -389,14 +389,14 @@ class Ledger:
                 self.redelivered.pop(seq, 0)
 
     def forget(self, seq: int) -> None:
-        """Drop everything kept about one sequence, without moving the floor."""
+        """Drop everything about one sequence, without moving the floor."""
         self.pending.pop(seq, 0)
         self.deadline.pop(seq, 0)
         self.redelivered.pop(seq, 0)
 
 
 def _runs(pending: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """(sequence, consumer sequence, deadline) of messages, ascending, as the `runs` of a delta."""
+    """Join (sequence, consumer sequence, deadline), ascending, into the `runs` of a delta."""
     runs: list[tuple[int, int, int, int]] = []
     first = begin = due = 0
     count = 0
@@ -418,21 +418,21 @@ _decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A consumer's part of the stream's checkpoint."""
+    """Encode a consumer for the stream's checkpoint."""
     return _encode(snapshot)
 
 
 def encode_delta(delta: Delta) -> bytes:
-    """A state for a PROGRESS entry that no ledger of this process had."""
+    """Encode a state for a PROGRESS entry that is not taken from a ledger."""
     return _encode(delta)
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
-    """Read what `encode_snapshot` wrote. Raises `msgspec.DecodeError`."""
+    """Decode a consumer of a checkpoint. Raise `msgspec.DecodeError` if it is damaged."""
     return _decode_snapshot(data)
 
 
 def pending_with_deadline(ledger: Ledger) -> Iterable[tuple[int, int]]:
-    """(seq, deadline) of everything pending that has a deadline, ascending by sequence."""
+    """Return (seq, deadline) of the pending messages that have a deadline, ascending by sequence."""
     deadlines = ledger.deadline
     return ((seq, deadlines[seq]) for seq in ledger.pending if deadlines[seq])

@@ -1,109 +1,105 @@
-"""How long a consumer lives and when it rests.
-
-Belongs here: removal after inactivity (inactive_threshold) and pausing until a time, each with its one timer.
-"""
+"""Removal of a consumer after inactivity (inactive_threshold), and pausing until a time, each with its one timer."""
 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from lakestream.ports import Timer
-from lakestream.stream.consumer.pull import PullOutlet
-from lakestream.stream.core.operations import DeleteConsumer
-
-if TYPE_CHECKING:
-    from lakestream.stream.consumer.consumer import Consumer
+from lakestream.ports import Clock, Timer
+from lakestream.stream.consumer.advisories import Advisories
+from lakestream.stream.consumer.config import ConsumerConfig
+from lakestream.stream.consumer.target import Target
 
 JITTER_NS = (100_000_000, 1_000_000_000)
 """A pull consumer outlives its threshold by 0.1 to 1 s, as in nats-server."""
 
 
 class Inactivity:
-    """Deletes a consumer that nobody has used for `inactive_threshold`."""
+    """Notices when a consumer was not used for `inactive_threshold`.
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
+    Args:
+        over: called then; it deletes the consumer.
+    """
+
+    def __init__(self, clock: Clock, over: Callable[[], None]) -> None:
+        self._clock, self._over = clock, over
         self._timer: Timer | None = None
         self.last_ns = 0
+        """When a client last used the consumer."""
 
-    def arm(self) -> None:
-        """Begin to count, anew; a push consumer with subscribers is not counted."""
+    def watch(self, config: ConsumerConfig, target: Target) -> None:
+        """Count from now on; not while a push consumer has subscribers."""
         self.stop()
-        consumer = self._consumer
-        threshold = consumer.config.inactive_threshold
-        if not threshold or consumer.push_bound:
-            return
-        self.last_ns = consumer.stream.clock.steady()
-        self._wait(threshold)
+        if config.inactive_threshold and not target.bound:
+            self.last_ns = self._clock.steady()
+            self._wait(config, target, config.inactive_threshold)
 
-    def _wait(self, delay: int) -> None:
-        if isinstance(self._consumer.outlet, PullOutlet):
+    def _wait(self, config: ConsumerConfig, target: Target, delay: int) -> None:
+        if not config.push:
             delay += random.randint(*JITTER_NS)
-        self._timer = self._consumer.stream.clock.call_later(delay, self._look)
+        self._timer = self._clock.call_later(delay, lambda: self._check(config, target))
 
-    def _look(self) -> None:
+    def _check(self, config: ConsumerConfig, target: Target) -> None:
         self._timer = None
-        consumer = self._consumer
-        now, last = consumer.stream.clock.steady(), self.last_ns
-        outlet = consumer.outlet
-        if isinstance(outlet, PullOutlet):
-            last = now if outlet.interested() else max(last, outlet.last_active_ns)
-        idle = now - last
-        if idle < consumer.config.inactive_threshold:
-            self._wait(consumer.config.inactive_threshold - idle)
-            return
-        consumer.stream.propose(DeleteConsumer(consumer.name), lambda _: None)
+        now = self._clock.steady()
+        idle = now - max(self.last_ns, target.last_used_ns(now))
+        if idle < config.inactive_threshold:
+            self._wait(config, target, config.inactive_threshold - idle)
+        else:
+            self._over()
 
     def stop(self) -> None:
-        """Cease to count."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
 class Pause:
-    """Holds deliveries until `pause_until`."""
+    """Holds deliveries until `pause_until`.
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
+    Args:
+        wake: called when deliveries may go on.
+    """
+
+    def __init__(self, clock: Clock, advisories: Advisories, wake: Callable[[], None]) -> None:
+        self._clock, self._advisories, self._wake = clock, advisories, wake
         self._timer: Timer | None = None
-        self._until = 0
+        self._until_ns = 0
         self.active = False
 
-    def begin(self) -> None:
-        """Follow the configuration without a word: the consumer is new here, or another node led it before."""
-        self._until = self._consumer.pause_until_ns
+    def begin(self, until_ns: int) -> None:
+        """Follow the configuration without an advisory: the consumer is new, or another node led it before."""
+        self._until_ns = until_ns
         self._arm()
 
-    def settle(self) -> None:
-        """Follow a changed configuration: begin, prolong or end a pause, and say so."""
-        before = self._until
-        self.begin()
-        if self._until != before:
-            self.tell()
-            self._consumer.wake()
+    def change(self, until_ns: int) -> None:
+        """Follow a changed configuration: begin, prolong or end a pause, with an advisory."""
+        before = self._until_ns
+        self.begin(until_ns)
+        if until_ns != before:
+            self.advise()
+            self._wake()
 
-    def tell(self) -> None:
+    def advise(self) -> None:
         """Send the advisory."""
-        self._consumer.events.pause(self.active, self._until)
+        self._advisories.pause(self.active, self._until_ns)
 
     def _arm(self) -> None:
         self.stop()
-        clock = self._consumer.stream.clock
-        remaining = self._until - clock.now()
+        remaining = self._until_ns - self._clock.now()
         self.active = remaining > 0
         if self.active:
-            self._timer = clock.call_later(remaining, self._over)
+            self._timer = self._clock.call_later(remaining, self._over)
 
     def _over(self) -> None:
         self._timer = None
         self._arm()
-        self.tell()
-        self._consumer.wake()
+        self.advise()
+        self._wake()
 
     def stop(self) -> None:
-        """Forget the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

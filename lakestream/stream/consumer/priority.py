@@ -1,8 +1,8 @@
-"""Priority policies of pull consumers (ADR-42): who of those that wait gets the next message.
+"""Priority policies of pull consumers (ADR-42): which waiting request gets the next message.
 
 Belongs here: the four policies as rules about one waiting request, and the pin of policy pinned_client with its timer.
-A pin is known to the node that leads, and to nobody else: it is neither logged nor does it outlive a change of leader.
-Requests are read in pull_request.py and wait in pull.py.
+Only the leader knows the pin: it is not logged and ends with a change of leader. Requests are parsed in pull_request.py
+and wait in pull.py.
 """
 
 from __future__ import annotations
@@ -15,93 +15,91 @@ from typing import Any
 from lakestream.ports import Clock, Delivery, Timer
 from lakestream.protocol.gotime import ZERO, format_time
 from lakestream.protocol.nuid import nuid
-from lakestream.stream.consumer.advisories import ConsumerEvents
+from lakestream.stream.consumer.advisories import Advisories
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.pull_request import MAX_PRIORITY, NextRequest, Waiting
 
 
 class Verdict(Enum):
-    """What becomes of a waiting request when a message could go to it."""
+    """Decision about a waiting request when there is a message."""
 
     SERVE = "serve"
     PASS = "pass"
-    """It stays, and another one may have the message."""
+    """It waits on, and another request may have the message."""
     END = "end"
-    """It has lost its pin: 423."""
+    """It has lost its pin: answer with status 423."""
 
 
-class Turns:
-    """No policy: requests take turns. The base of the others.
+class RoundRobin:
+    """No policy: requests take turns. Base class of the policies.
 
     Args:
-        wake: asks the consumer to look for messages soon.
+        wake: called when the consumer should look for messages.
     """
 
     gated = False
-    """Whether some requests may have to let a message pass (then `verdict` is asked for each message)."""
+    """True if `verdict` has to be asked for each message."""
 
-    def __init__(self, config: ConsumerConfig, events: ConsumerEvents, clock: Clock, wake: Callable[[], None]) -> None:
-        self._config, self._events, self._clock, self._wake = config, events, clock, wake
+    def __init__(self, config: ConsumerConfig, advisories: Advisories, clock: Clock, wake: Callable[[], None]) -> None:
+        self._config, self._advisories, self._clock, self._wake = config, advisories, clock, wake
 
     def update(self, config: ConsumerConfig) -> None:
-        """The configuration has changed, the policy has not."""
+        """Take a changed configuration with the same policy."""
         self._config = config
 
     def arrived(self, request: NextRequest) -> bytes:
-        """The status that refuses a new request, b"" when it may wait."""
+        """Return the status that refuses a new request, b"" if it may wait."""
         return b""
 
     def place(self, queue: deque[Waiting], waiting: Waiting, first: bool = False) -> None:
-        """Put a request into the queue: behind its equals, or (`first`) before them."""
+        """Insert a request into the queue: behind those of its rank, or (`first`) before them."""
         if first:
             queue.appendleft(waiting)
         else:
             queue.append(waiting)
 
     def alone(self, queue: deque[Waiting]) -> bool:
-        """Whether the first request may have several messages in a row."""
+        """Return True if the first request may have several messages in a row."""
         return len(queue) == 1
 
     def verdict(self, waiting: Waiting, pending: int, unacked: int) -> Verdict:
-        """Whether a request may have the next message.
+        """Decide whether a request may have the next message.
 
         Args:
-            pending: new messages that match, with the one that is about to go.
-            unacked: messages that were delivered and not acked.
+            pending: number of new messages that match, including the next one.
+            unacked: number of messages that were delivered and not acked.
         """
         return Verdict.SERVE
 
-    def dressed(self, waiting: Waiting, messages: Sequence[Delivery]) -> Sequence[Delivery]:
-        """The messages as they go out to this request."""
+    def headed(self, waiting: Waiting, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return the messages with the headers that this request gets."""
         return messages
 
     def unpin(self) -> None:
-        """CONSUMER.UNPIN: whoever has the pin loses it."""
-        self._events.unpinned(self._group, "admin")
+        """Take the pin from its client (CONSUMER.UNPIN)."""
+        self._advisories.unpinned(self._group, "admin")
 
     def shown(self) -> dict[str, Any]:
-        """The group as CONSUMER.INFO shows it. There may be several names, but one group."""
+        """Return the group for CONSUMER.INFO. The configuration may name several; the first one counts."""
         return {"group": self._group, "pinned_ts": ZERO}
 
     def stop(self) -> None:
-        """End without a word."""
+        """Drop the pin and cancel its timer."""
 
     @property
     def _group(self) -> str:
         return self._config.priority_groups[0] if self._config.priority_groups else ""
 
 
-class Prioritized(Turns):
-    """The lowest number first; those of one number take turns. Requests of no group come last."""
+class Prioritized(RoundRobin):
+    """The lowest number first; requests with equal numbers take turns. Requests without a group come last."""
 
     def place(self, queue: deque[Waiting], waiting: Waiting, first: bool = False) -> None:
-        """See `Turns.place`."""
         rank = self._rank(waiting) - first
         at = next((at for at, other in enumerate(queue) if self._rank(other) > rank), len(queue))
         queue.insert(at, waiting)
 
     def alone(self, queue: deque[Waiting]) -> bool:
-        """See `Turns.alone`."""
         return len(queue) == 1 or self._rank(queue[1]) > self._rank(queue[0])
 
     @staticmethod
@@ -109,17 +107,15 @@ class Prioritized(Turns):
         return waiting.priority if waiting.grouped else MAX_PRIORITY + 1
 
 
-class Overflow(Turns):
-    """A request may ask to be served only while much is pending, or much is unacked."""
+class Overflow(RoundRobin):
+    """A request may set a minimum of pending or unacked messages below which it is not served."""
 
     gated = True
 
     def alone(self, queue: deque[Waiting]) -> bool:
-        """See `Turns.alone`."""
         return len(queue) == 1 and queue[0].min_pending <= 0 and queue[0].min_ack_pending <= 0
 
     def verdict(self, waiting: Waiting, pending: int, unacked: int) -> Verdict:
-        """See `Turns.verdict`."""
         least, least_unacked = waiting.min_pending, waiting.min_ack_pending
         if least <= 0 and least_unacked <= 0:
             return Verdict.SERVE
@@ -127,19 +123,19 @@ class Overflow(Turns):
         return Verdict.SERVE if enough else Verdict.PASS
 
 
-class PinnedClient(Turns):
-    """One client gets all messages, as long as it keeps asking for them."""
+class PinnedClient(RoundRobin):
+    """One client gets all messages as long as it keeps requesting them."""
 
     gated = True
 
-    def __init__(self, config: ConsumerConfig, events: ConsumerEvents, clock: Clock, wake: Callable[[], None]) -> None:
-        super().__init__(config, events, clock, wake)
+    def __init__(self, config: ConsumerConfig, advisories: Advisories, clock: Clock, wake: Callable[[], None]) -> None:
+        super().__init__(config, advisories, clock, wake)
         self._pin = ""
         self._pinned_ns = 0
         self._timer: Timer | None = None
 
     def arrived(self, request: NextRequest) -> bytes:
-        """See `Turns.arrived`. A request of the pinned client keeps the pin alive."""
+        """A request of the pinned client keeps the pin alive."""
         if not request.id or not self._pin:
             return b""
         if request.id != self._pin:
@@ -148,13 +144,12 @@ class PinnedClient(Turns):
         return b""
 
     def verdict(self, waiting: Waiting, pending: int, unacked: int) -> Verdict:
-        """See `Turns.verdict`."""
         if waiting.pin:
             return Verdict.SERVE if waiting.pin == self._pin else Verdict.END
         return Verdict.PASS if self._pin else Verdict.SERVE
 
-    def dressed(self, waiting: Waiting, messages: Sequence[Delivery]) -> Sequence[Delivery]:
-        """See `Turns.dressed`: the first request that gets a message while nobody is pinned gets the pin."""
+    def headed(self, waiting: Waiting, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+        """The first request that gets a message while no client is pinned gets the pin."""
         if not self._pin and waiting.grouped:
             self._give(waiting)
         line = b"Nats-Pin-Id: %b\r\n\r\n" % self._pin.encode()
@@ -167,11 +162,11 @@ class PinnedClient(Turns):
         self._pin = waiting.pin = nuid()
         self._pinned_ns = self._clock.now()
         self._watch()
-        self._events.pinned(self._group, self._pin)
+        self._advisories.pinned(self._group, self._pin)
 
     def _watch(self) -> None:
-        """The pin ends `priority_timeout` after now, if its client does not ask again."""
-        self._forget_timer()
+        """End the pin after `priority_timeout` unless its client sends another request."""
+        self._cancel_timer()
         self._timer = self._clock.call_later(self._config.priority_timeout, self._over)
 
     def _over(self) -> None:
@@ -179,39 +174,35 @@ class PinnedClient(Turns):
         self._drop("timeout")
 
     def unpin(self) -> None:
-        """See `Turns.unpin`."""
         self._drop("admin")
 
     def _drop(self, reason: str) -> None:
         self.stop()
-        self._events.unpinned(self._group, reason)
+        self._advisories.unpinned(self._group, reason)
         self._wake()
 
     def shown(self) -> dict[str, Any]:
-        """See `Turns.shown`."""
         if not self._pin:
             return super().shown()
         return {"group": self._group, "pinned_client_id": self._pin, "pinned_ts": format_time(self._pinned_ns)}
 
     def stop(self) -> None:
-        """See `Turns.stop`."""
         self._pin, self._pinned_ns = "", 0
-        self._forget_timer()
+        self._cancel_timer()
 
-    def _forget_timer(self) -> None:
-        """Cancel the timer, if it runs."""
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-_POLICIES: dict[str, type[Turns]] = {
+_POLICIES: dict[str, type[RoundRobin]] = {
     "overflow": Overflow,
     "pinned_client": PinnedClient,
     "prioritized": Prioritized,
 }
 
 
-def policy_of(config: ConsumerConfig, events: ConsumerEvents, clock: Clock, wake: Callable[[], None]) -> Turns:
-    """The policy that a configuration asks for."""
-    return _POLICIES.get(config.priority_policy, Turns)(config, events, clock, wake)
+def policy_of(config: ConsumerConfig, advisories: Advisories, clock: Clock, wake: Callable[[], None]) -> RoundRobin:
+    """Return the policy of a configuration."""
+    return _POLICIES.get(config.priority_policy, RoundRobin)(config, advisories, clock, wake)

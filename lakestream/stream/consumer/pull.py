@@ -1,8 +1,8 @@
-"""Pull consumers: requests that wait for messages.
+"""Pull consumers: the queue of waiting requests as a delivery target.
 
-Belongs here: the queue of requests, how messages are dealt to them one by one in turn, and every status that ends one
-(docs/internals/api.md#statuses, docs/internals/consumers.md#pull-requests). A single request is pull_request.py's,
-whose turn it is under a priority policy priority.py's.
+Belongs here: queueing requests, distributing messages to them one by one in turn, and every status that ends a request
+(docs/internals/api.md#statuses, docs/internals/consumers.md#pull-requests). A single request is pull_request.py's, the
+choice among them under a priority policy is priority.py's.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lakestream.ports import Bus, Clock, Delivery
-from lakestream.stream.consumer.advisories import ConsumerEvents
+from lakestream.stream.consumer.advisories import Advisories
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.due import Due
 from lakestream.stream.consumer.ledger import Ledger
-from lakestream.stream.consumer.priority import Turns, Verdict, policy_of
+from lakestream.stream.consumer.priority import RoundRobin, Verdict, policy_of
 from lakestream.stream.consumer.pull_request import (
     BadRequest,
     NextRequest,
+    RequestTimer,
     Waiting,
     check_caps,
     check_fields,
@@ -36,13 +36,13 @@ _DELETED = status(b"409 Consumer Deleted")
 _NEW_LEADER = status(b"409 Leadership Change")
 
 
-class PullOutlet:
+class PullTarget:
     """The queue of pull requests of one consumer.
 
     Args:
-        available: how many messages could be delivered at once (new ones and redeliveries).
-        pending: how many of them are new.
-        wake: asks the consumer to look for messages soon.
+        available: returns how many messages could be delivered at once (new ones and redeliveries).
+        pending: returns how many of them are new.
+        wake: called when the consumer should look for messages.
     """
 
     def __init__(
@@ -54,30 +54,37 @@ class PullOutlet:
         available: Callable[[], int],
         pending: Callable[[], int],
         wake: Callable[[], None],
-        events: ConsumerEvents,
+        advisories: Advisories,
     ) -> None:
         self._config, self._ledger, self._bus, self._clock = config, ledger, bus, clock
-        self._available, self._pending, self._wake, self._events = available, pending, wake, events
-        self.policy: Turns = policy_of(config, events, clock, wake)
+        self._available, self._pending, self._wake, self._advisories = available, pending, wake, advisories
+        self.policy: RoundRobin = policy_of(config, advisories, clock, wake)
         self._queue: deque[Waiting] = deque()
         self._parked: dict[Waiting, None] = {}
-        """Requests of receivers that are behind with reading; they come back when they have drained."""
-        self._due = Due(clock, self._time_came)
+        """Requests whose connection has too many unsent bytes; they come back when it has drained."""
+        self._timer = RequestTimer(clock, self._time_came)
         self._checked_ns = 0
-        self.last_active_ns = clock.steady()
+        self._last_active_ns = clock.steady()
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._parked)
 
     @property
     def wanting(self) -> bool:
-        """See `Outlet.wanting`."""
         return bool(self._queue)
+
+    @property
+    def bound(self) -> bool:
+        return False
+
+    def last_used_ns(self, now: int) -> int:
+        self._sweep(now)
+        return now if len(self) else self._last_active_ns
 
     # ------------------------------------------------------------------ requests
     def request(self, reply: bytes, body: bytes) -> None:
-        """Take a pull request, or refuse it with a status."""
-        now = self.last_active_ns = self._clock.steady()
+        """Queue a pull request, or refuse it with a status."""
+        now = self._last_active_ns = self._clock.steady()
         try:
             request = parse_next(body)
             check_fields(request, self._config.priority_policy)
@@ -87,11 +94,11 @@ class PullOutlet:
                 refusal = self.policy.arrived(request)
         except BadRequest as error:
             refusal = b"400 Bad Request - " + str(error).encode()
-        except Exception:  # the last resort: who asks gets an answer, and the bus logs the rest
-            self._say(reply, _INTERNAL)
+        except Exception:  # the last resort: the client gets an answer, and the bus logs the error
+            self._send_status(reply, _INTERNAL)
             raise
         if refusal:
-            self._say(reply, status(refusal))
+            self._send_status(reply, status(refusal))
         else:
             self._take(reply, request, now)
 
@@ -102,15 +109,15 @@ class PullOutlet:
         if request.no_wait:
             refusal = self._no_wait_refusal(request)
             if refusal:
-                self._say(reply, status(refusal))
+                self._send_status(reply, status(refusal))
                 return
         if len(self) >= self._config.max_waiting:
             if request.idle_heartbeat <= 0:
-                self._say(reply, status(b"409 Exceeded MaxWaiting"))
+                self._send_status(reply, status(b"409 Exceeded MaxWaiting"))
             return
         waiting = Waiting(reply, request, now)
         self.policy.place(self._queue, waiting)
-        self._due.watch(waiting)
+        self._timer.watch(waiting)
         self._wake()
 
     def _no_wait_refusal(self, request: NextRequest) -> bytes:
@@ -121,9 +128,8 @@ class PullOutlet:
         wanted = sum(waiting.left for waiting in (*self._queue, *self._parked))
         return b"408 Requests Pending" if available < wanted else b""
 
-    # ------------------------------------------------------------------ dealing
+    # ------------------------------------------------------------------ sending
     def capacity(self) -> int:
-        """See `Outlet.capacity`."""
         policy = self.policy
         if not policy.gated:
             return sum(waiting.left for waiting in self._queue)
@@ -132,12 +138,12 @@ class PullOutlet:
         return sum(one.left for one in self._queue if policy.verdict(one, pending, unacked) is not passed)
 
     def held_back(self) -> None:
-        """See `Outlet.held_back`: those who do not wait are told that there is nothing for them."""
+        """End the requests that do not wait."""
         if self._queue:
             self.caught_up()
 
     def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
-        """Deal messages to the requests in turn, one each; a request that is alone takes all it can."""
+        """Send messages to the requests in turn, one each; a request that is alone takes all it can."""
         taken, total, policy = 0, len(messages), self.policy
         while taken < total:
             waiting = self._admitted(0 if again else taken) if policy.gated else self._head()
@@ -150,18 +156,18 @@ class PullOutlet:
                     continue
             block = messages if count == total else messages[taken : taken + count]
             if policy.gated:
-                block = policy.dressed(waiting, block)
+                block = policy.headed(waiting, block)
             if not self._bus.deliver(waiting.reply, block):
-                self._queue.popleft().ended = True  # nobody listens any more
+                self._queue.popleft().ended = True  # no subscriber is left
                 continue
             taken += count
             self._served(waiting, count)
         if taken:
-            self.last_active_ns = self._clock.steady()
+            self._last_active_ns = self._clock.steady()
         return taken
 
     def _head(self) -> Waiting | None:
-        """The request whose turn it is; those that can not be served now step aside."""
+        """Return the request at the head, without those that have expired or whose connection can not be written to."""
         now = self._clock.steady()
         while self._queue:
             waiting = self._queue[0]
@@ -176,9 +182,9 @@ class PullOutlet:
         return None
 
     def _admitted(self, sent: int) -> Waiting | None:
-        """The next request that its policy lets have a message; those passed over go behind the others.
+        """Return the next request that may have a message under the policy; requests passed over move to the end.
 
-        `sent`: new messages that have gone out and are still counted as pending.
+        `sent`: new messages that were sent and are still counted as pending.
         """
         pending = self._pending() - sent
         unacked = len(self._ledger.pending) + (sent if self._config.ack_policy != "none" else 0)
@@ -197,7 +203,7 @@ class PullOutlet:
             self._queue.popleft().ended = True
             if verdict is Verdict.END:
                 text = b"423 Nats-Wrong-Pin-Id"
-                self._say(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
+                self._send_status(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
         return None
 
     def _park(self, waiting: Waiting) -> None:
@@ -212,7 +218,7 @@ class PullOutlet:
         self._bus.when_writable(waiting.reply, drained)
 
     def _fitting(self, waiting: Waiting, messages: Sequence[Delivery], first: int, count: int) -> int:
-        """How many of the messages fit into what is left of max_bytes; ends the request when not even one does."""
+        """Return how many of the messages fit into what is left of max_bytes; end the request if not even one does."""
         left = waiting.bytes_left
         fitting = 0
         for message in messages[first : first + count]:
@@ -224,7 +230,7 @@ class PullOutlet:
         if not fitting:
             self._queue.popleft().ended = True
             text = b"409 Message Size Exceeds MaxBytes"
-            self._say(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
+            self._send_status(waiting.reply, status_pending(text, waiting.left, waiting.bytes_left))
         return fitting
 
     def _served(self, waiting: Waiting, count: int) -> None:
@@ -239,7 +245,7 @@ class PullOutlet:
             return
         self._queue.popleft().ended = True
         if waiting.bytes_left:
-            self._say(waiting.reply, status_pending(b"409 Batch Completed", 0, waiting.bytes_left))
+            self._send_status(waiting.reply, status_pending(b"409 Batch Completed", 0, waiting.bytes_left))
 
     def caught_up(self) -> None:
         """End the requests that do not wait for more."""
@@ -249,14 +255,14 @@ class PullOutlet:
         for waiting in self._queue:
             if waiting.no_wait and (waiting.delivered or not waiting.expires_at):
                 waiting.ended = True
-                self._say(waiting.reply, _NO_MESSAGES)
+                self._send_status(waiting.reply, _NO_MESSAGES)
             else:
                 kept.append(waiting)
         self._queue = kept
 
     # ------------------------------------------------------------------ time
     def _time_came(self, waiting: Waiting, now: int) -> None:
-        """A request has ended, or its requester is to hear that the server is there."""
+        """End a request that has expired or lost its subscriber, else send its heartbeat."""
         expired = bool(waiting.expires_at) and waiting.expires_at <= now
         if expired or not self._bus.interest(waiting.reply):
             waiting.ended = True
@@ -267,11 +273,11 @@ class PullOutlet:
             if expired:
                 self._time_out(waiting)
         elif waiting.beat_at and waiting.beat_at <= now:
-            self._say(waiting.reply, heartbeat(self._ledger))
+            self._send_status(waiting.reply, heartbeat(self._ledger))
             waiting.beat_at = now + waiting.heartbeat
 
     def _sweep(self, now: int) -> None:
-        """Drop requests whose time is over or whose requester has gone."""
+        """Drop requests that have expired or whose subscriber has gone."""
 
         def alive(waiting: Waiting) -> bool:
             if waiting.expires_at and waiting.expires_at <= now:
@@ -285,55 +291,46 @@ class PullOutlet:
         self._parked = dict.fromkeys(waiting for waiting in self._parked if alive(waiting))
 
     def _time_out(self, waiting: Waiting) -> None:
-        self.last_active_ns = self._clock.steady()
-        self._say(waiting.reply, status_pending(b"408 Request Timeout", waiting.left, waiting.bytes_left))
+        self._last_active_ns = self._clock.steady()
+        self._send_status(waiting.reply, status_pending(b"408 Request Timeout", waiting.left, waiting.bytes_left))
 
-    def _say(self, reply: bytes, header: bytes) -> None:
+    def _send_status(self, reply: bytes, header: bytes) -> None:
         self._bus.publish(reply, b"", header, b"")
 
     # ------------------------------------------------------------------ life
-    def interested(self) -> bool:
-        """Whether somebody still waits for messages."""
-        self._sweep(self._clock.steady())
-        return len(self) > 0
-
     def update(self, config: ConsumerConfig) -> None:
-        """See `Outlet.update`. Those who wait go on waiting, under another policy too."""
+        """Waiting requests stay, under another policy too."""
         same = config.priority_policy == self._config.priority_policy
         self._config = config
         if same:
             self.policy.update(config)
             return
         self.policy.stop()
-        self.policy = policy_of(config, self._events, self._clock, self._wake)
+        self.policy = policy_of(config, self._advisories, self._clock, self._wake)
         waiting, self._queue = self._queue, deque()
         for one in waiting:
             self.policy.place(self._queue, one)
 
     def start(self) -> None:
-        """See `Outlet.start`."""
+        pass
 
     def stop(self) -> None:
-        """See `Outlet.stop`."""
         self.policy.stop()
         self._queue.clear()
         self._parked.clear()
-        self._due.stop()
+        self._timer.stop()
 
     def shut_down(self) -> None:
-        """See `Outlet.shut_down`."""
         for waiting in (*self._queue, *self._parked):
-            self._say(waiting.reply, status_pending(b"409 Server Shutdown", waiting.left, waiting.bytes_left))
+            self._send_status(waiting.reply, status_pending(b"409 Server Shutdown", waiting.left, waiting.bytes_left))
         self.stop()
 
     def yielded(self) -> None:
-        """See `Outlet.yielded`."""
         for waiting in (*self._queue, *self._parked):
-            self._say(waiting.reply, _NEW_LEADER)
+            self._send_status(waiting.reply, _NEW_LEADER)
         self.stop()
 
     def deleted(self) -> None:
-        """See `Outlet.deleted`."""
         for waiting in (*self._queue, *self._parked):
-            self._say(waiting.reply, _DELETED)
+            self._send_status(waiting.reply, _DELETED)
         self.stop()

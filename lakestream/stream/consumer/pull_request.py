@@ -1,15 +1,19 @@
-"""One pull request: how it is read, what may be wrong with it, and what is left of it.
+"""Pull requests: reading and checking one, and its state and times while it waits.
 
-Belongs here: the body of MSG.NEXT (ADR-13, ADR-42) with its rules, and a request while it waits. The queue is
-pull.py's, what priority policies make of it priority.py's.
+Belongs here: the body of MSG.NEXT (ADR-13, ADR-42) with its rules, what is left of a waiting request, and the one timer
+for the expiry and heartbeats of all. The queue is pull.py's, priority policies are priority.py's.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import re
+from collections.abc import Callable
 
 import msgspec
 
+from lakestream.ports import Clock, Timer
 from lakestream.protocol.api import jsonio
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Duration, Int, Int64
@@ -41,11 +45,11 @@ _ONE = NextRequest()
 
 
 class BadRequest(Exception):
-    """A pull request that can not be served; the text follows `Bad Request - `."""
+    """Raised for a pull request that can not be served; the text follows `Bad Request - `."""
 
 
 def parse_next(body: bytes) -> NextRequest:
-    """Read a pull request: nothing, a number, or JSON; any other text asks for one message. Raises BadRequest."""
+    """Parse a pull request: empty, a number, or JSON; any other text asks for one message. Raise BadRequest."""
     body = body.strip()
     if not body:
         return _ONE
@@ -70,13 +74,13 @@ def _parse_object(body: bytes) -> NextRequest:
 
 
 def check_fields(request: NextRequest, policy: str) -> None:
-    """Refuse fields that belong to policy overflow elsewhere. Raises BadRequest."""
+    """Raise BadRequest for fields that only policy overflow allows."""
     if (request.min_pending or request.min_ack_pending) and policy != "overflow":
         raise BadRequest("Not a Overflow Priority consumer")
 
 
 def check_caps(request: NextRequest, config: ConsumerConfig) -> bytes:
-    """The status of a request that asks for more than the consumer allows; b"" when it does not."""
+    """Return the status that refuses a request for more than the consumer allows, b"" if it is allowed."""
     if 0 < config.max_batch < request.batch:
         return b"409 Exceeded MaxRequestBatch of %d" % config.max_batch
     if 0 < config.max_expires < request.expires:
@@ -87,12 +91,10 @@ def check_caps(request: NextRequest, config: ConsumerConfig) -> bytes:
 
 
 def check_group(request: NextRequest, body: bytes, config: ConsumerConfig) -> None:
-    """Refuse a JSON body that names none of the consumer's groups, or a pin or a priority that can not be.
+    """Raise BadRequest for a JSON body without a group of the consumer, or with a wrong pin or priority.
 
-    As in nats-server nothing is asked of the other forms of body: such a request belongs to no group.
-
-    Raises:
-        BadRequest: as nats-server says it, in its order: after the caps.
+    As in nats-server the other forms of body are not checked: such a request belongs to no group. The order of the
+    checks is nats-server's: after the caps.
     """
     if request.id and config.priority_policy != "pinned_client":
         raise BadRequest("Not a Pinned Client Priority consumer")
@@ -107,7 +109,7 @@ def check_group(request: NextRequest, body: bytes, config: ConsumerConfig) -> No
 
 
 class Waiting:
-    """One request in the queue."""
+    """A waiting pull request."""
 
     __slots__ = (
         "beat_at",
@@ -134,7 +136,7 @@ class Waiting:
         self.limited = request.max_bytes > 0
         self.bytes_left = max(request.max_bytes, 0)
         self.no_wait = request.no_wait
-        # A negative time is over before it began, and the request is told so when its turn comes.
+        # A request with a negative time has expired already; its client is told when the request comes to the head.
         self.expires_at = now + request.expires if request.expires else 0
         self.heartbeat = max(request.idle_heartbeat, 0)
         self.beat_at = now + self.heartbeat if self.heartbeat else 0
@@ -143,3 +145,54 @@ class Waiting:
         self.pin = request.id
         self.min_pending, self.min_ack_pending = request.min_pending, request.min_ack_pending
         self.priority = request.priority
+
+
+class RequestTimer:
+    """One timer for the expiry and heartbeats of all waiting requests of a consumer.
+
+    Args:
+        due: called with each request that has not ended and whose time has come, and the present time (ns). It may set
+            the request's next times.
+    """
+
+    def __init__(self, clock: Clock, due: Callable[[Waiting, int], None]) -> None:
+        self._clock, self._call = clock, due
+        self._heap: list[tuple[int, int, Waiting]] = []
+        self._numbers = itertools.count()
+        self._timer: Timer | None = None
+        self._timer_due = 0
+
+    def watch(self, waiting: Waiting) -> None:
+        """Call at the request's next time. A time that is moved on later is noticed when the earlier one has passed."""
+        due = min((at for at in (waiting.expires_at, waiting.beat_at) if at), default=0)
+        if due:
+            heapq.heappush(self._heap, (due, next(self._numbers), waiting))
+            self._arm(due)
+
+    def stop(self) -> None:
+        """Cancel the timer and drop all requests."""
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, due: int) -> None:
+        if self._timer is not None:
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._clock.call_later(max(due - self._clock.steady(), 0), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now, heap = self._clock.steady(), self._heap
+        while heap and (heap[0][0] <= now or heap[0][2].ended):
+            _, _, waiting = heapq.heappop(heap)
+            if waiting.ended:
+                continue
+            self._call(waiting, now)
+            if not waiting.ended:
+                self.watch(waiting)
+        if heap:
+            self._arm(heap[0][0])

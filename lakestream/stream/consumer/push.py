@@ -1,7 +1,7 @@
-"""Push consumers: messages go to a subject of the consumer's own.
+"""Push consumers: the deliver subject as a delivery target.
 
 Belongs here: interest in the deliver subject, idle heartbeats, flow control and the rate limit (ADR-15 and
-docs/internals/consumers.md#push-consumers). Which messages go out is decided elsewhere.
+docs/internals/consumers.md#push-consumers). Which messages are sent is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ WINDOW_BYTES = 32 << 20
 FIRST_WINDOW_BYTES = WINDOW_BYTES // 16
 
 BURST_BYTES = 1 << 20
-"""What a rate-limited consumer may send at once after a pause (1 MiB, the largest message)."""
+"""Bytes that a rate-limited consumer may send at once after a pause (1 MiB, the largest message)."""
 
 _ALPHABET = string.digits + string.ascii_letters
 _FLOW_CONTROL = status(b"100 FlowControl Request")
 
 
-class PushOutlet:
+class PushTarget:
     """The deliver subject of one consumer.
 
     Args:
-        prefix: `$JS.FC.<stream>.<consumer>.`, to which flow control requests ask for an answer.
-        wake: asks the consumer to look for messages soon.
-        interest_changed: told when the first subscriber comes and the last one goes.
+        prefix: `$JS.FC.<stream>.<consumer>.`, the beginning of the reply subjects of flow control requests.
+        wake: called when the consumer should look for messages.
+        interest_changed: called when the first subscriber has come or the last one has gone.
     """
 
     def __init__(
@@ -45,20 +45,20 @@ class PushOutlet:
         clock: Clock,
         prefix: bytes,
         wake: Callable[[], None],
-        interest_changed: Callable[[bool], None],
+        interest_changed: Callable[[], None],
     ) -> None:
         self._config, self._ledger, self._bus, self._clock = config, ledger, bus, clock
         self._prefix, self._wake, self._interest_changed = prefix, wake, interest_changed
         self._subject = config.deliver_subject.encode()
         self._acked = config.ack_policy == "flow_control"
-        """Whether the answers to flow control requests are the acks."""
+        """True if the answers to flow control requests are the acks."""
         self._watch: Subscribed | None = None
-        self.active = False
+        self.bound = False
         self._blocked = False
         self._beat: Timer | None = None
         self._last_sent_ns = 0
         self._stalled = b""
-        """The reply subject of the flow control request that is not answered yet."""
+        """The reply subject of the flow control request without an answer."""
         self._stalled_bytes = 0
         self._outstanding = 0
         self._window = FIRST_WINDOW_BYTES
@@ -68,8 +68,10 @@ class PushOutlet:
 
     @property
     def wanting(self) -> bool:
-        """See `Outlet.wanting`."""
-        return self.active
+        return self.bound
+
+    def last_used_ns(self, now: int) -> int:
+        return 0
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
@@ -79,49 +81,45 @@ class PushOutlet:
         self._changed(self._bus.bound(self._subject, group), first=True)
 
     def _changed(self, active: bool, first: bool = False) -> None:
-        if active == self.active and not first:
+        if active == self.bound and not first:
             return
-        self.active = active
+        self.bound = active
         if active:
             self._last_sent_ns = self._clock.steady()
             self._arm_heartbeat(self._config.idle_heartbeat)
             self._wake()
         else:
             if not self._acked:
-                # A new subscriber starts with nothing outstanding.
+                # For a new subscriber no bytes are outstanding.
                 self._stalled, self._stalled_bytes, self._outstanding = b"", 0, 0
                 self._window = FIRST_WINDOW_BYTES
             self._cancel(self._beat)
             self._beat = None
-        self._interest_changed(active)
+        self._interest_changed()
 
     def update(self, config: ConsumerConfig) -> None:
-        """Take a changed configuration; the deliver subject may be another one."""
+        """Take a changed configuration, perhaps with another deliver subject."""
         self.stop()
         self._config = config
         self._subject = config.deliver_subject.encode()
         self.start()
 
     def stop(self) -> None:
-        """See `Outlet.stop`."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
         self._cancel(self._beat)
         self._cancel(self._pace)
         self._beat = self._pace = None
-        self.active = False
+        self.bound = False
 
     def shut_down(self) -> None:
-        """See `Outlet.shut_down`: a push consumer ends silently."""
         self.stop()
 
     def yielded(self) -> None:
-        """See `Outlet.yielded`: a push consumer ends silently."""
         self.stop()
 
     def deleted(self) -> None:
-        """See `Outlet.deleted`: a push consumer ends silently."""
         self.stop()
 
     @staticmethod
@@ -130,15 +128,14 @@ class PushOutlet:
             timer.cancel()
 
     def caught_up(self) -> None:
-        """See `Outlet.caught_up`."""
+        """Do nothing: heartbeats have a timer of their own."""
 
     def held_back(self) -> None:
-        """See `Outlet.held_back`."""
+        """Do nothing: no client waits for an answer."""
 
     # ------------------------------------------------------------------ sending
     def capacity(self) -> int:
-        """See `Outlet.capacity`."""
-        if not self.active or self._blocked or self._pace is not None:
+        if not self.bound or self._blocked or self._pace is not None:
             return 0
         if self._config.flow_control and self._outstanding > self._window:
             return 0
@@ -153,7 +150,7 @@ class PushOutlet:
         self._wake()
 
     def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
-        """Send as many as the rate limit and the flow control window let through."""
+        """Send as many messages as the rate limit and the flow control window allow."""
         if self._config.rate_limit_bps:
             messages = self._affordable(messages)
             if not messages:
@@ -174,10 +171,10 @@ class PushOutlet:
 
     # ------------------------------------------------------------------ rate limit
     def _affordable(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
-        """The messages that the token bucket pays for now; a timer wakes the consumer for the rest."""
+        """Return the messages that the rate limit allows now; a timer wakes the consumer for the rest."""
         now, rate = self._clock.steady(), self._config.rate_limit_bps / 8
         earned = (now - self._tokens_ns) * rate / 1e9
-        # A message larger than the bucket goes once the bucket is full, and leaves it in debt.
+        # A message larger than the bucket is sent once the bucket is full, and leaves it negative.
         self._tokens, self._tokens_ns = min(self._tokens + earned, float(BURST_BYTES)), now
         for at, (_, _, header, payload) in enumerate(messages):
             cost = len(header) + len(payload)
@@ -194,7 +191,7 @@ class PushOutlet:
 
     # ------------------------------------------------------------------ flow control
     def _windowed(self, messages: Sequence[Delivery]) -> tuple[int, Sequence[Delivery]]:
-        """Cut the block where the window is full, and put a request into it where half of that is outstanding."""
+        """Cut the block where the window is full, and insert a request where half of the window is outstanding."""
         sizes = list(accumulate(map(size_of, messages), initial=self._outstanding))
         if sizes[-1] <= self._window // 2 and not self._stalled:
             self._outstanding = sizes[-1]
@@ -215,17 +212,17 @@ class PushOutlet:
         return taken, block
 
     def _request(self, covered: int) -> bytes:
-        """The reply subject of a new flow control request, which covers so many of the outstanding bytes."""
+        """Return the reply subject of a new flow control request, which covers `covered` outstanding bytes."""
         self._stalled = self._prefix + "".join(secrets.choice(_ALPHABET) for _ in range(4)).encode()
         self._stalled_bytes = covered
         return self._stalled
 
     def _is_full(self, more: int) -> bool:
-        """Whether nothing can go out without an ack, once `more` messages have gone."""
+        """Return True if max_ack_pending is reached once `more` messages are sent."""
         return len(self._ledger.pending) + more >= self._config.max_ack_pending
 
     def flow_control_reply(self, subject: bytes) -> bool:
-        """A client has answered a flow control request: what it covered has arrived. False when that was not asked."""
+        """Take the answer to a flow control request: what it covers has arrived. Return False for any other subject."""
         if not self._stalled or subject != self._stalled:
             return False
         self._window = min(self._window * 2, WINDOW_BYTES)
@@ -240,9 +237,9 @@ class PushOutlet:
             self._beat = self._clock.call_later(delay, self._tick)
 
     def _tick(self) -> None:
-        """One timer that looks whether it was silent long enough; deliveries only note their time."""
+        """Send a heartbeat if nothing was sent for long enough; deliveries only note their time."""
         self._beat = None
-        if not self.active:
+        if not self.bound:
             return
         interval, now = self._config.idle_heartbeat, self._clock.steady()
         silent = now - self._last_sent_ns

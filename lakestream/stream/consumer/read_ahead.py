@@ -1,7 +1,7 @@
-"""Runs of messages from the lake for one consumer, read before it asks for them.
+"""Read-ahead: runs of messages from the lake, read before a consumer asks for them.
 
-Belongs here: which run is read next and how large, what is kept until it is delivered, and how much that may be. What
-of a run is wanted, and where the consumer stands, the feed knows.
+Belongs here: which run is read next and how large, what is kept until it is delivered, and how much that may be. The
+consumer's position, and which messages of a run match, are feed.py's.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from lakestream.stream.consumer.selection import Found
 from lakestream.stream.core.reader import all_live
 
 BLOCKS = 2
-"""One is delivered while the next is read."""
+"""Runs that are kept: one is delivered while the next is read."""
 
 FIRST_MSGS = 512
-"""So much is asked for at first, and twice as much with each read that follows: who wants ten messages does not have
-thousands read."""
+"""Messages that the first read asks for; each further one asks for twice as many, so that a client that wants ten
+messages does not cause thousands to be read."""
 
 MOST_MSGS = 8192
 MOST_BYTES = 8 << 20
-"""One read from the lake asks for at most so much (8,192 messages, 8 MiB)."""
+"""One read from the lake asks for at most this much (8,192 messages, 8 MiB)."""
 
 READ_AHEAD_BYTES = 64 << 20
-"""While the consumers of a stream hold more than this together (64 MiB), each reads one small run at a time."""
+"""While the consumers of a stream together keep more than this (64 MiB), each reads one small run at a time."""
 
 RETRY_NS = 1_000_000_000
-"""After a failed read from the lake the next attempt waits this long (1 s)."""
+"""Pause after a failed read from the lake (1 s)."""
 
 
 class Room:
-    """How many bytes the consumers of one stream hold, read ahead."""
+    """Number of bytes that the consumers of one stream have read ahead."""
 
     __slots__ = ("used",)
 
@@ -44,22 +44,22 @@ class Room:
 
     @property
     def scarce(self) -> bool:
-        """Whether nobody should read more than it needs now."""
+        """Return True if consumers should read no more than they need now."""
         return self.used >= READ_AHEAD_BYTES
 
 
 class Run(NamedTuple):
-    """What one read gave: the wanted ones of a run of messages that left nothing out."""
+    """Result of one read: the matching messages of a run without gaps."""
 
     records: list[Record]
     resume: int
-    """Everything wanted below this sequence is in `records`."""
+    """All matching messages below this sequence are in `records`."""
     following: int
-    """Where the next run begins, when that lies in the lake as well; else 0."""
+    """First sequence of the next run if the lake has it too, else 0."""
 
 
 class _Block:
-    """A run that is being delivered; `at` is how many of its records are done with."""
+    """A run that is being delivered; `at`: number of its records that were taken."""
 
     __slots__ = ("at", "records", "resume", "size")
 
@@ -74,8 +74,8 @@ class ReadAhead:
 
     Args:
         read: reads a run: (sequence to begin at, messages, bytes).
-        passed: nothing is wanted below this sequence.
-        ready: called when there is something new to look at.
+        passed: called with a sequence below which nothing more matches.
+        ready: called when a read has ended.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class ReadAhead:
 
     @property
     def waiting(self) -> bool:
-        """Whether nothing is here yet, and a read is under way."""
+        """Return True if there is nothing yet and a read is under way."""
         return self._reading and not self._blocks
 
     def clear(self) -> None:
-        """The consumer's position has jumped."""
+        """Drop everything: the consumer's position has jumped."""
         self._generation += 1
         for block in self._blocks:
             self._room.used -= block.size
@@ -108,14 +108,14 @@ class ReadAhead:
         self._following, self._ask = 0, FIRST_MSGS
 
     def peek(self, limit: int, floor: int, live: SequenceSet) -> Found | None:
-        """The next messages, at most `limit`, of those that exist from `floor` on; None: none are here."""
+        """Return the next messages that exist from `floor` on, at most `limit`; None if none were read."""
         while self._blocks:
             block = self._blocks[0]
             records, at = block.records, block.at
             while at < len(records):
                 some = records[at : at + limit]
                 if some[0].seq < floor or not all_live(some, live):
-                    # Those that remain stand before what was not looked at yet, so that `advance` can count them off.
+                    # Keep those that remain right before the rest, so that `advance` can count them off.
                     wanted = [one for one in some if one.seq >= floor and one.seq in live]
                     dropped = len(some) - len(wanted)
                     records[at + dropped : at + len(some)] = wanted
@@ -128,7 +128,7 @@ class ReadAhead:
         return None
 
     def advance(self, taken: int) -> None:
-        """The first `taken` of what `peek` gave go out."""
+        """Take the first `taken` messages that `peek` returned."""
         if self._blocks:
             block = self._blocks[0]
             block.at += taken

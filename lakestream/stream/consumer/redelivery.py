@@ -1,7 +1,8 @@
-"""Which delivered messages go out again, and when.
+"""Redelivery: which delivered messages are delivered again, and when.
 
-Belongs here: deadlines of pending messages, the queue of those whose time has come, and the one timer of a consumer
-for both. There is no timer per message: messages delivered together share a deadline and are kept as one block.
+Belongs here: deadlines of pending messages, the queue of those to be delivered again, the one timer of a consumer for
+both, reading those messages from the log or the lake, and the end of a message that was delivered max_deliver times.
+Messages delivered together share a deadline and are kept as one block: there is no timer per message.
 """
 
 from __future__ import annotations
@@ -11,35 +12,45 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from lakestream.log.format.record import Record
+from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
+from lakestream.stream.consumer.host import MessageReader
 from lakestream.stream.consumer.ledger import Ledger, pending_with_deadline
 
 MIN_DELAY_NS = 1_000_000
 """The timer is never set to less than this (1 ms)."""
 
 BLOCK_MSGS = 1024
-"""Messages of one deadline that are kept together when everything is worked out anew."""
+"""Messages of one deadline that are kept together when everything is computed anew."""
 
 EXPIRED_AT_ONCE = 32_768
-"""Of deadlines that are over, about so many are looked at before others have their turn."""
+"""About this many passed deadlines are looked at in one turn of the event loop."""
+
+FETCH_MSGS = 256
+FETCH_BYTES = 8 << 20
+"""At most this much is read from the lake at once (256 messages, 8 MiB); a larger message is read alone."""
+
+RETRY_NS = 1_000_000_000
+"""Pause after a failed read from the lake (1 s)."""
 
 
 class Redelivery:
-    """Deadlines and the redelivery queue of one consumer.
+    """Deadlines of one consumer's pending messages, and the queue of those to be delivered again.
 
     Args:
-        due: called after deadlines have passed; takes the expired sequences, ascending.
+        wake: called when the queue has got messages by passed deadlines.
     """
 
-    def __init__(self, ledger: Ledger, clock: Clock, due: Callable[[list[int]], None]) -> None:
-        self._ledger, self._clock, self._due = ledger, clock, due
+    def __init__(self, ledger: Ledger, clock: Clock, wake: Callable[[], None]) -> None:
+        self._ledger, self._clock, self._wake = ledger, clock, wake
         self._blocks: deque[tuple[int, Sequence[int]]] = deque()
-        """(deadline, sequences) in order of both: what was delivered once and not touched since."""
+        """(deadline, sequences), ascending in both: delivered once and not touched since."""
         self._single: list[tuple[int, int]] = []
         """Heap of (deadline, seq): redelivered, postponed or recovered messages."""
         self._queue: deque[tuple[int, int]] = deque()
-        """(number, sequence). An entry counts while `_queued` has its number: what was taken out and put in again later
-        has another place, and another number."""
+        """(number, sequence). An entry counts only while `_queued` has its number: a message that was removed and put
+        back has another place and another number."""
         self._queued: dict[int, int] = {}
         self._numbers = itertools.count()
         self._timer: Timer | None = None
@@ -51,7 +62,7 @@ class Redelivery:
 
     # ------------------------------------------------------------------ deadlines
     def delivered(self, seqs: Sequence[int], deadline: int) -> None:
-        """New messages went out, their acks due at `deadline` (ns)."""
+        """Watch new messages whose acks are due at `deadline` (ns)."""
         if self._blocks and deadline < self._blocks[-1][0]:
             for seq in seqs:
                 heapq.heappush(self._single, (deadline, seq))
@@ -60,14 +71,14 @@ class Redelivery:
         self._arm(deadline)
 
     def expect(self, seq: int, deadline: int) -> None:
-        """One message has a deadline of its own. The ledger must know it already."""
+        """Watch one message with a deadline of its own, which the ledger has already."""
         if len(self._single) > 4 * len(self._ledger.deadline) + 1024:
             self.rebuild()
         heapq.heappush(self._single, (deadline, seq))
         self._arm(deadline)
 
     def rebuild(self) -> None:
-        """Work everything out from the ledger: at start, and when the ledger has jumped."""
+        """Compute the deadlines anew from the ledger: at start, and after the ledger has jumped."""
         self._blocks, self._single = deque(), []
         block: list[int] = []
         due = 0
@@ -85,25 +96,22 @@ class Redelivery:
         self._rearm()
 
     def trim(self) -> None:
-        """Let go of blocks that are wholly acked."""
+        """Drop blocks that are wholly acked."""
         floor, blocks = self._ledger.floor_stream, self._blocks
         while blocks and blocks[0][1][-1] <= floor:
             blocks.popleft()
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Watch deadlines from now on."""
         self._running = True
         self.rebuild()
 
     def stop(self) -> None:
-        """Cease to watch and forget everything."""
+        """Cancel the timer and drop everything."""
         self._running = False
         self._blocks.clear()
         self._single = []
         self.clear()
-        self._cancel()
-
-    def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -124,11 +132,12 @@ class Redelivery:
             return
         expired = self._expired(self._clock.steady())
         if expired:
-            self._due(expired)
+            self.enqueue(expired)
+            self._wake()
         self._rearm()
 
     def _rearm(self) -> None:
-        """Set the timer to the next deadline that still means something."""
+        """Set the timer to the next deadline that still counts."""
         pending, blocks, single = self._ledger.deadline, self._blocks, self._single
         while single and pending.get(single[0][1]) != single[0][0]:
             heapq.heappop(single)
@@ -138,7 +147,7 @@ class Redelivery:
             self._arm(min(queue[0][0] for queue in (blocks, single) if queue))
 
     def _expired(self, now: int) -> list[int]:
-        """Pending messages whose time is over, ascending; they leave the deadlines."""
+        """Remove and return the pending messages whose deadline has passed, ascending."""
         pending, blocks, single = self._ledger.deadline, self._blocks, self._single
         found: list[int] = []
         while blocks and blocks[0][0] <= now and len(found) < EXPIRED_AT_ONCE:
@@ -152,18 +161,18 @@ class Redelivery:
 
     # ------------------------------------------------------------------ the queue
     def enqueue(self, seqs: Sequence[int]) -> None:
-        """Send these again as soon as possible, after those that already wait."""
+        """Append messages to the queue, unless they are in it."""
         for seq in seqs:
             if seq not in self._queued:
                 number = self._queued[seq] = next(self._numbers)
                 self._queue.append((number, seq))
 
     def dequeue(self, seq: int) -> None:
-        """Do not send this one, after all. Cheap; the queue itself is tidied when it is read."""
+        """Remove a message from the queue. Cheap: its entry is dropped when the queue is read."""
         self._queued.pop(seq, 0)
 
     def take(self, limit: int) -> list[int]:
-        """The next ones to send, at most `limit`, in order; `put_back` what could not be sent."""
+        """Remove and return the first pending messages of the queue, at most `limit`."""
         taken: list[int] = []
         queue, queued, pending = self._queue, self._queued, self._ledger.pending
         while queue and len(taken) < limit:
@@ -176,12 +185,114 @@ class Redelivery:
         return taken
 
     def put_back(self, seqs: Sequence[int]) -> None:
-        """They come first again."""
+        """Put these messages at the head of the queue."""
         for seq in reversed(seqs):
             number = self._queued[seq] = next(self._numbers)
             self._queue.appendleft((number, seq))
 
     def clear(self) -> None:
-        """Forget the queue."""
+        """Empty the queue."""
         self._queue.clear()
         self._queued.clear()
+
+
+class RedeliveryReader:
+    """Reads the messages of the redelivery queue, and ends those that were delivered max_deliver times.
+
+    Args:
+        exhausted: called with (sequence, deliveries) for each message ended.
+        wake: called when a read from the lake has ended.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        redelivery: Redelivery,
+        store: Store,
+        reader: MessageReader,
+        clock: Clock,
+        exhausted: Callable[[int, int], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._ledger, self._redelivery = ledger, redelivery
+        self._store, self._reader, self._clock = store, reader, clock
+        self._exhausted, self._wake = exhausted, wake
+        self._remote: dict[int, Record] = {}
+        """Messages read from the lake."""
+        self.fetching = False
+        """True while a read from the lake is under way."""
+
+    def clear(self) -> None:
+        """Drop what was read from the lake."""
+        self._remote = {}
+
+    def take(self, limit: int, max_deliver: int) -> list[Record]:
+        """Remove and return the first messages of the queue, at most `limit`, in the queue's order.
+
+        Where the first one is only in the lake, start a read of it (`fetching`) and return nothing.
+        """
+        redelivery, store = self._redelivery, self._store
+        seqs: list[int] = []
+        rest: list[int] = []
+        taken = [seq for seq in redelivery.take(limit) if not self._exhaust(seq, max_deliver)]
+        for at, seq in enumerate(taken):
+            if store.is_local(seq) or seq in self._remote:
+                seqs.append(seq)
+            elif seq in store.live:
+                rest = taken[at:]
+                break
+        if rest:
+            redelivery.put_back(rest)
+            if not seqs:
+                self._fetch(rest)
+                return []
+        local = sorted(seq for seq in seqs if seq not in self._remote)
+        records = self._remote | {record.seq: record for record in store.read_many(local)}
+        return [records[seq] for seq in seqs if seq in records]
+
+    def sent(self, seq: int) -> None:
+        """Drop a message that was delivered again."""
+        self._remote.pop(seq, None)
+
+    def _fetch(self, seqs: list[int]) -> None:
+        """Read the first of these from the lake, and with it others that only the lake has."""
+        store = self._store
+        wanted: list[int] = []
+        size = 0
+        for seq in seqs[:FETCH_MSGS]:
+            if seq in store.live and not store.is_local(seq):
+                size += store.size_of(seq)
+                if wanted and size > FETCH_BYTES:
+                    break
+                wanted.append(seq)
+        self.fetching = True
+        self._clock.spawn(self._read(sorted(wanted)))
+
+    async def _read(self, seqs: list[int]) -> None:
+        try:
+            records = await self._reader.fetch_many(seqs)
+        except Exception:
+            self._clock.call_later(RETRY_NS, self._fetched)
+            raise
+        # Messages of an earlier read that were not sent have been acked or removed meanwhile.
+        self._remote = {record.seq: record for record in records}
+        for seq in seqs:
+            if seq not in self._remote:
+                self._redelivery.dequeue(seq)
+        self._fetched()
+
+    def _fetched(self) -> None:
+        self.fetching = False
+        self._wake()
+
+    def _exhaust(self, seq: int, max_deliver: int) -> bool:
+        """End a message that was delivered max_deliver times. Return False if it may be delivered again.
+
+        As in nats-server this happens when it would be delivered: without pull requests it stays pending.
+        """
+        deliveries = self._ledger.deliveries(seq)
+        if max_deliver <= 0 or deliveries < max_deliver:
+            return False
+        self._ledger.exhausted(seq, self._clock.steady())
+        self._exhausted(seq, deliveries)
+        return True

@@ -1,80 +1,83 @@
-"""Interest and work-queue retention: messages that go because everybody who wanted them has had them.
+"""Interest and work-queue retention: removal of messages that no consumer needs any more.
 
-Belongs here: who still needs a message, and the proposals that remove those which nobody needs
+Belongs here: which consumers still need a message, and the proposals that remove messages which none needs
 (docs/internals/streams.md#retention). Only the leader knows what its consumers have acked since their progress was last
-logged, so it decides; what it decides goes through the log as Remove, always before the progress that led to it, so
-that a crash between the two repeats a delivery at worst and never keeps a message for ever.
+logged, so it decides. Its decisions are logged as Remove, always before the progress that led to them: a crash between
+the two repeats a delivery at worst and never keeps a message for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from lakestream.protocol.api.errors import ApiError
-from lakestream.protocol.subjects import matches
+from lakestream.stream.consumer.filter_index import Filtered, FilterIndex
+from lakestream.stream.consumer.host import RetentionHost
+from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.core.operations import Expire, Remove
 
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
-    from lakestream.stream.consumer.consumer import Consumer
-
-RELEASED_AT_ONCE = 1000
-"""Messages that are looked at before others have their turn, when a consumer's end may release the whole stream."""
+CHECKED_AT_ONCE = 1000
+"""Messages that are checked in one turn of the event loop after a consumer was deleted."""
 
 
-def wants(consumer: Consumer, subject: bytes) -> bool:
-    """Whether a consumer's filters let the subject through."""
-    filters = consumer.config.filters
-    return not filters or any(matches(one, subject) for one in filters)
+class Keeper(Filtered, Protocol):
+    """A consumer, as far as messages stay for it."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Return what was delivered and acked."""
 
 
-def needs(consumer: Consumer, seq: int, subject: bytes) -> bool:
-    """Whether a message must stay for a consumer: it is still to be delivered, or delivered and not acked."""
+def needs(consumer: Keeper, seq: int, subject: bytes) -> bool:
+    """Return True if a message is still to be delivered to a consumer, or was delivered and not acked."""
     ledger = consumer.ledger
     if seq > ledger.delivered_stream:
-        return wants(consumer, subject)
+        return consumer.config.wants(subject)
     if consumer.config.ack_policy == "none":
         return False
     return seq in ledger.pending
 
 
 class Retention:
-    """Watches over one stream. Does nothing while its policy is `limits`."""
+    """Retention of one stream. Does nothing under policy `limits`."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(self, host: RetentionHost, consumers: Mapping[str, Keeper], index: FilterIndex[Keeper]) -> None:
+        self._host, self._consumers, self._index = host, consumers, index
         self._done: list[int] = []
+        """Messages that no consumer needs and whose removal is not proposed."""
         self.recheck = False
-        """Recovery met an operation that releases messages; their removal may not have reached the disk."""
+        """True if recovery met an operation that releases messages: their removal may not have reached the disk."""
 
     @property
     def _policy(self) -> str:
-        return self._stream.config.retention
+        return self._host.config.retention
 
-    def done(self, consumer: Consumer, seqs: Sequence[int]) -> None:
-        """A consumer has had these messages (acked, or sent without ack)."""
+    def done(self, consumer: Keeper, seqs: Sequence[int]) -> None:
+        """Remove those of these messages that no other consumer needs. To be called before the consumer's progress
+        that says so is logged."""
         if self._policy == "workqueue":
             self._done.extend(seqs)
         elif self._policy == "interest":
-            if len(self._stream.consumers) > 1:
+            if len(self._consumers) > 1:
                 seqs = [seq for seq in seqs if not self._needed(seq, consumer)]
             self._done.extend(seqs)
+        self._host.flush_soon()
 
-    def _needed(self, seq: int, but: Consumer | None = None) -> bool:
-        """Whether a consumer needs a message, other than `but`."""
-        subject = self._stream.store.subject_of(seq)
-        return any(needs(one, seq, subject) for one in self._stream.audience.concerned(subject) if one is not but)
+    def _needed(self, seq: int, but: Keeper | None = None) -> bool:
+        """Return True if a consumer other than `but` needs a message."""
+        subject = self._host.store.subject_of(seq)
+        return any(needs(one, seq, subject) for one in self._index.concerned(subject) if one is not but)
 
     def settle(self) -> None:
         """Propose the removal of what is done. Called before anything else of the turn is handed over."""
-        if self._done and self._stream.leading:
+        if self._done and self._host.leading:
             done, self._done = self._done, []
-            self.let_go(done)
+            self._remove(done)
 
-    def let_go(self, seqs: list[int], then: Callable[[], None] | None = None) -> None:
-        """Propose the removal of these, then call `then`. If nobody can say what became of it, it is proposed again
-        when this node leads the next time."""
+    def _remove(self, seqs: list[int], then: Callable[[], None] | None = None) -> None:
+        """Propose a removal, then call `then`. If its result is unknown it is proposed again with the next
+        leadership."""
 
         def settled(result: object) -> None:
             if isinstance(result, ApiError):
@@ -82,49 +85,49 @@ class Retention:
             if then is not None:
                 then()
 
-        self._stream.propose(Remove(seqs), settled)
+        self._host.propose(Remove(seqs), settled)
 
     def unsettled(self) -> list[int]:
-        """What is done and not yet proposed: a checkpoint may know of the acks that led to it."""
+        """Return what is done and not proposed: a checkpoint may hold the acks that led to it."""
         return list(self._done)
 
     def load(self, seqs: list[int]) -> None:
-        """Take back what a checkpoint kept of removals that were not on disk."""
+        """Take the removals of a checkpoint that were not on disk."""
         self._done = seqs
 
     def resume(self) -> None:
-        """Recovery is over: propose the removals that a crash prevented."""
-        self._done = [seq for seq in self._done if seq in self._stream.store.live]
+        """Propose the removals that a crash prevented."""
+        self._done = [seq for seq in self._done if seq in self._host.store.live]
         self.settle()
         if self.recheck:
             self.release(lambda: None)
 
     def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> list[tuple[int, bytes]]:
-        """Of messages just stored, those that no consumer will ever want. Depends on the log alone."""
+        """Return (sequence, subject) of the messages just stored that no consumer wants. Depends on the log alone."""
         if self._policy != "interest":
             return []
-        audience = self._stream.audience
-        verdict = {subject: any(wants(one, subject) for one in audience.of(subject)) for subject in set(subjects)}
-        return [(seq, subject) for seq, subject in enumerate(subjects, first_seq) if not verdict[subject]]
+        index = self._index
+        wanted = {subject: any(one.config.wants(subject) for one in index.of(subject)) for subject in set(subjects)}
+        return [(seq, subject) for seq, subject in enumerate(subjects, first_seq) if not wanted[subject]]
 
     def release(self, then: Callable[[], None], consumer_gone: bool = False) -> None:
-        """Propose the removal of what nobody needs any more after a consumer went or the policy changed to `interest`;
-        call `then` once that is done, or can not be done here."""
+        """Propose the removal of what is not needed after a consumer was deleted or the policy changed to `interest`.
+        Call `then` once that is done, or can not be done on this node."""
         self.recheck = False
-        stream, store = self._stream, self._stream.store
+        store = self._host.store
         if self._policy != "interest" or not (store.msgs or consumer_gone):
             then()
-        elif stream.consumers:
+        elif self._consumers:
             self.recheck = True
             self._release_from(store.first_seq, store.last_seq, then)
         else:
-            stream.propose(Expire(store.last_seq), lambda _: then())
+            self._host.propose(Expire(store.last_seq), lambda _: then())
 
     def _release_from(self, first: int, last: int, then: Callable[[], None]) -> None:
-        """Look through the messages `first` … `last`, RELEASED_AT_ONCE in each turn of the event loop."""
-        stream = self._stream
-        seqs = stream.store.live.members(first, RELEASED_AT_ONCE, last)
-        if not seqs or not stream.leading or stream.closed:
+        """Check the messages `first` through `last`, CHECKED_AT_ONCE in each turn of the event loop."""
+        host = self._host
+        seqs = host.store.live.members(first, CHECKED_AT_ONCE, last)
+        if not seqs or not host.leading or host.closed:
             self.recheck = bool(seqs)
             then()
             return
@@ -134,6 +137,6 @@ class Retention:
             self._release_from(seqs[-1] + 1, last, then)
 
         if unneeded:
-            self.let_go(unneeded, go_on)
+            self._remove(unneeded, go_on)
         else:
-            stream.clock.call_soon(go_on)
+            host.clock.call_soon(go_on)

@@ -1,13 +1,14 @@
-"""What a consumer's configuration may say, and what the server fills in.
+"""Rules of consumer configurations: defaults, checks and updates.
 
-Belongs here: defaults, checks and the rules of updating, as functions from configuration to configuration, in the
-order in which nats-server 2.15.1 applies them (docs/internals/consumers.md#configuration), because the first broken
-rule is the one reported.
+Belongs here: functions from configuration to configuration, in the order in which nats-server 2.15.1 applies them
+(docs/internals/consumers.md#configuration), because the first broken rule is the one reported.
 """
 
 from __future__ import annotations
 
+import random
 import re
+import string
 from collections.abc import Iterable
 
 import msgspec
@@ -31,10 +32,13 @@ MIN_HEARTBEAT_NS = 100_000_000
 MIN_MAX_EXPIRES_NS = 1_000_000
 FLOW_CONTROL_HEARTBEAT_NS = 1_000_000_000
 
+_NAME_LETTERS = string.digits + string.ascii_letters
 _GROUP = re.compile(r"^[a-zA-Z0-9/_=-]{1,16}$")
 _GO_INT = re.compile(r"^[+-]?[0-9]+$")
 _GO_INT_MAX = (1 << 63) - 1
-_SERVERS_METADATA = ("_nats.ver", "_nats.level")
+REQUIRED_LEVEL = "_nats.req.level"
+DYNAMIC_METADATA = ("_nats.ver", "_nats.level")
+"""Metadata that only replies show."""
 _POLICY_WORDS = {
     "all": "all",
     "last": "last",
@@ -53,7 +57,7 @@ class ConsumerCaps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_name(name: str, durable: bool) -> None:
-    """The rule for names of consumers; as in nats-server only durable ones have a longest length. Raises ApiError."""
+    """Raise ApiError for an invalid consumer name; as in nats-server only durable names have a maximum length."""
     if durable and len(name.encode()) > MAX_NAME_BYTES:
         raise api_error(10102, max=MAX_NAME_BYTES)
     if "/" in name or "\\" in name:
@@ -83,12 +87,12 @@ def in_utc(text: str) -> str:
 def completed(
     config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool, ephemeral: bool | None = None
 ) -> ConsumerConfig:
-    """The configuration with everything that the server fills in or caps.
+    """Return the configuration with the server's defaults and caps.
 
     Args:
         pedantic: refuse (10157) where a value given would be changed.
-        ephemeral: whether the consumer never had a durable name; None: it is being created. An update that gives it
-            one does not decide yet whether inactive_threshold has a default.
+        ephemeral: True if the consumer never had a durable name, None if it is being created. After an update that
+            gives it a durable name inactive_threshold still has its default.
 
     Raises:
         ApiError: 10157; 10183, 10184 for negative times.
@@ -126,7 +130,7 @@ def _adjusted(pedantic: bool, why: str) -> None:
 
 
 def _times_completed(config: ConsumerConfig, pedantic: bool) -> ConsumerConfig:
-    """How long an ack may take. The first entry of `backoff` counts for more than `ack_wait`."""
+    """Fill in ack_wait. The first entry of `backoff` replaces it."""
     wait = config.ack_wait
     if not wait and config.ack_policy in ("explicit", "all"):
         wait = DEFAULT_ACK_WAIT_NS
@@ -138,7 +142,7 @@ def _times_completed(config: ConsumerConfig, pedantic: bool) -> ConsumerConfig:
 
 
 def _acks_completed(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps, pedantic: bool) -> ConsumerConfig:
-    """How many messages may be unacked."""
+    """Fill in max_ack_pending."""
     pending, limits = config.max_ack_pending, stream.consumer_limits
     if pending < -1:
         _adjusted(pedantic, "max_ack_pending must be set to -1")
@@ -167,7 +171,7 @@ def _lifetime_completed(config: ConsumerConfig, stream: StreamConfig, ephemeral:
 
 
 def _requests_completed(config: ConsumerConfig, caps: ConsumerCaps, pedantic: bool) -> ConsumerConfig:
-    """What pull requests may ask for."""
+    """Fill in the limits of pull requests."""
     if config.push:
         return config
     batch = config.max_batch
@@ -177,9 +181,59 @@ def _requests_completed(config: ConsumerConfig, caps: ConsumerCaps, pedantic: bo
     return msgspec.structs.replace(config, max_waiting=config.max_waiting or DEFAULT_MAX_WAITING, max_batch=batch)
 
 
+def required_level(config: ConsumerConfig) -> int:
+    """Return the API level that a configuration needs (docs/internals/api.md#api-level)."""
+    if config.ack_policy == "flow_control":
+        return 4
+    grouped = config.priority_groups or config.priority_policy not in ("", "none")
+    paused = config.pause_until not in (None, format_time(0))
+    return 1 if paused or grouped or config.priority_timeout else 0
+
+
+def with_static_metadata(config: ConsumerConfig) -> ConsumerConfig:
+    """Return the configuration as it is stored: with the level it needs, without the metadata of replies."""
+    metadata = {key: value for key, value in config.metadata.items() if key not in DYNAMIC_METADATA}
+    metadata[REQUIRED_LEVEL] = str(required_level(config))
+    return msgspec.structs.replace(config, metadata=metadata)
+
+
+def for_sourcing(config: ConsumerConfig, retention: str, existing: ConsumerConfig | None) -> ConsumerConfig:
+    """Return the configuration for a consumer that a mirror or a source requests
+    (docs/internals/streams.md#mirrors-and-sources).
+
+    The request is the same whatever the origin is. Where limits alone remove messages the consumer is hidden and
+    without acks. Where acks remove them it is durable, and its acks come with flow control.
+
+    Args:
+        retention: the origin's.
+        existing: of the origin's consumer of that name.
+    """
+    name = config.name
+    if retention == "limits":
+        # Each attempt has its own consumer; that of an earlier one is deleted for inactivity.
+        suffix = "".join(random.choices(_NAME_LETTERS, k=8))
+        return msgspec.structs.replace(config, name=f"{name}-{suffix}") if name else config
+    if existing is not None:  # it goes on where it is: only what was not acked is delivered again
+        config = msgspec.structs.replace(
+            config,
+            deliver_policy=existing.deliver_policy,
+            opt_start_seq=existing.opt_start_seq,
+            opt_start_time=existing.opt_start_time,
+        )
+    return msgspec.structs.replace(
+        config,
+        durable_name=name,
+        ack_policy="flow_control",
+        ack_wait=0,
+        max_deliver=-1,
+        inactive_threshold=0,
+        direct=False,
+    )
+
+
 # ---------------------------------------------------------------------------------------------------- checks
 def check(config: ConsumerConfig, stream: StreamConfig, caps: ConsumerCaps) -> None:
-    """Every rule that a completed configuration must pass on its own and with its stream. Raises ApiError."""
+    """Raise ApiError for the first rule that a completed configuration breaks, alone or with its stream."""
     if config.num_replicas < 0:
         raise api_error(10133)
     if config.num_replicas > stream.num_replicas:
@@ -326,7 +380,7 @@ def _check_sampling(text: str) -> None:
 
 
 def valid_group(name: str) -> bool:
-    """Whether a priority group may be named so."""
+    """Return True if this is a valid name of a priority group."""
     return _GROUP.match(name) is not None
 
 
@@ -349,20 +403,20 @@ def _check_priority(config: ConsumerConfig) -> None:
 
 
 def replicas_of(config: ConsumerConfig, stream: StreamConfig) -> int:
-    """How many replicas a consumer is to have: an ephemeral one has one, but where acks release messages."""
+    """Return a consumer's number of replicas: 1 for an ephemeral one, except where acks release messages."""
     if config.num_replicas:
         return config.num_replicas
     return stream.num_replicas if config.durable_name or stream.retention != "limits" else 1
 
 
 def sample_percent(config: ConsumerConfig) -> int:
-    """Percent of acks that are reported as metrics."""
+    """Return the percentage of acks that are reported as metrics."""
     return int(config.sample_freq.removesuffix("%")) if config.sample_freq else 0
 
 
 # ------------------------------------------------------------------------------------------------ other consumers
 def check_unique(config: ConsumerConfig, name: str, others: Iterable[tuple[str, ConsumerConfig]]) -> None:
-    """On a work-queue stream no two consumers may want the same message. Raises ApiError 10099 or 10100."""
+    """Raise ApiError 10099 or 10100 if another consumer of a work-queue stream wants the same messages."""
     rest = [other for other_name, other in others if other_name != name]
     if not rest:
         return
@@ -375,7 +429,7 @@ def check_unique(config: ConsumerConfig, name: str, others: Iterable[tuple[str, 
 
 
 def check_work_queue(config: ConsumerConfig, name: str, others: Iterable[tuple[str, ConsumerConfig]]) -> None:
-    """What a work-queue stream asks of a new consumer. Raises ApiError."""
+    """Raise ApiError if a work-queue stream can not have this new consumer."""
     if config.ack_policy not in ("explicit", "flow_control"):
         raise api_error(10098)
     check_unique(config, name, others)
@@ -397,7 +451,7 @@ _FIXED_LATE = (("max_waiting", "max waiting"), ("direct", "direct"), ("sourcing"
 
 
 def check_update(old: ConsumerConfig, new: ConsumerConfig, bound: bool) -> None:
-    """Whether `new` may replace `old`; `bound`: somebody listens on the old deliver subject. Raises ApiError."""
+    """Raise ApiError if `new` may not replace `old`; `bound`: a client subscribes to the old deliver subject."""
     for field, words in _FIXED:
         if getattr(old, field) != getattr(new, field):
             raise api_error(10012, err=f"{words} can not be updated")
@@ -420,10 +474,10 @@ def _instant(text: str | None) -> int | None:
 
 
 def same(old: ConsumerConfig, new: ConsumerConfig) -> bool:
-    """Whether two completed configurations ask for the same consumer (pause and server metadata apart)."""
+    """Return True if two completed configurations are the same except for pause and server metadata."""
     return _comparable(old) == _comparable(new)
 
 
 def _comparable(config: ConsumerConfig) -> ConsumerConfig:
-    metadata = {key: value for key, value in config.metadata.items() if key not in _SERVERS_METADATA}
+    metadata = {key: value for key, value in config.metadata.items() if key not in DYNAMIC_METADATA}
     return msgspec.structs.replace(config, pause_until=None, metadata=metadata, name="")

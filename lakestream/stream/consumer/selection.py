@@ -1,7 +1,7 @@
-"""Which messages of a stream a consumer wants: counting them and finding the next ones.
+"""Selections: counting and finding the messages of a stream that match a consumer's filters.
 
-Belongs here: subject filters against the stream's indexes. A selection knows nothing of delivery or acks; it answers
-for whatever the store holds now, so that deletes and purges need no bookkeeping here.
+Belongs here: subject filters against the stream's indexes. A selection knows nothing of delivery or acks. It reads the
+indexes as they are now, so that deletes and purges need no bookkeeping here.
 """
 
 from __future__ import annotations
@@ -14,60 +14,60 @@ from lakestream.log.store.store import Store
 from lakestream.protocol.subjects import Filters, is_literal
 
 SCAN_MSGS = 2048
-"""How many messages one call looks at while it scans for matches; the caller goes on in a later turn."""
+"""Maximum number of messages that one call scans for matches; the caller goes on in a later turn."""
 
 SCAN_BYTES = 8 << 20
-"""And at most this many bytes (8 MiB) at a time."""
+"""Maximum number of bytes that are read at once for counting (8 MiB)."""
 
 SPARSE_RATIO = 4
-"""When fewer than one in this many messages match, the index is asked for them instead of reading all."""
+"""If fewer than one in this many messages match, they are looked up in the index instead of reading all."""
 
 DECISIONS = 65_536
-"""Remembered answers to "does this subject match"; forgotten together when there are more subjects than that."""
+"""Maximum number of subjects whose match is cached; the cache is cleared when it is exceeded."""
 
 
 MANY_FILTERS = 16
-"""With more filters than this each subject is looked at once, instead of all subjects for each filter."""
+"""With more filters than this all subjects are scanned once, not once for each filter."""
 
 READ_COST = 4
-"""About how many subjects can be looked up in the index in the time that reading one message takes."""
+"""Number of subjects that can be looked up in the index in about the time of reading one message."""
 
 
 class Found(NamedTuple):
-    """What was found from a sequence on."""
+    """Matching messages from a sequence on."""
 
     records: list[Record]
     resume: int
-    """Everything wanted below this sequence is in `records`."""
+    """All matching messages below this sequence are in `records`."""
     remote: int
-    """The next candidate when it lies in the lake only (then `records` is empty); else 0."""
+    """The next candidate if only the lake has it (then `records` is empty), else 0."""
 
 
 class Selection(Protocol):
-    """The messages that a consumer's filters choose."""
+    """The messages that match a consumer's filters."""
 
     def matches(self, subject: bytes) -> bool:
-        """Whether a message of `subject` is wanted."""
+        """Return True if `subject` matches."""
 
     def count(self, low: int, high: int) -> int:
-        """How many wanted messages exist in `low` … `high`, both included."""
+        """Count the matching messages in sequences `low` through `high`, inclusive."""
 
     def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
-        """The next wanted messages from `start` on, at most `limit`; `left`: about how many there are in all."""
+        """Return the next matching messages from `start` on, at most `limit`; `left`: about how many there are."""
 
     def narrowing(self) -> Sequence[bytes] | None:
-        """Literal subjects that hold all wanted messages, when these are few, or patterns; None where neither helps."""
+        """Return subjects of all matching messages if they are few, else patterns; None if neither narrows a read."""
 
 
 def selection(store: Store, filters: Sequence[bytes]) -> Selection:
-    """The selection for a consumer's filters; none, or `>`, means everything."""
+    """Return the selection for a consumer's filters; every message matches without filters, or with `>`."""
     if not filters or b">" in filters:
         return Everything(store)
     return Subjects(store, filters)
 
 
 class Everything:
-    """No filter."""
+    """Every message matches."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -98,16 +98,16 @@ class Subjects:
     """One or more subject filters. Filters of one consumer never contain each other, but may overlap in part."""
 
     NARROW = 256
-    """More subjects than this are not worth passing to the lake."""
+    """Maximum number of subjects or filters that are passed to the lake."""
     FEW = 20
-    """Of more than this many it takes longer to find them by name than by what they all begin with."""
+    """Above this number of subjects the lake finds them faster by their common prefix than by name."""
 
     def __init__(self, store: Store, filters: Sequence[bytes]) -> None:
         self._store = store
         self._filters = tuple(filters)
         self._set = Filters(filters)
         self._literal = all(map(is_literal, filters))
-        # A pattern that begins with a wildcard leaves nothing of a table out.
+        # A pattern that begins with a wildcard excludes nothing of a table.
         self._rooted = len(filters) <= self.NARROW and not any(one[:1] in (b"*", b">") for one in filters)
         self._beginnings = self._rooted and all(not set(one[:-1]) & set(b"*>") for one in filters)
         self._decided: dict[bytes, bool] = {}
@@ -127,7 +127,7 @@ class Subjects:
         return wanted
 
     def _subjects(self) -> Sequence[bytes]:
-        """The subjects with messages that are wanted, each once."""
+        """Return the matching subjects that have messages, each once."""
         if self._literal:
             return self._filters
         index = self._store.subjects
@@ -149,7 +149,7 @@ class Subjects:
         return sum(count(subject, low, high) for subject in self._subjects())
 
     def _count_by_reading(self, low: int, high: int) -> int:
-        """The wanted messages among few: cheaper than looking at every subject."""
+        """Count by reading: cheaper than looking up every subject if messages are few."""
         total = 0
         while low <= high:
             run = self._store.read_run(low, min(high - low + 1, SCAN_MSGS), SCAN_BYTES)
@@ -190,7 +190,7 @@ class Subjects:
         return Found(records, start, 0)
 
     def _look_up(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
-        """Take the next ones from the subject index: few matches among many messages."""
+        """Take the next matches from the subject index, where they are few among many messages."""
         if not self._plan_from <= start <= self._plan_through:
             self._make_plan(start, left)
         store, plan, at = self._store, self._plan, self._plan_at
@@ -213,7 +213,7 @@ class Subjects:
         return Found(records, taken[-1] + 1, 0)
 
     def _make_plan(self, start: int, left: int) -> None:
-        """The sequences wanted from `start` on, as far as it pays: one pass over the subjects for many messages."""
+        """Collect matching sequences from `start` on in one pass over the subjects, for many calls."""
         store = self._store
         subjects = self._subjects()
         span = store.last_seq - start + 1
@@ -225,7 +225,7 @@ class Subjects:
         self._plan_from, self._plan_through, self._plan_at = start, through, 0
 
     def narrowing(self) -> Sequence[bytes] | None:
-        # Looking through all subjects takes long where there are many, and hardly ever ends otherwise than before.
+        # A pass over many subjects takes long and hardly ever gives another result than before.
         if not self._too_many or len(self._store.subjects) * 10 <= self._too_many * 9:
             subjects = self._subjects()
             self._too_many = len(self._store.subjects) if len(subjects) > self.NARROW else 0

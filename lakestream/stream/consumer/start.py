@@ -1,14 +1,13 @@
-"""Where a new consumer begins.
+"""The start of a new consumer.
 
-Belongs here: deliver policies as sequences (docs/internals/consumers.md#start). They are worked out before the consumer
-is proposed, because applying an entry reads neither clock nor lake. What takes long, or has to wait, is done beside the
-event loop.
+Belongs here: deliver policies as sequences (docs/internals/consumers.md#start). They are computed before the consumer
+is proposed, since applying an entry reads neither clock nor lake. Whatever takes long, or waits for the lake, does not
+block the event loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,24 +15,21 @@ from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.subjects import Filters, is_literal, to_regex
 from lakestream.stream.awaiting import in_thread
 from lakestream.stream.consumer.config import ConsumerConfig
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
-
+from lakestream.stream.consumer.host import StartHost
 
 AT_ONCE = 20_000
-"""With more subjects than this their newest messages are picked in a thread."""
+"""With more subjects than this the newest message of each is looked up in a thread."""
 
 
 class Start(msgspec.Struct, frozen=True):
-    """`seq`: the first sequence to look at; `picked`: what goes out before that, ascending."""
+    """Start of a consumer: `picked` messages are delivered first, ascending, then those from `seq` on."""
 
     seq: int
     picked: list[int] = []
 
 
-def needs_lookup(config: ConsumerConfig, stream: Stream) -> bool:
-    """Whether finding the start takes long, or may have to wait for the lake: ask `start_found`, not `start_of`."""
+def needs_lookup(config: ConsumerConfig, stream: StartHost) -> bool:
+    """Return True if finding the start takes long or may read the lake: then use `start_found`, not `start_of`."""
     match config.deliver_policy:
         case "by_start_time":
             return True
@@ -43,18 +39,18 @@ def needs_lookup(config: ConsumerConfig, stream: Stream) -> bool:
             return False
 
 
-async def start_found(config: ConsumerConfig, stream: Stream) -> Start:
-    """The start for every policy; what is stored while it is looked for comes after it."""
+async def start_found(config: ConsumerConfig, stream: StartHost) -> Start:
+    """Return the start for any policy; messages stored in the meantime come after it."""
     if config.deliver_policy == "last_per_subject":
         return await _last_of_many(config.filters, stream)
     if config.deliver_policy != "by_start_time":
         return start_of(config, stream)
-    assert config.opt_start_time is not None, "checked by consumer_rules.check"
+    assert config.opt_start_time is not None, "checked by rules.check"
     seq = await stream.first_at(time_ns(config.opt_start_time))
     return Start(seq or stream.store.last_seq + 1)
 
 
-async def _last_of_many(filters: Sequence[bytes], stream: Stream) -> Start:
+async def _last_of_many(filters: Sequence[bytes], stream: StartHost) -> Start:
     subjects = stream.store.subjects.snapshot()
     following = stream.store.last_seq + 1
 
@@ -66,8 +62,8 @@ async def _last_of_many(filters: Sequence[bytes], stream: Stream) -> Start:
     return Start(following, picked) if picked else _from_the_last(stream, following - 1)
 
 
-def start_of(config: ConsumerConfig, stream: Stream) -> Start:
-    """The start for every policy but by_start_time, found at once."""
+def start_of(config: ConsumerConfig, stream: StartHost) -> Start:
+    """Return the start for every policy but by_start_time, at once."""
     store = stream.store
     first = max(store.first_seq, 1)
     match config.deliver_policy:
@@ -86,13 +82,13 @@ def start_of(config: ConsumerConfig, stream: Stream) -> Start:
             return Start(first)
 
 
-def _from_the_last(stream: Stream, last: int) -> Start:
-    """The last sequence itself, which is not wanted; of a purged stream it is gone, and the next one is the first."""
+def _from_the_last(stream: StartHost, last: int) -> Start:
+    """Return the start at the stream's last sequence, or at its first one after a purge."""
     return Start(max(last, stream.store.first_seq, 1))
 
 
-def _last(config: ConsumerConfig, stream: Stream) -> int:
-    """The newest wanted message, 0 when there is none."""
+def _last(config: ConsumerConfig, stream: StartHost) -> int:
+    """Return the sequence of the newest matching message, 0 if there is none."""
     index = stream.store.subjects
     if not config.filters or b">" in config.filters:
         return stream.store.live.previous_at_or_before(stream.store.last_seq)

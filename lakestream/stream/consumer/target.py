@@ -1,6 +1,6 @@
-"""Where a consumer's messages go.
+"""Delivery targets: the receivers of a consumer's messages.
 
-Belongs here: what pull requests and a deliver subject have in common as receivers, and the status messages that both
+Belongs here: the interface that pull requests and a deliver subject have in common, and the status messages that both
 send (docs/internals/api.md#statuses).
 """
 
@@ -14,64 +14,71 @@ from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
 
 
-class Outlet(Protocol):
+class Target(Protocol):
     """A receiver of blocks of messages."""
 
     @property
     def wanting(self) -> bool:
-        """Whether it is worth looking for messages at all. Cheap."""
+        """Return False if looking for messages is not worthwhile. Cheap."""
+
+    @property
+    def bound(self) -> bool:
+        """Return True if a client subscribes to the deliver subject; never for pull requests."""
+
+    def last_used_ns(self, now: int) -> int:
+        """Return when a client last asked for messages: `now` while a request waits, 0 if that is not known here."""
 
     def capacity(self) -> int:
-        """How many messages could go out now; 0 = none, and the consumer is woken when that changes."""
+        """Return how many messages can be sent now. After 0 the consumer is woken when that changes."""
 
     def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
-        """Send messages in order; returns how many went out, always the first ones. `again`: they went out before."""
+        """Send messages in order; return how many were sent, always the first ones. `again`: these are redeliveries."""
 
     def caught_up(self) -> None:
-        """There is nothing to send for now."""
+        """Note that there is nothing to send for now."""
 
     def held_back(self) -> None:
-        """There was no capacity, so that nobody looked whether there is something to send."""
+        """Note that messages were not looked for, for want of capacity."""
 
     def update(self, config: ConsumerConfig) -> None:
-        """The consumer's configuration has changed."""
+        """Take a changed configuration."""
 
     def start(self) -> None:
-        """Begin: timers, interest."""
+        """Start timers and watch interest."""
 
     def stop(self) -> None:
-        """End without a word."""
+        """End without telling clients."""
 
     def shut_down(self) -> None:
-        """The server ends; tell whoever waits, then end."""
+        """Tell waiting clients that the server shuts down, then end."""
 
     def yielded(self) -> None:
-        """Another node serves the consumer; tell whoever waits, then end."""
+        """Tell waiting clients that another node serves the consumer, then end."""
 
     def deleted(self) -> None:
-        """The consumer is gone; tell whoever waits, then end."""
+        """Tell waiting clients that the consumer was deleted, then end."""
 
 
 def size_of(message: Delivery) -> int:
-    """The bytes that a message counts for in max_bytes, flow control and status headers."""
+    """Return the bytes that a message counts for in max_bytes, flow control and status headers."""
     return len(message[0]) + len(message[1]) + len(message[2]) + len(message[3])
 
 
 def heartbeat(ledger: Ledger, stalled: bytes = b"") -> bytes:
-    """The header block of an idle heartbeat; `stalled` is the flow control request that nobody has answered."""
-    tail = b"Nats-Consumer-Stalled: %b\r\n" % stalled if stalled else b""
+    """Return the header block of an idle heartbeat; `stalled`: the flow control request without an answer."""
+    line = b"Nats-Consumer-Stalled: %b\r\n" % stalled if stalled else b""
     return b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: %d\r\n%b\r\n" % (
         ledger.delivered_consumer,
         ledger.delivered_stream,
-        tail,
+        line,
     )
 
 
 def status(text: bytes) -> bytes:
-    """The header block of a status message, e.g. `404 No Messages`."""
+    """Return the header block of a status message, e.g. `404 No Messages`."""
     return b"NATS/1.0 %b\r\n\r\n" % text
 
 
 def status_pending(text: bytes, messages: int, size: int) -> bytes:
-    """The same with what a pull request has not received."""
+    """Return the header block of a status message with the rest of a pull request."""
     return b"NATS/1.0 %b\r\nNats-Pending-Messages: %d\r\nNats-Pending-Bytes: %d\r\n\r\n" % (text, messages, size)

@@ -1,8 +1,8 @@
-"""What one account may reserve and store.
+"""Limits of one account on reserved and stored bytes.
 
-Belongs here: the limits of one account, each as the rule that a configuration has to meet. In which order they are
-asked among the other rules is api/streams.py's; what is stored is counted in storage_use.py, what the whole server may
-hold is rules.py's.
+Belongs here: the limits of one account, each as the rule that a configuration has to meet. Their order among the other
+rules is api/streams.py's; stored bytes are counted in storage_use.py, the limits of the whole server are in
+stream/rules.py.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from lakestream.stream.core.config import StreamConfig
 
 
 def check_streams(limits: JetStreamLimits, others: int) -> None:
-    """Whether there may be one more stream beside so many. Raises ApiError 10027."""
+    """Raise ApiError 10027 if the account may not have one more stream beside `others`."""
     if 0 < limits.max_streams <= others:
         raise api_error(10027)
 
 
 def check_consumers(limits: JetStreamLimits, max_consumers: int) -> None:
-    """Whether a stream may have so many consumers. Raises ApiError 10026."""
+    """Raise ApiError 10026 if a stream may not have so many consumers."""
     if 0 < limits.max_consumers < max_consumers:
         raise api_error(10026)
 
 
 def check_size(limits: JetStreamLimits, config: StreamConfig) -> None:
-    """Whether a stream may be that large. Raises ApiError 10113, 10122."""
+    """Raise ApiError 10113 or 10122 if a stream may not be that large."""
     if limits.max_bytes_required and config.max_bytes <= 0:
         raise api_error(10113)
     most = limits.memory_max_stream_bytes if config.storage == "memory" else limits.disk_max_stream_bytes
@@ -34,7 +34,7 @@ def check_size(limits: JetStreamLimits, config: StreamConfig) -> None:
 
 
 def check_reserved(limits: JetStreamLimits, config: StreamConfig, reserved: int, replicas: int = 1) -> None:
-    """Whether the account has room for a stream's max_bytes beside what others of its storage reserve.
+    """Check that the account has room for a stream's max_bytes beside what other streams of its storage reserve.
 
     Args:
         reserved: their sum, of every replica.
@@ -50,5 +50,5 @@ def check_reserved(limits: JetStreamLimits, config: StreamConfig, reserved: int,
 
 
 def lowest(*limits: int) -> int:
-    """The lowest of limits of which those below 1 are none; 0 where all are."""
+    """Return the lowest of these limits, of which those below 1 are none; 0 if there is none."""
     return min((limit for limit in limits if limit > 0), default=0)

@@ -1,223 +1,250 @@
-"""What committed entries do to a stream.
+"""Applier: what committed entries do to a stream.
 
 Belongs here: the second step of invariant 2. An entry that the group says is committed changes the stream here, the
-same way on every replica and at recovery; nothing in here reads a clock. The removal of old messages by limits is in
-limits.py, what a consumer's own entries do in consumer/consumer.py.
+same way on every replica and at recovery; nothing in here reads a clock. Which messages limits remove is in limits.py;
+what else an entry does is its features' (`Feature.stored`, `Feature.apply`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, columns, iter_records, record_length, time_of
 from lakestream.log.store.log import Appended
-from lakestream.stream.core import limits, offline, publish
-from lakestream.stream.core.batch import Batch, Effect
+from lakestream.log.store.store import Store
+from lakestream.stream.core import limits, offline
+from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.effect import Effect, Effects
+from lakestream.stream.core.feature import Feature, Hooks, Stored
 from lakestream.stream.core.operations import (
-    CreateConsumer,
     CreateStream,
-    DeleteConsumer,
     DeleteMessage,
     Expire,
-    Fork,
-    Near,
     Operation,
     Purge,
     Remove,
     Removing,
-    ResetConsumer,
     Restored,
     Skip,
-    UpdateConsumer,
     UpdateStream,
     decode_operation,
     decode_progress,
 )
-from lakestream.stream.features.time_travel import past_of, travels
-from lakestream.stream.mirroring.clone import apply_fork
-from lakestream.stream.mirroring.origin import key_of
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
-    from lakestream.stream.consumer.consumer import Consumer
+from lakestream.stream.core.pipeline import Pipeline
 
 
 class Applier:
-    """Applies entries to one stream, in the order of their indexes."""
+    """Applies entries to one stream, in the order of their indexes.
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    Args:
+        adopt: called with the configuration of an UpdateStream.
+        updated: called once it is applied.
+
+    Attributes:
+        created: the log holds the stream's creation.
+        restoring: what is applied is an archive's, until `Restored`.
+        sealing: index of the newest SEAL applied: its segment is being sealed, or is sealed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pipeline: Pipeline,
+        hooks: Hooks,
+        adopt: Callable[[StreamConfig], None],
+        updated: Callable[[], None],
+    ) -> None:
+        self._store, self._pipeline, self._hooks = store, pipeline, hooks
+        self._adopt, self._updated = adopt, updated
+        self._features: Sequence[Feature] = ()
+        self._config = StreamConfig()
         self._per_message = self._limited = False
+        self.created = self.restoring = False
         self.sealing = 0
-        """The newest SEAL applied: its segment is being sealed, or is sealed."""
 
-    def adopt(self, config: StreamConfig) -> None:
+    def declare(self, features: Sequence[Feature], effects: Effects) -> None:
+        """Take the effects of all features, and let each apply the operations that are its own."""
+        self._effects = effects
+        self._features = features
+
+    def configure(self, config: StreamConfig) -> None:
         """Take a configuration."""
-        # With time travel a stream can be asked how it was after each message, not only after a batch of them.
-        self._per_message = limits.needs_single_steps(config) or travels(config)
-        self._stream.store.keep_departures(travels(config))
-        self._stream.past = past_of(self._stream, config)
+        self._config = config
+        self._per_message = limits.needs_single_steps(config) or self._hooks.applies_single_messages
         self._limited = limits.trims_by_size(config)
 
     # ------------------------------------------------------------------ messages
     def batch(self, at: Appended, batch: Batch) -> None:
-        """A batch that this process proposed: what it holds need not be read back from the entry."""
+        """Apply a batch that this process proposed: what it holds need not be read back from the entry."""
         if self._per_message or self._rolls_inside(batch.effects, batch.first_seq + len(batch) - 1):
             self._one_by_one(at, batch)
             return
-        store = self._stream.store
-        store.apply_messages(at, batch.first_seq, batch.subjects, batch.lengths, batch.last_time)
-        self._after_messages(batch.first_seq, batch.subjects, batch.effects)
+        self._store.apply_messages(at, batch.first_seq, batch.subjects, batch.lengths, batch.last_time)
+        self._after_messages(Stored(batch.first_seq, batch.subjects, batch.effects, batch.last_time), own=True)
 
-    def _rolls_inside(self, effects: list[Effect], last_seq: int) -> bool:
-        """Whether a rollup, or a schedule that ends, before the last message of an entry makes a difference to what
-        limits remove after it."""
-        return self._limited and any(
-            (effect.rollup or effect.schedule) and effect.seq != last_seq for effect in effects
-        )
+    def _rolls_inside(self, effects: Sequence[Effect], last_seq: int) -> bool:
+        """Return True if what a message before the last one of an entry removes can make a difference to what limits
+        remove after it."""
+        return self._limited and any(effect.removes and effect.seq != last_seq for effect in effects)
 
     def _one_by_one(self, at: Appended, batch: Batch) -> None:
         """Store and enforce limits message by message; see `limits.needs_single_steps`."""
         offset = at.offset
         effects = {effect.seq: effect for effect in batch.effects}
-        columns = zip(batch.subjects, batch.lengths, batch.records, strict=True)
-        for seq, (subject, length, record) in enumerate(columns, batch.first_seq):
-            place = Appended(at.segment, offset, at.index)
-            self._stream.store.apply_messages(place, seq, [subject], [length], time_of(record))
-            self._after_messages(seq, [subject], [effects[seq]] if seq in effects else [])
+        rows = zip(batch.subjects, batch.lengths, batch.records, strict=True)
+        for seq, (subject, length, record) in enumerate(rows, batch.first_seq):
+            place, time_ns = Appended(at.segment, offset, at.index), time_of(record)
+            self._store.apply_messages(place, seq, [subject], [length], time_ns)
+            self._after_messages(Stored(seq, [subject], [effects[seq]] if seq in effects else [], time_ns), own=True)
             offset += length
 
-    def _after_messages(self, first_seq: int, subjects: list[bytes], effects: list[Effect]) -> None:
-        """What storing messages brings with it: rollups, limits, timers."""
-        stream = self._stream
-        store = stream.store
-        for seq, subject in stream.retention.unwanted(first_seq, subjects):
-            store.remove(seq, subject)
+    def _after_messages(self, stored: Stored, own: bool) -> None:
+        """Apply what storing messages brings with it: interest, limits, rollups, and what features do."""
+        store, hooks = self._store, self._hooks
+        if not own:
+            for received in hooks.received:
+                received(stored)
+        for unwanted in hooks.unwanted:
+            for seq, subject in unwanted(stored.first_seq, stored.subjects):
+                store.remove(seq, subject)
         # Limits come first: they see the stream with the new message and with what that is about to replace.
-        removed = limits.enforce(stream.config, store, subjects)
-        self._tell(removed)
-        for effect in effects:
-            if effect.source:
-                stream.copying.positions.note(effect.source)
+        self._tell(limits.enforce(self._config, store, stored.subjects))
+        for effect in stored.effects:
             if effect.rollup:
                 self._tell(limits.roll_up(store, effect.seq, effect.rollup, effect.subject))
-                for consumer in list(stream.consumers.values()):
-                    consumer.rolled_up(effect.seq, effect.subject if effect.rollup == b"sub" else b"")
-            if effect.ttl_ns:
-                stream.expiry.track(effect.seq, effect.time_ns, effect.ttl_ns)
-        if effects or len(stream.schedules):
-            for subject, end in stream.schedules.stored(first_seq, subjects, effects):
-                removed = limits.roll_up(store, end, b"sub", subject)
-                self._removals(removed, subject if removed.total() else None)
-        stream.expiry.arm()
+                for replaced in hooks.replaced:
+                    replaced(effect)
+        for each in hooks.stored:
+            each(stored)
+
+    def supersede(self, seq: int, subject: bytes) -> None:
+        """Remove the messages of a subject before `seq`, as a rollup and a purge of it would."""
+        removed = limits.roll_up(self._store, seq, b"sub", subject)
+        self._removals(removed, subject if removed.total() else None)
 
     def _tell(self, removed: limits.Removed) -> None:
-        if self._stream.consumers:
-            for seq, subject in removed.named:
-                self._tell_removed(seq, subject)
-            if removed.swept:
-                for consumer in self._stream.consumers.values():
-                    consumer.swept(removed.swept)
-
-    def _tell_removed(self, seq: int, subject: bytes) -> None:
-        if self._stream.consumers:
-            for consumer in self._stream.audience.concerned(subject):
-                consumer.removed(seq, subject)
+        if removed.named or removed.swept:
+            for each in self._hooks.removed:
+                each(removed)
 
     # ------------------------------------------------------------------ entries of others
     def frame(self, frame: Frame, at: Appended) -> None:
         """Apply an entry that this process did not propose itself: at recovery, and on a follower."""
-        stream = self._stream
         if frame.kind == Kind.MESSAGES:
             self._messages(frame.body, at)
         elif frame.kind == Kind.OPERATION:
-            operation = decode_operation(frame.body)
-            self.operation(operation)
-            stream.retention.recheck |= isinstance(operation, UpdateStream | DeleteConsumer)
+            self.operation(decode_operation(frame.body), own=False)
         elif frame.kind == Kind.PROGRESS:
-            for entry in decode_progress(frame.body):
-                if not entry.name:
-                    stream.fast.learn(entry.state)
-                    continue
-                consumer = stream.consumers.get(entry.name)
-                if consumer is not None:
-                    consumer.apply_progress(entry.state)
+            entries = decode_progress(frame.body)
+            for progressed in self._hooks.progressed:
+                progressed(entries)
         elif frame.kind == Kind.SEAL:
             self.sealing = frame.index
-        stream.store.applied = frame.index
+        self._store.applied = frame.index
 
     def _messages(self, body: bytes, at: Appended) -> None:
-        """What followers do for every message: no payload is looked at, no record is made."""
-        if self._stream.restoring:
-            self._foreign(list(iter_records(body)), at)
+        """Apply messages as followers do: no payload is looked at, no record is made."""
+        if self.restoring:
+            self._archived(list(iter_records(body)), at)
             return
         found = None if self._per_message else columns(body)
         if found is None:
             self._records(list(iter_records(body)), at)
             return
-        stream, first_seq, subjects = self._stream, found.first_seq, found.subjects
+        first_seq, subjects = found.first_seq, found.subjects
         effects = [
-            publish.effect_of(header, stream.config, first_seq + place, time_ns, subjects[place])
+            self._effects.of(header, self._config, first_seq + place, time_ns, subjects[place])
             for place, header, time_ns in found.headers
         ]
         if self._rolls_inside(effects, first_seq + len(subjects) - 1):
             self._records(list(iter_records(body)), at)
             return
-        stream.store.apply_messages(at, first_seq, subjects, found.lengths, found.last_time)
-        self._after_messages(first_seq, subjects, self._remember(effects, first_seq, found.last_time))
+        self._store.apply_messages(at, first_seq, subjects, found.lengths, found.last_time)
+        self._after_messages(Stored(first_seq, subjects, effects, found.last_time), own=False)
 
-    def _records(self, records: list[Record], at: Appended) -> None:
-        stream = self._stream
-        effects = [
-            publish.effect_of(record.header, stream.config, record.seq, record.time_ns, record.subject)
+    def _effects_of(self, records: Sequence[Record]) -> list[Effect]:
+        return [
+            self._effects.of(record.header, self._config, record.seq, record.time_ns, record.subject)
             for record in records
             if record.header
         ]
+
+    def _records(self, records: list[Record], at: Appended) -> None:
+        effects = self._effects_of(records)
         if len(records) > 1 and (self._per_message or self._rolls_inside(effects, records[-1].seq)):
             offset = at.offset
             for record in records:
                 self._records([record], Appended(at.segment, offset, at.index))
                 offset += record_length(record.subject, record.header, record.data)
             return
-        stream.store.apply_records(at, records)
-        left = self._remember(effects, records[0].seq, records[-1].time_ns)
-        self._after_messages(records[0].seq, [record.subject for record in records], left)
+        self._store.apply_records(at, records)
+        subjects = [record.subject for record in records]
+        self._after_messages(Stored(records[0].seq, subjects, effects, records[-1].time_ns), own=False)
 
-    def _remember(self, effects: list[Effect], first_seq: int, last_time: int) -> list[Effect]:
-        """Take in times and message ids of what another process proposed; returns the effects that are left to have."""
-        self._stream.ages.taken(first_seq, last_time)
-        dedupe, stored = self._stream.dedupe, self._stream.ages.stored
-        for effect in effects:
-            if effect.msg_id:
-                dedupe.add(effect.msg_id, effect.seq, stored(effect.seq, effect.time_ns))
-        if effects:
-            dedupe.trim(stored(first_seq, last_time))
-        return [effect for effect in effects if effect.acts]
+    def _archived(self, records: list[Record], at: Appended) -> None:
+        """Apply messages of an archive. Nobody need want them: consumers may have been left out."""
+        self._store.apply_records(at, records)
+        subjects = [record.subject for record in records]
+        if self._config.discard != "new":  # nothing is refused, and nothing makes room for the others
+            self._tell(limits.enforce(self._config, self._store, subjects))
+        begin = 0
+        for end in range(1, len(records) + 1):
+            if end == len(records) or records[end].seq != records[end - 1].seq + 1:  # sequences may jump
+                run = records[begin:end]
+                stored = Stored(run[0].seq, subjects[begin:end], self._effects_of(run), run[-1].time_ns, True)
+                for each in (*self._hooks.received, *self._hooks.stored):
+                    each(stored)
+                begin = end
 
-    def _foreign(self, records: list[Record], at: Appended) -> None:
-        """Messages of an archive. What storing them once brought with it, rollups and message ids, is over; what is to
-        come, limits, TTLs and schedules, is not. Nobody need want them: consumers may have been left out."""
-        stream, config = self._stream, self._stream.config
-        stream.store.apply_records(at, records)
-        stream.ages.taken(records[0].seq, records[-1].time_ns)
-        if config.discard != "new":  # nothing is refused, and nothing makes room for the others
-            self._tell(limits.enforce(config, stream.store, [record.subject for record in records]))
-        for record in records:
-            effects = []
-            if record.header:
-                effect = publish.effect_of(record.header, config, record.seq, record.time_ns, record.subject)
-                effects = [effect] if effect.schedule else []
-                if effect.source:
-                    stream.copying.positions.note(effect.source)
-                if effect.ttl_ns and record.seq in stream.store.live:
-                    stream.expiry.track(effect.seq, effect.time_ns, effect.ttl_ns)
-            if effects or len(stream.schedules):
-                stream.schedules.stored(record.seq, [record.subject], effects)
+    # ------------------------------------------------------------------ operations
+    def operation(self, operation: Operation, own: bool) -> object:
+        """Apply one operation and return what its proposer waits for. Reads no clock (invariant 2)."""
+        store = self._store
+        store.operation_ns = operation.at_ns if isinstance(operation, Removing) else 0
+        try:
+            result = self._operation(operation)
+        finally:
+            store.operation_ns = None
+        for applied in self._hooks.applied:
+            applied(operation, own)
+        if isinstance(operation, UpdateStream):
+            self._updated()
+        return result
+
+    def _operation(self, operation: Operation) -> object:
+        store, pipeline = self._store, self._pipeline
+        match operation:
+            case CreateStream():
+                self.created, self.restoring = True, operation.restoring
+                if self._config.first_seq:
+                    store.set_first(self._config.first_seq)
+                    pipeline.next_seq = store.last_seq + 1
+                return None
+            case UpdateStream():
+                self._adopt(offline.stream_config(operation.config))
+                self._removals(limits.enforce_all(self._config, store))
+                return None
+            case DeleteMessage() | Purge():
+                return self._erasure(operation)
+            case Expire():
+                return self._removals(limits.expire(store, operation.through))
+            case Remove():
+                return self._removals(limits.remove_each(store, operation.seqs))
+            case Skip():
+                self._skip(operation)
+                return None
+            case Restored():
+                self.restoring = False
+                pipeline.rewind()
+                return None
+            case _:
+                owner = next(each for each in reversed(self._features) if isinstance(operation, each.operations))
+                return owner.apply(operation)
 
     def _skip(self, operation: Skip) -> None:
-        store = self._stream.store
+        store = self._store
         if store.msgs:
             store.skip(operation.through)
         else:
@@ -225,123 +252,29 @@ class Applier:
                 store.last_time = max(store.last_time, operation.time_ns)
             store.set_first(operation.through + 1)
 
-    # ------------------------------------------------------------------ operations
-    def operation(self, operation: Operation) -> object:
-        """Apply one operation and return what its proposer waits for. Reads no clock (invariant 2)."""
-        store = self._stream.store
-        store.operation_ns = operation.at_ns if isinstance(operation, Removing) else 0
-        try:
-            return self._operation(operation)
-        finally:
-            store.operation_ns = None
-
-    def _operation(self, operation: Operation) -> object:
-        stream = self._stream
-        match operation:
-            case CreateStream():
-                stream.created, stream.restoring = True, operation.restoring
-                if stream.config.first_seq:
-                    stream.store.set_first(stream.config.first_seq)
-                    stream.intake.next_seq = stream.store.last_seq + 1
-                return None
-            case UpdateStream():
-                return self._update(operation)
-            case DeleteMessage() | Purge():
-                return self._erasure(operation)
-            case Expire():
-                return self._removals(limits.expire(stream.store, operation.through))
-            case Remove():
-                return self._removals(limits.remove_each(stream.store, operation.seqs))
-            case Skip():
-                self._skip(operation)
-                return None
-            case Fork():
-                apply_fork(stream, operation)
-                return None
-            case Near():
-                stream.copying.came_near()
-                return None
-            case Restored():
-                stream.restoring = False
-                self._sourced_before([key_of(source) for source in stream.config.sources])
-                stream.intake.rewind()
-                return None
-            case CreateConsumer() | UpdateConsumer() | ResetConsumer() | DeleteConsumer():
-                return self._consumer(operation)
-            case _:
-                raise TypeError(f"unknown operation {operation!r}")
-
     def _erasure(self, operation: DeleteMessage | Purge) -> object:
-        """What somebody asked to be removed, which not even an archive keeps."""
-        store = self._stream.store
+        """Remove what somebody asked to be removed, which not even an archive keeps."""
+        store = self._store
         store.erasing = True
         try:
             if isinstance(operation, Purge):
                 before = store.last_seq
-                removed_all = limits.purge(store, operation)
-                self._stream.dedupe.moved(before, store.last_seq)
-                return self._removals(removed_all, operation.filter)
+                purged = limits.purge(store, operation)
+                for skipped in self._hooks.skipped:
+                    skipped(before, store.last_seq)
+                return self._removals(purged, operation.filter)
             store.shredding = operation.erase
             removed = store.remove(operation.seq)
         finally:
             store.erasing = store.shredding = False
         if removed is not None:
-            self._tell_removed(operation.seq, removed[0])
-            if operation.erase:
-                self._stream.shredding.asked()
+            self._tell(limits.Removed([(operation.seq, removed[0])]))
         return removed is not None
 
     def _removals(self, removed: limits.Removed, purged: bytes | None = None) -> int:
-        stream = self._stream
         self._tell(removed)
-        stream.intake.next_seq = max(stream.intake.next_seq, stream.store.last_seq + 1)
-        if purged is not None and stream.consumers:
-            first_left = limits.first_left(stream.store, purged)
-            for consumer in list(stream.consumers.values()):
-                consumer.purged(purged, first_left)
+        self._pipeline.catch_up()
+        if purged is not None:
+            for each in self._hooks.purged:
+                each(purged)
         return removed.total()
-
-    def _update(self, operation: UpdateStream) -> object:
-        stream, config = self._stream, offline.stream_config(operation.config)
-        before = [key_of(source) for source in stream.config.sources]
-        wanted = [key_of(source) for source in config.sources]
-        self._sourced_before([key for key in wanted if key not in before])
-        spread = stream.config.num_replicas <= 1 < config.num_replicas
-        stream.adopt(config)
-        for consumer in stream.consumers.values():
-            consumer.stream_changed()
-        if spread and stream.serving:
-            stream.log_consumers()  # those that only this process knew, too
-        self._removals(limits.enforce_all(stream.config, stream.store))
-        stream.expiry.arm()
-        stream.on_updated(stream)
-        return None
-
-    def _sourced_before(self, keys: list[str]) -> None:
-        """The stream has these sources now, and nobody knows whether it had them: see `Positions.added`."""
-        store, positions = self._stream.store, self._stream.copying.positions
-        if store.first_seq > 1 and store.last_time:
-            positions.added(keys, store.last_time)
-
-    def _consumer(self, operation: CreateConsumer | UpdateConsumer | ResetConsumer | DeleteConsumer) -> Consumer | None:
-        from lakestream.stream.consumer.consumer import Consumer  # the two know each other; streams come first
-
-        stream = self._stream
-        consumer = stream.consumers.get(operation.name)
-        stream.audience.changed()
-        match operation:
-            case CreateConsumer() if consumer is None:
-                consumer = Consumer.create(stream, operation)
-                stream.consumers[operation.name] = consumer
-                if stream.serving:
-                    consumer.start(recovered=False)
-            case UpdateConsumer() if consumer is not None:
-                consumer.apply_update(operation)
-                if operation.reset:
-                    consumer.apply_reset(operation.reset)
-            case ResetConsumer() if consumer is not None:
-                consumer.apply_reset(operation.seq)
-            case DeleteConsumer() if consumer is not None:
-                del stream.consumers[operation.name]
-                consumer.deleted()
-        return consumer

@@ -1,7 +1,7 @@
 """Messages on their way into the log.
 
-Belongs here: what one event-loop turn gathers for one stream: the encoded records and, beside them in columns, what
-is needed to apply and acknowledge them once they are committed. A batch becomes one MESSAGES frame.
+Belongs here: the messages that one turn of the event loop gathers for one stream: encoded records and, beside them in
+columns, what applying and acknowledging them needs once they are committed. A batch becomes one MESSAGES frame.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
-import msgspec
-
 from lakestream.log.format.record import encode_record
+from lakestream.stream.core.effect import Effect
 
 MAX_BATCH_BYTES = 8 << 20
 """A batch that reaches this size (8 MiB) is closed and another begun, so that no frame grows without bound."""
@@ -20,29 +19,6 @@ MAX_BATCH_BYTES = 8 << 20
 
 After = Callable[[int, int], None]
 """(seq, time_ns) of a message that is committed and applied; called on the node that took it, before the pub acks."""
-
-
-class Effect(msgspec.Struct, gc=False):
-    """What a stored message does beyond being stored. Read from its record at publish and again at recovery."""
-
-    seq: int
-    time_ns: int = 0
-    """When the message was stored."""
-    subject: bytes = b""
-    msg_id: bytes = b""
-    rollup: bytes = b""
-    """`b"sub"`, `b"all"` or `b""`."""
-    ttl_ns: int = 0
-    """> 0: lifetime; -1: never expires; 0: the stream's max_age alone decides."""
-    schedule: bytes = b""
-    """The header block, if it means something to the stream's schedules."""
-    source: bytes = b""
-    """Where it came from, if that is another stream: the value of `Nats-Stream-Source`."""
-
-    @property
-    def acts(self) -> bool:
-        """Whether something is to be done when the message is stored; its message id is known before."""
-        return bool(self.rollup or self.ttl_ns or self.schedule or self.source)
 
 
 class Batch:
@@ -69,7 +45,7 @@ class Batch:
     def __init__(self, first_seq: int, whole: bool = False) -> None:
         self.first_seq = first_seq
         self.whole = whole
-        """All of it or nothing: it is never split, and takes no messages but its own."""
+        """True if the batch is stored as a whole or not at all: it is never split, and takes no other messages."""
         self.last_time = 0
         self.size = 0
         self.records: list[bytes] = []
@@ -78,11 +54,11 @@ class Batch:
         self.replies: list[bytes] = []
         self.effects: list[Effect] = []
         self.late: list[tuple[bytes, bytes]] = []
-        """Answers that may only leave once this batch is on disk: duplicates of messages in it."""
+        """(reply, answer) that may leave only once this batch is on disk: about duplicates of messages in it, say."""
         self.tails: dict[int, bytes] = {}
-        """What follows the sequence in the pub ack of some messages, by sequence."""
+        """Text behind the sequence in the pub ack of some messages, by sequence."""
         self.after: list[tuple[int, int, After]] = []
-        """(seq, time_ns, whom to call once the batch is committed and applied)."""
+        """(seq, time_ns, callback for once the batch is committed and applied)."""
         self._last: dict[bytes, int] = {}
         self._counts: Counter[bytes] | None = None
         self._counted = 0
@@ -105,7 +81,7 @@ class Batch:
     def extend(
         self, seq: int, times: list[int], subjects: list[bytes], headers: list[bytes], payloads: list[bytes]
     ) -> int:
-        """Append messages that nobody waits for, with sequences from `seq` on, and return their length in bytes."""
+        """Append messages without replies, with sequences from `seq` on, and return their length in bytes."""
         rows = zip(count(seq), times, subjects, headers, payloads, strict=False)  # a count has no end
         records = [encode_record(*row) for row in rows]
         lengths = list(map(len, records))
@@ -118,7 +94,7 @@ class Batch:
         return sum(lengths)
 
     def last(self, subject: bytes) -> int:
-        """The last sequence of `subject` in this batch, 0 if it has none. Indexes what came since the last call."""
+        """Return the last sequence of `subject` in this batch, 0 for none. Indexes messages since the last call."""
         index, subjects = self._last, self.subjects
         done = index.get(b"", 0)
         if done < len(subjects):
@@ -129,7 +105,7 @@ class Batch:
         return index.get(subject, 0) if subject else 0
 
     def count(self, subject: bytes) -> int:
-        """How many messages of `subject` are in this batch. Counts what came since the last call."""
+        """Return the number of messages of `subject` in this batch. Counts those added since the last call."""
         if self._counts is None:
             self._counts = Counter()
         if self._counted < len(self.subjects):
@@ -138,6 +114,6 @@ class Batch:
         return self._counts[subject]
 
     def subjects_seen(self) -> dict[bytes, int]:
-        """Last sequence by subject of everything in the batch."""
+        """Return the last sequence by subject of everything in the batch."""
         self.last(b"")
         return {subject: seq for subject, seq in self._last.items() if subject}

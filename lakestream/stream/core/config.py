@@ -17,13 +17,15 @@ Discard = Annotated[str, enum("server.DiscardPolicy", "old", "new", fold=True)]
 Storage = Annotated[str, enum("server.StorageType", "file", "memory")]
 Compression = Annotated[str, enum("server.StoreCompression", "none", "s2", refusal="unknown compression algorithm")]
 PersistMode = Annotated[str, enum("server.PersistModeType", "default", "async", "")]
+REQUIRED_LEVEL = "_nats.req.level"
+"""Metadata that names the API level which a configuration needs."""
 LAST_SEQ = 1 << 62
 """The highest sequence at which a stream begins, or that it is given by an archive or a purge: what is published later
 needs room behind it, and no table holds a sequence of 2^63."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a clustered stream shall live."""
+    """Placement of a clustered stream."""
 
     cluster: str = ""
     tags: list[str] | None = None
@@ -57,7 +59,7 @@ class StreamConsumerSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What a mirror copies or a stream sources from."""
+    """Origin of a mirror, or one source of a stream."""
 
     ALWAYS: ClassVar = frozenset({"name"})
     BY_POINTER: ClassVar = True
@@ -72,7 +74,7 @@ class StreamSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RePublish(msgspec.Struct, frozen=True, kw_only=True):
-    """Publishing stored messages again under another subject."""
+    """Republication of stored messages under another subject."""
 
     ALWAYS: ClassVar = frozenset({"dest"})
 
@@ -166,5 +168,5 @@ class StreamConfigRequest(StreamConfig, frozen=True, kw_only=True):
     """Refuse with 10157 what would otherwise be adjusted silently."""
 
     def config(self) -> StreamConfig:
-        """The configuration alone."""
+        """Return the configuration alone."""
         return StreamConfig(**{name: getattr(self, name) for name in StreamConfig.__struct_fields__})

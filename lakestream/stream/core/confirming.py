@@ -1,6 +1,6 @@
-"""Answers that tell what a stream is like now.
+"""Answers that depend on the current state of a stream.
 
-Belongs here: the wait until such an answer is the truth. Three things can make it untrue. What the same client sent
+Belongs here: the wait until such an answer is true. Three things can make it untrue. What the same client sent
 before it may not be applied yet: publishes without a reply and acks are not confirmed to it in any other way. What is
 proposed may never be stored: whoever is told of it before it is committed has seen what never was. And another node may
 lead meanwhile, whose acks this one has not heard of: in a group of several, a quorum is asked first whether this node
@@ -12,13 +12,15 @@ nats-server gives these answers at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
+from lakestream.ports import Clock
+from lakestream.protocol.api.errors import api_error
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.pipeline import Pipeline
 
 Confirmed = Callable[[bool], None]
-"""Called with whether this node led the stream at some moment after it was asked for."""
+"""Called with True if this node led the stream at some moment after the question, else with False."""
 
 
 MAX_WAITING = 10_000
@@ -38,33 +40,36 @@ class _Waiting:
         self.rounds = MAX_ROUNDS
 
 
-class Confirming:
-    """The answers of one stream that wait, for a quorum or for what is in flight. A part of the stream, see `Part`."""
+class Confirming(Feature):
+    """The answers of one stream that wait, for a quorum or for what is in flight.
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    Args:
+        deferring: returns True while publishes wait for an operation in flight.
+    """
+
+    def __init__(self, pipeline: Pipeline, clock: Clock, deferring: Callable[[], bool]) -> None:
+        self._pipeline, self._clock, self._deferring = pipeline, clock, deferring
         self._waiting: list[_Waiting] = []
         self._gathered: list[Confirmed] = []
         self._asked: list[list[Confirmed]] = []
 
     # ------------------------------------------------------------------ what is in flight
-    def applied(self, then: Callable[[], None]) -> None:
+    def after_applied(self, then: Callable[[], None]) -> None:
         """Call `then` once everything that this node took before this call is applied, or will not be: at once where
         nothing is in flight. `then` must not raise."""
-        stream = self._stream
-        stream.retention.settle()  # what was acked a moment ago is to go
-        in_flight = len(stream.uncommitted())
+        self._pipeline.settle()  # what was acked a moment ago is to go
+        in_flight = len(self._pipeline)
         if not in_flight or len(self._waiting) >= MAX_WAITING:
             then()
         else:
-            self._waiting.append(_Waiting(in_flight, stream.intake.waiting, then))
+            self._waiting.append(_Waiting(in_flight, self._deferring(), then))
 
-    def committed(self, count: int) -> None:
-        """The first `count` uncommitted proposals were applied: give the answers that waited for no more."""
+    def landed(self, count: int) -> None:
+        """Give the answers that waited for no more than the oldest `count` proposals, which were applied."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        in_flight, put_off = len(self._stream.uncommitted()), self._stream.intake.waiting
+        in_flight, put_off = len(self._pipeline), self._deferring()
         over: list[_Waiting] = []
         for one in waiting:
             one.left -= count
@@ -85,13 +90,13 @@ class Confirming:
     def leading(self, then: Confirmed) -> None:
         """Call `then(True)` once everything that any node had acked before this call is applied here, at once where no
         other node can have acked anything; `then(False)` when this node does not lead, or leads no more."""
-        stream = self._stream
-        if not stream.replicated or stream.closed:
-            then(stream.leading and not stream.closed)
+        pipeline = self._pipeline
+        if not pipeline.replicated or pipeline.closed:
+            then(pipeline.leading and not pipeline.closed)
             return
         self._gathered.append(then)
         if len(self._gathered) == 1:
-            stream.clock.call_soon(self._ask)
+            self._clock.call_soon(self._ask)
 
     def _ask(self) -> None:
         asked, self._gathered = self._gathered, []
@@ -100,18 +105,21 @@ class Confirming:
         self._asked.append(asked)
 
         def done(index: int) -> None:
-            told, asked[:] = asked[:], []  # nobody any more where `stop` has told them
+            told, asked[:] = asked[:], []  # empty where `follow` has told them
             self._asked = [each for each in self._asked if each is not asked]
             for then in told:
                 then(index >= 0)
 
-        self._stream.group.read_index(done)
+        self._pipeline.group.read_index(done)
 
-    def start(self) -> None:
-        """See `Part.start`."""
+    def stop(self, deleted: bool) -> None:
+        """Give all answers; of a stream that is deleted, also those of operations that are not applied."""
+        self.follow()
+        if deleted:
+            self._pipeline.refuse_all(api_error(10059))
 
-    def stop(self) -> None:
-        """See `Part.stop`: a group that has ended confirms nothing any more."""
+    def follow(self) -> None:
+        """Give all answers, those that wait for a quorum with False: this node leads no more."""
         self.release()
         waiting, self._asked = [*self._asked, self._gathered], []
         self._gathered = []
@@ -121,8 +129,16 @@ class Confirming:
                 then(False)
 
 
-def when_all_applied(streams: Iterable[Stream], then: Callable[[], None]) -> None:
-    """Call `then` once everything that these streams took before this call is applied; see `Confirming.applied`."""
+class Confirmable(Protocol):
+    """A stream whose answers can wait."""
+
+    @property
+    def confirming(self) -> Confirming:
+        """Return the stream's waiting answers."""
+
+
+def when_all_applied(streams: Iterable[Confirmable], then: Callable[[], None]) -> None:
+    """Call `then` once everything that these streams took is applied; see `Confirming.after_applied`."""
     left = 1
 
     def applied() -> None:
@@ -133,5 +149,5 @@ def when_all_applied(streams: Iterable[Stream], then: Callable[[], None]) -> Non
 
     for stream in streams:
         left += 1
-        stream.intake.confirming.applied(applied)
+        stream.confirming.after_applied(applied)
     applied()

@@ -1,6 +1,6 @@
-"""The identity of a stream, by which those that copy from it see that it was made anew.
+"""The identity of a stream, by which mirrors and sources notice that it was made anew.
 
-Belongs here: what the header `Nats-Stream-Identity` says of a stream, in requests for consumers and in the answers.
+Belongs here: the header `Nats-Stream-Identity`, in requests for consumers and in the answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 def identity(uid: str) -> str:
-    """Eight characters for a stream's uid: the same on every replica and after a restart, others for another stream."""
+    """Return eight characters for a stream's uid: the same on every replica, others for another stream."""
     number = int.from_bytes(hashlib.sha256(uid.encode()).digest(), "big")
     made = []
     for _ in range(LENGTH):
@@ -26,11 +26,11 @@ def identity(uid: str) -> str:
 
 
 def asked(header: bytes) -> str | None:
-    """The identity that a request names: "" when it is empty, None when the header is not there."""
+    """Return the identity that a request names: "" if it is empty, None without the header."""
     value = headers.get(header, IDENTITY_HEADER) if header else None
     return None if value is None else value.decode("utf-8", "replace")
 
 
 def shown(uid: str) -> bytes:
-    """The header block of an answer that names the identity."""
+    """Return the header block of an answer that names the identity."""
     return b"NATS/1.0\r\n%b: %b\r\n\r\n" % (IDENTITY_HEADER, identity(uid).encode())

@@ -6,19 +6,34 @@ Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from lakestream.log.store.store import Store
 from lakestream.protocol.api.jsonio import shown
 from lakestream.protocol.api.request import API_LEVEL, SERVER_VERSION
 from lakestream.protocol.gotime import format_time
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.feature import Feature
 
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
-    from lakestream.stream.core.config import StreamConfig
+
+class ShownStream(Protocol):
+    """A stream that is shown."""
+
+    @property
+    def config(self) -> StreamConfig: ...
+    @property
+    def created_ns(self) -> int: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def features(self) -> Sequence[Feature]: ...
+    @property
+    def consumer_count(self) -> int:
+        """Return the number of consumers that are shown."""
 
 
 def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:
-    """A configuration; with `versions` also what server answers (`_nats.ver`, `_nats.level` in its metadata)."""
+    """Return a configuration; with `versions` also `_nats.ver` and `_nats.level` of this server in its metadata."""
     fields = shown(config)
     if versions:
         metadata = {**config.metadata, "_nats.ver": SERVER_VERSION, "_nats.level": str(API_LEVEL)}
@@ -26,8 +41,10 @@ def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:
     return fields
 
 
-def state_shown(stream: Stream, *, deleted: bool = False, subjects: dict[str, int] | None = None) -> dict[str, Any]:
-    """The state of a stream: with the list of deleted sequences, and with message counts by subject, when asked for."""
+def state_shown(
+    stream: ShownStream, *, deleted: bool = False, subjects: dict[str, int] | None = None
+) -> dict[str, Any]:
+    """Return the state of a stream, with the list of deleted sequences and message counts by subject if asked for."""
     store = stream.store
     state: dict[str, Any] = {
         "messages": store.msgs,
@@ -47,12 +64,12 @@ def state_shown(stream: Stream, *, deleted: bool = False, subjects: dict[str, in
         state["num_deleted"] = missing
         if deleted:
             state["deleted"] = list(store.live.iter_missing(store.first_seq, store.last_seq))
-    state["consumer_count"] = sum(not consumer.config.direct for consumer in stream.consumers.values())
+    state["consumer_count"] = stream.consumer_count
     return state
 
 
 def info_shown(
-    stream: Stream,
+    stream: ShownStream,
     now_ns: int,
     *,
     versions: bool = True,
@@ -61,7 +78,7 @@ def info_shown(
     state: dict[str, Any] | None = None,
     alternates: Sequence[dict[str, str]] = (),
 ) -> dict[str, Any]:
-    """StreamInfo. What is optional is shown when it is given; `now_ns` is the time of the answer."""
+    """Return StreamInfo. Optional fields are shown if they are given; `now_ns` is the time of the answer."""
     fields: dict[str, Any] = {
         "config": config_shown(stream.config, versions=versions),
         "created": format_time(stream.created_ns),
@@ -71,7 +88,8 @@ def info_shown(
         fields["domain"] = domain
     if cluster:
         fields["cluster"] = cluster
-    fields |= stream.copying.info()
+    for feature in stream.features:
+        fields |= feature.info()
     if alternates:
         fields["alternates"] = list(alternates)
     fields["ts"] = format_time(now_ns)

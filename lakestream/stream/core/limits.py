@@ -1,4 +1,4 @@
-"""Limits: which messages a stream lets go, and which it never takes.
+"""Limits: the messages that a stream removes, and those that it refuses, because of its size.
 
 Belongs here: max_msgs, max_bytes, max_msgs_per_subject, discard policy and purge as functions over a store. All of
 them depend on the log alone, never on a clock, so that every replica removes the same messages
@@ -16,47 +16,48 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Purge
 
 SMALLEST = 16
-"""No message counts for fewer bytes."""
+"""Minimum number of bytes that a message counts for."""
 
 MANY = 8192
-"""Of more messages than this that go at once nobody looks up the subjects."""
+"""Above this many messages that are removed at once, their subjects are not looked up."""
 ONE_BY_ONE = 64
-"""So few of the oldest go one after the other, which costs nothing beforehand."""
+"""Up to this many of the oldest messages are removed one by one, which needs no preparation."""
 
 
 class Removed(NamedTuple):
-    """Messages that are gone: (sequence, subject) of each; of many only the sequences, ascending."""
+    """Removed messages: (sequence, subject) of each; of many only the sequences, ascending."""
 
     named: Sequence[tuple[int, bytes]] = ()
     swept: Sequence[int] = ()
 
     def total(self) -> int:
-        """How many."""
+        """Return the number of messages."""
         return len(self.named) + len(self.swept)
 
 
 class Pending(Protocol):
-    """What is proposed but not committed; see view.ProposedView."""
+    """The proposed and uncommitted messages of a stream; see `view.ProposedView`."""
 
     @property
     def config(self) -> StreamConfig:
-        """The stream's configuration."""
+        """Return the stream's configuration."""
 
     def pending_msgs(self) -> int:
-        """Uncommitted messages."""
+        """Return the number of uncommitted messages."""
 
     def pending_bytes(self) -> int:
-        """Their bytes."""
+        """Return their bytes."""
 
     def pending_of(self, subject: bytes) -> int:
-        """Uncommitted messages of one subject."""
+        """Return the number of uncommitted messages of one subject."""
 
     def pending_rollups(self) -> bool:
-        """Whether there are rollups among them."""
+        """Return True if there are rollups among them."""
 
 
 def accounted(config: StreamConfig, subject: bytes, header: bytes, payload: bytes) -> int:
-    """Bytes that a message counts for (docs/internals/streams.md#limits): for files the length of its record."""
+    """Return the bytes that a message counts for (docs/internals/streams.md#limits): in files the length of its
+    record."""
     size = len(subject) + len(header) + len(payload)
     if config.storage == "memory":
         return size + 16
@@ -64,14 +65,14 @@ def accounted(config: StreamConfig, subject: bytes, header: bytes, payload: byte
 
 
 def refuses_new(config: StreamConfig) -> bool:
-    """Whether discard policy `new` can refuse a message of this stream at all."""
+    """Return True if discard policy `new` can refuse a message of this stream."""
     if config.discard != "new":
         return False
     return config.max_msgs > 0 or config.max_bytes > 0 or config.discard_new_per_subject
 
 
 def needs_single_steps(config: StreamConfig) -> bool:
-    """Whether limits must be enforced message by message.
+    """Return True if limits must be enforced message by message.
 
     Removing at the end of a batch gives the same messages as removing after each, except where a replaced subject
     frees bytes that an earlier step had already made room for.
@@ -80,7 +81,7 @@ def needs_single_steps(config: StreamConfig) -> bool:
 
 
 def trims_by_size(config: StreamConfig) -> bool:
-    """Whether a new message can make older ones of other subjects go."""
+    """Return True if a new message can cause the removal of older ones of other subjects."""
     return config.discard == "old" and (config.max_msgs > 0 or config.max_bytes > 0)
 
 
@@ -95,7 +96,7 @@ def lowered(before: StreamConfig, after: StreamConfig) -> bool:
 
 
 def most_trimmed(config: StreamConfig, store: Store, msgs: int, size: int) -> int:
-    """How many of the oldest messages go at most once so many more of together `size` bytes are stored."""
+    """Return how many of the oldest messages go at most once `msgs` more, of `size` bytes in total, are stored."""
     if not trims_by_size(config):
         return 0
     over = store.msgs + msgs - config.max_msgs if config.max_msgs > 0 else 0
@@ -105,7 +106,7 @@ def most_trimmed(config: StreamConfig, store: Store, msgs: int, size: int) -> in
 
 
 def room(pending: Pending, store: Store, subject: bytes, length: int, rollup: bool) -> ApiError | None:
-    """Why discard policy `new` refuses a message of `length` bytes, or None. `rollup`: it makes its own room."""
+    """Return why discard policy `new` refuses a message of `length` bytes, or None. `rollup`: it makes its own room."""
     config = pending.config
     if not refuses_new(config):
         return None
@@ -128,19 +129,19 @@ def room(pending: Pending, store: Store, subject: bytes, length: int, rollup: bo
 
 
 def _makes_room(store: Store, subject: bytes, length: int) -> bool:
-    """Whether a subject's oldest message is at least as long as the one that takes its place."""
+    """Return True if a subject's oldest message is at least as long as the one that takes its place."""
     return store.size_of(store.subjects.first(subject)) >= length
 
 
-def enforce(config: StreamConfig, store: Store, subjects: list[bytes]) -> Removed:
-    """Remove what is over the limits after `subjects` got new messages."""
+def enforce(config: StreamConfig, store: Store, subjects: Sequence[bytes]) -> Removed:
+    """Enforce the limits after `subjects` got new messages."""
     trimmed = _trim_subjects(config, store, set(subjects))
     named, swept = _trim_oldest(config, store)
     return Removed([*trimmed, *named] if trimmed else named, swept)
 
 
 def enforce_all(config: StreamConfig, store: Store) -> Removed:
-    """Remove what is over the limits after they were changed: here nats-server begins with those of the stream."""
+    """Enforce limits that were changed, those of the whole stream first, as nats-server does."""
     named, swept = _trim_oldest(config, store)
     if config.max_msgs_per_subject > 0:
         named = [*named, *_trim_subjects(config, store, store.subjects.matching(b">"))]
@@ -148,14 +149,14 @@ def enforce_all(config: StreamConfig, store: Store) -> Removed:
 
 
 def _trim_subjects(config: StreamConfig, store: Store, subjects: Iterable[bytes]) -> list[tuple[int, bytes]]:
-    """Per subject the newest max_msgs_per_subject stay."""
+    """Keep the newest max_msgs_per_subject messages of each subject."""
     return store.trim(subjects, config.max_msgs_per_subject) if config.max_msgs_per_subject > 0 else []
 
 
 def _trim_oldest(config: StreamConfig, store: Store) -> Removed:
-    """The oldest go until max_msgs and max_bytes are kept.
+    """Remove the oldest messages until max_msgs and max_bytes are kept.
 
-    Discard policy `new` never lets it come to that; when an update lowers its limits, what is there stays.
+    Not with discard policy `new`: there an update that lowers the limits removes nothing.
     """
     removed: list[tuple[int, bytes]] = []
     if not trims_by_size(config):
@@ -181,7 +182,7 @@ def _remove_through(store: Store, seq: int) -> Removed:
 
 
 def purge(store: Store, operation: Purge) -> Removed:
-    """STREAM.PURGE in all its forms (docs/internals/api.md#purge)."""
+    """Apply STREAM.PURGE in all its forms (docs/internals/api.md#streams)."""
     if not operation.filter or operation.filter == b">":
         return _purge_all(store, operation)
     index = store.subjects
@@ -197,7 +198,7 @@ def purge(store: Store, operation: Purge) -> Removed:
 
 
 def first_left(store: Store, subjects: bytes) -> int:
-    """The first sequence of what matches `subjects` (all when empty); that of the next message when nothing does."""
+    """Return the first sequence that matches `subjects` (all when empty), or that of the next message if none does."""
     if subjects in (b"", b">"):
         return store.first_seq
     index = store.subjects
@@ -217,7 +218,7 @@ def _purge_all(store: Store, operation: Purge) -> Removed:
 
 
 def expire(store: Store, through: int) -> Removed:
-    """Remove the messages ≤ `through`; 0 is for a stream that never held any."""
+    """Remove the messages ≤ `through`; 0 for a stream that never held any."""
     if not store.last_seq:
         store.set_first(1)  # a stream that never held a message shows 0 until its first purge
     return _remove_through(store, through)
@@ -240,7 +241,7 @@ def roll_up(store: Store, seq: int, scope: bytes, subject: bytes) -> Removed:
 
 
 def remove_each(store: Store, seqs: list[int]) -> Removed:
-    """Remove those of `seqs` that are still there."""
+    """Remove those of `seqs` that still exist."""
     removed: list[tuple[int, bytes]] = []
     for seq in seqs:
         gone = store.remove(seq)

@@ -1,6 +1,6 @@
-"""What a stream may be called.
+"""Names of streams.
 
-Belongs here: the rule for names of streams, of those that are made and of those that are named as origins.
+Belongs here: the rule for stream names, in requests and in the origins of mirrors and sources.
 """
 
 from __future__ import annotations
@@ -9,5 +9,5 @@ _INVALID = frozenset(" \t\r\n\f.*>\\/")
 
 
 def valid_name(name: str) -> bool:
-    """Whether a stream may have this name: not empty, no blank, `.`, `*`, `>` or path separator."""
+    """Return True for a valid stream name (non-empty, without whitespace, `.`, `*`, `>` or path separators)."""
     return bool(name) and not _INVALID.intersection(name)

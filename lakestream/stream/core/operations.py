@@ -23,7 +23,7 @@ class CreateStream(msgspec.Struct, frozen=True, tag="create_stream"):
 
 
 class _Named(msgspec.Struct):
-    """What every release's configuration has."""
+    """The field that the configurations of all releases have."""
 
     name: str
 
@@ -41,8 +41,7 @@ class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):
 
 
 class DeleteMessage(msgspec.Struct, frozen=True, tag="delete_message"):
-    """One message removed by MSG.DELETE. `erase`: its bytes shall be found nowhere any more (see
-    log/store/shred.py)."""
+    """MSG.DELETE of one message. `erase`: its bytes have to be removed from all files too (see log/store/shred.py)."""
 
     seq: int
     erase: bool = True
@@ -59,14 +58,14 @@ class Purge(msgspec.Struct, frozen=True, tag="purge"):
 
 
 class Expire(msgspec.Struct, frozen=True, tag="expire"):
-    """Messages whose max_age has run out, or that lost the last consumer: everything through `through`."""
+    """Remove everything through `through`: max_age has run out, or the last consumer is gone."""
 
     through: int
     at_ns: int = 0
 
 
 class Remove(msgspec.Struct, frozen=True, tag="remove"):
-    """Messages that interest or work-queue retention lets go."""
+    """Remove messages: interest or work-queue retention needs them no more, or their TTL has run out."""
 
     seqs: list[int]
     at_ns: int = 0
@@ -154,10 +153,10 @@ Removing = UpdateStream | DeleteMessage | Purge | Expire | Remove
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """What one consumer did since its last entry. Lives in PROGRESS frames, many consumers to a frame.
+    """Changes of one consumer since its last entry. In PROGRESS frames, many consumers to a frame.
 
-    `state` is the consumer's own encoding; only `stream/consumer/ledger.py` reads it. Without a name: where the fast
-    batches are that somebody writes just now (`stream/features/fast.py`).
+    `state` is the consumer's own encoding; only `stream/consumer/ledger.py` reads it. Without a name: the places of
+    open fast batches (`stream/features/fast.py`).
     """
 
     name: str

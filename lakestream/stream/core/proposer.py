@@ -1,8 +1,8 @@
-"""Messages on their way into a stream: from a publish to an entry that waits for the log.
+"""Proposer: from a publish to an entry that waits for the log.
 
-Belongs here: giving messages their sequences and times, gathering them in batches, and what happens to a publish that
-the rules of publish.py refuse, know already, or can not judge yet (invariant 2: deciding). What becomes of a batch
-once it is committed is apply.py's.
+Belongs here: giving messages their sequences and times, gathering them in batches, and what happens to a publish that a
+rule refuses, that was stored before, or that can not be judged yet (invariant 2: deciding). Batches go to the log
+through the pipeline; what becomes of them once they are committed is applier.py's.
 """
 
 from __future__ import annotations
@@ -10,97 +10,116 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from lakestream.log.format.record import Record
-from lakestream.ports import ClientInfo
+from lakestream.ports import Bus, ClientInfo, Clock
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
-from lakestream.protocol.transforms import Transform
-from lakestream.stream.core import limits, offline, publish
-from lakestream.stream.core.batch import MAX_BATCH_BYTES, After, Batch, Effect
+from lakestream.stream.core import limits
+from lakestream.stream.core.batch import MAX_BATCH_BYTES, After, Batch
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.confirming import Confirming
-from lakestream.stream.core.operations import Purge, Removing, UpdateStream
-from lakestream.stream.core.publish import Publish
-from lakestream.stream.core.state import Asked
+from lakestream.stream.core.effect import Effect, Effects
+from lakestream.stream.core.feature import Hooks
+from lakestream.stream.core.operations import Purge, UpdateStream
+from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.publish import Duplicate, NotHere, Publish, PublishRule, PublishRules
+from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.view import ProposedView
-from lakestream.stream.features import traces
-from lakestream.stream.features.republish import Republisher
-from lakestream.stream.features.time_travel import travels
-from lakestream.stream.mirroring.runs import Run
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
 
 MAX_BUFFERED_MSGS = 100_000
 MAX_BUFFERED_BYTES = 128 << 20
 """Publishes waiting for the log beyond these are refused with 10167 (nats-server's max_buffered_msgs/_size)."""
 
-_logger = logging.getLogger(__name__)
-
-MEMBER_OF_FAST_BATCH = b".$FI"
-"""How the reply subject of such a message ends, whatever the stream makes of it; see batches/fast.py."""
-
 NOT_NOW = ApiError(503, 0, "not now")
-"""Why a copied message is not taken when that is nobody's fault: something else has to come first."""
+"""Returned for a copied message that can not be taken yet: something else has to come first."""
 
-TELLING = frozenset({10070, 10071, 10201})
-"""Refusals that tell what is stored: the last message id, the last sequence, that a message id is known."""
+DISCLOSING = frozenset({10070, 10071, 10201})
+"""Refusals that disclose what is stored: the last message id, the last sequence, that a message id is known."""
 
 NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 OVERLOADED = b"NATS/1.0 429 Too Many Requests\r\n\r\n"
 
+_logger = logging.getLogger(__name__)
 
-class Intake:
-    """The publishing side of one stream, on the node that leads it."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self.view = ProposedView(stream)
-        domain_part = f'"domain":"{stream.domain}",' if stream.domain else ""
-        self.ack = f'{{"stream":"{stream.name}",{domain_part}"seq":'.encode()
-        """How every pub ack begins; the sequence follows."""
-        self._error_tail = f'"stream":"{stream.name}","seq":0}}'.encode()
-        self.next_seq = 1
-        """The sequence that the next message gets."""
-        self.last_time = 0
-        """When the newest message was stored, proposed ones included."""
-        self.pending_bytes = 0
-        """Record bytes of what is proposed and not committed."""
-        self._batch: Batch | None = None
-        self.routes: list[Callable[[Publish], bool]] = []
-        """Asked in order for each message on the checked way; the first that says True has taken it over."""
-        self.fetched: dict[int, Record | None] = {}
-        """Messages of the lake that a rule asked for, by sequence, while what waited for them is judged."""
+class Run(Protocol):
+    """Messages of an origin as columns, with ascending sequences and with times in ns."""
+
+    @property
+    def seqs(self) -> list[int]: ...
+    @property
+    def times(self) -> list[int]: ...
+    @property
+    def subjects(self) -> list[bytes]: ...
+    @property
+    def headers(self) -> list[bytes]: ...
+    @property
+    def payloads(self) -> list[bytes]: ...
+    def __len__(self) -> int: ...
+    def stretches(self) -> list[tuple[int, int]]:
+        """Return (begin, end) of each part whose sequences follow one another."""
+
+
+class Proposer:
+    """The publishing side of one stream, on the node that leads it.
+
+    Args:
+        label: (name of the stream, domain or "") as pub acks show them.
+    """
+
+    def __init__(
+        self,
+        label: tuple[str, str],
+        pipeline: Pipeline,
+        view: ProposedView,
+        hooks: Hooks,
+        reader: Reader,
+        bus: Bus,
+        clock: Clock,
+    ) -> None:
+        name, domain = label
+        self._name = name
+        self._pipeline, self.view, self._hooks = pipeline, view, hooks
+        self._reader, self._bus, self._clock = reader, bus, clock
+        self._suffixes: bytes | tuple[bytes, ...] = ()
+        domain_part = f'"domain":"{domain}",' if domain else ""
+        self.ack = f'{{"stream":"{name}",{domain_part}"seq":'.encode()
+        """Beginning of every pub ack; the sequence follows."""
+        self._error_tail = f'"stream":"{name}","seq":0}}'.encode()
+        self.confirm: Callable[[Callable[[bool], None]], None] = lambda then: then(True)
+        """Calls back with True once it is certain that this node leads."""
+        self.weighed: Callable[[], bool] = lambda: False
+        """Returns True if each message is checked for room, because the server or the account holds much already."""
         self._deferred: list[tuple[Callable[[], None], bytes]] = []
         self._deferred_bytes = 0
-        self.confirming = Confirming(stream)
-        self._wall = stream.clock.now
+        self._wall = clock.now
         self._fetching = False
         self._guarded = self._guards = False
-        self._transform: Transform | None = None
-        self._republisher: Republisher | None = None
+        self._prepared: tuple[Callable[[bytes, bytes, bytes], After | None], ...] = ()
+        self._config = StreamConfig()
 
-    def rewind(self) -> None:
-        """Go on after what is stored: whatever was decided beyond that does not count."""
-        store = self._stream.store
-        self.next_seq, self.last_time = store.last_seq + 1, store.last_time
-        self.pending_bytes = 0
-        self._batch = None
-        self._stream.ages.forget_after(store.last_seq)
+    def declare(self, rules: Sequence[PublishRule], effects: Effects) -> None:
+        """Take the rules and effects of all features."""
+        self.rules, self._effects = PublishRules(rules, effects), effects
 
-    def adopt(self, config: StreamConfig) -> None:
+    def configure(self, config: StreamConfig) -> None:
         """Take a configuration: what follows from it is worked out once, not for each message."""
+        self._config = config
         refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config)
-        self._guards = refuses or config.no_ack or config.subject_transform is not None
-        self._guards = self._guards or config.allow_msg_counter
+        self._guards = refuses or config.no_ack or self._hooks.judges_every_message
         self._guarded = self._guarded or self._guards
-        change = config.subject_transform
-        self._transform = Transform(change.src.encode(), change.dest.encode()) if change and change.dest else None
-        self._republisher = Republisher.of(self._stream, config.republish)
+        self._prepared, self._suffixes = self._hooks.prepared, self._hooks.reply_suffixes
+
+    def effect_of(self, header: bytes) -> Effect:
+        """Return what a message with this header block does once stored."""
+        return self._effects.of(header, self._config)
+
+    def duplicate_of(self, effect: Effect) -> int:
+        """Return the sequence of the stored message that one with this effect repeats, 0 if there is none."""
+        return next(filter(None, (seen(effect) for seen in self._hooks.duplicate_of)), 0)
 
     # ------------------------------------------------------------------ publish
     def ingest(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
@@ -110,125 +129,104 @@ class Intake:
             or self._guarded
             or self._deferred
             or len(payload) > MAX_BUFFERED_BYTES
-            or reply.endswith(MEMBER_OF_FAST_BATCH)
+            or reply.endswith(self._suffixes)
         ):
             self._ingest_checked(subject, reply, header, payload, client)
             return
         self._append(subject, reply, b"", payload)
 
-    def stamp(self, operation: Removing) -> int:
-        """Return the time (ns) of an operation that is proposed now, which is not before any message decided so far.
-
-        Only a stream that keeps its past (time travel) compares times of removals with times of messages. There an
-        operation that can remove messages moves the stream's time to now, so that no later message is earlier. All
-        others have the time of the last message, so that an import may still bring messages that are older than now. A
-        mirror's time is never moved: its messages have the times of their origin.
-        """
-        config = self._stream.config
-        if isinstance(operation, UpdateStream):
-            after = offline.stream_config(operation.config)
-            dated = travels(after) and limits.lowered(config, after)
-        else:
-            dated = travels(config)
-        if not dated:
-            return self.last_time
-        now = max(self.last_time, self._wall())
-        if config.mirror is None:
-            self.last_time = now
-        return now
-
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
         """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""
-        batch = self._batch
+        pipeline = self._pipeline
+        batch = pipeline.batch
         if batch is None or (batch.size >= MAX_BATCH_BYTES and not batch.whole):
             opened = self._open_batch()
             if opened is None:
-                self.refuse(reply, self._stream.failed or api_error(10167))
+                self.refuse(reply, pipeline.failed or api_error(10167))
                 return 0
             batch = opened
         # Invariant 5: times never go backwards in a stream, whatever the clock does.
         now = time_ns or self._wall()
-        if now < self.last_time:
-            now = self.last_time
-        self.last_time = now
-        seq = self.next_seq
-        self.next_seq = seq + 1
-        if self._republisher is not None and not time_ns:
-            again = self._republisher.prepare(subject, header, payload)
-            if again is not None:
-                batch.after.append((seq, now, again))
-        self.pending_bytes += batch.add(seq, now, subject, reply, header, payload)
+        if now < pipeline.last_time:
+            now = pipeline.last_time
+        pipeline.last_time = now
+        seq = pipeline.next_seq
+        pipeline.next_seq = seq + 1
+        if self._prepared and not time_ns:
+            self._prepare(batch, seq, now, subject, header, payload)
+        pipeline.pending_bytes += batch.add(seq, now, subject, reply, header, payload)
         return seq
 
+    def _prepare(self, batch: Batch, seq: int, now: int, subject: bytes, header: bytes, payload: bytes) -> None:
+        for prepared in self._prepared:
+            after = prepared(subject, header, payload)
+            if after is not None:
+                batch.after.append((seq, now, after))
+
     def _open_batch(self, whole: bool = False) -> Batch | None:
-        stream = self._stream
-        if stream.failed is not None or stream.closed or not stream.leading:
+        pipeline = self._pipeline
+        if not pipeline.accepts:
             return None
         if self.view.pending_msgs() > MAX_BUFFERED_MSGS or self.view.pending_bytes() > MAX_BUFFERED_BYTES:
             return None
-        batch = Batch(self.next_seq, whole)
-        stream.ages.stamped(self.next_seq, max(self._wall(), self.last_time))
-        stream.gather_batch(batch)
-        self._batch = batch
+        batch = Batch(pipeline.next_seq, whole)
+        time_ns = max(self._wall(), pipeline.last_time)
+        for opened in self._hooks.opened:
+            opened(pipeline.next_seq, time_ns)
+        pipeline.add_batch(batch)
         return batch
 
-    def close_batch(self) -> None:
-        """What comes next goes into a batch of its own: something else was proposed, or the log takes this one."""
-        self._batch = None
-
     def _ingest_checked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """The way of a message with headers, or into a stream whose configuration can refuse or change it."""
+        """Take a message with headers, or one of a stream whose configuration can refuse or change it."""
         header = headers.without_status(header)
         if headers.REQUEST_INFO in header:
             header = headers.remove(header, [headers.REQUEST_INFO])
         message = Publish(subject, reply, header, payload, client)
-        traces.begin(self._stream, message)
+        for arrived in self._hooks.arrived:
+            arrived(message)
         self._judge(message)
 
     def _judge(self, message: Publish) -> None:
-        """Give a message its subject, and see who decides on it."""
-        if self._stream.operations and self._changing():
+        """Give a message its subject, and find out who decides on it."""
+        if self._pipeline.operations and self._changing():
             self.defer(lambda: self._judge(message), message.reply, message.size)
             return
         message.subject = self.renamed(message.subject)
-        config = self._stream.config
-        if not (traces.only(message) and (config.allow_atomic or config.allow_batched)):
-            # What is not stored is part of no batch either.
-            for route in self.routes:
-                if route(message):
-                    return
+        for takes_over in self._hooks.takes_over:
+            if takes_over(message):
+                return
         self.decide(message)
 
     def _changing(self) -> bool:
-        """Whether another configuration is in flight: what comes after it is renamed and batched as that says."""
-        contexts = [proposal.context for proposal in self._stream.uncommitted()]
-        return any(isinstance(each, Asked) and isinstance(each.operation, UpdateStream) for each in contexts)
+        """Return True if another configuration is in flight: what comes after it is renamed and batched by that."""
+        return any(isinstance(each, UpdateStream) for each in self._pipeline.pending_operations())
 
     def renamed(self, subject: bytes) -> bytes:
-        """What the stream's transform makes of a subject, before every rule; one that it does not select stays."""
-        renamed = None if self._transform is None else self._transform.apply(subject)
-        return subject if renamed is None else renamed
+        """Return the subject under which the stream keeps a message."""
+        for renamed in self._hooks.renamed:
+            subject = renamed(subject)
+        return subject
 
     def decide(self, message: Publish) -> None:
         """Judge one message and store it, or answer why not; later, where that depends on something in flight."""
-        stream = self._stream
-        if self._deferred or stream.operations or self.view.unsettled(message.subject, message.header):
+        if self._deferred or self._pipeline.operations or self.view.unsettled(message.subject, message.header):
             # A rule may depend on what a purge or delete in flight will leave, and order among publishes stays.
             self._defer(message)
             return
-        if stream.config.no_ack:
+        if self._config.no_ack:
             message.reply = b""
         came = (message.header, message.payload, message.tail, message.after)
         try:
-            outcome = publish.check(self.view, message)
-            if isinstance(outcome, publish.Duplicate):
-                traces.duplicate(message)
+            outcome = self.judge(message)
+            if isinstance(outcome, Duplicate):
+                if message.observer is not None:
+                    message.observer.duplicate()
                 self._answer_duplicate(message.reply, outcome.seq)
                 return
-            if traces.only(message):
-                traces.passed(stream, message)
+            if message.observer is not None and message.observer.only:
+                message.observer.passed(message)
                 return
-            length = limits.accounted(stream.config, message.subject, message.header, message.payload)
+            length = limits.accounted(self._config, message.subject, message.header, message.payload)
             refused = self.view.room(message.subject, length, bool(outcome.rollup))
             if refused is not None:
                 if self.view.pending_msgs():
@@ -238,7 +236,7 @@ class Intake:
                     self._defer(message)
                     return
                 raise refused
-        except publish.NotHere as missing:
+        except NotHere as missing:
             self._defer(message)
             self.fetch(missing.seq)
             return
@@ -247,124 +245,131 @@ class Intake:
             return
         self.take(message, outcome)
 
+    def judge(self, message: Publish) -> Effect | Duplicate:
+        """Apply the publish rules to a message. Raise ApiError with the code of the first that fails, NotHere."""
+        return self.rules.check(self.view, message)
+
     def take(self, message: Publish, effect: Effect | None, time_ns: int = 0) -> int:
-        """Store a message that passed every rule; returns its sequence, 0 when refused. `time_ns`: see `_append`."""
+        """Store a message that passed every rule; return its sequence, 0 if refused. `time_ns`: see `_append`."""
         seq = self._append(message.subject, message.reply, message.header, message.payload, time_ns)
-        batch = self._batch
+        pipeline = self._pipeline
+        batch = pipeline.batch
         if not seq or batch is None:
             return seq
         if message.tail:
             batch.tails[seq] = message.tail
-        for after in (message.after, traces.storing(self._stream, message)):
-            if after is not None:
-                batch.after.append((seq, self.last_time, after))
-        if effect is None:
+        now = pipeline.last_time
+        if message.after is not None:
+            batch.after.append((seq, now, message.after))
+        if message.observer is not None and (after := message.observer.storing(message)) is not None:
+            batch.after.append((seq, now, after))
+        if effect is None or not (effect.values or effect.acts):
             return seq
-        if effect.msg_id:
-            self._stream.dedupe.add(effect.msg_id, seq, self._stream.ages.stored(seq, self.last_time))
+        effect.seq, effect.time_ns, effect.subject = seq, now, message.subject
+        for taken in self._hooks.taken:
+            taken(effect)
         if effect.acts:
-            effect.seq, effect.time_ns, effect.subject = seq, self.last_time, message.subject
             batch.effects.append(effect)
             if effect.rollup and not batch.whole:
                 # A rollup ends its batch: what it removes is settled before the next message.
-                self._batch = None
+                pipeline.batch = None
         return seq
 
     def take_whole(self, accepted: Sequence[tuple[Publish, Effect]]) -> int:
         """Store messages that passed every rule as one entry: all of them or none, whatever happens.
 
-        Returns the sequence of the last one; 0 when refused, and then whoever waits for the last one is told. Only
+        Returns the sequence of the last one; 0 when refused, and then the publisher of the last one is told. Only
         where `settled`.
         """
-        self._batch = None
+        self._pipeline.batch = None
         batch = self._open_batch(whole=True)
         if batch is None:
-            self.refuse(accepted[-1][0].reply, self._stream.failed or api_error(10167))
+            self.refuse(accepted[-1][0].reply, self._pipeline.failed or api_error(10167))
             return 0
         last = 0
         for message, effect in accepted:
             last = self.take(message, effect)
-        self._batch = None
+        self._pipeline.batch = None
         return last
 
+    # ------------------------------------------------------------------ messages of other streams, and the server's own
     def take_at(
         self, seq: int, time_ns: int, subject: bytes, header: bytes, payload: bytes, effect: Effect
     ) -> ApiError | None:
-        """Store a message of a mirror, under a sequence and a time that are given; or why not."""
-        stream = self._stream
-        if self.moving or stream.failed is not None or stream.closed or not stream.leading:
-            return NOT_NOW
-        if self.pending_bytes > MAX_BUFFERED_BYTES:
+        """Store a mirrored message under a given sequence and time; return why not."""
+        pipeline = self._pipeline
+        if self.moving or not pipeline.accepts or pipeline.pending_bytes > MAX_BUFFERED_BYTES:
             return NOT_NOW
         subject = self.renamed(subject)
-        if stream.weighed or stream.config.discard == "new":
-            length = limits.accounted(stream.config, subject, header, payload)
+        if self.weighed() or self._config.discard == "new":
+            length = limits.accounted(self._config, subject, header, payload)
             refused = self.view.room(subject, length, bool(effect.rollup))
             if refused is not None:
                 return refused
-        batch = self._batch
-        if batch is None or seq != self.next_seq or batch.size >= MAX_BATCH_BYTES:
-            batch = self._batch = Batch(seq)
-            stream.ages.taken(seq, time_ns)
-            stream.gather_batch(batch)
+        batch = self._batch_at(seq, time_ns)
         # Invariant 5: whatever the origin's clock did.
         effect.seq, effect.subject = seq, subject
-        effect.time_ns = self.last_time = now = max(time_ns, self.last_time)
-        self.next_seq = seq + 1
-        if self._republisher is not None:
-            again = self._republisher.prepare(subject, header, payload)
-            if again is not None:
-                batch.after.append((seq, now, again))
-        self.pending_bytes += batch.add(seq, now, subject, b"", header, payload)
+        effect.time_ns = pipeline.last_time = now = max(time_ns, pipeline.last_time)
+        pipeline.next_seq = seq + 1
+        if self._prepared:
+            self._prepare(batch, seq, now, subject, header, payload)
+        pipeline.pending_bytes += batch.add(seq, now, subject, b"", header, payload)
         if effect.acts:
             batch.effects.append(effect)
             if effect.rollup:
-                self._batch = None
+                pipeline.batch = None
         return None
 
     def take_run(self, run: Run) -> int:
-        """Store messages of a mirror under their sequences and times; returns how many, from the first on.
+        """Store mirrored messages under their sequences and times; return how many, from the first on.
 
         Those that are left are to be taken one by one: something has to be looked at that this does not look at.
         """
-        stream = self._stream
-        if self._looks_at_each or self.moving or stream.failed is not None or stream.closed or not stream.leading:
+        pipeline = self._pipeline
+        if self._looks_at_each or self.moving or not pipeline.accepts:
             return 0
         for begin, end in run.stretches():
-            if self.pending_bytes > MAX_BUFFERED_BYTES:
+            if pipeline.pending_bytes > MAX_BUFFERED_BYTES:
                 return begin
-            first, batch = run.seqs[begin], self._batch
-            if batch is None or first != self.next_seq or batch.size >= MAX_BATCH_BYTES:
-                batch = self._batch = Batch(first)
-                stream.ages.taken(first, run.times[end - 1])
-                stream.gather_batch(batch)
+            first = run.seqs[begin]
+            batch = self._batch_at(first, run.times[end - 1])
             # Invariant 5: whatever the origin's clock did.
-            times = list(accumulate(run.times[begin:end], max, initial=self.last_time))[1:]
+            times = list(accumulate(run.times[begin:end], max, initial=pipeline.last_time))[1:]
             part = slice(begin, end)
             self._extend(batch, first, times, run.subjects[part], run.headers[part], run.payloads[part])
         return len(run)
 
+    def _batch_at(self, seq: int, time_ns: int) -> Batch:
+        """Return the batch for a mirrored message with this sequence and time."""
+        pipeline = self._pipeline
+        batch = pipeline.batch
+        if batch is None or seq != pipeline.next_seq or batch.size >= MAX_BATCH_BYTES:
+            batch = Batch(seq)
+            for opened in self._hooks.opened:
+                opened(seq, time_ns, True)
+            pipeline.add_batch(batch)
+        return batch
+
     def take_all(self, subjects: list[bytes], headers: list[bytes], payloads: list[bytes], effect: Effect) -> bool:
-        """Store messages of a source, of which only the last has an effect that counts; False: see `take_run`."""
+        """Store sourced messages, of which only the last has an effect that counts; False: see `take_run`."""
+        pipeline = self._pipeline
         if self._looks_at_each or self.moving:
             return False
-        batch = self._batch
+        batch = pipeline.batch
         if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES:
             batch = self._open_batch()
             if batch is None:
                 return False
-        now = max(self._wall(), self.last_time)
-        self._extend(batch, self.next_seq, [now] * len(subjects), subjects, headers, payloads)
-        effect.seq, effect.time_ns, effect.subject = self.next_seq - 1, now, subjects[-1]
+        now = max(self._wall(), pipeline.last_time)
+        self._extend(batch, pipeline.next_seq, [now] * len(subjects), subjects, headers, payloads)
+        effect.seq, effect.time_ns, effect.subject = pipeline.next_seq - 1, now, subjects[-1]
         batch.effects.append(effect)
         return True
 
     @property
     def _looks_at_each(self) -> bool:
-        """Whether something is to be done for each copied message, also for one without headers."""
-        stream = self._stream
-        changes = self._republisher is not None or self._transform is not None
-        return changes or stream.weighed or stream.config.discard == "new"
+        """Return True if something is to be done for each copied message, also for one without headers."""
+        return bool(self._prepared or self._hooks.renamed) or self.weighed() or self._config.discard == "new"
 
     def _extend(
         self,
@@ -375,57 +380,55 @@ class Intake:
         headers: list[bytes],
         payloads: list[bytes],
     ) -> None:
-        self.pending_bytes += batch.extend(first, times, subjects, headers, payloads)
-        self.next_seq, self.last_time = first + len(times), times[-1]
+        pipeline = self._pipeline
+        pipeline.pending_bytes += batch.extend(first, times, subjects, headers, payloads)
+        pipeline.next_seq, pipeline.last_time = first + len(times), times[-1]
+
+    def take_own(self, subject: bytes, header: bytes, payload: bytes, after: After | None = None) -> int:
+        """Store a message of the server itself, which no rule refuses; return its sequence, 0 where not `settled`."""
+        if not self.settled:
+            return 0
+        message = Publish(self.renamed(subject), b"", header, payload, None, b"", after)
+        return self.take(message, self.effect_of(header))
+
+    @property
+    def next_seq(self) -> int:
+        """Return the sequence of the next message."""
+        return self._pipeline.next_seq
+
+    def skip(self, through: int) -> None:
+        """Give out the sequences through this one: an operation that says so is about to be proposed."""
+        self._pipeline.skip(through)
+
+    def when_safe(self, then: Callable[[], None]) -> None:
+        """Call `then` once every message taken so far is committed; never, when this node ceases to lead."""
+        self._pipeline.when_safe(then)
 
     @property
     def moving(self) -> bool:
-        """Whether an operation is in flight that may move the sequence or change the rules."""
-        contexts = [each.context for each in self._stream.uncommitted()] if self._stream.operations else []
-        return any(isinstance(each, Asked) and isinstance(each.operation, Purge | UpdateStream) for each in contexts)
-
-    def skip(self, through: int) -> None:
-        """Sequences through this one are given out: an operation that says so is about to be proposed."""
-        self._batch = None
-        self.next_seq = through + 1
-
-    def when_safe(self, then: Callable[[], None]) -> None:
-        """Call `then` once every message that was taken is committed; not at all when this node ceases to lead."""
-        for proposal in reversed(self._stream.uncommitted()):
-            if isinstance(proposal.context, Batch):
-                batch = proposal.context
-                batch.after.append((batch.first_seq, batch.last_time, lambda _, __: then()))
-                return
-        then()
-
-    def take_own(self, subject: bytes, header: bytes, payload: bytes, after: After | None = None) -> int:
-        """Store a message of the server itself, which no rule refuses; returns its sequence, 0 where not `settled`."""
-        if not self.settled:
-            return 0
-        subject = self.renamed(subject)
-        effect = publish.effect_of(header, self._stream.config)
-        return self.take(Publish(subject, b"", header, payload, None, b"", after), effect)
+        """Return True if an operation is in flight that may move the sequence or change the rules."""
+        if not self._pipeline.operations:
+            return False
+        return any(isinstance(each, Purge | UpdateStream) for each in self._pipeline.pending_operations())
 
     @property
     def settled(self) -> bool:
-        """Whether this node leads and nothing is in flight that a message would have to wait for."""
-        stream = self._stream
-        waits = self._deferred or stream.operations or stream.closed
-        return not waits and stream.leading and stream.failed is None
+        """Return True if this node leads and nothing is in flight that a message would have to wait for."""
+        return not self._deferred and not self._pipeline.operations and self._pipeline.accepts
 
     # ------------------------------------------------------------------ waiting for operations
     @property
     def waiting(self) -> bool:
-        """Whether publishes wait for an operation in flight."""
+        """Return True if publishes wait for an operation in flight."""
         return bool(self._deferred)
 
     @property
     def guarded(self) -> bool:
-        """Whether every message has to pass the rules, those without headers too."""
+        """Return True if every message has to pass the rules, those without headers too."""
         return self._guarded
 
     def guard(self) -> None:
-        """An operation in flight may move the sequence or change the rules: publishes behind it wait for it."""
+        """Let every message pass the rules: an operation in flight may move the sequence or change them."""
         self._guarded = True
 
     def _defer(self, message: Publish) -> None:
@@ -444,49 +447,57 @@ class Intake:
         self._deferred.append((again, reply))
 
     def fetch(self, seq: int) -> None:
-        """Have a message at hand that only the lake has: what waits is judged again with it in `fetched`."""
+        """Fetch a message that only the lake has; then what waits is judged again with it in `view.fetched`."""
         if not self._fetching:
             self._fetching = True
-            self._stream.clock.spawn(self._fetch(seq))
+            self._clock.spawn(self._fetch(seq))
 
     async def _fetch(self, seq: int) -> None:
         try:
-            found = await self._stream.reader.fetch(seq)
+            found = await self._reader.fetch(seq)
         except Exception as error:
-            _logger.error("%s: publishes are refused, they need history: %s", self._stream.name, error)
+            _logger.error("%s: publishes are refused, they need history: %s", self._name, error)
             self._fetching = False
             self._refuse_deferred(api_error(10077, err=for_clients(error)))
             return
         self._fetching = False
-        if not self._stream.operations:
+        if not self._pipeline.operations:
             self.resume({seq: found})
 
     def resume(self, fetched: dict[int, Record | None] | None = None) -> None:
-        """No operation is in flight any more: judge what waited for that, in order. `fetched`: see there."""
-        self._guarded = self._guards or self._stream.weighed
+        """Judge what waited, in order: no operation is in flight any more. `fetched`: messages that are at hand now."""
+        self._guarded = self._guards or self.weighed()
         if not self._deferred or self._fetching:
             return
-        self.fetched |= fetched or {}
+        self.view.fetched |= fetched or {}
         deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
         for again, _ in deferred:
             again()
         if not self._deferred:  # an atomic batch may ask for several, one after the other
-            self.fetched = {}
+            self.view.fetched.clear()
 
     def _refuse_deferred(self, error: ApiError) -> None:
         deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
         for _, reply in deferred:
             self.refuse(reply, error)
 
+    def refuse_batch(self, batch: Batch, error: ApiError) -> None:
+        """Answer the publishers of a batch that was not stored with an error."""
+        for reply in [*batch.replies, *(reply for reply, _ in batch.late)]:
+            self.refuse(reply, error)
+
     def fail(self, error: ApiError) -> None:
-        """The stream takes no more messages: tell those that waited."""
-        self._batch = None
+        """Tell the publishers that wait that the stream takes no more messages."""
+        self._pipeline.close_batch()
         self._refuse_deferred(error)
 
     def abandon(self, unproposed: Sequence[Batch]) -> None:
-        """Another node leads now. What was proposed gets no answer: nobody knows whether it is stored. What was not is
-        answered like a message that nobody listens to, which clients send again at once; but where another node may
-        have taken it as well, it gets no answer either."""
+        """Forget what waits: another node leads now.
+
+        What was proposed gets no answer: nobody knows whether it is stored. What was not is answered like a message
+        without listeners, which clients send again at once; but where another node may have taken it as well, it gets
+        no answer either.
+        """
         replies = [reply for batch in unproposed for reply in batch.replies]
         replies += [reply for batch in unproposed for reply, _ in batch.late]
         replies += [reply for _, reply in self._deferred]
@@ -494,7 +505,7 @@ class Intake:
         for reply in filter(None, replies):
             self._decline(reply)
         self._guarded = self._guards
-        self.rewind()
+        self._pipeline.rewind()
 
     # ------------------------------------------------------------------ answers
     def _answer_duplicate(self, reply: bytes, seq: int) -> None:
@@ -503,25 +514,24 @@ class Intake:
 
     def answer_at(self, seq: int, reply: bytes, answer: bytes) -> None:
         """Send an answer once the message with this sequence is committed, after what was said of that one before."""
-        for proposal in reversed(self._stream.uncommitted()):
-            batch = proposal.context
-            if isinstance(batch, Batch) and batch.first_seq <= seq < batch.first_seq + len(batch):
+        for batch in self._pipeline.batches():
+            if batch.first_seq <= seq < batch.first_seq + len(batch):
                 batch.late.append((reply, answer))
                 return
-        self._stream.bus.reply_many([(reply, answer)])
+        self._bus.reply_many([(reply, answer)])
 
     def reject(self, message: Publish, error: ApiError) -> None:
-        """Answer a publish that a rule refuses, and tell its trace."""
-        if not traces.refused(self._stream, message, error):
+        """Answer a publish that a rule refuses, and tell its observer."""
+        if message.observer is not None and not message.observer.refused(message, error):
             return
-        if error.err_code in TELLING and message.reply:
+        if error.err_code in DISCLOSING and message.reply:
             self._refuse_truly(message.reply, error)
         else:
             self.refuse(message.reply, error)
 
     def _refuse_truly(self, reply: bytes, error: ApiError) -> None:
         """Answer with what is stored by now, once that is certain: who is told of a sequence may rely on it."""
-        newest, answer = self.next_seq - 1, self.refusal(error)
+        newest, answer = self._pipeline.next_seq - 1, self.refusal(error)
 
         def confirmed(led: bool) -> None:
             if led:
@@ -529,19 +539,19 @@ class Intake:
             else:
                 self._decline(reply)
 
-        self.confirming.leading(confirmed)
+        self.confirm(confirmed)
 
     def _decline(self, reply: bytes) -> None:
         """Say that nobody took a message, if that is certain."""
-        if self._stream.group.gave_up:
-            self._stream.bus.publish(reply, b"", NO_RESPONDERS, b"")
+        if self._pipeline.group.gave_up:
+            self._bus.publish(reply, b"", NO_RESPONDERS, b"")
 
     def refuse(self, reply: bytes, error: ApiError) -> None:
         """Answer a publish with an error; in a cluster only the leader does."""
-        if reply and self._stream.leading:
+        if reply and self._pipeline.leading:
             header = OVERLOADED if error.err_code == 10167 else b""
-            self._stream.bus.publish(reply, b"", header, self.refusal(error))
+            self._bus.publish(reply, b"", header, self.refusal(error))
 
     def refusal(self, error: ApiError) -> bytes:
-        """The pub ack of a publish that is refused."""
+        """Return the pub ack of a publish that is refused."""
         return b'{"error":%b,%b' % (msgspec.json.encode(error.as_dict()), self._error_tail)

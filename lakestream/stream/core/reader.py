@@ -7,62 +7,44 @@ messages never appear, also while the lake's table has not caught up with their 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from lakestream.log.format.record import Record
 from lakestream.log.index.sequences import SequenceSet
+from lakestream.log.store.store import Store
+from lakestream.ports import History
 from lakestream.protocol.api.errors import PublicError
-
-if TYPE_CHECKING:
-    from lakestream.ports import History
-    from lakestream.stream.assembly import Stream
 
 
 class HistoryUnavailableError(PublicError):
-    """A live message is neither in the log nor readable from the lake."""
+    """Raised when a live message is neither in the log nor readable from the lake."""
 
 
 def all_live(some: Sequence[Record], live: SequenceSet) -> bool:
-    """Whether these messages, ascending, surely all exist; quick where there are no gaps between them."""
+    """Return True if these messages, ascending, all exist for certain. Quick where there are no gaps between them."""
     first, last = some[0].seq, some[-1].seq
     return last - first + 1 == len(some) == live.count(first, last)
 
 
 def _living(rows: list[Record], live: SequenceSet) -> list[Record]:
-    """Those of some messages, ascending, that exist."""
+    """Return those of some messages, ascending, that exist."""
     return rows if rows and all_live(rows, live) else [row for row in rows if row.seq in live]
 
 
 class Reader:
-    """Reads of one stream. Sequences are inclusive; results ascend."""
+    """Reads of one stream. Sequences are inclusive; results ascend.
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    Attributes:
+        history: the lake's messages of the stream, None without a lake.
+    """
 
-    def local(self, seq: int) -> bool:
-        """Whether a live message at `seq` would be found in the log."""
-        return self._stream.store.is_local(seq)
-
-    def live_between(self, first: int, last: int) -> Iterator[int]:
-        """The sequences of the messages that exist in a range."""
-        live = self._stream.store.live
-        seq = live.next_at_or_after(first)
-        while seq and seq <= last:
-            yield seq
-            seq = live.next_at_or_after(seq + 1)
-
-    def get(self, seq: int) -> Record | None:
-        """One message from the log."""
-        return self._stream.store.read(seq)
-
-    def run(self, first: int, max_msgs: int, max_bytes: int) -> list[Record]:
-        """Messages from `first` on, from the log."""
-        return self._stream.store.read_run(first, max_msgs, max_bytes)
+    def __init__(self, name: str, store: Store) -> None:
+        self._name, self._store = name, store
+        self.history: History | None = None
 
     async def fetch(self, seq: int) -> Record | None:
-        """One message from the log or the lake. Raises HistoryUnavailableError when the lake does not answer for it."""
-        store = self._stream.store
+        """Return a message of the log or the lake. Raise HistoryUnavailableError if the lake does not answer for it."""
+        store = self._store
         if seq not in store.live:
             return None
         if store.is_local(seq):
@@ -75,11 +57,11 @@ class Reader:
         return None
 
     async def fetch_many(self, seqs: Sequence[int]) -> list[Record]:
-        """The messages with these sequences (ascending) that still exist, from the log and, with one read, the lake.
+        """Return the messages with these sequences (ascending) that still exist, with one read of the lake.
 
-        Raises HistoryUnavailableError when the lake does not answer for them.
+        Raise HistoryUnavailableError if the lake does not answer for them.
         """
-        store = self._stream.store
+        store = self._store
         remote = [seq for seq in seqs if seq < store.local_floor and seq in store.live]
         found: list[Record] = []
         if remote:
@@ -100,11 +82,11 @@ class Reader:
     async def fetch_run(
         self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None = None
     ) -> list[Record]:
-        """Messages from `first` on, from where they lie; one call stays on one side of the border.
+        """Return messages from `first` on, either of the log or of the lake.
 
         `subjects` narrows what is read from the lake; messages from the log may be of any subject.
         """
-        store = self._stream.store
+        store = self._store
         first = store.live.next_at_or_after(first)
         while first and not store.is_local(first):
             last = store.local_floor - 1
@@ -114,9 +96,7 @@ class Reader:
             if not subjects:
                 first = store.live.next_at_or_after(first)
                 if first and not store.is_local(first):
-                    raise HistoryUnavailableError(
-                        f"{self._stream.name}: sequence {first} is not readable from the lake"
-                    )
+                    raise HistoryUnavailableError(f"{self._name}: sequence {first} is not readable from the lake")
             else:
                 first = store.live.next_at_or_after(last + 1)
         return store.read_run(first, max_msgs, max_bytes) if first else []
@@ -127,35 +107,32 @@ class Reader:
         history = self._history(first)
         while first <= last:
             rows = await history.read(first, last, limit, subjects, max_bytes)
-            found = _living(rows, self._stream.store.live)
+            found = _living(rows, self._store.live)
             if found or not rows or (len(rows) < limit and not max_bytes):
                 return found
             first = rows[-1].seq + 1
         return []
 
     def _expect_gone(self, seqs: Sequence[int]) -> None:
-        """A message that exists is never taken for one that does not, whatever the lake says."""
+        """Raise HistoryUnavailableError if one of these messages, which the lake did not return, exists."""
         for seq in seqs:
-            if seq in self._stream.store.live:
-                raise HistoryUnavailableError(f"{self._stream.name}: sequence {seq} is not readable from the lake")
+            if seq in self._store.live:
+                raise HistoryUnavailableError(f"{self._name}: sequence {seq} is not readable from the lake")
 
     def _history(self, seq: int) -> History:
-        history = self._stream.history
-        if history is None:
-            raise HistoryUnavailableError(
-                f"{self._stream.name}: sequence {seq} is only in the lake, which is not set up"
-            )
-        return history
+        if self.history is None:
+            raise HistoryUnavailableError(f"{self._name}: sequence {seq} is only in the lake, which is not set up")
+        return self.history
 
     async def first_at(self, time_ns: int) -> int:
-        """The first message stored at or after `time_ns`; 0 when there is none."""
-        store = self._stream.store
+        """Return the first message stored at or after `time_ns`, 0 if there is none."""
+        store = self._store
         local = store.first_at(time_ns)
         if local is not None:
             return local
-        if self._stream.history is None:
-            raise HistoryUnavailableError(f"{self._stream.name}: the messages of that time are only in the lake")
-        seq = await self._stream.history.first_at(time_ns)
+        if self.history is None:
+            raise HistoryUnavailableError(f"{self._name}: the messages of that time are only in the lake")
+        seq = await self.history.first_at(time_ns)
         if not seq or seq >= store.local_floor:
             return store.live.next_at_or_after(store.local_floor)
         return store.live.next_at_or_after(seq)

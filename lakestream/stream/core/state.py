@@ -1,11 +1,12 @@
-"""What belongs to a stream beside its messages.
+"""Records of a stream beside its messages.
 
-Belongs here: what its checkpoint keeps, and what is known of an operation on its way.
+Belongs here: the core's fields of a checkpoint and the order of all fields in it, and what is known of an operation on
+its way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -16,37 +17,41 @@ Done = Callable[[object], None]
 
 
 class StreamState(msgspec.Struct):
-    """What the checkpoint keeps of a stream beside the store's own indexes."""
+    """The core's fields of a checkpoint. A checkpoint is one MessagePack map, in which each feature has its fields."""
 
     create: CreateStream
-    dedupe: list[tuple[int, bytes, int]]
-    """Where releases before `ids` kept them."""
-    last_msg_id: bytes
-    last_msg_id_seq: int
-    ttls: list[tuple[int, int]]
-    consumers: list[tuple[str, bytes]]
-    removing: list[int] = []
-    """Messages whose removal was decided but not on disk: acks and TTLs that led to it are no longer known."""
     created: bool = True
-    """Whether the log holds the creation; a group's first entries come before it."""
-    ids: list[bytes] = []
-    """The duplicate window; see `Dedupe.dump`."""
-    schedules: list[tuple[bytes, int, int]] = []
-    """Message schedules: (subject, sequence, when it fires next)."""
-    intervals: list[tuple[bytes, int]] = []
-    """(subject, interval) of those that fire at intervals."""
-    sources: list[tuple[str, int, str, int]] = []
-    """How far it has come in its sources; see `source_state.Positions.dump`."""
-    near: bool = False
-    """See `Copying.near`."""
-    ages: list[tuple[int, int, int]] = []
-    """See `Ages.dump`; the times of `ttls` and `ids` are the steady clock's, too."""
-    steady_ns: int = 0
-    """Reading of the steady clock in ns; 0 in a checkpoint of an earlier release, which has wall-clock times."""
+    """True if the log holds the creation; a group's first entries come before it."""
+
+
+ORDER = (
+    "create",
+    "dedupe",
+    "last_msg_id",
+    "last_msg_id_seq",
+    "ttls",
+    "consumers",
+    "removing",
+    "created",
+    "ids",
+    "schedules",
+    "intervals",
+    "sources",
+    "near",
+    "ages",
+    "steady_ns",
+)
+"""Order of the fields on disk, as it has always been. Fields that are not listed follow."""
+
+
+def encode_checkpoint(fields: Mapping[str, object]) -> bytes:
+    """Return the checkpoint with these fields."""
+    known = {name: fields[name] for name in ORDER if name in fields}
+    return msgspec.msgpack.encode(known | dict(fields))
 
 
 class Asked(msgspec.Struct, gc=False):
-    """An operation on its way, and who waits for its result."""
+    """An operation on its way, and the callback of its proposer."""
 
     operation: Operation
     done: Done | None

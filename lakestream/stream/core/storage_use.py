@@ -1,4 +1,4 @@
-"""How much streams hold together: those of the server, and those of each account.
+"""Sums of the bytes that streams hold: those of the server, and those of each account.
 
 Belongs here: the sums behind the limits at publish. A message that comes when the server holds more than
 `max_memory_store` or `max_file_store` already is refused with 10023; one with which an account would hold more than its
@@ -9,35 +9,53 @@ own limit, with 10002. What streams reserve by their max_bytes is checked when t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
+from lakestream.log.store.store import Store
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
+from lakestream.stream.core.config import StreamConfig
 
 NEAR_BYTES = 64 << 20
-"""An account that holds so much less than it may, or more, has each message weighed. Before that they are taken without
-a look: as much as this may be on its way to the disk at one time."""
+"""Once an account is this close to its limit, each message is checked. Before that none is: no more than this is on its
+way to the disk at one time."""
 WARN_AGAIN_NS = 60_000_000_000
-"""How often the log says at most that an account holds what it may."""
+"""Minimum time between two warnings that an account has reached its limit."""
+
+
+class CountedStream(Protocol):
+    """A stream whose size counts."""
+
+    @property
+    def uid(self) -> str: ...
+    @property
+    def account(self) -> str: ...
+    @property
+    def config(self) -> StreamConfig: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def pending_bytes(self) -> int:
+        """Return the record bytes of proposed messages."""
+
+    def guard(self) -> None:
+        """Let every message pass the rules from now on, until no operation is in flight."""
 
 
 class _Known(NamedTuple):
-    """What was noted of a stream: its bytes here, and how many replicas have as much."""
+    """Noted size of a stream: its bytes here, and the number of replicas that have as much."""
 
-    stream: Stream
+    stream: CountedStream
     size: int
     copies: int
 
 
 class _Use:
-    """The bytes of streams by storage. What is on its way to the disk does not count yet.
+    """The bytes of streams by storage. Messages on their way to the disk do not count yet.
 
     Attributes:
-        used: what lies here.
-        spread: what all replicas of these streams hold together, wherever they are.
+        used: bytes on this node.
+        spread: bytes of all replicas of these streams, on all nodes.
     """
 
     def __init__(self) -> None:
@@ -46,8 +64,8 @@ class _Use:
         self._streams: dict[str, _Known] = {}
         """By uid."""
 
-    def _noted(self, stream: Stream) -> bool:
-        """Take down what a stream holds; False when that is known."""
+    def _noted(self, stream: CountedStream) -> bool:
+        """Note the size of a stream. Return False if it has not changed."""
         now = _Known(stream, stream.store.bytes, max(1, stream.config.num_replicas))
         known = self._streams.get(stream.uid)
         if known == now:
@@ -59,7 +77,7 @@ class _Use:
         return True
 
     def knows(self, uid: str) -> bool:
-        """Whether a stream is here."""
+        """Return True if the stream with this uid is counted."""
         return uid in self._streams
 
     def _add(self, known: _Known, sign: int) -> None:
@@ -67,21 +85,21 @@ class _Use:
         self.used[storage] += sign * known.size
         self.spread[storage] += sign * known.size * known.copies
 
-    def forget(self, stream: Stream) -> None:
-        """A stream is here no more."""
+    def forget(self, stream: CountedStream) -> None:
+        """Count a stream no more: it has left this node."""
         known = self._streams.pop(stream.uid, None)
         if known is not None:
             self._add(known, -1)
 
     def _guard(self, storage: str) -> None:
-        """Messages without headers have to be judged from now on."""
+        """Let streams check messages without headers too from now on."""
         for known in self._streams.values():
             if known.stream.config.storage == storage:
-                known.stream.intake.guard()
+                known.stream.guard()
 
 
 class StorageUse(_Use):
-    """What all streams of a server hold.
+    """Bytes of all streams of a server.
 
     Args:
         max_memory, max_file: the limits; below 0: none.
@@ -91,30 +109,30 @@ class StorageUse(_Use):
         super().__init__()
         self._limits = {"memory": max_memory, "file": max_file}
 
-    def note(self, stream: Stream) -> None:
-        """A stream is here, or what it holds may have changed."""
+    def note(self, stream: CountedStream) -> None:
+        """Count a stream that is new here, or whose size may have changed."""
         was_full = self.full(stream.config.storage)
         if self._noted(stream) and self.full(stream.config.storage):
             if was_full:
-                stream.intake.guard()
+                stream.guard()
             else:
                 self._guard(stream.config.storage)
 
     def full(self, storage: str) -> bool:
-        """Whether no message is taken."""
+        """Return True if no message is taken: the server's limit is exceeded."""
         return 0 <= self._limits[storage] < self.used[storage]
 
 
 class AccountUse(_Use):
-    """What the streams of one account hold here. `Stream.use` is one of these.
+    """Bytes of the streams of one account. `StreamCore.use` is one of these.
 
     Args:
-        server: what all accounts' streams hold.
+        server: the sums of all accounts.
         now: wall clock in ns.
-        warn: says in the log that the account's limit is reached.
+        warn: logs that the account's limit is reached.
 
     Attributes:
-        elsewhere: what its streams hold of which no replica is here, by storage; see cluster/use.py.
+        elsewhere: bytes of its streams without a replica here, by storage.
     """
 
     def __init__(self, server: StorageUse, now: Callable[[], int], warn: Callable[[str], None]) -> None:
@@ -125,30 +143,30 @@ class AccountUse(_Use):
         self._warned = {"memory": -WARN_AGAIN_NS, "file": -WARN_AGAIN_NS}
 
     def limit(self, limits: JetStreamLimits) -> None:
-        """The account may hold so much from now on."""
+        """Set the account's limits."""
         self.limits = limits
         for storage in ("memory", "file"):
             if self.tight(storage):
                 self._guard(storage)
 
-    def note(self, stream: Stream) -> None:
-        """A stream is here, or what it holds may have changed."""
+    def note(self, stream: CountedStream) -> None:
+        """Count a stream that is new here, or whose size may have changed."""
         storage = stream.config.storage
         was_near = self._near(storage)
         if self._noted(stream) and self._near(storage):
             if was_near:
-                stream.intake.guard()
+                stream.guard()
             else:
                 self._guard(storage)
         self._server.note(stream)
 
-    def forget(self, stream: Stream) -> None:
-        """A stream is here no more."""
+    def forget(self, stream: CountedStream) -> None:
+        """Count a stream no more: it has left this node."""
         super().forget(stream)
         self._server.forget(stream)
 
     def tight(self, storage: str) -> bool:
-        """Whether each message has to be weighed."""
+        """Return True if each message has to be checked for room."""
         return self._server.full(storage) or self._near(storage)
 
     def _near(self, storage: str) -> bool:
@@ -158,16 +176,16 @@ class AccountUse(_Use):
     def _total(self, storage: str) -> int:
         return self.spread[storage] + self.elsewhere[storage]
 
-    def refusal(self, stream: Stream, length: int) -> ApiError | None:
-        """Why a message of this accounted length is not taken; None when it is.
+    def refusal(self, stream: CountedStream, length: int) -> ApiError | None:
+        """Return why a message of this accounted length is not taken, None if it is.
 
-        `length`: of several messages, their sum.
+        `length`: the sum, for several messages.
         """
         storage = stream.config.storage
         most = self.limits.storage(storage)
         if most >= 0:
             coming = sum(
-                known.stream.intake.pending_bytes * known.copies
+                known.stream.pending_bytes * known.copies
                 for known in self._streams.values()
                 if known.stream.config.storage == storage
             )

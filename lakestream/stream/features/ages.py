@@ -1,6 +1,6 @@
 """Ages of the messages of a stream.
 
-Belongs here: what a message's time says of its age when the system clock was stepped. Times in a stream never go
+Belongs here: the ages of messages, also when the system clock was stepped. Times in a stream never go
 backwards (invariant 5): while the clock is behind the newest message, messages get that one's time; after a step
 forward they get times that are ahead. Ages are differences on a clock that is never stepped (`Clock.steady`): for runs
 of sequences this keeps by how much their times differ from it. Local to each node, for deciding what is due; nothing in
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lakestream.ports import Clock
+import msgspec
+
+from lakestream.log.store.store import Store
+from lakestream.ports import Clock
+from lakestream.stream.core.feature import Feature, Stored
 
 RESOLUTION_NS = 1_000_000_000
 """A difference that changes by less (1 s) begins no new run: what is due may be late, or early, by as much."""
@@ -38,20 +40,20 @@ class Ages:
 
     # ------------------------------------------------------------------ what is stored
     def stamped(self, seq: int, time_ns: int) -> None:
-        """This node gives the message at `seq`, and those that follow, this time now."""
+        """Note the time that this node gives to the message at `seq` and those that follow."""
         ahead = time_ns - self._clock.steady()
         if abs(ahead - self._ahead[-1]) > RESOLUTION_NS:
             self._begin(seq, time_ns, ahead)
 
     def taken(self, seq: int, time_ns: int) -> None:
-        """The message at `seq` has a time that was given elsewhere, or before this start: it is believed, but that no
-        message was stored in the future."""
+        """Note the time of a message that got it elsewhere, or before this start. It is trusted unless it is in the
+        future."""
         ahead = max(0, time_ns - self._clock.steady())
         if abs(ahead - self._ahead[-1]) > RESOLUTION_NS:
             self._begin(seq, time_ns, ahead)
 
     def forget_after(self, last_seq: int) -> None:
-        """Messages above `last_seq` were not stored."""
+        """Forget messages above `last_seq`: they were not stored."""
         while self._firsts[-1] > last_seq + 1:
             del self._firsts[-1], self._begins[-1], self._ahead[-1]
 
@@ -82,7 +84,7 @@ class Ages:
         return time_ns - self._ahead[bisect_right(self._firsts, seq) - 1]
 
     def through(self, steady_ns: int) -> tuple[int, int, int]:
-        """Say what was stored by `steady_ns`: (low, time, high). Every message below `low`, and of those from there
+        """Return (low, time, high): by `steady_ns` every message below `low` was stored, and of those from there
         through `high` the ones whose time is at most `time`."""
         at = bisect_right(self._begins, steady_ns) - 1
         high = self._firsts[at + 1] - 1 if at + 1 < len(self._firsts) else _END
@@ -111,3 +113,38 @@ class Ages:
 
     def _set(self, runs: Sequence[Run]) -> None:
         self._firsts, self._begins, self._ahead = (list(column) for column in zip(*runs, strict=True))
+
+
+class _State(msgspec.Struct):
+    ages: list[Run] = []
+    steady_ns: int = 0
+    """Reading of the steady clock in ns; 0 in a checkpoint of an earlier release, which has wall-clock times."""
+
+
+class AgeTracking(Feature):
+    """The ages of one stream's messages, for the features that let messages expire."""
+
+    def __init__(self, clock: Clock, store: Store) -> None:
+        self._clock, self._store = clock, store
+        self.runs = Ages(clock)
+        self.behind_ns = 0
+        """Duration by which the steady clock of this start is behind that of the checkpoint."""
+
+    def opened(self, first_seq: int, time_ns: int, copied: bool = False) -> None:
+        if copied:
+            self.runs.taken(first_seq, time_ns)
+        else:
+            self.runs.stamped(first_seq, time_ns)
+
+    def received(self, stored: Stored) -> None:
+        self.runs.taken(stored.first_seq, stored.last_time)
+
+    def rewound(self, last_seq: int) -> None:
+        self.runs.forget_after(last_seq)
+
+    def dump(self) -> dict[str, object]:
+        return {"ages": self.runs.dump(self._store.first_seq), "steady_ns": self._clock.steady()}
+
+    def load(self, checkpoint: bytes) -> None:
+        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        self.behind_ns = self.runs.load(state.ages, state.steady_ns)

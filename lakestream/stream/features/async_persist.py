@@ -7,49 +7,52 @@ Creating the stream is not relaxed, only what happens to it then.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from lakestream.ports import Timer
-    from lakestream.stream.assembly import Stream
+from lakestream.log.store.store import Store
+from lakestream.ports import Clock, Timer
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.pipeline import Pipeline
 
 ASYNC_SYNC_NS = 1_000_000_000
 """The longest time between a write of such a stream and its sync (1 s)."""
 
 
-class Syncing:
-    """A part of one stream; see `parts.Part`."""
+class AsyncPersist(Feature):
+    """Syncs one stream's log from time to time instead of before each ack."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(self, clock: Clock, store: Store, pipeline: Pipeline) -> None:
+        self._clock, self._store, self._pipeline = clock, store, pipeline
+        self._config = StreamConfig()
         self._timer: Timer | None = None
         self._relaxed = False
 
-    def start(self) -> None:
-        """See `Part.start`."""
-        stream = self._stream
-        self._relaxed = stream.config.persist_mode == "async" and not stream.replicated
-        if self._relaxed:
-            stream.store.log.relax()
+    def configure(self, config: StreamConfig) -> None:
+        self._config = config
 
-    def stop(self) -> None:
-        """See `Part.stop`. Whoever closes the log syncs it."""
+    def active(self, hook: str) -> bool:
+        return hook != "committed" or self._config.persist_mode == "async"
+
+    def lead(self, recovered: bool) -> None:
+        self._relaxed = self._config.persist_mode == "async" and not self._pipeline.replicated
+        if self._relaxed:
+            self._store.log.relax()
+
+    def follow(self) -> None:
+        """Cease; whoever closes the log syncs it."""
         self._relaxed = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def written(self) -> None:
-        """Entries were written and count."""
+    def committed(self) -> None:
         if self._relaxed and self._timer is None:
             self._arm()
 
     def _arm(self) -> None:
-        self._timer = self._stream.clock.call_later(ASYNC_SYNC_NS, self._due)
+        self._timer = self._clock.call_later(ASYNC_SYNC_NS, self._due)
 
     def _due(self) -> None:
         self._timer = None
-        stream = self._stream
-        if stream.failed is None and stream.store.log.unsynced:
+        if self._pipeline.failed is None and self._store.log.unsynced:
             self._arm()  # a write that is under way may be in the way of this one
-            stream.group.sync()
+            self._pipeline.group.sync()

@@ -8,34 +8,38 @@ change of leader can tear it. Fast batches are in fast.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
+from lakestream.ports import Bus, Clock
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.stream.core import limits, publish
-from lakestream.stream.core.batch import Effect
+from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.publish import Publish
-from lakestream.stream.core.view import OverlayView
+from lakestream.stream.core.effect import Effect, Given
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.proposer import Proposer
+from lakestream.stream.core.publish import MAX_HEADER_BYTES, Duplicate, NotHere, Publish, PublishRule, View
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
     MAX_STAGED_BYTES,
     BatchRoom,
     OpenBatches,
+    OverlayView,
     check_size,
+    is_no_member,
     number,
     without_level,
 )
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
 
 MAX_ATOMIC_BYTES = 48 << 20
 """Bytes (48 MiB) of one atomic batch: it is one entry of the log, which goes to the other nodes in one piece."""
 
 ID, SEQUENCE, COMMIT = b"Nats-Batch-Id", b"Nats-Batch-Sequence", b"Nats-Batch-Commit"
+_LAST = b"Nats-Expected-Last-Sequence"
+_OF_SUBJECT, _SUBJECT = b"Nats-Expected-Last-Subject-Sequence", b"Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 class _Staged(msgspec.Struct):
@@ -48,47 +52,84 @@ class _Staged(msgspec.Struct):
 
 
 class _Later(Exception):
-    """What is in flight may yet make room for the batch: it is judged again once that is stored."""
+    """Raised when messages in flight may yet make room for the batch: it is judged again once they are stored."""
 
 
-class Atomic:
-    """The atomic batches of one stream, on the node that leads it. A part of the stream, and a route of its intake."""
+def _refuse_last_id(view: View, message: Publish, given: Given) -> None:
+    raise api_error(10177, header="Nats-Expected-Last-Msg-Id")
 
-    def __init__(self, stream: Stream, room: BatchRoom) -> None:
-        self._stream, self._room = stream, room
-        self._open: OpenBatches[_Staged] = OpenBatches(stream.clock, room.timeout_ns, self._idle)
+
+def _check_last(view: View, message: Publish, given: Given) -> None:
+    """Let only the first member expect the last sequence. What is said of another one is nats-server's."""
+    assert isinstance(view, OverlayView), "only members are checked"
+    if len(view):
+        last = view.last_seq()
+        raise api_error(10164) if number(given[_LAST]) == last else api_error(10071, seq=last)
+
+
+def _check_of_subject(view: View, message: Publish, given: Given) -> None:
+    """Refuse an expectation about the last sequence of a subject that an earlier member has."""
+    assert isinstance(view, OverlayView), "only members are checked"
+    if view.holds(given.get(_SUBJECT) or message.subject):
+        raise api_error(10164)
+
+
+class Atomic(Feature):
+    """The atomic batches of one stream, on the node that leads it.
+
+    Args:
+        room: shared by the streams of the server.
+        advise: publishes an advisory of the stream: (event, kind, fields).
+    """
+
+    rules = (
+        PublishRule(_refuse_last_id, frozenset({b"Nats-Expected-Last-Msg-Id"}), member=10),
+        PublishRule(_check_last, frozenset({_LAST}), member=90),
+        PublishRule(_check_of_subject, frozenset({_OF_SUBJECT}), member=100),
+    )
+
+    def __init__(
+        self,
+        room: BatchRoom,
+        clock: Clock,
+        bus: Bus,
+        pipeline: Pipeline,
+        proposer: Proposer,
+        advise: Callable[[str, str, dict[str, object]], None],
+    ) -> None:
+        self._room, self._bus, self._pipeline, self._proposer, self._advise = room, bus, pipeline, proposer, advise
+        self._config = StreamConfig()
+        self._open: OpenBatches[_Staged] = OpenBatches(clock, room.timeout_ns, self._idle)
 
     # ------------------------------------------------------------------ life
-    def start(self) -> None:
-        """See `Part.start`: an earlier leader's batches are unknown here."""
+    def configure(self, config: StreamConfig) -> None:
+        """Take a configuration: where atomic batches are off, none is open."""
+        self._config = config
+        if not config.allow_atomic:
+            self.follow()
 
-    def stop(self) -> None:
-        """See `Part.stop`. Nobody is told; whoever goes on with a batch hears that it is incomplete."""
+    def follow(self) -> None:
+        """Forget all batches; whoever goes on with one hears that it is incomplete."""
         for batch in self._open.clear():
             self._release(batch)
 
-    def adopt(self, config: StreamConfig) -> None:
-        """Take a configuration: where atomic batches are off, none is open."""
-        if not config.allow_atomic:
-            self.stop()
-
     # ------------------------------------------------------------------ members
-    def route(self, message: Publish) -> bool:
-        """Take a message over if it belongs to a batch; see `Intake.routes`."""
+    def takes_over(self, message: Publish) -> bool:
+        """Take a message over if it belongs to a batch."""
         batch_id = headers.get(message.header, ID)
-        if not batch_id:
+        if not batch_id or is_no_member(self._config, message):
             return False
-        if self._stream.config.no_ack:
+        if self._config.no_ack:
             message.reply = b""
         try:
             self._member(batch_id, message)
         except ApiError as error:
-            self._stream.intake.reject(message, error)
+            self._proposer.reject(message, error)
         return True
 
     def _member(self, batch_id: bytes, message: Publish) -> None:
-        """One member, in the order of nats-server's checks: some end the batch, others leave it as it was."""
-        config = self._stream.config
+        """Take one member, in the order of nats-server's checks: some end the batch, others leave it as it was."""
+        config = self._config
         check_size(config, message)
         if not config.allow_atomic:
             raise api_error(10174)
@@ -121,7 +162,7 @@ class Atomic:
             return
         self._open.touch(batch)
         if message.reply:
-            self._stream.bus.publish(message.reply, b"", b"", b"")
+            self._bus.publish(message.reply, b"", b"", b"")
 
     def _begin(self, batch_id: bytes, seq: int, count: int) -> _Staged:
         """Open a batch with its first member; `count`: how many it would have with this one."""
@@ -168,110 +209,76 @@ class Atomic:
 
     def _tell(self, batch: _Staged, reason: str) -> None:
         fields: dict[str, object] = {"batch": batch.id.decode("utf-8", "replace"), "reason": reason}
-        self._stream.advise("BATCH_ABANDONED", "stream_batch_abandoned", fields)
+        self._advise("BATCH_ABANDONED", "stream_batch_abandoned", fields)
 
     # ------------------------------------------------------------------ commit
     def _commit(self, batch: _Staged, commit: Publish) -> None:
         """Judge all members as they are stored one after the other, and store all or none."""
-        stream, reply = self._stream, commit.reply
-        intake = stream.intake
+        reply, proposer = commit.reply, self._proposer
 
         def again() -> None:
             self._commit(batch, commit)
 
-        unsettled = any(intake.view.unsettled(each.subject, each.header) for each in batch.members)
-        if unsettled or intake.waiting or stream.operations:
-            intake.defer(again, reply, batch.size)
+        unsettled = any(proposer.view.unsettled(each.subject, each.header) for each in batch.members)
+        if unsettled or proposer.waiting or self._pipeline.operations:
+            proposer.defer(again, reply, batch.size)
             return
         try:
             accepted = self._judge(batch)
-        except publish.NotHere as missing:
-            intake.defer(again, reply, batch.size)
-            intake.fetch(missing.seq)
+        except NotHere as missing:
+            proposer.defer(again, reply, batch.size)
+            proposer.fetch(missing.seq)
         except _Later:
-            intake.defer(again, reply, batch.size)
+            proposer.defer(again, reply, batch.size)
         except ApiError as error:
-            intake.reject(commit, error)
+            proposer.reject(commit, error)
         else:
             last = accepted[-1][0]
-            last.reply, last.client = reply, commit.client  # it is the commit whose trace tells
+            last.reply, last.observer = reply, commit.observer  # it is the commit whose trace tells
             shown = msgspec.json.encode(batch.id.decode("utf-8", "replace"))
             last.tail = b',"batch":%b,"count":%d' % (shown, len(accepted))
-            intake.take_whole(accepted)
+            proposer.take_whole(accepted)
 
     def _judge(self, batch: _Staged) -> list[tuple[Publish, Effect]]:
-        """Every member with what it does once stored. Raises ApiError with the first that fails, NotHere, _Later."""
-        stream = self._stream
-        config = stream.config
+        """Return every member with its effect. Raise ApiError with the first that fails, NotHere, _Later."""
+        config, proposed = self._config, self._proposer.view
         if config.sealed:
             raise api_error(10109)
         if not config.allow_atomic:
             raise api_error(10174)
-        view = OverlayView(stream)
+        view = OverlayView(proposed)
         accepted = []
         for staged in batch.members:
             message = msgspec.structs.replace(staged, reply=b"")  # the rules rewrite it; it may be judged again
-            if view.in_flight and stream.view.unsettled(message.subject, message.header):
+            if view.in_flight and proposed.unsettled(message.subject, message.header):
                 raise _Later
-            effect = Effect(0) if _unconditional(config, message.header) else _check(view, message)
+            effect = Effect(0) if _unconditional(config, message.header) else self._check(view, message)
             length = limits.accounted(config, message.subject, message.header, message.payload)
             refused = view.room(message.subject, length, bool(effect.rollup))
             if refused is not None:
                 raise _Later if view.in_flight else refused
-            view.add(message, length, effect.msg_id)
+            view.add(message, length, effect)
             message.tail = b""
             accepted.append((message, effect))
         return accepted
 
+    def _check(self, view: OverlayView, message: Publish) -> Effect:
+        effect = self._proposer.rules.check_member(view, message) or self._proposer.rules.check(view, message)
+        if isinstance(effect, Duplicate):
+            raise api_error(10201)
+        _check_rollup(view, message, effect)
+        return effect
+
 
 def _unconditional(config: StreamConfig, header: bytes) -> bool:
-    """Whether no rule can refuse a member, since its header block says nothing but to which batch it belongs."""
-    if config.allow_msg_counter or len(header) > publish.MAX_HEADER_BYTES:
+    """Return True if no rule can refuse a member: its header block has batch headers only."""
+    if config.allow_msg_counter or len(header) > MAX_HEADER_BYTES:
         return False
     return header.count(b"\r\nNats-") == header.count(b"\r\nNats-Batch-")
 
 
-def _check(view: OverlayView, message: Publish) -> Effect:
-    _check_first(view, message)
-    effect = publish.check(view, message)
-    if isinstance(effect, publish.Duplicate):
-        raise api_error(10201)
-    _check_rollup(view, message, effect)
-    return effect
-
-
-def _check_first(view: OverlayView, message: Publish) -> None:
-    """What is judged otherwise, or earlier, than in a plain publish."""
-    config, header = view.config, message.header
-    if b"\r\nNats-" not in header:
-        return
-    given = headers.given(header)
-    if b"Nats-Expected-Last-Msg-Id" in given:
-        raise api_error(10177, header="Nats-Expected-Last-Msg-Id")
-    publish.check_increment(config, message, given)
-    publish.check_stream(config, given)
-    if b"Nats-TTL" in given and not config.allow_msg_ttl:
-        raise api_error(10166)
-    publish.check_ttl(given)
-    msg_id = given.get(b"Nats-Msg-Id")
-    if msg_id and view.seen(msg_id):
-        raise api_error(10201)
-    if b"Nats-Stream-Source" in given:
-        raise api_error(10227)
-    if config.allow_msg_counter and b"Nats-Incr" not in given:
-        raise api_error(10169)
-    expected = given.get(b"Nats-Expected-Last-Sequence")
-    if expected and len(view):
-        # Only the first member can know the last sequence. What is said of another one is nats-server's.
-        last = view.last_seq()
-        raise api_error(10164) if number(expected) == last else api_error(10071, seq=last)
-    other = given.get(b"Nats-Expected-Last-Subject-Sequence-Subject")
-    if b"Nats-Expected-Last-Subject-Sequence" in given and view.holds(other or message.subject):
-        raise api_error(10164)
-
-
 def _check_rollup(view: OverlayView, message: Publish, effect: Effect) -> None:
-    """A rollup must not remove what the same batch stores."""
+    """Refuse a rollup that would remove messages of its own batch."""
     if effect.rollup == b"all" and len(view):
         raise api_error(10111, err="batch rollup all invalid")
     if effect.rollup == b"sub" and view.holds(message.subject):

@@ -1,23 +1,26 @@
-"""What atomic and fast batches share.
+"""Common parts of atomic and fast batches (ADR-50).
 
-Belongs here: how many batches may be open, how long an idle one lives, and the bookkeeping for that (ADR-50). What a
-batch is and what ends it is in atomic.py and fast.py.
+Belongs here: how many batches may be open, how long an idle one lives, the bookkeeping for that, and how the stream
+looks to members of a batch. What a batch is and what ends it is in atomic.py and fast.py.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from lakestream.log.format.record import Record
 from lakestream.ports import Clock, Timer
 from lakestream.protocol import headers
-from lakestream.protocol.api.errors import api_error
+from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import API_LEVEL, LEVEL_HEADER
 from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.effect import Effect, EffectKey
 from lakestream.stream.core.publish import MAX_RECORD_BYTES, Publish
+from lakestream.stream.core.view import ProposedView
 
 MAX_ID_CHARS = 64
 """Characters of a batch's id."""
@@ -46,7 +49,7 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchRoom:
-    """What the streams of one server share: limits, and how much of them is taken."""
+    """Limits that the streams of one server share, and how much of them is taken."""
 
     def __init__(self, limits: BatchLimits | None = None) -> None:
         self.limits = limits or BatchLimits()
@@ -60,22 +63,22 @@ class BatchRoom:
         """Bytes of the members of open atomic batches."""
 
     def for_atomic(self, held: int) -> bool:
-        """Whether a stream that has `held` atomic batches open may open another."""
+        """Return True if a stream that has `held` atomic batches open may open another."""
         limits = self.limits
         return held < (limits.per_stream or ATOMIC_PER_STREAM) and self.atomic < (limits.total or ATOMIC_TOTAL)
 
     def for_fast(self, held: int) -> bool:
-        """Whether a stream that has `held` fast batches open may open another."""
+        """Return True if a stream that has `held` fast batches open may open another."""
         limits = self.limits
         return held < (limits.per_stream or FAST_PER_STREAM) and self.fast < (limits.total or FAST_TOTAL)
 
 
 class Open(Protocol):
-    """A batch that is open."""
+    """An open batch."""
 
     id: bytes
     touched_ns: int
-    """When its last message came."""
+    """Steady time (ns) of its last message."""
 
 
 T = TypeVar("T", bound=Open)
@@ -99,11 +102,11 @@ class OpenBatches(Generic[T]):
         return len(self._batches)
 
     def get(self, batch_id: bytes) -> T | None:
-        """The open batch with this id."""
+        """Return the open batch with this id."""
         return self._batches.get(batch_id)
 
     def touch(self, batch: T) -> None:
-        """Something came for it, or it begins."""
+        """Open a batch, or note that something came for it."""
         batch.touched_ns = self._clock.steady()
         self._batches[batch.id] = batch
         self._batches.move_to_end(batch.id)
@@ -111,14 +114,14 @@ class OpenBatches(Generic[T]):
             self._timer = self._clock.call_later(self._timeout, self._look)
 
     def close(self, batch: T) -> bool:
-        """It is at its end; False if it was before."""
+        """Close a batch. Return False if it was closed before."""
         if self._batches.get(batch.id) is not batch:
             return False
         del self._batches[batch.id]
         return True
 
     def clear(self) -> list[T]:
-        """Forget all of them; returns them."""
+        """Close all batches and return them."""
         batches = list(self._batches.values())
         self._batches.clear()
         if self._timer is not None:
@@ -139,8 +142,13 @@ class OpenBatches(Generic[T]):
             self._on_idle(batch)
 
 
+def is_no_member(config: StreamConfig, message: Publish) -> bool:
+    """Return True for a message that is judged but not stored where batches are on: it is part of no batch."""
+    return message.only_observed and (config.allow_atomic or config.allow_batched)
+
+
 def check_size(config: StreamConfig, message: Publish) -> None:
-    """What nats-server asks of a message before it looks for a batch in it. Raises ApiError."""
+    """Raise ApiError if a message is refused before it is looked at as part of a batch."""
     if config.sealed:
         raise api_error(10109)
     size = len(message.header) + len(message.payload)
@@ -149,9 +157,9 @@ def check_size(config: StreamConfig, message: Publish) -> None:
 
 
 def without_level(header: bytes) -> bytes:
-    """The block as it is stored: without the API level that it asks for. Raises ApiError 10185 where that is too high.
+    """Return the block as it is stored: without the API level that it asks for.
 
-    Only batches look at it; in a plain publish it is a header like any other.
+    Raise ApiError 10185 if that is too high. Only batches look at it; in a plain publish it is a header like any other.
     """
     level = headers.get(header, LEVEL_HEADER)
     if not level:
@@ -162,7 +170,7 @@ def without_level(header: bytes) -> bytes:
 
 
 def number(value: bytes) -> int:
-    """An unsigned number of 64 bits in decimal digits; -1 when it is none."""
+    """Return an unsigned number of 64 bits in decimal digits, -1 if it is none."""
     if not value.isdigit() or len(value) > MAX_DIGITS:
         return -1
     found = int(value)
@@ -171,3 +179,106 @@ def number(value: bytes) -> int:
 
 MAX_DIGITS = 40
 """Digits of a number that are looked at at all; zeros may lead it."""
+
+
+class MemberView(ProposedView):
+    """The stream as members of batches find it: nats-server judges them in the order of rules of replicated streams."""
+
+    def __init__(self, view: ProposedView) -> None:
+        super().__init__(view.store, view.pipeline, view.hooks, view.no_room)
+        self.fetched = view.fetched
+
+    def configure(self, config: StreamConfig) -> None:
+        """Take the stream's configuration."""
+        self.config = _replicated(config)
+
+
+def _replicated(config: StreamConfig) -> StreamConfig:
+    return msgspec.structs.replace(config, num_replicas=max(2, config.num_replicas))
+
+
+class OverlayView(ProposedView):
+    """The stream as a later member of an atomic batch will find it: the members before it are stored.
+
+    `add` takes the next one.
+    """
+
+    def __init__(self, view: ProposedView) -> None:
+        super().__init__(view.store, view.pipeline, view.hooks, view.no_room)
+        self.fetched = view.fetched
+        # A member's size was judged when it came; the configuration may have changed since.
+        self.config = msgspec.structs.replace(_replicated(view.config), max_msg_size=-1)
+        self._max_msg_size = view.max_msg_size
+        self._first = super().last_seq() + 1
+        self._members: list[Publish] = []
+        self._last: dict[bytes, int] = {}
+        self._counts: dict[bytes, int] = {}
+        self._values: dict[tuple[str, object], int] = {}
+        self._bytes = 0
+        self._before = (super().pending_msgs(), super().pending_bytes())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def in_flight(self) -> bool:
+        """Return True if messages from before the batch are proposed and not committed."""
+        return bool(self._before[0])
+
+    @property
+    def max_msg_size(self) -> int:
+        return self._max_msg_size
+
+    def add(self, member: Publish, length: int, effect: Effect) -> None:
+        """Note that a member of this accounted length, with this effect, passed every rule."""
+        seq, subject = self._first + len(self._members), member.subject
+        self._members.append(member)
+        self._last[subject] = seq
+        self._counts[subject] = self._counts.get(subject, 0) + 1
+        for name, value in effect.values.items():
+            self._values[name, value] = seq
+        self._bytes += length
+
+    def holds(self, subject: bytes) -> bool:
+        """Return True if an earlier member has exactly this subject."""
+        return subject in self._last
+
+    def last_seq(self) -> int:
+        return self._first - 1 + len(self._members)
+
+    def last_of(self, subject: bytes) -> int:
+        # A pattern is looked up without the members: nats-server judges them by exact subjects alone.
+        return self._last.get(subject, 0) or super().last_of(subject)
+
+    def record(self, seq: int) -> Record | None:
+        if seq < self._first:
+            return super().record(seq)
+        member = self._members[seq - self._first]
+        return Record(seq, 0, member.subject, member.header, member.payload)
+
+    def staged(self, key: EffectKey[Any], value: object) -> int:
+        return self._values.get((key.name, value), 0)
+
+    def pending_msgs(self) -> int:
+        return self._before[0] + len(self._members)
+
+    def pending_bytes(self) -> int:
+        return self._before[1] + self._bytes
+
+    def ahead(self) -> int:
+        return self._bytes
+
+    def pending_of(self, subject: bytes) -> int:
+        return super().pending_of(subject) + self._counts.get(subject, 0)
+
+    def room(self, subject: bytes, length: int, rollup: bool) -> ApiError | None:
+        refused = super().room(subject, length, rollup)
+        if refused is None and self.config.max_msgs_per_subject > 0:
+            # In a batch a message that takes the place of its subject's oldest counts as one more.
+            whole = self.config
+            self.config = msgspec.structs.replace(whole, max_msgs_per_subject=-1, discard_new_per_subject=False)
+            try:
+                refused = super().room(subject, length, rollup)
+            finally:
+                self.config = whole
+        return refused

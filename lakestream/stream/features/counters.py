@@ -1,26 +1,25 @@
 """Counters: subjects whose messages add up (ADR-49, docs/internals/streams.md#counters).
 
-Belongs here: what `Nats-Incr` may say, and the value that a message of a counter stream is stored with. Everything is
-worked out when the message is judged and written into its record, so that whoever applies it later need not know that
-it counts. The value so far is that of the subject's last message; no other state is kept.
+Belongs here: the rules of `Nats-Incr`, and the value that a message of a counter stream is stored with. Everything is
+worked out when the message is judged and written into its record, so that applying it is like applying any message. The
+value so far is that of the subject's last message; no other state is kept.
 """
 
 from __future__ import annotations
 
 import re
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DecimalException, InvalidOperation, Rounded
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakestream.log.format.record import Record
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.stream.core.config import StreamConfig
-
-if TYPE_CHECKING:
-    from lakestream.log.format.record import Record
-    from lakestream.stream.core.publish import Publish, View
+from lakestream.stream.core.effect import MARK, Given
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.publish import ANY, Publish, PublishRule, View
 
 INCREMENT = b"Nats-Incr"
 SOURCES = b"Nats-Counter-Sources"
@@ -38,13 +37,13 @@ _EXCLUDED = (
     b"Nats-Expected-Last-Subject-Sequence",
     b"Nats-Expected-Last-Subject-Sequence-Subject",
 )
-"""What an increment does not go with."""
+"""Headers that an increment can not be combined with."""
 
 # Decimals: adding and printing numbers of any length takes time in proportion to it, which Python's int does not offer.
 _EXACT = Context(prec=MAX_VALUE_DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation, Rounded])
 
 Sources = dict[str, dict[str, str] | None]
-"""What other counters told last, by stream and subject."""
+"""Last values of other counters, by stream and subject."""
 
 _sources: msgspec.json.Decoder[Sources | None] = msgspec.json.Decoder(Sources | None)
 
@@ -59,7 +58,7 @@ _value = msgspec.json.Decoder(Value)
 
 
 def check_increment(config: StreamConfig, header: bytes, payload: bytes) -> None:
-    """Whether an increment, if there is one, may be here at all. Raises ApiError."""
+    """Raise ApiError if there is an increment that is invalid, or not allowed here."""
     increment = headers.get(header, INCREMENT)
     if not increment:
         return
@@ -74,7 +73,7 @@ def check_increment(config: StreamConfig, header: bytes, payload: bytes) -> None
 
 
 def count(view: View, message: Publish) -> None:
-    """Give a message of a counter stream the value that its subject has with it. Raises ApiError, NotHere."""
+    """Give a message of a counter stream the value that its subject has with it. Raise ApiError, NotHere."""
     increment = headers.get(message.header, INCREMENT)
     if not increment:
         raise api_error(10169)
@@ -95,7 +94,7 @@ def count(view: View, message: Publish) -> None:
 
 
 def stored_value(record: Record) -> Decimal:
-    """What a subject's last message counts up to. Raises ApiError when it does not say so."""
+    """Return the value in a subject's last message. Raise ApiError if it has none."""
     return _number_of(record.data)
 
 
@@ -110,7 +109,7 @@ def _number_of(payload: bytes) -> Decimal:
 
 
 def _with_sources(header: bytes, before: bytes) -> bytes:
-    """The header block with what the subject's last message says of other counters that were added up into it."""
+    """Return the header block with the values of other counters that the subject's last message has added up."""
     sources = _read_sources(before)
     return headers.replaced(header, SOURCES, _shown_sources(sources)) if sources else header
 
@@ -134,8 +133,8 @@ def _shown_sources(sources: Sources) -> bytes:
 def merge(last: Record | None, message: Publish, origin: str, subject: bytes) -> None:
     """Give a message that came from the counter `subject` of stream `origin` the value that it has here with it.
 
-    What a counter of an origin stands for is the value it told last; what it told before is part of the sum already.
-    `last`: the last message of the subject here. Raises ApiError.
+    A counter of an origin counts with its newest value; the one before is part of the sum already. `last`: the last
+    message of the subject here. Raise ApiError.
     """
     if not headers.get(message.header, INCREMENT):
         raise api_error(10169)
@@ -154,3 +153,47 @@ def merge(last: Record | None, message: Publish, origin: str, subject: bytes) ->
     message.payload = b'{"val":"%b"}' % str(total or Decimal(0)).encode()
     header = headers.replaced(message.header, INCREMENT, str(delta or Decimal(0)).encode())
     message.header = headers.replaced(header, SOURCES, _shown_sources(sources))
+
+
+def _check(view: View, message: Publish, given: Given) -> None:
+    if message.client is not None:  # what the server stores of its own accord was counted before
+        check_increment(view.config, message.header, message.payload)
+
+
+def _check_member(view: View, message: Publish, given: Given) -> None:
+    if view.config.allow_msg_counter and INCREMENT not in given:
+        raise api_error(10169)
+
+
+def _count(view: View, message: Publish, given: Given) -> None:
+    if not view.config.allow_msg_counter:
+        return
+    if MARK not in message.header:
+        raise api_error(10169)
+    if message.client is not None:
+        count(view, message)
+
+
+class Counters(Feature):
+    """The counters of one stream."""
+
+    rules = (
+        PublishRule(_check, frozenset({INCREMENT}), single=10, replicated=10, member=20),
+        PublishRule(_check_member, ANY, member=80),
+        PublishRule(_count, single=110, replicated=70),
+    )
+
+    def __init__(self) -> None:
+        self._counts = False
+
+    def configure(self, config: StreamConfig) -> None:
+        self._counts = config.allow_msg_counter
+
+    def active(self, hook: str) -> bool:
+        return self._counts
+
+    def judges_every_message(self) -> bool:
+        return self._counts
+
+    def decided_by(self, subject: bytes, header: bytes) -> bytes:
+        return subject

@@ -44,10 +44,10 @@ _MAX_INT: Final = 2**63 - 1
 
 
 class Zone(Protocol):
-    """How far the clocks of a place are ahead of UTC."""
+    """Offsets of the clocks of a place from UTC."""
 
     def offset(self, second: int) -> int:
-        """Seconds east of UTC at this second since the epoch."""
+        """Return the seconds east of UTC at this second since the epoch."""
 
 
 class Utc:
@@ -80,7 +80,7 @@ UTC_ZONE: Final = Utc()
 
 @lru_cache(maxsize=1024)
 def zone(name: str) -> Zone:
-    """The zone of this name, as Go's LoadLocation knows them: `UTC`, `Local`, or an IANA name. Raises ValueError."""
+    """Return a zone by the names of Go's LoadLocation: `UTC`, `Local`, or an IANA name. Raise ValueError."""
     if name == "UTC":
         return UTC_ZONE
     if name == "Local":
@@ -104,7 +104,7 @@ class Cron(msgspec.Struct, frozen=True):
     """One of day and weekday is enough: neither field begins with a star."""
 
     def after(self, ns: int, place: Zone) -> int | None:
-        """The next ns since the epoch at which it fires; None when that is years away.
+        """Return the next ns since the epoch at which it fires, None if that is years away.
 
         The second that `ns` rounds to does not count: an expression that has just fired goes on to its next time.
         """
@@ -201,17 +201,17 @@ class _Hand:
         self.set(wall - self._place.offset(wall - offset))
 
     def first_cut(self) -> bool:
-        """Whether nothing was cut off before: what is below the first field that does not match begins anew."""
+        """Return True at the first field that does not match: the fields below it begin anew."""
         first, self._cut = not self._cut, True
         return first
 
     def next_month(self) -> None:
-        """The same day and time in the next month."""
+        """Move to the same day and time in the next month."""
         year, month = (self.year + 1, 1) if self.month == 12 else (self.year, self.month + 1)
         self.set_wall(year, month, self.day, self._rest())
 
     def next_day(self) -> None:
-        """The same time on the next day."""
+        """Move to the same time on the next day."""
         self.set_wall(self.year, self.month, self.day + 1, self._rest())
 
     def _rest(self) -> int:
@@ -220,7 +220,7 @@ class _Hand:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Cron:
-    """An expression of six fields: second, minute, hour, day, month, weekday. Raises ValueError."""
+    """Parse an expression of six fields: second, minute, hour, day, month, weekday. Raise ValueError."""
     if len(text) > MAX_PATTERN:
         raise ValueError(f"more than {MAX_PATTERN} characters")
     fields = text.split()
@@ -238,7 +238,7 @@ def parse(text: str) -> Cron:
 
 
 def _field(text: str, low: int, high: int, names: dict[str, int]) -> tuple[frozenset[int], bool]:
-    """The values of one field, and whether a star in it leaves them open."""
+    """Return the values of one field, and True if a star in it leaves them open."""
     values: set[int] = set()
     star = False
     for part in filter(None, text.split(",")):
@@ -249,7 +249,7 @@ def _field(text: str, low: int, high: int, names: dict[str, int]) -> tuple[froze
 
 
 def _range(text: str, low: int, high: int, names: dict[str, int]) -> tuple[range, bool]:
-    """`5`, `5-9`, `5/2` (to the end), `5-9/2`, and `*` or `?` in the place of a number."""
+    """Parse `5`, `5-9`, `5/2` (to the end), `5-9/2`, with `*` or `?` in the place of a number."""
     span, *steps = text.split("/")
     if len(steps) > 1:
         raise ValueError(f"more than one step: {text!r}")
@@ -283,7 +283,7 @@ def _number(text: str, names: dict[str, int]) -> int:
 
 
 def show(ns: int, place: Zone) -> str:
-    """The time as RFC 3339 on the clocks of a zone, with what there is below the second."""
+    """Return the time as RFC 3339 on the clocks of a zone, with fractions of a second if there are any."""
     second, fraction = divmod(ns, _SECOND)
     offset = place.offset(second)
     wall = datetime.fromtimestamp(second + offset, UTC).strftime("%Y-%m-%dT%H:%M:%S")

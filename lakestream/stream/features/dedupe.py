@@ -1,8 +1,9 @@
-"""The duplicate window: which message ids were stored recently.
+"""Message ids: publishes that repeat a message of the duplicate window are not stored again
+(docs/internals/streams.md#publish-headers).
 
-Belongs here: the bounded memory of `Nats-Msg-Id` values and nothing about where they come from
-(docs/internals/streams.md#dedupe). Ids are kept in chunks in the order in which they came, so that forgetting and
-saving many of them never holds the event loop for long.
+Belongs here: the bounded memory of `Nats-Msg-Id` values, and the rules of that header and of
+`Nats-Expected-Last-Msg-Id`. Ids are kept in chunks in the order in which they came, so that forgetting and saving many
+of them never holds the event loop for long.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from lakestream.log.store.store import Store
+from lakestream.ports import Clock
 from lakestream.protocol.api.errors import api_error
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.effect import Effect, EffectKey, Given
+from lakestream.stream.core.feature import Feature, Stored
+from lakestream.stream.core.publish import Duplicate, Publish, PublishRule, View
+from lakestream.stream.features.ages import Ages, AgeTracking
 
 MAX_IDS = 4_000_000
 """Ids of one stream that are remembered at once, some 800 MB. Beyond them a message with an id is refused with 10167
@@ -29,7 +37,7 @@ TRIM_IDS = 1024
 
 
 class _Chunk:
-    """Some ids in the order in which they came. Times and sequences ascend."""
+    """Some ids in order of arrival. Times and sequences ascend."""
 
     __slots__ = ("ids", "packed", "seqs", "times")
 
@@ -40,7 +48,7 @@ class _Chunk:
         self.packed = b""  # what `pack` gave when the chunk was full
 
     def pack(self, start: int, stop: int) -> bytes:
-        """The entries from `start` to before `stop`, for `unpack`."""
+        """Return the entries from `start` to before `stop`, for `unpack`."""
         if self.packed and (start, stop) == (0, CHUNK_IDS):
             return self.packed
         part = slice(start, stop)
@@ -51,7 +59,7 @@ class _Chunk:
 
     @classmethod
     def unpack(cls, data: bytes) -> _Chunk:
-        """What `pack` gave."""
+        """Return the chunk that `pack` packed."""
         made = cls()
         times, seqs, made.ids = msgspec.msgpack.decode(data, type=tuple[bytes, bytes, list[bytes]])
         made.times.frombytes(times)
@@ -64,7 +72,7 @@ class _Chunk:
         del self.ids[-1], self.times[-1], self.seqs[-1]
 
 
-class Dedupe:
+class MessageIds:
     """Message ids seen within `window_ns`, oldest forgotten first.
 
     Args:
@@ -86,9 +94,9 @@ class Dedupe:
         return len(self._seqs)
 
     def seen(self, msg_id: bytes, now_ns: int) -> int:
-        """The sequence stored under `msg_id` within the window, or 0.
+        """Return the sequence stored under `msg_id` within the window, or 0.
 
-        Raises ApiError (10167) when it is not known and no more can be remembered.
+        Raise ApiError 10167 if it is not known and no more ids can be remembered.
         """
         self._forget(now_ns)
         seq = self._seqs.get(msg_id, 0)
@@ -113,12 +121,12 @@ class Dedupe:
             chunk.seqs.append(seq)
 
     def moved(self, before: int, last_seq: int) -> None:
-        """A purge gave the sequences `before` … `last_seq` to no message: the last message is still the same."""
+        """Note that a purge gave the sequences after `before` through `last_seq` to no message."""
         if self.last_seq == before:
             self.last_seq = last_seq
 
     def forget_after(self, last_seq: int) -> None:
-        """Messages above `last_seq` do not count: nobody knows whether they are stored."""
+        """Forget the ids of messages above `last_seq`: these may not be stored."""
         self.last_id, self.last_seq = self.last_through(last_seq)
         while self._chunks and self._chunks[-1].seqs[-1] > last_seq:
             chunk = self._chunks[-1]
@@ -133,7 +141,7 @@ class Dedupe:
                 self._chunks.popleft()
 
     def trim(self, time_ns: int) -> None:
-        """Forget what was outside of the window at `time_ns`, for those who never ask."""
+        """Forget ids that had left the window at `time_ns`; for followers, which never ask."""
         if len(self._seqs) > TRIM_IDS:
             self._forget(time_ns)
 
@@ -158,7 +166,7 @@ class Dedupe:
                 del seqs[msg_id]
 
     def _outdated(self, seq: int, now_ns: int) -> bool:
-        """Whether an id that is still known has left the window: there was too much to forget at once."""
+        """Return True if an id that is still known has left the window: there was too much to forget at once."""
         horizon = now_ns - self.window_ns
         if self._chunks[0].times[self._head] > horizon:
             return False
@@ -166,7 +174,7 @@ class Dedupe:
         return chunk.times[bisect_right(chunk.seqs, seq) - 1] <= horizon
 
     def dump(self, now_ns: int, through: int) -> list[bytes]:
-        """What is remembered of messages ≤ `through`, for the checkpoint.
+        """Return the ids of messages ≤ `through`, for the checkpoint.
 
         An id of a message in flight must not get there: were that message lost, its publisher's next try would be
         taken for a duplicate.
@@ -180,7 +188,7 @@ class Dedupe:
         return packed
 
     def last_through(self, through: int) -> tuple[bytes, int]:
-        """The newest id of a message ≤ `through`, and its sequence; `(b"", 0)` when none is remembered."""
+        """Return the newest id of a message ≤ `through`, and its sequence; `(b"", 0)` if none is remembered."""
         if self.last_seq <= through:
             return self.last_id, self.last_seq
         for chunk in reversed(self._chunks):
@@ -197,8 +205,7 @@ class Dedupe:
         older: Iterable[tuple[int, bytes, int]] = (),
         behind_ns: int = 0,
     ) -> None:
-        """Take back what `dump` gave, or the (time, id, seq) that releases before it kept. `behind_ns`: see
-        `Ages.load`."""
+        """Load what `dump` returned, or the (time, id, seq) of releases before it. `behind_ns`: see `Ages.load`."""
         self._chunks = deque(map(_Chunk.unpack, packed))
         if behind_ns:
             for chunk in self._chunks:
@@ -210,7 +217,90 @@ class Dedupe:
         self.last_id, self.last_seq = last_id, last_seq
 
     def entries(self) -> Iterator[tuple[bytes, int, int]]:
-        """(id, sequence, time in ns) of everything remembered, oldest first."""
+        """Yield (id, sequence, time in ns) of everything remembered, oldest first."""
         for number, chunk in enumerate(self._chunks):
             first = 0 if number else self._head
             yield from zip(chunk.ids[first:], chunk.seqs[first:], chunk.times[first:], strict=True)
+
+
+MSG_ID: EffectKey[bytes] = EffectKey("msg_id", acts=False)
+_HEADER, _EXPECTED = b"Nats-Msg-Id", b"Nats-Expected-Last-Msg-Id"
+
+
+def _read(effect: Effect, header: bytes, given: Given, config: StreamConfig) -> None:
+    if config.mirror is None:
+        MSG_ID.put(effect, given[_HEADER])
+
+
+class _State(msgspec.Struct):
+    dedupe: list[tuple[int, bytes, int]] = []
+    """(time, id, sequence) as releases before `ids` kept them."""
+    last_msg_id: bytes = b""
+    last_msg_id_seq: int = 0
+    ids: list[bytes] = []
+    """Entries of the duplicate window; see `MessageIds.dump`."""
+
+
+class Dedupe(Feature):
+    """The duplicate window of one stream."""
+
+    effects = ((_HEADER, _read),)
+
+    def __init__(self, clock: Clock, store: Store, ages: AgeTracking) -> None:
+        self._clock, self._store, self._tracking = clock, store, ages
+        self.ids = MessageIds(0)
+        self._config = StreamConfig()
+        self.rules = (
+            PublishRule(self._check_id, frozenset({_HEADER}), single=80, replicated=50, member=60),
+            PublishRule(self._check_last, frozenset({_EXPECTED}), single=90, replicated=120),
+        )
+
+    @property
+    def _ages(self) -> Ages:
+        return self._tracking.runs
+
+    def configure(self, config: StreamConfig) -> None:
+        self._config, self.ids.window_ns = config, config.duplicate_window
+
+    def _check_id(self, view: View, message: Publish, given: Given) -> Duplicate | None:
+        msg_id = given[_HEADER]
+        seq = view.staged(MSG_ID, msg_id) or self.ids.seen(msg_id, self._clock.steady())
+        return Duplicate(seq) if seq else None
+
+    def _check_last(self, view: View, message: Publish, given: Given) -> None:
+        last_id = self.ids.last_id if self.ids.last_seq == view.last_seq() else b""
+        if given[_EXPECTED] != last_id:
+            wanted, last = given[_EXPECTED].decode("utf-8", "replace"), last_id.decode("utf-8", "replace")
+            raise api_error(10070, id=last).called(f'last msgid mismatch: "{wanted}" vs "{last}"')
+
+    def duplicate_of(self, effect: Effect) -> int:
+        msg_id = MSG_ID.of(effect)
+        return self.ids.seen(msg_id, self._clock.steady()) if msg_id and self.ids.window_ns else 0
+
+    def taken(self, effect: Effect) -> None:
+        msg_id = MSG_ID.of(effect)
+        if msg_id:
+            self.ids.add(msg_id, effect.seq, self._ages.stored(effect.seq, effect.time_ns))
+
+    def received(self, stored: Stored) -> None:
+        if stored.effects and not stored.archived:
+            for effect in stored.effects:
+                self.taken(effect)
+            self.ids.trim(self._ages.stored(stored.first_seq, stored.last_time))
+
+    def skipped(self, before: int, last_seq: int) -> None:
+        self.ids.moved(before, last_seq)
+
+    def rewound(self, last_seq: int) -> None:
+        self.ids.forget_after(last_seq)
+
+    def dump(self) -> dict[str, object]:
+        stored = self._store.last_seq
+        last_id, last_seq = self.ids.last_through(stored)
+        ids = self.ids.dump(self._clock.steady(), stored)
+        return {"dedupe": [], "last_msg_id": last_id, "last_msg_id_seq": last_seq, "ids": ids}
+
+    def load(self, checkpoint: bytes) -> None:
+        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        behind = self._tracking.behind_ns
+        self.ids.load(state.ids, state.last_msg_id, state.last_msg_id_seq, state.dedupe, behind)

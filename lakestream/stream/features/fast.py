@@ -1,30 +1,37 @@
 """Fast batches: many messages with few answers, at the pace that the server gives (ADR-50,
 docs/internals/streams.md#fast-batches).
 
-Belongs here: what the reply subject of a member says, where a batch is, and which answers that brings. Every member is
+Belongs here: the reply subject of a member, the place of a batch, and the answers to its members. Every member is
 judged and stored like a message of its own; what a batch adds is order, flow control and one pub ack at the end. The
 answers that speak of stored messages leave once these are committed (invariant 1). Atomic batches are in atomic.py.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
+from lakestream.ports import Clock
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.stream.core import limits, publish
-from lakestream.stream.core.batch import Effect
+from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.effect import Effect
+from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import Progress
-from lakestream.stream.core.proposer import MEMBER_OF_FAST_BATCH
-from lakestream.stream.core.publish import Duplicate, Publish
-from lakestream.stream.core.view import MemberView
-from lakestream.stream.features import traces
-from lakestream.stream.features.batches import MAX_ID_CHARS, BatchRoom, OpenBatches, check_size, number, without_level
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
+from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.proposer import Proposer
+from lakestream.stream.core.publish import Duplicate, NotHere, Publish
+from lakestream.stream.features.batches import (
+    MAX_ID_CHARS,
+    BatchRoom,
+    MemberView,
+    OpenBatches,
+    check_size,
+    is_no_member,
+    number,
+    without_level,
+)
 
 MAX_INTERVAL = 500
 """Messages between two acks of all open batches of a stream together; each gets its share."""
@@ -37,7 +44,7 @@ START, APPEND, COMMIT, END, PING = range(5)
 
 
 class Member(msgspec.Struct, frozen=True):
-    """What a reply subject `<prefix>.<id>.<flow>.<ok|fail>.<seq>.<operation>.$FI` says."""
+    """Fields of a reply subject `<prefix>.<id>.<flow>.<ok|fail>.<seq>.<operation>.$FI`."""
 
     id: bytes
     flow: int
@@ -48,7 +55,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def begins(self) -> bool:
-        """Whether a batch can begin with it."""
+        """Return True if a batch can begin with it."""
         return self.seq == 1 and self.operation in (START, COMMIT)
 
 
@@ -96,26 +103,32 @@ _places: msgspec.msgpack.Decoder[tuple[list[_Fast], list[bytes]]] = msgspec.msgp
 )
 
 
-class Fast:
-    """The fast batches of one stream, on the node that leads it. A part of the stream, and a route of its intake.
+class Fast(Feature):
+    """The fast batches of one stream, on the node that leads it.
 
     Where other nodes hold the stream too, every write also logs where the batches are whose messages are in it: the
     next leader goes on from there. What a checkpoint covers is not remembered.
+
+    Args:
+        room: shared by the streams of the server.
     """
 
-    def __init__(self, stream: Stream, room: BatchRoom) -> None:
-        self._stream, self._room = stream, room
-        self._view = MemberView(stream)
+    reply_suffix = b".$FI"
+
+    def __init__(self, room: BatchRoom, clock: Clock, pipeline: Pipeline, proposer: Proposer) -> None:
+        self._room, self._clock, self._pipeline, self._proposer = room, clock, pipeline, proposer
+        self._config = StreamConfig()
+        self._view = MemberView(proposer.view)
         self._changed: set[bytes] = set()
         """Batches that are elsewhere than the log says."""
         self._known: dict[bytes, _Fast] = {}
         """Where the log says that batches are."""
-        self._open: OpenBatches[_Fast] = OpenBatches(stream.clock, room.timeout_ns, self._released)
+        self._open: OpenBatches[_Fast] = OpenBatches(clock, room.timeout_ns, self._released)
 
     # ------------------------------------------------------------------ life
-    def start(self) -> None:
-        """See `Part.start`: go on with the batches of the leader before, and tell their writers what came."""
-        horizon = self._stream.clock.steady() - self._room.timeout_ns
+    def lead(self, recovered: bool) -> None:
+        """Go on with the batches of the leader before, and tell their writers what came."""
+        horizon = self._clock.steady() - self._room.timeout_ns
         for known in self._known.values():
             if known.touched_ns > horizon and self._room.for_fast(len(self._open)):
                 batch = msgspec.structs.replace(known, acked=known.next - 1)
@@ -123,31 +136,38 @@ class Fast:
                 self._open.touch(batch)
                 self._ack(batch, batch.reply)
 
-    def stop(self) -> None:
-        """See `Part.stop`. What is stored stays; whoever goes on with a batch that no leader knows hears so."""
+    def follow(self) -> None:
+        """Forget all batches. What is stored stays; whoever goes on with a batch that no leader knows hears so."""
         for batch in self._open.clear():
             self._released(batch)
         self._changed.clear()
 
-    def adopt(self, config: StreamConfig) -> None:
+    def configure(self, config: StreamConfig) -> None:
         """Take a configuration: where fast batches are off, none is open."""
+        self._config = config
+        self._view.configure(config)
         if not config.allow_batched:
-            self.stop()
+            self.follow()
             self._known.clear()
 
     # ------------------------------------------------------------------ the log
-    def settle(self) -> None:
-        """A write begins: let it say where the batches are after it."""
+    def before_write(self) -> None:
+        """Let the write that begins say where the batches are after it."""
         changed, self._changed = self._changed, set()
-        if not changed or not self._stream.replicated:
+        if not changed or not self._pipeline.replicated:
             return
         batches = [self._open.get(batch_id) for batch_id in changed]
         ended = changed - {batch.id for batch in batches if batch is not None}
         state = _encoder.encode(([batch for batch in batches if batch is not None], sorted(ended)))
-        self._stream.log_progress([Progress("", state)], lambda: self.learn(state))
+        self._pipeline.log_progress([Progress("", state)], lambda: self._learn(state))
 
-    def learn(self, state: bytes) -> None:
-        """Apply what `settle` logged."""
+    def progressed(self, entries: Sequence[Progress]) -> None:
+        for entry in entries:
+            if not entry.name:
+                self._learn(entry.state)
+
+    def _learn(self, state: bytes) -> None:
+        """Apply what `before_write` logged."""
         batches, ended = _places.decode(state)
         for batch in batches:
             self._known[batch.id] = batch
@@ -163,23 +183,22 @@ class Fast:
             self._released(batch)
 
     # ------------------------------------------------------------------ members
-    def route(self, message: Publish) -> bool:
-        """Take a message over if it belongs to a batch; see `Intake.routes`."""
-        if not message.reply.endswith(MEMBER_OF_FAST_BATCH):
+    def takes_over(self, message: Publish) -> bool:
+        """Take a message over if it belongs to a batch."""
+        if not message.reply.endswith(self.reply_suffix) or is_no_member(self._config, message):
             return False
         self._take(message)
         return True
 
     def _take(self, message: Publish) -> None:
-        stream = self._stream
-        intake = stream.intake
-        if intake.waiting or stream.operations:  # what comes in order is answered in order
-            intake.defer(lambda: self._take(message), message.reply, message.size)
+        proposer = self._proposer
+        if proposer.waiting or self._pipeline.operations:  # what comes in order is answered in order
+            proposer.defer(lambda: self._take(message), message.reply, message.size)
             return
         try:
             member, batch = self._find(message)
         except ApiError as error:
-            if not stream.config.no_ack:
+            if not self._config.no_ack:
                 self._reject(message, error)
             return
         self._open.touch(batch)
@@ -192,13 +211,13 @@ class Fast:
                 self._finish(batch, message.reply, member.seq - 1)
             else:
                 batch.next = member.seq + 1
-                if member.operation == START and not stream.config.no_ack:
+                if member.operation == START and not self._config.no_ack:
                     self._say(message.reply, b'{"type":"ack","seq":0,"msgs":%d}' % batch.interval)
                 self._judge(batch, member, message)
 
     def _find(self, message: Publish) -> tuple[Member, _Fast]:
-        """The batch that a message belongs to, or begins. Raises ApiError: the message belongs to none."""
-        config = self._stream.config
+        """Return the batch that a message belongs to, or begins. Raise ApiError if it belongs to none."""
+        config = self._config
         check_size(config, message)
         if not config.allow_batched:
             raise api_error(10205)
@@ -224,7 +243,7 @@ class Fast:
         return batch
 
     def _in_order(self, batch: _Fast, member: Member, reply: bytes) -> bool:
-        """Whether a member can be taken; tells of the gap before it, and ends the batch where that asks for it."""
+        """Return True if a member can be taken. Report a gap before it, and end a batch that does not go on then."""
         if member.seq == batch.next:
             return True
         self._gap(batch, reply, member.seq)
@@ -234,7 +253,7 @@ class Fast:
         return False
 
     def _ping(self, batch: _Fast, member: Member, reply: bytes) -> None:
-        """The client has sent everything through this sequence, and asks what came."""
+        """Answer a client that has sent everything through this sequence, and asks what came."""
         if member.seq >= batch.next:
             self._gap(batch, reply, member.seq + 1)
             if not batch.keeps_going:
@@ -247,46 +266,46 @@ class Fast:
     # ------------------------------------------------------------------ one message
     def _judge(self, batch: _Fast, member: Member, message: Publish) -> None:
         """Store a message, or say why not; later, where that depends on something in flight."""
-        stream = self._stream
-        intake = stream.intake
+        proposer = self._proposer
 
         def again() -> None:
             self._judge(batch, member, message)
 
-        if intake.waiting or stream.operations or intake.view.unsettled(message.subject, message.header):
-            intake.defer(again, message.reply, message.size)
+        if proposer.waiting or self._pipeline.operations or proposer.view.unsettled(message.subject, message.header):
+            proposer.defer(again, message.reply, message.size)
             return
-        if not message.header and not intake.guarded:  # nothing can refuse it
+        if not message.header and not proposer.guarded:  # nothing can refuse it
             self._store(batch, member, message, message, None)
             return
         judged = msgspec.structs.replace(message, reply=b"")  # the rules rewrite it; it may be judged again
         try:
-            outcome = publish.check(self._view, judged)
+            outcome = proposer.rules.check(self._view, judged)
             if isinstance(outcome, Duplicate):
-                traces.duplicate(message)
+                if message.observer is not None:
+                    message.observer.duplicate()
                 self._duplicate(batch, member, message.reply, outcome.seq)
                 return
-            length = limits.accounted(stream.config, judged.subject, judged.header, judged.payload)
+            length = limits.accounted(self._config, judged.subject, judged.header, judged.payload)
             refused = self._view.room(judged.subject, length, bool(outcome.rollup))
             if refused is not None and not self._view.pending_msgs():
                 raise refused
-        except publish.NotHere as missing:
-            intake.defer(again, message.reply, message.size)
-            intake.fetch(missing.seq)
+        except NotHere as missing:
+            proposer.defer(again, message.reply, message.size)
+            proposer.fetch(missing.seq)
         except ApiError as error:
             self._refused(batch, member, message, error)
         else:
             if refused is not None:  # what is in flight may yet make room
-                intake.defer(again, message.reply, message.size)
+                proposer.defer(again, message.reply, message.size)
             else:
                 self._store(batch, member, message, judged, outcome)
 
     def _store(self, batch: _Fast, member: Member, message: Publish, judged: Publish, effect: Effect | None) -> None:
         reply, judged.reply, judged.tail = message.reply, b"", b""
-        seq = self._stream.intake.take(judged, effect)
+        seq = self._proposer.take(judged, effect)
         message.reply = reply
         if not seq:
-            self._refused(batch, member, message, self._stream.failed or api_error(10167))
+            self._refused(batch, member, message, self._pipeline.failed or api_error(10167))
             return
         batch.stored = seq
         if member.operation == COMMIT:
@@ -295,7 +314,7 @@ class Fast:
             self._ack(batch, reply)
 
     def _duplicate(self, batch: _Fast, member: Member, reply: bytes, seq: int) -> None:
-        """A message that was stored before counts as if it were stored now."""
+        """Count a message that was stored before as if it were stored now."""
         if self._advance(batch):
             self._ack(batch, reply)
         if member.operation == COMMIT and member.begins and not batch.keeps_going:
@@ -311,7 +330,8 @@ class Fast:
             self._end(batch)
             self._reject(message, error)
             return
-        traces.refused(self._stream, message, error)
+        if message.observer is not None:
+            message.observer.refused(message, error)
         reply = message.reply
         shown = msgspec.json.encode(error.as_dict())
         self._say(reply, b'{"type":"err","seq":%d,"error":%b}' % (member.seq, shown))
@@ -320,7 +340,7 @@ class Fast:
 
     # ------------------------------------------------------------------ flow control
     def _advance(self, batch: _Fast) -> bool:
-        """Whether an ack is due after what came; then the next one is so many messages away as there is room for."""
+        """Return True if an ack is due, and set the interval to the next one by the number of open batches."""
         due = (batch.next - 1 - batch.acked) // batch.interval * batch.interval
         if not due:
             return False
@@ -340,21 +360,19 @@ class Fast:
         self._say(reply, b'{"type":"gap","last_seq":%d,"seq":%d}' % (batch.next, seq))
 
     def _finish(self, batch: _Fast, reply: bytes, count: int, tail: bytes = b"") -> None:
-        """The batch ends with a pub ack: what of it is stored."""
+        """End the batch with a pub ack: what of it is stored."""
         self._end(batch)
         shown = msgspec.json.encode(batch.id.decode("utf-8", "replace"))
-        ack = self._stream.intake.ack
+        ack = self._proposer.ack
         self._say(reply, b'%b%d%b,"batch":%b,"count":%d}' % (ack, batch.stored, tail, shown, count))
 
     def _reject(self, message: Publish, error: ApiError) -> None:
-        """The message belongs to no batch."""
-        intake = self._stream.intake
+        """Refuse a message that belongs to no batch."""
         if error.err_code == 10167:
-            intake.reject(message, error)
-        elif traces.refused(self._stream, message, error):
-            self._say(message.reply, intake.refusal(error))
+            self._proposer.reject(message, error)
+        elif message.observer is None or message.observer.refused(message, error):
+            self._say(message.reply, self._proposer.refusal(error))
 
     def _say(self, reply: bytes, answer: bytes) -> None:
         """Answer once everything before it is committed, so that answers come in the order of what they answer."""
-        intake = self._stream.intake
-        intake.answer_at(intake.next_seq - 1, reply, answer)
+        self._proposer.answer_at(self._proposer.next_seq - 1, reply, answer)

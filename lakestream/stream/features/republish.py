@@ -8,47 +8,64 @@ sent again: nobody knows whether it was; neither are imported and restored messa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
+from lakestream.ports import Bus, Clock
 from lakestream.protocol import headers
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import publishable
 from lakestream.protocol.transforms import Transform
-from lakestream.stream.core.batch import After, Batch
-from lakestream.stream.core.config import RePublish
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
+from lakestream.stream.core.batch import After
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.view import ProposedView
 
 _API = b"$JS."
 
 
-class Republisher:
-    """Publishes what one stream stores, as its configuration says."""
+class Republish(Feature):
+    """Publishes what one stream stores, as its configuration says.
 
-    def __init__(self, stream: Stream, config: RePublish) -> None:
-        self._stream = stream
-        self._name = stream.name.encode()
-        self._headers_only = config.headers_only
-        self._transform = Transform(config.src.encode(), config.dest.encode())
+    Args:
+        name: of the stream.
+        unwanted: returns which of some messages the stream does not keep.
+    """
 
-    @staticmethod
-    def of(stream: Stream, config: RePublish | None) -> Republisher | None:
-        """What a configuration asks for; None when that is nothing: an empty destination does nothing."""
-        return Republisher(stream, config) if config is not None and config.dest else None
+    def __init__(
+        self,
+        name: str,
+        bus: Bus,
+        clock: Clock,
+        view: ProposedView,
+        unwanted: Callable[[int, Sequence[bytes]], Sequence[tuple[int, bytes]]],
+    ) -> None:
+        self._name = name.encode()
+        self._bus, self._clock, self._view, self._unwanted = bus, clock, view, unwanted
+        self._headers_only = False
+        self._transform: Transform | None = None
 
-    def prepare(self, subject: bytes, header: bytes, payload: bytes) -> After | None:
-        """What is to be done once this message is stored, None when it is not to be published again.
+    def configure(self, config: StreamConfig) -> None:
+        asked = config.republish
+        self._transform = None
+        if asked is not None and asked.dest:
+            self._headers_only = asked.headers_only
+            self._transform = Transform(asked.src.encode(), asked.dest.encode())
 
-        Called when the message gets its sequence: the subject's last sequence before it is known only then.
+    def active(self, hook: str) -> bool:
+        return self._transform is not None
+
+    def prepared(self, subject: bytes, header: bytes, payload: bytes) -> After | None:
+        """Return what publishes the message once it is stored, None when it is not to be published again.
+
+        The subject's last sequence before it is known only now.
         """
-        to = self._transform.apply(subject)
+        to = None if self._transform is None else self._transform.apply(subject)
         if to is None or not publishable(to):
             return None
-        stream, last = self._stream, self._last_of(subject)
+        last, headers_only = self._last_of(subject), self._headers_only
 
         def stored(seq: int, time_ns: int) -> None:
-            if stream.retention.unwanted(seq, [subject]):
+            if self._unwanted(seq, [subject]):
                 return
             fields = [
                 (b"Nats-Stream", self._name),
@@ -57,29 +74,28 @@ class Republisher:
                 (b"Nats-Time-Stamp", format_time(time_ns).encode()),
                 (b"Nats-Last-Sequence", b"%d" % last),
             ]
-            if self._headers_only:
+            if headers_only:
                 fields.append((b"Nats-Msg-Size", b"%d" % len(payload)))
             shown = headers.append(header, fields)
-            body = b"" if self._headers_only else payload
+            body = b"" if headers_only else payload
             if to.startswith(_API):
                 # A request to this server could end the very stream that is just being applied.
-                stream.clock.call_soon(lambda: _publish(stream, to, shown, body))
+                self._clock.call_soon(lambda: self._publish(to, shown, body))
             else:
-                _publish(stream, to, shown, body)
+                self._publish(to, shown, body)
 
         return stored
 
+    def _publish(self, to: bytes, header: bytes, payload: bytes) -> None:
+        self._bus.publish(to, b"", header, payload)
+
     def _last_of(self, subject: bytes) -> int:
-        """The subject's last sequence once everything in flight is stored; 0 when that leaves it none."""
+        """Return the subject's last sequence once everything in flight is stored; 0 when that leaves it none."""
         rolled = 0
-        for proposal in self._stream.uncommitted():
-            if isinstance(proposal.context, Batch) and proposal.context.effects:
-                effects = proposal.context.effects
+        for batch in self._view.pipeline.batches():
+            if batch.effects:
                 # A rollup is its batch's last message, or the first one of an atomic batch.
-                rolled = max([rolled, *(each.seq for each in (effects[0], effects[-1]) if each.rollup == b"all")])
-        last = self._stream.view.last_of(subject)
+                ends = (batch.effects[0], batch.effects[-1])
+                rolled = max([rolled, *(each.seq for each in ends if each.rollup == b"all")])
+        last = self._view.last_of(subject)
         return last if last >= rolled else 0
-
-
-def _publish(stream: Stream, to: bytes, header: bytes, payload: bytes) -> None:
-    stream.bus.publish(to, b"", header, payload)

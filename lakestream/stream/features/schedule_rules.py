@@ -1,15 +1,15 @@
-"""What headers say about schedules: when a message fires, what it produces, and what nobody may ask for.
+"""Headers of message schedules: when a schedule fires, what it produces, and what is refused.
 
 Belongs here: the `Nats-Schedule…` headers as rules over a header block, in the order of nats-server 2.15.1
-(docs/internals/streams.md#schedules). Nothing in here keeps state: which schedules a stream has is in schedules.py,
-cron expressions are in cron.py.
+(docs/internals/streams.md#schedules). Nothing in here keeps state: the schedules of a stream are in schedules.py, cron
+expressions in cron.py.
 """
 
 from __future__ import annotations
 
 import time
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -19,6 +19,8 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.durations import parse_duration
 from lakestream.protocol.subjects import matches, publishable, valid_subject
 from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.effect import Given
+from lakestream.stream.core.publish import Publish, View
 from lakestream.stream.features import cron
 from lakestream.stream.features.ttl import parse_ttl
 
@@ -52,23 +54,7 @@ _NAMED: Final = {
     "@hourly": "0 0 * * * *",
 }
 _LEFT_OUT: Final = (PATTERN, b"Nats-Expected-", b"Nats-Msg-Id:", b"Nats-TTL:", b"Nats-Rollup:")
-"""Beginnings of the lines that a schedule keeps to itself."""
-
-
-class View(Protocol):
-    """What the rules look at; see publish.View."""
-
-    @property
-    def config(self) -> StreamConfig: ...
-    def last_of(self, subject: bytes) -> int: ...
-    def record(self, seq: int) -> Record | None: ...
-
-
-class Message(Protocol):
-    """What is judged; see publish.Publish."""
-
-    subject: bytes
-    header: bytes
+"""Beginnings of the lines that are not copied into produced messages."""
 
 
 # ------------------------------------------------------------------------------------------------ when
@@ -79,11 +65,11 @@ class At(msgspec.Struct, frozen=True):
     repeats = False
 
     def after(self, ns: int) -> int | None:
-        """When it fires, whatever `ns` is."""
+        """Return when it fires, whatever `ns` is."""
         return self.ns
 
     def show(self, ns: int) -> bytes:
-        """What the message that it produces says about the next one."""
+        """Return the header value about the next message in the one that it produces."""
         return PURGE
 
 
@@ -94,11 +80,11 @@ class Every(msgspec.Struct, frozen=True):
     repeats = True
 
     def after(self, ns: int) -> int | None:
-        """The second that `ns` rounds to, and the interval."""
+        """Return the second that `ns` rounds to, plus the interval."""
         return min((ns + _SECOND // 2) // _SECOND * _SECOND + self.interval, LATEST_NS)
 
     def show(self, ns: int) -> bytes:
-        """The next time in UTC."""
+        """Return the next time in UTC."""
         return cron.show(ns, cron.UTC_ZONE).encode()
 
 
@@ -110,11 +96,11 @@ class Calendar(msgspec.Struct, frozen=True):
     repeats = True
 
     def after(self, ns: int) -> int | None:
-        """The next time beyond `ns`; None when there is none for years."""
+        """Return the next time beyond `ns`, None if there is none for years."""
         return self.expression.after(ns, self.zone)
 
     def show(self, ns: int) -> bytes:
-        """The next time as clocks in the zone show it."""
+        """Return the next time as clocks in the zone show it."""
         return cron.show(ns, self.zone).encode()
 
 
@@ -122,9 +108,9 @@ Timing = At | Every | Calendar
 
 
 def timing(header: bytes) -> Timing | None:
-    """When a message with this header block fires; None when it is no schedule.
+    """Return when a message with this header block fires, None if it is no schedule.
 
-    Raises ApiError 10189, or 10223 for a zone, also where there is nothing else.
+    Raise ApiError 10189, or 10223 for a zone, also where there is nothing else.
     """
     pattern, zone = headers.get(header, PATTERN), headers.get(header, ZONE)
     return _timing(pattern or b"", zone) if pattern or zone is not None else None
@@ -170,10 +156,10 @@ def _interval(text: str) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ what may be asked
-def check(view: View, message: Message) -> None:
-    """Refuse what a message must not say about schedules; a schedule gets the rollup that makes it its subject's only.
+def check(view: View, message: Publish, given: Given) -> None:
+    """Refuse what a message must not say about schedules; give a schedule the rollup that makes it its subject's only.
 
-    Raises ApiError with the code of the first rule that fails, publish.NotHere.
+    Raise ApiError with the code of the first rule that fails, NotHere.
     """
     if MARK not in message.header:
         return
@@ -181,7 +167,7 @@ def check(view: View, message: Message) -> None:
     _check_end(view, message)
 
 
-def _check_schedule(config: StreamConfig, message: Message) -> None:
+def _check_schedule(config: StreamConfig, message: Publish) -> None:
     header, subject = message.header, message.subject
     try:
         when = timing(header)
@@ -215,14 +201,14 @@ def _check_schedule(config: StreamConfig, message: Message) -> None:
 
 
 def _holds(config: StreamConfig, subject: bytes) -> bool:
-    """Whether this is one subject, and the stream's."""
+    """Return True if this is one subject, and the stream's."""
     if not valid_subject(subject, wildcards=False):
         return False
     return any(matches(own.encode(), subject) for own in config.subjects)
 
 
-def _check_end(view: View, message: Message) -> None:
-    """A client may say that the schedule of another subject is over, and nothing else about schedulers."""
+def _check_end(view: View, message: Publish) -> None:
+    """Refuse all that a client may say about schedulers, except that the schedule of another subject is over."""
     end, scheduler = headers.get(message.header, NEXT), headers.get(message.header, SCHEDULER)
     if not end and not scheduler:
         return
@@ -249,7 +235,7 @@ class Produced(msgspec.Struct, frozen=True):
 
 
 def produced(schedule: Record, content: Record | None, due_ns: int, now_ns: int) -> Produced | None:
-    """What a schedule that was due publishes now; None when it is none.
+    """Return what a schedule that was due publishes now, None if it is none.
 
     Args:
         schedule: its message.
@@ -280,7 +266,7 @@ def produced(schedule: Record, content: Record | None, due_ns: int, now_ns: int)
 
 
 def _kept(header: bytes) -> bytes:
-    """The lines that go on into the produced message."""
+    """Return the lines that go on into the produced message."""
     if not header:
         return b""
     return b"\r\n".join([line for line in header.split(b"\r\n") if not line.startswith(_LEFT_OUT)])
@@ -288,7 +274,7 @@ def _kept(header: bytes) -> bytes:
 
 # ------------------------------------------------------------------------------------------------ what is stored
 class Meaning(msgspec.Struct, frozen=True):
-    """What a stored message says about schedules."""
+    """Meaning of a stored message for schedules."""
 
     first_ns: int | None = None
     """It is one, and fires then for the first time."""
@@ -301,10 +287,10 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 def meaning(header: bytes, time_ns: int) -> Meaning | None:
-    """What a message stored at `time_ns` with this header block says; None when nothing.
+    """Return the meaning of a message stored at `time_ns` with this header block, None if it has none.
 
-    Invariant: it depends on the record alone (and, with a time zone, on what the node knows of that), so that every
-    replica knows the same.
+    Invariant: it depends on the record alone (and, with a time zone, on the node's time zone data), so that every
+    replica finds the same.
     """
     try:
         when = timing(header)

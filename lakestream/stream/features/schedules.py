@@ -1,7 +1,7 @@
 """The message schedules of one stream.
 
-Belongs here: which schedules there are and when each fires next, and the leader's duty to publish what they produce.
-What the headers mean is in schedule_rules.py.
+Belongs here: the schedules of a stream and the next time of each, and publishing what they produce, on the leader. The
+meaning of the headers is in schedule_rules.py.
 
 State changes only where entries are applied (invariant 2): a stored schedule enters, and the message that it produces
 says in its own headers when the schedule fires next, or that it is over. Both are one entry of the log, so a schedule
@@ -12,24 +12,28 @@ by one message.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from lakestream.log.format.record import Record
-from lakestream.ports import Timer
+from lakestream.log.store.store import Store
+from lakestream.ports import Clock, Timer
 from lakestream.protocol import headers
-from lakestream.stream.core.batch import Batch, Effect
+from lakestream.protocol.api.errors import ApiError
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.effect import Effect, EffectKey, Given
+from lakestream.stream.core.feature import Feature, Stored
+from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.proposer import Proposer
+from lakestream.stream.core.publish import ANY, PublishRule
+from lakestream.stream.core.reader import Reader
 from lakestream.stream.features import schedule_rules, ttl
 
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
-
 MIN_DELAY_NS = 50_000_000
-"""What is due already is looked for at most every 50 ms."""
+"""Minimum time until the next look (50 ms)."""
 MAX_DELAY_NS = 60_000_000_000
-"""And at least every minute while there are schedules, so that a clock that jumps is noticed."""
+"""Maximum time until the next look (1 minute) while there are schedules, so that a clock that jumps is noticed."""
 LATE_NS = 1_000_000
 """Timers are set a little late, since one that comes early finds nothing to do."""
 RETRY_NS = 1_000_000_000
@@ -40,6 +44,22 @@ MAX_FIRES = 500
 """Schedules that fire in one turn of the event loop; the others follow in the next."""
 SLACK = 1024
 """Schedules whose messages are gone are forgotten once there are this many, and as many as live ones."""
+
+
+SCHEDULE: EffectKey[bytes] = EffectKey("schedule", removes=True)
+"""Header block of a message that is a schedule, or says what becomes of one."""
+
+
+def _read(effect: Effect, header: bytes, given: Given, config: StreamConfig) -> None:
+    if config.allow_msg_schedules:
+        SCHEDULE.put(effect, header)
+
+
+class _State(msgspec.Struct):
+    schedules: list[tuple[bytes, int, int]] = []
+    """(subject, sequence, when it fires next)."""
+    intervals: list[tuple[bytes, int]] = []
+    """(subject, interval) of those that fire at intervals."""
 
 
 class Entry(msgspec.Struct):
@@ -53,18 +73,39 @@ class Entry(msgspec.Struct):
     """… which is until then by the steady clock. Only on the leader."""
 
 
-class Schedules:
-    """The schedules of one stream, by subject: there is one on each at most. A `Part`."""
+class Schedules(Feature):
+    """The schedules of one stream, by subject: there is one on each at most.
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    Args:
+        created_ns: when the stream was created.
+        supersede: removes the messages of a subject before a sequence, when its schedule is over.
+        no_room: returns why server or account have no room for so many more bytes.
+    """
+
+    rules = (PublishRule(schedule_rules.check, ANY, single=60, replicated=100),)
+    effects = ((schedule_rules.PATTERN, _read), (schedule_rules.SCHEDULER, _read))
+
+    def __init__(
+        self,
+        created_ns: int,
+        clock: Clock,
+        store: Store,
+        reader: Reader,
+        pipeline: Pipeline,
+        proposer: Proposer,
+        supersede: Callable[[int, bytes], None],
+        no_room: Callable[[int], ApiError | None],
+    ) -> None:
+        self._created_ns, self._clock, self._store, self._reader = created_ns, clock, store, reader
+        self._pipeline, self._proposer, self._supersede, self._no_room = pipeline, proposer, supersede, no_room
+        self._config = StreamConfig()
         self._entries: dict[bytes, Entry] = {}
         self._sweep_at = SLACK
         self._running = False
         self._timer: Timer | None = None
         self._armed_for = 0
         self._due: list[tuple[int, int, bytes]] = []
-        """When to look at a schedule, its sequence and its subject. What is no longer so is passed over."""
+        """(when to look at a schedule, its sequence, its subject). Outdated entries are passed over."""
         self._latest: list[tuple[int, int, bytes]] = []
         """The same of those with intervals, by the steady clock."""
         self._firing: set[bytes] = set()
@@ -75,27 +116,34 @@ class Schedules:
 
     @property
     def looked_for(self) -> int:
-        """How many looks at schedules lie ahead, those included that are no longer so."""
+        """Return the number of looks at schedules that lie ahead, outdated ones included."""
         return len(self._due)
 
     # ------------------------------------------------------------------ apply
-    def stored(self, first_seq: int, subjects: Sequence[bytes], effects: Sequence[Effect]) -> list[tuple[bytes, int]]:
-        """Messages were stored; returns which schedules are over: their subjects, and what ended each."""
+    def configure(self, config: StreamConfig) -> None:
+        self._config = config
+
+    def stored(self, stored: Stored) -> None:
+        if not self._entries and not stored.effects:
+            return
         over: list[tuple[bytes, int]] = []
-        for effect in effects:
-            if effect.schedule:
-                self._take(effect, over)
+        for effect in stored.effects:
+            header = SCHEDULE.of(effect)
+            if header is not None:
+                self._take(effect, header, over)
         if self._entries:
-            for seq, subject in enumerate(subjects, first_seq):
+            for seq, subject in enumerate(stored.subjects, stored.first_seq):
                 entry = self._entries.get(subject)
                 if entry is not None and entry.seq < seq:
                     del self._entries[subject]  # an ordinary message on its subject ends a schedule for good
         self._arm()
-        return over
+        if not stored.archived:
+            for subject, end in over:
+                self._supersede(end, subject)
 
-    def _take(self, effect: Effect, over: list[tuple[bytes, int]]) -> None:
+    def _take(self, effect: Effect, header: bytes, over: list[tuple[bytes, int]]) -> None:
         # A message that is older than the stream came with a backup or an import: its times count from then on.
-        meaning = schedule_rules.meaning(effect.schedule, max(effect.time_ns, self._stream.created_ns))
+        meaning = schedule_rules.meaning(header, max(effect.time_ns, self._created_ns))
         if meaning is None:
             return
         if meaning.next_ns is not None:
@@ -103,12 +151,12 @@ class Schedules:
         elif meaning.scheduler:
             over.append((meaning.scheduler, effect.seq))
             self._end(meaning.scheduler, effect.seq)
-        if meaning.first_ns is not None and effect.seq in self._stream.store.live:
+        if meaning.first_ns is not None and effect.seq in self._store.live:
             self._enter(effect.subject, Entry(effect.seq, meaning.first_ns, meaning.every_ns))
 
     def _enter(self, subject: bytes, entry: Entry) -> None:
         if len(self._entries) >= self._sweep_at:
-            live = self._stream.store.live
+            live = self._store.live
             self._entries = {name: entry for name, entry in self._entries.items() if entry.seq in live}
             self._sweep_at = 2 * len(self._entries) + SLACK
             self._firing &= self._entries.keys()
@@ -129,24 +177,22 @@ class Schedules:
             del self._entries[subject]
             self._firing.discard(subject)
 
-    def dump(self) -> list[tuple[bytes, int, int]]:
-        """(subject, sequence, next time) of every schedule."""
-        live = self._stream.store.live
-        return [(subject, entry.seq, entry.next_ns) for subject, entry in self._entries.items() if entry.seq in live]
+    def dump(self) -> dict[str, object]:
+        live, entries = self._store.live, self._entries.items()
+        schedules = [(subject, entry.seq, entry.next_ns) for subject, entry in entries if entry.seq in live]
+        return {
+            "schedules": schedules,
+            "intervals": [(subject, entry.every_ns) for subject, entry in entries if entry.every_ns],
+        }
 
-    def intervals(self) -> list[tuple[bytes, int]]:
-        """(subject, interval) of every schedule that fires at intervals."""
-        return [(subject, entry.every_ns) for subject, entry in self._entries.items() if entry.every_ns]
-
-    def load(self, schedules: Sequence[tuple[bytes, int, int]], intervals: Sequence[tuple[bytes, int]] = ()) -> None:
-        """Take back what `dump` and `intervals` gave."""
-        every = dict(intervals)
-        self._entries = {subject: Entry(seq, at, every.get(subject, 0)) for subject, seq, at in schedules}
+    def load(self, checkpoint: bytes) -> None:
+        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        every = dict(state.intervals)
+        self._entries = {subject: Entry(seq, at, every.get(subject, 0)) for subject, seq, at in state.schedules}
         self._sweep_at = 2 * len(self._entries) + SLACK
 
     # ------------------------------------------------------------------ lead
-    def start(self) -> None:
-        """See `Part.start`."""
+    def lead(self, recovered: bool) -> None:
         self._running = True
         self._due = [(entry.next_ns, entry.seq, subject) for subject, entry in self._entries.items()]
         heapq.heapify(self._due)
@@ -155,15 +201,14 @@ class Schedules:
             self._limit(subject, entry)
         self._arm()
 
-    def stop(self) -> None:
-        """See `Part.stop`."""
+    def follow(self) -> None:
         self._running = False
         self._due, self._latest = [], []
         self._firing.clear()
         self._disarm()
 
     def _watch(self, subject: bytes, entry: Entry) -> None:
-        """See to it that a schedule is looked at when it fires next."""
+        """Look at a schedule when it fires next."""
         self._look(entry.next_ns, entry.seq, subject)
         if self._running:
             self._limit(subject, entry)
@@ -171,7 +216,7 @@ class Schedules:
     def _limit(self, subject: bytes, entry: Entry) -> None:
         if entry.every_ns:
             # Half a second: intervals begin at whole ones.
-            entry.latest_ns = self._stream.clock.steady() + entry.every_ns + ROUNDED_NS
+            entry.latest_ns = self._clock.steady() + entry.every_ns + ROUNDED_NS
             heapq.heappush(self._latest, (entry.latest_ns, entry.seq, subject))
 
     def _look(self, when: int, seq: int, subject: bytes) -> None:
@@ -189,20 +234,20 @@ class Schedules:
 
     def _arm(self) -> None:
         """Make sure a timer runs for what is due next. Cheap when one does."""
-        if not self._due or not self._running or self._stream.config.sealed:
+        if not self._due or not self._running or self._config.sealed:
             return
         when = self._due[0][0]
         if self._latest:
-            clock = self._stream.clock
+            clock = self._clock
             when = min(when, self._latest[0][0] - clock.steady() + clock.now())
         if self._timer is None or when < self._armed_for:
             self._armed_for = when
-            self._set_timer(when + LATE_NS - self._stream.clock.now())
+            self._set_timer(when + LATE_NS - self._clock.now())
 
     def _set_timer(self, delay_ns: int) -> None:
         self._disarm()
         delay = min(max(delay_ns, MIN_DELAY_NS), MAX_DELAY_NS)
-        self._timer = self._stream.clock.call_later(delay, self._fire)
+        self._timer = self._clock.call_later(delay, self._fire)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -212,16 +257,15 @@ class Schedules:
     def _fire(self) -> None:
         """Publish what is due, in the order in which the schedules were stored."""
         self._disarm()
-        stream = self._stream
-        if not self._running or stream.config.sealed:
+        if not self._running or self._config.sealed:
             return
-        if not stream.intake.settled:
+        if not self._proposer.settled:
             # What is in flight may end a schedule: this waits for it like any publish, or a while when too many do.
-            stream.intake.defer(self._fire, b"", 0)
+            self._proposer.defer(self._fire, b"", 0)
             self._armed_for = 0
             self._set_timer(RETRY_NS)
             return
-        now = stream.clock.now()
+        now = self._clock.now()
         overdue = self._overdue()
         due: dict[bytes, Entry] = {}
         ending = self._ending()
@@ -231,7 +275,7 @@ class Schedules:
             entry = self._entries.get(subject)
             if entry is None or entry.seq != seq or subject in self._firing or (entry.next_ns > now and not late):
                 continue
-            if seq not in stream.store.live:
+            if seq not in self._store.live:
                 del self._entries[subject]
             elif self._stands(subject, entry, ending):
                 due[subject] = entry
@@ -242,7 +286,7 @@ class Schedules:
     def _overdue(self) -> list[tuple[int, int, bytes]]:
         """Take off the list what has waited for its interval though the system clock says that it is not due."""
         found: list[tuple[int, int, bytes]] = []
-        steady = self._stream.clock.steady()
+        steady = self._clock.steady()
         while self._latest and self._latest[0][0] <= steady and len(found) < MAX_FIRES:
             latest, seq, subject = heapq.heappop(self._latest)
             entry = self._entries.get(subject)
@@ -251,18 +295,18 @@ class Schedules:
         return found
 
     def _ending(self) -> set[bytes]:
-        """Subjects of schedules of which a message on its way says that they are over, or when they fire next."""
-        batches = [each.context for each in self._stream.uncommitted() if isinstance(each.context, Batch)]
-        blocks = [effect.schedule for batch in batches for effect in batch.effects if effect.schedule]
+        """Return the subjects of schedules that a message on its way ends, or gives another next time."""
+        effects = [effect for batch in self._pipeline.batches() for effect in batch.effects]
+        blocks = [block for effect in effects if (block := SCHEDULE.of(effect)) is not None]
         return {headers.get(block, schedule_rules.SCHEDULER) or b"" for block in blocks}
 
     def _stands(self, subject: bytes, entry: Entry, ending: set[bytes]) -> bool:
-        """Whether nothing that is stored or on its way has replaced or ended a schedule."""
-        return subject not in ending and self._stream.view.last_of(subject) == entry.seq
+        """Return True if no message, stored or on its way, has replaced or ended a schedule."""
+        return subject not in ending and self._proposer.view.last_of(subject) == entry.seq
 
     def _begin(self, due: Sequence[tuple[bytes, Entry]]) -> None:
         """Publish for these, at once where their messages are in the log."""
-        store = self._stream.store
+        store = self._store
         elsewhere = []
         for subject, entry in due:
             schedule = store.read(entry.seq) if store.is_local(entry.seq) else None
@@ -272,16 +316,16 @@ class Schedules:
             else:
                 self._publish(subject, entry, schedule, store.read(source) if source else None)
         if elsewhere:
-            self._stream.clock.spawn(self._begin_with_history(elsewhere))
+            self._clock.spawn(self._begin_with_history(elsewhere))
 
     def _source_of(self, schedule: Record | None) -> int:
-        """The last sequence of the subject that a schedule names as its source; 0 when there is none."""
+        """Return the last sequence of the subject that a schedule names as its source, 0 if there is none."""
         source = headers.get(schedule.header, schedule_rules.SOURCE) if schedule is not None else None
-        return self._stream.store.subjects.last(source) if source else 0
+        return self._store.subjects.last(source) if source else 0
 
     async def _begin_with_history(self, due: Sequence[tuple[bytes, Entry]]) -> None:
-        """The same where only the lake has what is needed."""
-        reader = self._stream.reader
+        """Publish for these where only the lake has what is needed."""
+        reader = self._reader
         for position, (subject, entry) in enumerate(due):
             due_ns = entry.next_ns
             try:
@@ -294,7 +338,7 @@ class Schedules:
                 raise
             if not self._running or self._entries.get(subject) is not entry or entry.next_ns != due_ns:
                 continue  # another node led, or it fired, while the lake was read
-            if self._stream.intake.settled and self._stands(subject, entry, self._ending()):
+            if self._proposer.settled and self._stands(subject, entry, self._ending()):
                 self._publish(subject, entry, schedule, content)
             else:
                 self._again(subject, entry)
@@ -302,19 +346,18 @@ class Schedules:
     def _again(self, subject: bytes, entry: Entry) -> None:
         """Try this one later."""
         self._firing.discard(subject)
-        self._look(self._stream.clock.now() + RETRY_NS, entry.seq, subject)
+        self._look(self._clock.now() + RETRY_NS, entry.seq, subject)
         self._arm()
 
     def _publish(self, subject: bytes, entry: Entry, schedule: Record | None, content: Record | None) -> None:
-        stream = self._stream
         made = None
         if schedule is not None:
-            made = schedule_rules.produced(schedule, content, entry.next_ns, stream.clock.now())
+            made = schedule_rules.produced(schedule, content, entry.next_ns, self._clock.now())
         if made is None:
             return  # there is nothing that it could publish; `_entries` is for what is applied to change
-        header = ttl.raised(made.header, stream.config)
+        header = ttl.raised(made.header, self._config)
         size = len(header) + len(made.data)
-        if stream.no_room(size) is not None or 0 < stream.config.max_msg_size < size:
+        if self._no_room(size) is not None or 0 < self._config.max_msg_size < size:
             return  # it stays away until another node leads, as in nats-server
-        if not stream.intake.take_own(made.subject, header, made.data):
+        if not self._proposer.take_own(made.subject, header, made.data):
             self._again(subject, entry)

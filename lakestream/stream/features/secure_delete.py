@@ -1,4 +1,4 @@
-"""When the bytes of securely deleted messages leave the log.
+"""Secure deletion: the bytes of deleted messages leave the log.
 
 Belongs here: the timer. What is taken out of which file is `log/store/shred.py`'s, what leaves the lake's files is up
 to the maintenance of tables (`lake/write/vacuum.py`).
@@ -6,48 +6,45 @@ to the maintenance of tables (`lake/write/vacuum.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from lakestream.ports import Timer
-    from lakestream.stream.assembly import Stream
+from lakestream.log.store.store import Store
+from lakestream.ports import Clock, Timer
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.operations import DeleteMessage, Operation
+from lakestream.stream.core.pipeline import Pipeline
 
 DELAY_NS = 10_000_000_000
 """How long deletions are gathered before the segments that hold them are written anew (10 s): the time after which the
 open segment, which has to end for that, would be sealed anyway."""
 
 
-class Shredding:
-    """A part of one stream; see `parts.Part`."""
+class SecureDelete(Feature):
+    """Removes the bytes of one stream's deleted messages from its log."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(self, clock: Clock, store: Store, pipeline: Pipeline) -> None:
+        self._clock, self._store, self._pipeline = clock, store, pipeline
         self._timer: Timer | None = None
         self._started = False
 
-    def start(self) -> None:
-        """See `Part.start`. What an earlier process did not get to is done now."""
+    def lead(self, recovered: bool) -> None:
+        """Begin; what an earlier process did not get to is done now."""
         self._started = True
-        if self._stream.store.doomed:
-            self._arm()
+        self._arm()
 
-    def stop(self) -> None:
-        """See `Part.stop`."""
+    def follow(self) -> None:
         self._started = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def asked(self) -> None:
-        """A message was deleted whose bytes shall go."""
-        if self._started and self._timer is None:
+    def applied(self, operation: Operation, own: bool) -> None:
+        if isinstance(operation, DeleteMessage) and operation.erase:
             self._arm()
 
     def _arm(self) -> None:
-        self._timer = self._stream.clock.call_later(DELAY_NS, self._due)
+        if self._started and self._timer is None and self._store.doomed:
+            self._timer = self._clock.call_later(DELAY_NS, self._due)
 
     def _due(self) -> None:
         self._timer = None
-        stream = self._stream
-        if stream.store.shred() and stream.failed is None and not stream.closed:
-            self._arm()
+        if self._store.shred() and self._pipeline.failed is None and not self._pipeline.closed:
+            self._timer = self._clock.call_later(DELAY_NS, self._due)

@@ -1,4 +1,4 @@
-"""A stream as it was.
+"""Time travel: a stream as it was.
 
 Belongs here: which streams have a past that can be asked for (`lakestream.time_travel` in their metadata), and finding
 the last message of each subject at a point of it. A recent point is answered from the log and the index of what lives:
@@ -14,20 +14,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lakestream.log.format.departures import Point
 from lakestream.log.format.errors import Compacted
 from lakestream.log.format.record import Record
 from lakestream.log.store.past import LogPast
-from lakestream.ports import History, Past, PastUnavailableError
+from lakestream.log.store.store import Store
+from lakestream.ports import Clock, History, Io, Past, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.subjects import Filters
 from lakestream.stream.awaiting import in_thread
+from lakestream.stream.core import limits, offline
 from lakestream.stream.core.config import StreamConfig
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.operations import Removing, UpdateStream
+from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.reader import Reader
 
 TIME_TRAVEL: Final = "lakestream.time_travel"
 RETENTION: Final = "lakestream.retention"
@@ -40,20 +43,58 @@ SUBJECTS: Final = 2_000
 
 
 class _Moved(Exception):
-    """What the log held when it was looked at first has left it."""
+    """Raised when entries have left the log while it was read."""
 
 
 def travels(config: StreamConfig) -> bool:
-    """Whether a stream keeps what is needed to say how it was. An archive's table has a history of its own."""
+    """Return True if a stream keeps its past. The table of an archive has a history of its own."""
     metadata = config.metadata
     return TIME_TRAVEL in metadata and config.storage != "memory" and metadata.get(RETENTION) != "archive"
 
 
-def past_of(stream: Stream, config: StreamConfig) -> Past | None:
-    """The stream's past; None where its metadata asks for none, or there is no lake to have it."""
-    if stream.history is None or not travels(config):
-        return None
-    return _Past(stream, stream.history)
+class TimeTravel(Feature):
+    """The past of one stream, where its metadata asks for one."""
+
+    def __init__(self, name: str, clock: Clock, io: Io, store: Store, reader: Reader, pipeline: Pipeline) -> None:
+        self._name, self._clock, self._io = name, clock, io
+        self._store, self._reader, self._pipeline = store, reader, pipeline
+        self._config = StreamConfig()
+        self._travels = False
+
+    def configure(self, config: StreamConfig) -> None:
+        self._config, self._travels = config, travels(config)
+        self._store.keep_departures(self._travels)
+
+    def applies_single_messages(self) -> bool:
+        """Return True if the stream can be asked how it was after each message, not only after a batch of them."""
+        return self._travels
+
+    def removal_time(self, operation: Removing) -> int:
+        """Return now for an operation that can remove messages, and let no later message be earlier.
+
+        Only here times of removals are compared with times of messages. Other streams keep the time of the last
+        message, so that an import may still bring messages that are older than now. A mirror's time is never moved: its
+        messages have the times of their origin.
+        """
+        if isinstance(operation, UpdateStream):
+            after = offline.stream_config(operation.config)
+            dated = travels(after) and limits.lowered(self._config, after)
+        else:
+            dated = self._travels
+        if not dated:
+            return 0
+        now = max(self._pipeline.last_time, self._clock.now())
+        if self._config.mirror is None:
+            self._pipeline.last_time = now
+        return now
+
+    @property
+    def past(self) -> Past | None:
+        """Return the stream's past; None where its metadata asks for none, or there is no lake to have it."""
+        history = self._reader.history
+        if history is None or not self._travels:
+            return None
+        return _Past(self._name, self._store, self._io, history)
 
 
 class _Found:
@@ -70,8 +111,8 @@ class _Found:
 class _Past:
     """See `Past`."""
 
-    def __init__(self, stream: Stream, history: History) -> None:
-        self._stream, self._history = stream, history
+    def __init__(self, name: str, store: Store, io: Io, history: History) -> None:
+        self._name, self._store, self._io, self._history = name, store, io, history
 
     async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> _Found | None:
         point = Point(up_to_seq, 0 if up_to_seq else before_ns)
@@ -83,8 +124,8 @@ class _Past:
         raise self._unknown()
 
     async def _look(self, patterns: Sequence[bytes], point: Point, limit: int) -> _Found | None:
-        """See `find`. Raises _Moved, Compacted: entries went from the log into the table meanwhile."""
-        log = LogPast(self._stream.store)
+        """Find as `find` does. Raise _Moved or Compacted if entries went from the log into the table meanwhile."""
+        log = LogPast(self._store)
         through = log.last_seq(point)
         if through is not None and log.holds(through):
             return await self._beyond(patterns, log.by_now(point), through, limit, partial(LogPast.holds, seq=through))
@@ -94,7 +135,7 @@ class _Past:
             raise PastUnavailableError(for_clients(error)) from error
         if was.within:
             return None if was.newest is None else _Found(self, point, was.through, was.newest)
-        log = LogPast(self._stream.store)
+        log = LogPast(self._store)
         if not log.holds_from(was.position + 1):
             raise self._unknown() if log.first_index <= was.position + 1 else _Moved
         through = log.last_seq(point)
@@ -106,17 +147,17 @@ class _Past:
         )
 
     def _unknown(self) -> PastUnavailableError:
-        return PastUnavailableError(f"{self._stream.name}: when messages left was not kept for all of that time")
+        return PastUnavailableError(f"{self._name}: when messages left was not kept for all of that time")
 
     async def _beyond(
         self, patterns: Sequence[bytes], point: Point, through: int, limit: int, holds: Callable[[LogPast], bool]
     ) -> _Found | None:
-        """What lives and was there by `through`, and what has left behind the point, as the log knows if it `holds`.
+        """Find what lives and was there by `through`, and what left after the point, which the log knows if it `holds`.
 
         In pieces, between which others have their turn. What is removed meanwhile is found alive, or among what has
         left: that is looked at later.
         """
-        index = self._stream.store.subjects
+        index = self._store.subjects
         newest: dict[bytes, int] = {}
         looked = 0
         for pattern in patterns:
@@ -131,11 +172,11 @@ class _Past:
                     if looked >= SUBJECTS:
                         looked = 0
                         await asyncio.sleep(0)
-        log = LogPast(self._stream.store)
+        log = LogPast(self._store)
         if not holds(log):
             raise _Moved
         wanted = Filters(patterns)
-        for seqs in await in_thread(self._stream.io, log.returning(point, through)):
+        for seqs in await in_thread(self._io, log.returning(point, through)):
             for seq, subject in zip(seqs, log.subjects(seqs), strict=True):
                 if seq > newest.get(subject, 0) and wanted.match(subject):
                     newest[subject] = seq
@@ -145,7 +186,7 @@ class _Past:
         return _Found(self, point, through, sorted(newest.values()))
 
     async def read(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
-        log = LogPast(self._stream.store)
+        log = LogPast(self._store)
         shredded = {seq for first, last in log.shredded() for seq in range(first, last + 1)}
         if shredded:
             seqs = [seq for seq in seqs if seq not in shredded]
@@ -156,9 +197,7 @@ class _Past:
             except Exception as error:
                 raise PastUnavailableError(for_clients(error)) from error
             if [record.seq for record in older] != list(seqs[: len(older)]):
-                raise PastUnavailableError(
-                    f"{self._stream.name}: messages of that time can no longer be read from the lake"
-                )
+                raise PastUnavailableError(f"{self._name}: messages of that time can no longer be read from the lake")
             left = max_bytes - sum(len(record.data) + len(record.header) + len(record.subject) for record in older)
             if len(older) < before or left <= 0:
                 return older

@@ -1,25 +1,23 @@
 """Message tracing on the way into a stream.
 
-Belongs here: what a stream tells the trace of a message (`Nats-Trace-Dest`) that is published to it. Where a message
-went besides, and how a trace is sent, is the hub's part of it (net/tracing.py).
+Belongs here: reporting to the trace of a message (`Nats-Trace-Dest`) that is published to a stream. The other
+destinations of the message, and sending the trace, are in net/tracing.py.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, Trace, TracedClient
 from lakestream.stream.core.batch import After
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
-    from lakestream.stream.core.publish import Publish
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.publish import Publish
 
 _BATCH, _COMMIT = b"Nats-Batch-Id", b"Nats-Batch-Commit"
 _BARE = frozenset({10060, 10070, 10071, 10077, 10111})
-"""Refusals that a trace tells by their text alone; the others have their code in parentheses."""
+"""Refusals whose text alone is reported; the others have their code in parentheses."""
 _OTHERWISE = {
     10054: "maximum payload exceeded",
     10097: "maximum payload exceeded",
@@ -27,68 +25,11 @@ _OTHERWISE = {
     10201: "msgid is duplicate",
 }
 _WITH_SUBJECT = frozenset({10077, 10165})
-"""Refusals that come when the message is stored: the trace has its subject by then."""
-_MAX = (1 << 64) - 1
-
-
-def begin(stream: Stream, message: Publish) -> None:
-    """A publish has come to the stream."""
-    trace = of(message)
-    if trace is not None:
-        trace.reached(stream.name)
-        message.header = disabled(message.header)
-
-
-def of(message: Publish) -> Trace | None:
-    """The trace of a message, None when it has none."""
-    client = message.client
-    return client.trace if type(client) is TracedClient else None
-
-
-def only(message: Publish) -> bool:
-    """Whether the message passed every rule and shall still not be stored."""
-    trace = of(message)
-    return trace is not None and trace.only
-
-
-def refused(stream: Stream, message: Publish, error: ApiError) -> bool:
-    """A rule refused the message. False: its publisher is not told, since what it broke concerns storing alone."""
-    trace = of(message)
-    if trace is not None and trace.only and error.err_code in _WITH_SUBJECT:
-        passed(stream, message)
-        return False
-    if trace is not None:
-        text = error.inside or _OTHERWISE.get(error.err_code) or error.description
-        if not (error.inside or error.err_code in _BARE or error.err_code in _OTHERWISE):
-            text = f"{text} ({error.err_code})"
-        trace.settled(message.subject if error.err_code in _WITH_SUBJECT else b"", error=text)
-    return True
-
-
-def duplicate(message: Publish) -> None:
-    """The message was stored before."""
-    trace = of(message)
-    if trace is not None:
-        trace.settled(error="msgid is duplicate")
-
-
-def passed(stream: Stream, message: Publish) -> None:
-    """The message passed every rule, and `only` says that it goes no further."""
-    trace = of(message)
-    if trace is not None:
-        trace.settled(message.subject, unwanted=bool(stream.retention.unwanted(0, [message.subject])))
-
-
-def storing(stream: Stream, message: Publish) -> After | None:
-    """What to call once the message is stored; None when it has no trace. Of an atomic batch only the commit tells."""
-    trace = of(message)
-    if trace is None or (headers.get(message.header, _BATCH) and not headers.get(message.header, _COMMIT)):
-        return None
-    return lambda seq, time_ns: passed(stream, message)
+"""Refusals at storing, when the trace has the subject already."""
 
 
 def disabled(header: bytes) -> bytes:
-    """The header block with its destination replaced, in place."""
+    """Return the header block with its destination replaced, in place."""
     start = header.find(b"\r\n" + TRACE_DESTINATION + b":")
     if start < 0:
         return header
@@ -97,8 +38,54 @@ def disabled(header: bytes) -> bytes:
     return header[:start] + b" " + TRACE_DISABLED + (header[end:] if end >= 0 else b"")
 
 
-def expected(value: bytes, last: int, what: str) -> str:
-    """How a trace tells that an expected sequence is another one; what is no number counts as the largest."""
-    digits = value.lstrip(b"0")
-    number = int(digits or b"0") if value.isdigit() and len(digits) <= len(str(_MAX)) else _MAX
-    return f"last {what} mismatch: {min(number, _MAX)} vs {last}"
+class Traces(Feature):
+    """Reports of one stream to the traces of messages that are published to it.
+
+    Args:
+        name: of the stream.
+        unwanted: returns which of some messages the stream does not keep.
+    """
+
+    def __init__(self, name: str, unwanted: Callable[[int, Sequence[bytes]], Sequence[tuple[int, bytes]]]) -> None:
+        self._name, self._unwanted = name, unwanted
+
+    def arrived(self, message: Publish) -> None:
+        if type(message.client) is TracedClient:
+            trace = message.client.trace
+            trace.reached(self._name)
+            message.header = disabled(message.header)
+            message.observer = _Observer(trace, self._unwanted)
+
+
+class _Observer:
+    """The trace of one message as its stream sees it; see `publish.Observer`."""
+
+    def __init__(self, trace: Trace, unwanted: Callable[[int, Sequence[bytes]], Sequence[tuple[int, bytes]]]) -> None:
+        self._trace, self._unwanted = trace, unwanted
+
+    @property
+    def only(self) -> bool:
+        return self._trace.only
+
+    def refused(self, message: Publish, error: ApiError) -> bool:
+        """Tell the trace of a refusal. Return False if the publisher is not told: the rule concerns storing alone."""
+        if self._trace.only and error.err_code in _WITH_SUBJECT:
+            self.passed(message)
+            return False
+        text = error.inside or _OTHERWISE.get(error.err_code) or error.description
+        if not (error.inside or error.err_code in _BARE or error.err_code in _OTHERWISE):
+            text = f"{text} ({error.err_code})"
+        self._trace.settled(message.subject if error.err_code in _WITH_SUBJECT else b"", error=text)
+        return True
+
+    def duplicate(self) -> None:
+        self._trace.settled(error="msgid is duplicate")
+
+    def passed(self, message: Publish) -> None:
+        self._trace.settled(message.subject, unwanted=bool(self._unwanted(0, [message.subject])))
+
+    def storing(self, message: Publish) -> After | None:
+        """Return what tells the trace once the message is stored. Of an atomic batch only the commit tells."""
+        if headers.get(message.header, _BATCH) and not headers.get(message.header, _COMMIT):
+            return None
+        return lambda seq, time_ns: self.passed(message)

@@ -1,14 +1,18 @@
-"""How long single messages live.
+"""Lifetimes of single messages: the header `Nats-TTL` (ADR-43, docs/internals/streams.md#ttls-and-markers).
 
-Belongs here: what `Nats-TTL` may say, and the shortest lifetime in a stream with delete markers, as functions of a
-header block and a configuration (docs/internals/streams.md#ttls-and-markers). When a message goes is expiry.py's.
+Belongs here: the rules of the header, its value and its effect, and the shortest lifetime in a stream with delete
+markers. Removing messages when their time has run out is expiry.py's.
 """
 
 from __future__ import annotations
 
 from lakestream.protocol import headers
+from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.durations import parse_duration
 from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.effect import Effect, EffectKey, Given
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.publish import Publish, PublishRule, View
 
 HEADER = b"Nats-TTL"
 SECOND = 1_000_000_000
@@ -22,9 +26,9 @@ _MAX_DIGITS = 19
 
 
 def parse_ttl(value: bytes) -> int:
-    """Nats-TTL in ns (ADR-43): whole seconds or a Go duration ≥ 1 s cut to seconds; -1 for `never`; 0 when invalid.
+    """Return Nats-TTL in ns (ADR-43): whole seconds, or a Go duration ≥ 1 s cut to seconds.
 
-    Blanks after the value belong to it and make it invalid.
+    -1 for `never`, 0 for an invalid value. Blanks after the value belong to it and make it invalid.
     """
     text = value.decode("utf-8", "replace")
     if text.lower() == "never":
@@ -43,7 +47,7 @@ def parse_ttl(value: bytes) -> int:
 
 
 def raised(header: bytes, config: StreamConfig) -> bytes:
-    """The header block with a lifetime that is not shorter than that of the stream's delete markers.
+    """Return the header block with a lifetime that is not shorter than that of the stream's delete markers.
 
     Only where a subject keeps more than its last message: there a marker that outlives the message tells of its end.
     The line that was given goes, and one in whole seconds is appended, as nats-server does it.
@@ -56,3 +60,48 @@ def raised(header: bytes, config: StreamConfig) -> bytes:
     if not 0 < ttl < shortest * SECOND:
         return header
     return headers.append(headers.remove(header, [HEADER]), [(HEADER, b"%d" % shortest)])
+
+
+TTL: EffectKey[int] = EffectKey("ttl")
+"""Lifetime in ns; -1: the message never expires, not even by max_age."""
+
+
+def _check_enabled(view: View, message: Publish, given: Given) -> None:
+    if not view.config.allow_msg_ttl:
+        raise api_error(10166)
+
+
+def _check_enabled_single(view: View, message: Publish, given: Given) -> None:
+    """Leave an invalid value to the last rule, as nats-server does for streams with one replica."""
+    if not view.config.allow_msg_ttl and parse_ttl(given[HEADER]):
+        raise api_error(10166)
+
+
+def _check_value(view: View, message: Publish, given: Given) -> None:
+    if parse_ttl(given[HEADER]) == 0:
+        raise api_error(10165)
+
+
+def _raise(view: View, message: Publish, given: Given) -> None:
+    message.header = raised(message.header, view.config)
+
+
+def _read(effect: Effect, header: bytes, given: Given, config: StreamConfig) -> None:
+    ttl = parse_ttl(given[HEADER]) if config.allow_msg_ttl else 0  # elsewhere a copied one is a header like any
+    if ttl:
+        TTL.put(effect, ttl)
+
+
+_ONLY = frozenset({HEADER})
+
+
+class Ttl(Feature):
+    """The lifetimes of one stream's messages, as their publishers ask for them."""
+
+    rules = (
+        PublishRule(_check_enabled_single, _ONLY, single=30),
+        PublishRule(_check_enabled, _ONLY, replicated=30, member=40),
+        PublishRule(_check_value, _ONLY, single=120, replicated=40, member=50),
+        PublishRule(_raise, _ONLY, single=130, replicated=130),
+    )
+    effects = ((HEADER, _read),)

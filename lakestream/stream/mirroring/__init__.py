@@ -1,4 +1,5 @@
-"""Mirrors and sources.
+"""Mirrors and sources: streams that hold messages of other streams.
 
-Belongs here: the session with an origin, the position in it, and mirrors that begin as clones of a table.
+Belongs here: sessions with origins, the positions in them, and mirrors that begin as clones of a table. Read
+mirroring.py first.
 """

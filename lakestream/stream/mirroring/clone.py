@@ -1,44 +1,54 @@
 """A mirror that begins as a clone of its origin's table.
 
-Belongs here: when a mirror does, what it waits for before it reads its origin, and what the one log entry does that
-says that it began with a copy. Making the table is the compactor's work, asking for it and reading it back the
-server's (`Clones`).
+Belongs here: which mirrors do, what such a mirror waits for before it reads its origin, the log entry (Fork) that says
+that it began with a clone, and what a replica does with that entry before it knows what the clone holds. Making the
+table is the compactor's work; requesting it and reading it back is the server's (`Clones`, `Bases`).
 
-The copy is in the mirror's own table before its log names it, and what a stream has to know of its messages lies
-beside its log by then (log/store/base.py). So there is nothing half: before the entry the mirror is empty and asks
-again, and gets the same; behind it the mirror holds those messages as any stream does whose segments have left for the
-lake.
+The clone is in the mirror's own table before its log names it, and the indexes of its messages lie beside the log by
+then (log/store/base.py). So nothing is half done: before the entry the mirror is empty, requests again and gets the
+same clone; behind it the mirror holds those messages like any stream whose segments have left for the lake.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store import base as log_base
 from lakestream.log.store.base import Base, NoBase
+from lakestream.log.store.segment_log import SegmentLog
 from lakestream.ports import Timer
-from lakestream.protocol.api.errors import ApiError, invalid
+from lakestream.protocol.api.errors import ApiError
+from lakestream.raft.group.group import Committed
 from lakestream.stream.core.config import StreamConfig, StreamSource
-from lakestream.stream.core.operations import Fork
+from lakestream.stream.core.operations import Fork, decode_operation
+from lakestream.stream.mirroring.host import CloneHost, Proposer, ReplicaHost
 from lakestream.stream.mirroring.origin import Origin
 from lakestream.stream.mirroring.session import Session, Taker
 
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
-
-AGAIN_NS = 30_000_000_000
-"""A mirror that is its origin at a moment, and was refused, asks again after so long (30 s)."""
+ASK_AGAIN_NS = 30_000_000_000
+"""Pause before a mirror of a moment whose clone was refused requests it again (30 s)."""
 ROOM_NS = 2_000_000_000
-"""How soon to look again whether there is room for a copy that is there (2 s)."""
-AS_OF = "lakestream.clone_as_of"
-"""The metadata of a mirror that is its origin at a moment, and follows it no further."""
+"""Pause before the room for a finished clone is checked again (2 s)."""
+READ_AGAIN_NS = 2_000_000_000
+"""Pause before a table that could not be read is read again (2 s)."""
+YIELD_NS = 1_000_000_000
+"""A replica that was elected while it waits for the table gives up leadership after this long (1 s)."""
+HELD_BYTES = 64 << 20
+"""Entries that wait for the table are kept in memory up to this many bytes (64 MiB); above that the replica is opened
+anew, which reads the table first."""
 
+AS_OF = "lakestream.clone_as_of"
+"""Metadata of a mirror that holds its origin as of a moment and does not follow it further."""
 LIMITS = ("max_msgs", "max_bytes", "max_msgs_per_subject")
-"""What a copy is not cut to."""
-ONLY_COPIES = (
+"""Limits that a clone is not trimmed to."""
+ONLY_CLONES = (
     "a mirror with file storage and limits retention can be its origin at a moment, without discard new, republish, "
     "message TTLs, external, consumer, opt_start_seq and opt_start_time"
 )
@@ -46,57 +56,85 @@ ONLY_COPIES = (
 _logger = logging.getLogger(__name__)
 
 
-class Copied(msgspec.Struct, frozen=True):
-    """The copy is in the mirror's table, and `base` beside its log."""
+class Cloned(msgspec.Struct, frozen=True):
+    """The clone is in the mirror's table, and `base` beside its log."""
 
     base: Base
 
 
-class NotCopied(msgspec.Struct, frozen=True):
-    """There will be no copy. `why` is for people; "" where none was to be expected."""
+class NotCloned(msgspec.Struct, frozen=True):
+    """There is no clone. `why` is for people; "" where none was to be expected."""
 
     why: str = ""
 
 
-class Errand(Protocol):
-    """A copy on its way."""
+class PendingClone(Protocol):
+    """A requested clone."""
 
     def cancel(self) -> None:
-        """Wait for it no more, and tell nobody of it; whoever leads the mirror next goes on with it."""
+        """Drop the callbacks; the next leader of the mirror goes on waiting for the clone."""
 
 
 class Clones(Protocol):
-    """Who gets mirrors their copies. In the event loop."""
+    """Requests clones for mirrors. In the event loop."""
 
     def copy(
         self,
-        stream: Stream,
+        stream: CloneHost,
         source: StreamSource,
-        told: Callable[[Copied | NotCopied], None],
+        told: Callable[[Cloned | NotCloned], None],
         waits: Callable[[str], None],
-    ) -> Errand:
-        """Get a mirror a copy of its origin: `told` is called once. Asked again, also by another server, it is the same
-        copy. `waits`: called with what it waits for, where that may last."""
+    ) -> PendingClone:
+        """Request a clone of the origin; a repeated request, also of another server, is for the same clone.
 
-    def give_up(self, stream: Stream, then: Callable[[bool], None]) -> None:
-        """The stream, which has no message yet, is to begin without a copy, whatever was asked for it. Once that is
-        settled, as long as it takes, `then` is told whether the copy was there before, and is to be used after all."""
+        `told` is called once with the result, `waits` with what the clone waits for where that may take long.
+        """
 
-    def discard(self, stream: Stream) -> None:
-        """The stream, which has no message yet, is no more what a copy was asked for; not even if that is there."""
+    def give_up(self, stream: CloneHost, then: Callable[[bool], None]) -> None:
+        """Withdraw the request of a mirror without messages, and repeat that until it succeeds. `then` is called with
+        True if the clone was made before: then it is to be used."""
 
-    def settled(self, stream: Stream) -> None:
-        """The mirror's log says that it began with a copy: what was asked for it is over."""
+    def discard(self, stream: CloneHost) -> None:
+        """Withdraw the request of a mirror without messages, and remove the clone if it was made."""
+
+    def settled(self, stream: CloneHost) -> None:
+        """End the request: the mirror's log says that it began with the clone."""
 
 
+class BaseUnreadable(LogError):
+    """Raised when the clone that a stream began with is not known here and its table can not be read now."""
+
+
+class Bases(Protocol):
+    """Reads the tables of streams that began with a clone."""
+
+    def make_base(self, files: Files, directory: str, account: str, name: str, origin: log_base.Origin) -> Base:
+        """Return the base of the stream in `directory`; make it unless it exists. Blocks for seconds.
+
+        Raises:
+            BaseUnreadable, LogError, OSError: it could not be made.
+        """
+
+    def read_base(
+        self,
+        files: Files,
+        directory: str,
+        account: str,
+        name: str,
+        origin: log_base.Origin,
+        done: Callable[[Base | None, BaseException | None], None],
+    ) -> None:
+        """Call `make_base` in a thread."""
+
+
+# ---------------------------------------------------------------------- configurations
 def moment(config: StreamConfig) -> str:
-    """The moment at which a mirror is its origin, as its metadata names it; "" where it follows."""
+    """Return the moment as of which a mirror holds its origin, from its metadata; "" if it follows the origin."""
     return config.metadata.get(AS_OF, "") if config.mirror is not None else ""
 
 
-def can_begin_as_copy(config: StreamConfig) -> bool:
-    """Whether what a copy leaves out is nothing to this mirror: where it would begin, and what storing each message
-    brings with it. The others read their origin from the first message on."""
+def can_begin_as_clone(config: StreamConfig) -> bool:
+    """Return True if a mirror loses nothing by a clone: neither its start nor an effect of storing each message."""
     source = config.mirror
     if source is None or source.external is not None or source.consumer is not None:
         return False
@@ -106,21 +144,8 @@ def can_begin_as_copy(config: StreamConfig) -> bool:
     return plain and config.republish is None and not config.allow_msg_ttl and config.discard == "old"
 
 
-def check_update(stream: Stream, config: StreamConfig) -> None:
-    """Refuse to make something else of a mirror whose copy may be there in a moment, and another moment of one that has
-    begun. Raises ApiError."""
-    if stream.config.mirror is None:
-        return
-    fits = config.mirror == stream.config.mirror and can_begin_as_copy(config)
-    fits = fits and all(getattr(config, name) == getattr(stream.config, name) for name in LIMITS)
-    if stream.copying.cloning and not fits:
-        raise invalid("the mirror's copy of its origin is being made; try again when it is there, or delete the mirror")
-    if config.mirror is not None and moment(config) != moment(stream.config):
-        raise invalid(f"{AS_OF} of a mirror can not be changed; delete it and make another")
-
-
 def why_not(origin: StreamConfig, mirror: StreamConfig) -> str:
-    """Why a mirror can not begin with a copy of this origin; "" when it can."""
+    """Return why a mirror can not begin with a clone of this origin, "" if it can."""
     if origin.sources:
         return "it has sources, and what a mirror knows of those comes with the messages"
     if origin.retention != "limits":
@@ -130,145 +155,259 @@ def why_not(origin: StreamConfig, mirror: StreamConfig) -> str:
         return "it would be limited by subjects that its origin has not got"
     for name in LIMITS:
         here, there = getattr(mirror, name), getattr(origin, name)
-        if here > 0 and not 0 < there <= here:  # to remove most of a copy costs more than to read what is wanted
+        if here > 0 and not 0 < there <= here:  # to remove most of a clone costs more than to read what is wanted
             return f"{name} of its mirror may be less than it holds"
     return ""
 
 
-class CloneFirst(Session):
-    """The session of a mirror with its origin: it begins behind a copy, if there is to be one."""
+# ---------------------------------------------------------------------- the leader
+class CloneSession(Session):
+    """The session of a mirror with its origin, behind the clone with which the mirror begins, if there is to be one.
 
-    def __init__(self, stream: Stream, source: StreamSource, origin: Origin, taker: Taker) -> None:
-        super().__init__(stream.name, origin, stream.bus, stream.clock, taker)
-        self._stream, self._source = stream, source
-        self._errand: Errand | None = None
+    Args:
+        clones: returns what requests clones; None without a lake.
+    """
+
+    def __init__(
+        self,
+        host: CloneHost,
+        proposer: Proposer,
+        source: StreamSource,
+        origin: Origin,
+        taker: Taker,
+        clones: Callable[[], Clones | None],
+    ) -> None:
+        super().__init__(host, origin, taker)
+        self._host, self._proposer, self._source, self._clones = host, proposer, source, clones
+        self._pending: PendingClone | None = None
         self._later: Timer | None = None
-        self._wanted = False
-
-    @property
-    def copying(self) -> bool:
-        """Whether the mirror may be about to begin with a copy."""
-        return self._wanted
+        self.cloning = False
+        """True while the mirror may begin with a clone soon."""
 
     def begin(self) -> None:
-        """Read, from soon on, or from when the copy is there."""
-        stream, clones = self._stream, self._stream.copying.clones
+        """Read the origin: soon, or once the clone is there."""
+        host, clones = self._host, self._clones()
         if clones is None:
             self._follow("it needs a lake that this server does not have")
-        elif stream.store.based:
-            clones.settled(stream)  # a kill may have come between the entry and this
+        elif host.store.based:
+            clones.settled(host)  # a crash may have come between the entry and this
             self._follow("")
-        elif stream.store.msgs:
+        elif host.store.msgs:
             self._follow("")
         else:
-            self._wanted = True
-            if stream.intake.next_seq > 1 or not can_begin_as_copy(stream.config):
-                self._begin_without("it had begun without a copy")
+            self.cloning = True
+            if self._proposer.next_seq > 1 or not can_begin_as_clone(host.config):
+                self._begin_without(clones, "it had begun without a copy")
             else:
-                self._errand = clones.copy(stream, self._source, self._told, self._waits)
+                self._request(clones)
+
+    def _request(self, clones: Clones) -> None:
+        self._pending = clones.copy(self._host, self._source, self._answered_clone, self._waits)
 
     def _follow(self, why: str) -> None:
-        """Read the origin, unless the mirror is that of a moment: then `why` it is not, if it is not."""
-        self._wanted = False
-        if not moment(self._stream.config):
+        """Read the origin, except for a mirror of a moment: then show `why` it does not hold that."""
+        self.cloning = False
+        if not moment(self._host.config):
             self.error = None
             super().begin()
         elif why:
             self._waits(why)
 
-    def _begin_without(self, why: str) -> None:
-        """Read the origin once it is certain that no copy comes any more: else the table would have messages twice."""
-        stream, clones = self._stream, self._stream.copying.clones
-        assert clones is not None, "it was asked"
+    def _begin_without(self, clones: Clones, why: str) -> None:
+        """Read the origin once it is certain that no clone comes: else the table would have messages twice."""
 
         def settled(made: bool) -> None:
-            if not self._wanted:
+            if not self.cloning:
                 return
             if made:
-                self._errand = clones.copy(stream, self._source, self._told, self._waits)
+                self._request(clones)
             else:
                 self._follow(why)
 
-        clones.give_up(stream, settled)
+        clones.give_up(self._host, settled)
 
     def end(self, remove: bool = False) -> None:
-        """See `Session.end`."""
-        clones = self._stream.copying.clones
-        if self._wanted and remove and clones is not None:
-            clones.discard(self._stream)
-        self._wanted = False
-        if self._errand is not None:
-            self._errand.cancel()
-            self._errand = None
+        """End the session, and the wait for a clone."""
+        clones = self._clones()
+        if self.cloning and remove and clones is not None:
+            clones.discard(self._host)
+        self.cloning = False
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
         if self._later is not None:
             self._later.cancel()
             self._later = None
         super().end(remove)
 
-    def _waits(self, what: str) -> None:
-        self.error = _unavailable(what)
+    def _waits(self, why: str) -> None:
+        """Show in INFO why the mirror is not what it is to be."""
+        self.error = ApiError(503, 0, why)
 
-    def _told(self, outcome: Copied | NotCopied) -> None:
-        self._errand = None
-        if isinstance(outcome, Copied):
+    def _answered_clone(self, outcome: Cloned | NotCloned) -> None:
+        self._pending = None
+        if isinstance(outcome, Cloned):
             self._propose(outcome.base)
             return
+        host, clones = self._host, self._clones()
+        assert clones is not None, "it answered"
         if outcome.why:
-            _logger.info("%s: no copy of %s: %s", self._stream.name, self._source.name, outcome.why)
-        if moment(self._stream.config):
+            _logger.info("stream %s: no clone of %s: %s", host.name, self._source.name, outcome.why)
+        if moment(host.config):
             self._waits(outcome.why)
-            self._later = self._stream.clock.call_later(AGAIN_NS, self.begin)
+            self._later = host.clock.call_later(ASK_AGAIN_NS, self.begin)
         else:
-            self._begin_without(outcome.why)
+            self._begin_without(clones, outcome.why)
 
     def _propose(self, base: Base) -> None:
-        stream = self._stream
-        refused = stream.no_room(base.size)
+        host = self._host
+        refused = host.no_room(base.size)
         if refused is not None:
             self.error = refused
-            self._later = stream.clock.call_later(ROOM_NS, lambda: self._propose(base))
+            self._later = host.clock.call_later(ROOM_NS, lambda: self._propose(base))
             return
         self.error = None
-        stream.store.ready = base
-        stream.propose(Fork(base.origin.version, base.origin.through), self._forked)
+        host.store.ready = base
+        host.propose(Fork(base.origin.version, base.origin.through), self._forked)
 
     def _forked(self, result: object) -> None:
-        stream = self._stream
-        if isinstance(result, ApiError) or not self._wanted:
-            return  # somebody else leads now, and goes on from what the log says
-        if stream.copying.clones is not None:
-            stream.copying.clones.settled(stream)
-        _logger.info("%s: began with %d messages of %s", stream.name, stream.store.msgs, self._source.name)
-        stream.clock.call_soon(self._keep)  # not here: the entry counts as applied once this has returned
+        host, clones = self._host, self._clones()
+        if isinstance(result, ApiError) or not self.cloning:
+            return  # another node leads now, and goes on from what the log says
+        if clones is not None:
+            clones.settled(host)
+        _logger.info(
+            "stream %s: began as a clone with %d messages of %s", host.name, host.store.msgs, self._source.name
+        )
+        host.clock.call_soon(self._keep)  # not here: the entry counts as applied once this has returned
         self._follow("")
 
     def _keep(self) -> None:
-        """Write down what was begun with, so that a start need not read it again."""
-        if not self._stream.closed:
-            self._stream.checkpoint()
-
-
-def _unavailable(why: str) -> ApiError:
-    """What INFO shows while a mirror can not be what it is to be."""
-    return ApiError(503, 0, why)
+        """Write a checkpoint, so that a start need not read the table again."""
+        if not self._host.closed:
+            self._host.checkpoint()
 
 
 # ---------------------------------------------------------------------- the log's side
-def apply_fork(stream: Stream, operation: Fork) -> None:
-    """Let a mirror begin with its copy, which is within its limits (`why_not`). Raises NoBase."""
-    store = stream.store
-    if stream.config.mirror is None:
-        store.ready = None  # it was promoted right before
-        return
+def apply_fork(host: ReplicaHost, operation: Fork) -> bool:
+    """Put a mirror's clone, which is within its limits (`why_not`), under its log. Raise NoBase if it is not known.
+
+    Return False if the stream is no mirror any more: it was promoted right before.
+    """
+    store = host.store
+    if host.config.mirror is None:
+        store.ready = None
+        return False
     base, store.ready = store.ready or store.find_base(), None
     if base is None or (base.origin.version, base.origin.through) != (operation.version, operation.through):
         raise NoBase(store.directory)
     purged_below = store.first_seq if store.last_seq else 0
     store.begin_with(base)
     if purged_below > 1:
-        store.set_first(purged_below)  # before it came; it is purged of that all the same
-    stream.intake.rewind()
-    for consumer in list(stream.consumers.values()):
-        consumer.feed.rewind()
-        consumer.wake()
-    stream.expiry.arm()
+        store.set_first(purged_below)  # it was purged before the clone came
+    return True
+
+
+# ---------------------------------------------------------------------- replicas
+def fork_in(frame: Frame) -> log_base.Origin | None:
+    """Return the clone that a Fork entry names, None for other entries."""
+    if frame.kind != Kind.OPERATION:
+        return None
+    operation = decode_operation(frame.body)
+    return log_base.Origin(operation.version, operation.through) if isinstance(operation, Fork) else None
+
+
+def prepare(stream: ReplicaHost, frame: Frame, bases: Bases | None) -> None:
+    """Provide the base that an entry names before the entry is applied at recovery. Blocks. Raise NoBase without
+    `bases`."""
+    origin = fork_in(frame)
+    if origin is None or stream.config.mirror is None:  # `apply_fork` does nothing then
+        return
+    store = stream.store
+    assert isinstance(store.log, SegmentLog), "a replica's log has files"
+    base = store.find_base()
+    if base is None or base.origin != origin:
+        if bases is None:
+            raise NoBase(store.directory)
+        base = bases.make_base(store.log.files, store.directory, stream.account, stream.name, origin)
+    store.ready = base
+
+
+def held_from(stream: ReplicaHost, entries: list[Committed]) -> tuple[int, log_base.Origin] | None:
+    """Return the position of the first entry that can not be applied yet, and the clone that it waits for; None if
+    all of them can."""
+    if stream.store.last_seq and stream.store.based:
+        return None
+    for at, entry in enumerate(entries):
+        origin = fork_in(entry.frame) if entry.frame.kind == Kind.OPERATION else None
+        if origin is not None:
+            ready = stream.store.ready
+            return None if ready is not None and ready.origin == origin else (at, origin)
+    return None
+
+
+class Holding:
+    """Committed entries of a follower that wait for a base, so that entries are applied in order on every replica.
+
+    The base is read from the stream's table, in the version that the entry names, as the leader did.
+
+    Args:
+        stream: the replica whose entries they are.
+        warn: logs a warning.
+        done: called with all entries once the base is there.
+    """
+
+    def __init__(
+        self,
+        stream: ReplicaHost,
+        bases: Bases,
+        origin: log_base.Origin,
+        warn: Callable[[str], None],
+        done: Callable[[list[Committed]], None],
+    ) -> None:
+        self._entries: list[Committed] = []
+        self._size = 0
+        self._overrun = False
+        self.ended = False
+        self._stream, self._bases, self._origin = stream, bases, origin
+        self._warn, self._done = warn, done
+
+    def add(self, entries: list[Committed]) -> bool:
+        """Hold these entries too. Return False, once, if they are too many: the replica has to be opened anew.
+
+        Entries that come until then are dropped: they must not be applied without those before them, and the log has
+        them.
+        """
+        if self._overrun:
+            return True
+        self._entries += entries
+        self._size += sum(len(entry.frame.body) for entry in entries)
+        if self._size <= HELD_BYTES:
+            return True
+        self.ended = self._overrun = True
+        self._entries = []
+        return False
+
+    def begin(self) -> None:
+        """Read the table."""
+        stream, store = self._stream, self._stream.store
+        assert isinstance(store.log, SegmentLog), "a replica's log has files"
+        files, directory = store.log.files, store.directory
+        self._bases.read_base(files, directory, stream.account, stream.name, self._origin, self._read)
+
+    def end(self) -> None:
+        """Drop the callbacks."""
+        self.ended = True
+
+    def _read(self, base: Base | None, error: BaseException | None) -> None:
+        if self.ended or self._stream.closed:
+            return
+        if base is None:
+            self._warn(
+                f"stream {self._stream.name}: the clone that it began with can not be read: {error}; next try in 2s"
+            )
+            self._stream.clock.call_later(READ_AGAIN_NS, lambda: None if self.ended else self.begin())
+            return
+        self.ended = True
+        self._stream.store.ready = base
+        self._done(self._entries)

@@ -1,103 +1,95 @@
-"""A mirror: the messages of another stream with their sequences and times.
+"""Mirrors: the messages of another stream with their sequences and times.
 
-Belongs here: what a mirror does with what its session brings. A run of consecutive sequences is a batch like any, so
-replicas, recovery and the lake see nothing new; sequences that the origin has not got any more are not given out here
-either. What is deleted in the origin later stays (docs/internals/streams.md#mirrors-and-sources).
+Belongs here: storing what a mirror's session brings. A run of consecutive sequences is a batch like any other, so
+replicas, recovery and the lake need nothing special. Sequences that are missing in the origin are skipped. Messages
+that are deleted in the origin later stay (docs/internals/streams.md#mirrors-and-sources).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lakestream.protocol.api.errors import ApiError
-from lakestream.stream.core import publish
 from lakestream.stream.core.config import StreamSource
-from lakestream.stream.core.operations import Near, Skip
-from lakestream.stream.mirroring import source_state
-from lakestream.stream.mirroring.clone import CloneFirst
-from lakestream.stream.mirroring.origin import Origin, Start
+from lakestream.stream.core.operations import Skip
+from lakestream.stream.mirroring.clone import Clones, CloneSession
+from lakestream.stream.mirroring.host import CloneHost, Proposer
+from lakestream.stream.mirroring.origin import Origin, Start, stored_header
 from lakestream.stream.mirroring.runs import Run
 from lakestream.stream.mirroring.session import Received
 
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
-
-
 NEAR = 10
-"""A mirror that lacks fewer messages is close to its origin."""
+"""A mirror that lacks fewer messages than this is near its origin."""
 
 
 class Mirror:
-    """What fills one mirror, while this node leads it. See `upstream.Taker`."""
+    """The mirror of an origin, on the mirror's leader: the `Taker` of a session.
 
-    def __init__(self, stream: Stream, source: StreamSource) -> None:
-        self._stream = stream
-        self._origin = Origin(source, stream.account, stream.name, mirror=True)
+    Args:
+        clones: returns what makes clones; None without a lake.
+        came_near: called once when the mirror is near its origin.
+    """
+
+    def __init__(
+        self,
+        host: CloneHost,
+        proposer: Proposer,
+        source: StreamSource,
+        clones: Callable[[], Clones | None],
+        came_near: Callable[[], None],
+    ) -> None:
+        self._host, self._proposer, self._came_near = host, proposer, came_near
+        self._origin = Origin(source, host.account, host.name, mirror=True)
         self.source = source
-        self.session = CloneFirst(stream, source, self._origin, self)
-
+        self.session = CloneSession(host, proposer, source, self._origin, self, clones)
         self.near = False
-        """Whether it has come close to its origin, for which it may answer direct gets then."""
+        """True once it has been near its origin: then it may answer direct gets for it."""
 
     @property
     def seq(self) -> int:
-        """Not shown: it is the stream's last sequence."""
+        """Return 0: INFO shows no sequence, which is the stream's last one."""
         return 0
 
     def start(self) -> Start:
-        """See `Taker.start`: after what is here already, that which is on its way included."""
-        following = self._stream.intake.next_seq
+        following = self._proposer.next_seq  # behind messages in flight, too
         if following > 1:
             return Start(following)
         return Start(self.source.opt_start_seq, self.source.opt_start_time)
 
     def opened(self, before: int, identity: str, pending: int) -> bool:
-        """See `Taker.opened`."""
-        stream = self._stream
         self._note(pending)
-        if before >= stream.intake.next_seq:
-            stream.intake.skip(before)
-            stream.propose(Skip(before))
+        if before >= self._proposer.next_seq:
+            self._proposer.skip(before)
+            self._host.propose(Skip(before))
         return True
 
     def renewed(self) -> None:
-        """See `Taker.renewed`: sequences can not begin anew, so it goes on when the origin has come that far."""
+        """Do nothing: sequences can not begin anew, so the mirror goes on when the new origin has come that far."""
 
     def take(self, message: Received) -> ApiError | None:
-        """See `Taker.take`."""
-        stream = self._stream
-        if message.seq < stream.intake.next_seq:
-            return None  # it is here
-        subject = self._origin.renamed(message.subject)
-        header = source_state.of_stream(message.header)
-        effect = publish.effect_of(header, stream.config)
-        refused = stream.intake.take_at(message.seq, message.time_ns, subject, header, message.payload, effect)
+        if message.seq < self._proposer.next_seq:
+            return None  # it is stored
+        subject, header = self._origin.renamed(message.subject), stored_header(message.header)
+        effect = self._proposer.effect_of(header)
+        refused = self._proposer.take_at(message.seq, message.time_ns, subject, header, message.payload, effect)
         if not self.near and refused is None:
             self._note(message.pending)
         return refused
 
     def take_run(self, run: Run) -> int:
-        """See `Taker.take_run`."""
-        intake = self._stream.intake
-        news = run.after(intake.next_seq - 1)
-        if not len(news):
-            return len(run)  # they are here
-        taken = intake.take_run(self._origin.renamed_run(news))
+        fresh = run.after(self._proposer.next_seq - 1)
+        if not len(fresh):
+            return len(run)  # they are stored
+        taken = self._proposer.take_run(self._origin.renamed_run(fresh))
         if taken and not self.near:
-            self._note(news.pending[taken - 1])
-        return len(run) - len(news) + taken
+            self._note(fresh.pending[taken - 1])
+        return len(run) - len(fresh) + taken
 
     def _note(self, pending: int) -> None:
-        """So many messages are still to come."""
-        if self.near or pending >= NEAR:
-            return
-        self.near, stream = True, self._stream
-        if not stream.copying.near:
-            stream.propose(Near())
-        elif not stream.replicated:
-            stream.on_updated(stream)  # known since before a restart, and true again
+        """Note how many messages are still to come."""
+        if not self.near and pending < NEAR:
+            self.near = True
+            self._came_near()
 
     def when_safe(self, then: Callable[[], None]) -> None:
-        """See `Taker.when_safe`."""
-        self._stream.intake.when_safe(then)
+        self._proposer.when_safe(then)

@@ -1,132 +1,209 @@
-"""What a stream copies from others: the part that its leader has of a mirror, or of sources.
+"""The mirror, or the sources, of one stream, as one part of it.
 
-Belongs here: when sessions begin and end (with leadership, and with the configuration), and what INFO shows of them.
+Belongs here: beginning and ending sessions with origins (with leadership, and with the configuration), the operations
+and positions that all replicas keep, the part of the checkpoint, and what INFO shows.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+import msgspec
+
+from lakestream.protocol.api.errors import invalid
 from lakestream.protocol.api.jsonio import shown
 from lakestream.stream.core.config import StreamConfig, StreamSource
-from lakestream.stream.mirroring.clone import Clones, can_begin_as_copy, moment
+from lakestream.stream.core.effect import STREAM_SOURCE
+from lakestream.stream.core.feature import Feature, Stored
+from lakestream.stream.core.operations import Fork, Near, Operation, Restored
+from lakestream.stream.core.publish import PublishRule
+from lakestream.stream.mirroring.clone import AS_OF, LIMITS, Clones, apply_fork, can_begin_as_clone, moment
+from lakestream.stream.mirroring.host import MirroringHost, Proposer, View
 from lakestream.stream.mirroring.mirror import Mirror
 from lakestream.stream.mirroring.origin import key_of
-from lakestream.stream.mirroring.source_state import Positions
-from lakestream.stream.mirroring.sources import Source
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
+from lakestream.stream.mirroring.sources import SOURCE, Merge, Positions, Source, read_source, refuse_source
 
 
-class Copying:
-    """The sessions of one stream. A part of it: see `Part`."""
+class _State(msgspec.Struct):
+    sources: list[tuple[str, int, str, int]] = []
+    """See `Positions.dump`."""
+    near: bool = False
+    """See `Mirroring.near`."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+
+class Mirroring(Feature):
+    """The mirror, or the sources, of one stream."""
+
+    operations = (Near, Fork)
+    rules = (PublishRule(refuse_source, frozenset({STREAM_SOURCE}), single=70, replicated=60, member=70),)
+    effects = ((STREAM_SOURCE, read_source),)
+
+    def __init__(self, host: MirroringHost, proposer: Proposer, view: View, merge: Merge) -> None:
+        self._host, self._proposer, self._view, self._merge = host, proposer, view, merge
+        self._config = host.config
         self.positions = Positions()
-        """How far the stream has come in its sources, by what is committed."""
+        """Positions in the sources, by what is committed."""
         self.near = False
-        """Whether the mirror has been close to its origin under some leader: what the other replicas go by."""
+        """True if the mirror has been near its origin under some leader: known to every replica."""
         self.clones: Clones | None = None
-        """Who gets mirrors copies to begin with; None without a lake."""
-        self._at_work: list[Mirror | Source] = []
-        self._started = False
+        """What makes clones for mirrors to begin with; None without a lake."""
+        self._running: list[Mirror | Source] = []
+        self._leads = False
 
-    # ------------------------------------------------------------------ life
-    def start(self) -> None:
-        """See `Part.start`."""
-        self._started = True
-        self.adopt(self._stream.config)
+    # ------------------------------------------------------------------ entries are applied
+    def configure(self, config: StreamConfig) -> None:
+        """Take the stream's configuration; sessions that it does not change go on."""
+        before = [key_of(source) for source in self._config.sources]
+        self._added([key for key in map(key_of, config.sources) if key not in before])
+        self._config = config
+        if self._leads:
+            self._adjust()
 
-    def stop(self) -> None:
-        """See `Part.stop`."""
-        self._started = False
-        for one in self._at_work:
+    def apply(self, operation: Operation) -> object:
+        """Apply `Near` or `Fork`. Raise NoBase if what a mirror began with is not known here."""
+        if isinstance(operation, Fork):
+            if apply_fork(self._host, operation):
+                self._host.rebased()
+        elif not self.near:
+            self.near = True
+            self._host.updated()
+        return None
+
+    def applied(self, operation: Operation, own: bool) -> None:
+        """Note the end of a restore: which sources the archive's stream had is not known."""
+        if isinstance(operation, Restored):
+            self._added([key_of(source) for source in self._config.sources])
+
+    def _added(self, keys: Sequence[str]) -> None:
+        """Begin new sources at the stream's last message if its first ones are gone; see `Positions.added`."""
+        store = self._host.store
+        if store.first_seq > 1 and store.last_time:
+            self.positions.added(keys, store.last_time)
+
+    def stored(self, stored: Stored) -> None:
+        """Note the positions of messages that came from sources."""
+        for effect in stored.effects:
+            where = SOURCE.of(effect)
+            if where is not None:
+                self.positions.note(where)
+
+    # ------------------------------------------------------------------ leading begins and ends
+    def lead(self, recovered: bool) -> None:
+        """Begin the sessions."""
+        self._leads = True
+        self._adjust()
+
+    def follow(self) -> None:
+        """End the sessions: another node leads."""
+        self._leads = False
+        for one in self._running:
             one.session.end()
-        self._at_work = []
+        self._running = []
 
-    def removed(self) -> None:
-        """The stream is gone for good: no origin need keep anything for it. Before `stop`."""
-        for one in self._at_work:
-            one.session.end(remove=True)
-        self._at_work = []
+    def stop(self, deleted: bool) -> None:
+        """End with the stream on this node. `deleted`: origins need not keep their consumers for it."""
+        if deleted:
+            for one in self._running:
+                one.session.end(remove=True)
+            self._running = []
+        self.follow()
 
-    def adopt(self, config: StreamConfig) -> None:
-        """Take a configuration: what is copied as before goes on."""
-        if not self._started:
-            return
-        stream, before = self._stream, list(self._at_work)
-        self._at_work = []
-        kind: type[Mirror | Source] = Mirror
-        if config.sealed:
-            wanted = []
-        elif config.mirror is not None:
-            wanted = [config.mirror]
-        else:
-            wanted, kind = config.sources, Source
-        for source in wanted:
-            key = key_of(source)
-            one = next((other for other in before if isinstance(other, kind) and key_of(other.source) == key), None)
-            if one is not None:
-                one.source = source  # where it was to begin has been decided
-                before.remove(one)
-                self._at_work.append(one)
-                continue
-            one = kind(stream, source)
-            self._at_work.append(one)
-            one.session.begin()
+    def _adjust(self) -> None:
+        """Begin and end sessions as the configuration says."""
+        config, before, self._running = self._config, list(self._running), []
+        if not config.sealed:
+            mirror = config.mirror
+            for source in config.sources if mirror is None else [mirror]:
+                self._run(source, mirror is not None, before)
         for gone in before:
             gone.session.end(remove=True)
 
-    def came_near(self) -> None:
-        """A leader says that the mirror is close to its origin."""
+    def _run(self, source: StreamSource, mirror: bool, before: list[Mirror | Source]) -> None:
+        """Go on with the session of a source if it is in `before`, else begin one."""
+        key = key_of(source)
+        for one in before:
+            if isinstance(one, Mirror) is mirror and key_of(one.source) == key:
+                one.source = source  # its start is decided already
+                before.remove(one)
+                self._running.append(one)
+                return
+        host, proposer = self._host, self._proposer
+        if mirror:
+            begun: Mirror | Source = Mirror(host, proposer, source, lambda: self.clones, self._came_near)
+        else:
+            begun = Source(host, proposer, self._view, self._merge, source, self.positions)
+        self._running.append(begun)
+        begun.session.begin()
+
+    def _came_near(self) -> None:
+        """Tell all replicas that the mirror is near its origin."""
         if not self.near:
-            self.near = True
-            self._stream.on_updated(self._stream)
+            self._host.propose(Near())
+        elif not self._host.replicated:
+            self._host.updated()  # known since before a restart, and true again
+
+    # ------------------------------------------------------------------ questions of the API
+    def check_update(self, config: StreamConfig) -> None:
+        """Raise ApiError for a configuration that does not fit a clone under way, or that changes its moment."""
+        if self._config.mirror is None:
+            return
+        fits = config.mirror == self._config.mirror and can_begin_as_clone(config)
+        fits = fits and all(getattr(config, name) == getattr(self._config, name) for name in LIMITS)
+        if self._cloning and not fits:
+            why = "the mirror's copy of its origin is being made"
+            raise invalid(f"{why}; try again when it is there, or delete the mirror")
+        if config.mirror is not None and moment(config) != moment(self._config):
+            raise invalid(f"{AS_OF} of a mirror can not be changed; delete it and make another")
 
     @property
-    def cloning(self) -> bool:
-        """Whether the mirror may be about to begin with a copy."""
-        return any(isinstance(one, Mirror) and one.session.copying for one in self._at_work)
+    def _cloning(self) -> bool:
+        """Return True if the mirror may begin with a clone soon."""
+        return any(isinstance(one, Mirror) and one.session.cloning for one in self._running)
 
     @property
     def reads_from(self) -> str:
-        """The origin that is read while the copy with which the mirror begins is being made; "" when there is none.
+        """Return the origin that answers reads while the clone with which the mirror begins is made, "" for none.
 
-        Replicas that do not lead do not know whether one is: they go by what could be.
+        Followers do not know whether a clone is made: they assume it where one may be.
         """
-        stream = self._stream
-        mirror = stream.config.mirror
-        if mirror is None or mirror.filter_subject or mirror.subject_transforms or stream.store.last_seq:
+        mirror = self._config.mirror
+        if mirror is None or mirror.filter_subject or mirror.subject_transforms or self._host.store.last_seq:
             return ""
-        waits = self.cloning if self._started else can_begin_as_copy(stream.config)
-        return mirror.name if waits and not moment(stream.config) else ""
+        waits = self._cloning if self._leads else can_begin_as_clone(self._config)
+        return mirror.name if waits and not moment(self._config) else ""
 
     @property
     def answers_for(self) -> str:
-        """The origin whose direct gets this replica answers too; "" when there is none."""
-        mirror = self._stream.config.mirror
-        if mirror is None or mirror.external is not None or not self._stream.config.mirror_direct:
+        """Return the origin whose direct gets this replica answers too, "" for none."""
+        mirror = self._config.mirror
+        if mirror is None or mirror.external is not None or not self._config.mirror_direct:
             return ""
-        near = any(isinstance(one, Mirror) and one.near for one in self._at_work)
-        # A replica that has been as its leader was goes on answering, as it does for its own stream; so does a mirror
-        # that is sealed, which comes no nearer.
-        stays = self._stream.replicated or self._stream.config.sealed
+        near = any(isinstance(one, Mirror) and one.near for one in self._running)
+        # A replica answers on once its leader was near, as for its own stream; so does a sealed mirror, which comes no
+        # nearer.
+        stays = self._host.replicated or self._config.sealed
         return mirror.name if near or (self.near and stays) else ""
 
-    # ------------------------------------------------------------------ what INFO shows
+    # ------------------------------------------------------------------ state
+    def dump(self) -> dict[str, object]:
+        return {"sources": self.positions.dump(), "near": self.near}
+
+    def load(self, checkpoint: bytes) -> None:
+        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        self.positions.load(state.sources)
+        self.near = state.near
+
     def info(self) -> dict[str, Any]:
-        """The fields `mirror` or `sources` of StreamInfo; nothing for other streams."""
-        config = self._stream.config
-        if config.mirror is not None:
-            return {"mirror": self._shown(config.mirror)}
-        if config.sources:
-            return {"sources": [self._shown(source) for source in config.sources]}
+        """Return the fields `mirror` or `sources` of StreamInfo; nothing for other streams."""
+        if self._config.mirror is not None:
+            return {"mirror": self._shown(self._config.mirror)}
+        if self._config.sources:
+            return {"sources": [self._shown(source) for source in self._config.sources]}
         return {}
 
     def _shown(self, source: StreamSource) -> dict[str, Any]:
-        one = next((one for one in self._at_work if one.source == source), None)
+        one = next((one for one in self._running if one.source == source), None)
         fields: dict[str, Any] = {"name": source.name}
         if source.external is not None:
             fields["external"] = shown(source.external)

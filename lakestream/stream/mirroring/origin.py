@@ -1,7 +1,7 @@
-"""What a mirror or a source reads from, as its configuration says it.
+"""Origins: the streams that mirrors and sources read from, as their configuration names them.
 
-Belongs here: the names of an origin, the requests that lead to a consumer of it, and what becomes of its subjects
-(docs/internals/streams.md#mirrors-and-sources). Nothing here does anything: upstream.py reads, mirror.py and sources.py
+Belongs here: the names of an origin, the requests for a consumer of it, and the subjects and headers of its messages in
+the stream that stores them (docs/internals/streams.md#mirrors-and-sources). session.py reads, mirror.py and sources.py
 store.
 """
 
@@ -21,16 +21,21 @@ from lakestream.stream.mirroring.runs import Run
 
 HEARTBEAT_NS = 1_000_000_000
 LIFE_NS = 10_000_000_000
-"""A consumer that nobody listens to any more goes after so long (10 s)."""
+"""Inactivity after which the origin deletes the consumer (10 s)."""
 ACK_WAIT_NS = 79_200_000_000_000
-"""22 h: what nats-server asks for; nothing is acked."""
+"""22 h, as nats-server requests; nothing is acked."""
+
+STRIPPED = (b"Nats-Expected-", b"Nats-Batch-")
+"""Beginnings of headers that concern only the stream to which a message was published."""
 
 _API = b"$JS.API."
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where to begin: at a sequence, else at a time (RFC 3339), else at the beginning. `identity`: of the origin as it
-    was known; "" when it is not."""
+    """Place to begin: a sequence, else a time (RFC 3339), else the origin's first message.
+
+    `identity`: the origin's, "" if it is not known.
+    """
 
     seq: int = 0
     time: str | None = None
@@ -41,8 +46,8 @@ class Origin:
     """One origin of one stream.
 
     Args:
-        stream: the stream that copies, in `account`.
-        mirror: whether that is a mirror; else it has sources.
+        stream: the stream that reads it, in `account`.
+        mirror: True if that is a mirror, False if it has sources.
     """
 
     def __init__(self, source: StreamSource, account: str, stream: str, *, mirror: bool) -> None:
@@ -50,20 +55,20 @@ class Origin:
         self._account, self._stream, self._mirror = account, stream, mirror
         external = source.external
         self.index = index_of(source)
-        """What `Nats-Stream-Source` calls it."""
+        """Its name in `Nats-Stream-Source`."""
         self.filters, destinations = selected(source)
         self.header_filters = "\f".join(self.filters) + " " + "\f".join(destinations)
         self.key = key_of(source)
-        """Tells the sources of a stream from each other, also those of one origin."""
+        """Key that distinguishes the sources of a stream, also those of one origin."""
         self._transforms = [
             (each.src.encode() or b">", Transform(each.src.encode(), each.dest.encode()) if each.dest else None)
             for each in source.subject_transforms
         ]
         kind = "MIRROR" if mirror else "SRC"
         self.consumer = f"JS_{kind}_{short_hash(f'{account} {stream} {self.key}')}"
-        """What its consumer is asked to be called: the same after a restart."""
+        """The requested name of its consumer: the same after a restart."""
         self.prepared = source.consumer is not None
-        """Whether somebody made the consumer; then it stays."""
+        """True if the configuration names an existing consumer, which is not deleted."""
         if source.consumer is not None:
             self.consumer = source.consumer.name
         self._api = _API
@@ -72,11 +77,11 @@ class Origin:
 
     @property
     def link(self) -> bytes:
-        """What a link to the origin listens to, if it is on a remote server; b"": it is not."""
+        """Return the subject that a link to the origin's remote server listens to; b"" if it is not on one."""
         return b"" if self._api == _API else sign(self._api)
 
     def deliver_to(self, token: bytes) -> bytes:
-        """A subject for messages: one that nobody else uses, or that of a prepared consumer."""
+        """Return the subject for messages: a unique one, or that of a prepared consumer."""
         external, prepared = self.source.external, self.source.consumer
         if prepared is not None:
             return prepared.deliver_subject.encode()
@@ -86,12 +91,14 @@ class Origin:
         return b"%b.%b.%b" % (prefix, b"M" if self._mirror else b"S", token)
 
     def linked_to(self, token: bytes) -> bytes:
-        """A subject that nobody else uses, to which a link brings what a prepared consumer delivers; b"": there is
-        none. The consumer's own is the same for each attempt, and other nodes' links may still listen to it."""
+        """Return a unique subject to which a link brings what a prepared consumer delivers; b"" without a link.
+
+        The consumer's own subject is the same for each attempt, and other nodes' links may still listen to it.
+        """
         return b"$JS.%b.%b" % (b"M" if self._mirror else b"S", token) if self.prepared and self.link else b""
 
     def renamed(self, subject: bytes) -> bytes:
-        """What a message's subject becomes: the first transform that selects it decides."""
+        """Return a message's subject after the first transform that matches it."""
         for source, transform in self._transforms:
             if matches(source, subject):
                 renamed = None if transform is None else transform.apply(subject)
@@ -99,23 +106,23 @@ class Origin:
         return subject
 
     def renamed_run(self, run: Run) -> Run:
-        """A run under the subjects that these become."""
+        """Return a run with the subjects transformed."""
         if not self._transforms:
             return run
         return msgspec.structs.replace(run, subjects=[self.renamed(subject) for subject in run.subjects])
 
     # ------------------------------------------------------------------ requests
     def request(self, start: Start, deliver: bytes) -> tuple[bytes, bytes, dict[str, Any]]:
-        """Subject, header block and body of the request for a consumer, or for a prepared one to begin there."""
-        told = [(b"Nats-Required-Api-Level", b"4")]
+        """Return subject, header block and body of the request for a consumer, or for the reset of a prepared one."""
+        lines = [(b"Nats-Required-Api-Level", b"4")]
         if not self._mirror:
-            told = [(b"Nats-Required-Api-Level", b"5"), (b"Nats-Stream-Identity", start.identity.encode())]
+            lines = [(b"Nats-Required-Api-Level", b"5"), (b"Nats-Stream-Identity", start.identity.encode())]
         if self.prepared:
             subject = f"CONSUMER.RESET.{self.source.name}.{self.consumer}".encode()
-            told = [] if self._mirror else told
+            lines = [] if self._mirror else lines
             if self.link:
-                told.append((DELIVER_HEADER, deliver))
-            return self._api + subject, headers.build(told) if told else b"", {"seq": start.seq} if start.seq else {}
+                lines.append((DELIVER_HEADER, deliver))
+            return self._api + subject, headers.build(lines) if lines else b"", {"seq": start.seq} if start.seq else {}
         config: dict[str, Any] = {"name": self.consumer, "deliver_policy": "all"}
         if start.seq:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start.seq}
@@ -140,19 +147,19 @@ class Origin:
             "sourcing": True,
             "metadata": {f"{kind}acc": self._account, f"{kind}stream": self._stream},
         }
-        return subject, headers.build(told), {"stream_name": self.source.name, "config": config, "action": ""}
+        return subject, headers.build(lines), {"stream_name": self.source.name, "config": config, "action": ""}
 
     def needs_flow_control(self) -> ApiError:
-        """What INFO shows where a prepared consumer has another ack policy."""
+        """Return the error for INFO if a prepared consumer has another ack policy."""
         return api_error(10214 if self._mirror else 10217)
 
     def removal(self) -> bytes:
-        """The subject of the request that removes its consumer."""
+        """Return the subject of the request that deletes the consumer."""
         return b"%bCONSUMER.DELETE.%b.%b" % (self._api, self.source.name.encode(), self.consumer.encode())
 
 
 def index_of(source: StreamSource) -> str:
-    """What `Nats-Stream-Source` calls an origin."""
+    """Return the name of an origin in `Nats-Stream-Source`."""
     index = source.name
     if source.external is not None:
         index += f":{short_hash(source.external.api)}"
@@ -162,7 +169,7 @@ def index_of(source: StreamSource) -> str:
 
 
 def selected(source: StreamSource) -> tuple[list[str], list[str]]:
-    """The filters of a source, and where each of them leads."""
+    """Return the filters of a source, and the destination of each."""
     if not source.subject_transforms:
         return [source.filter_subject or ">"], [">"]
     pairs = [(each.src or ">", each.dest or ">") for each in source.subject_transforms]
@@ -170,6 +177,15 @@ def selected(source: StreamSource) -> tuple[list[str], list[str]]:
 
 
 def key_of(source: StreamSource) -> str:
-    """Tells the sources of a stream from each other, also those of one origin."""
+    """Return the key that distinguishes the sources of a stream, also those of one origin."""
     filters, destinations = selected(source)
     return " ".join((index_of(source), "\f".join(filters), "\f".join(destinations)))
+
+
+def stored_header(header: bytes) -> bytes:
+    """Return the header block as another stream stores it: without the `STRIPPED` headers."""
+    if b"\r\nNats-" in header and any(b"\r\n" + name in header for name in STRIPPED):
+        first, *lines = header.split(b"\r\n")
+        header = b"\r\n".join([first, *(line for line in lines if not line.startswith(STRIPPED))])
+        return b"" if header == headers.EMPTY else header
+    return header  # as it is, even if empty

@@ -1,8 +1,8 @@
-"""Which mirrors and sources a stream may have.
+"""Rules of mirrors and sources in stream configurations.
 
 Belongs here: what STREAM.CREATE and STREAM.UPDATE refuse of `mirror` and `sources`, in the order in which nats-server
-2.15.1 tests it (docs/internals/streams.md#mirrors-and-sources), and what a mirror takes over from its origin. Nothing
-here reads from an origin.
+2.15.1 checks it (docs/internals/streams.md#mirrors-and-sources), and what a mirror takes over from its origin's
+configuration. Origins are not read.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from lakestream.stream.core.names import valid_name
 from lakestream.stream.mirroring.origin import key_of
 
 Find = Callable[[str], StreamConfig | None]
-"""The configuration of a stream of the account."""
+"""Lookup of a stream configuration of the account by name; None if there is no such stream."""
 
 _API = "$JS.API"
 
 
 def checked_origins(config: StreamConfig, find: Find, *, pedantic: bool = False) -> StreamConfig:
-    """A configuration whose mirror and sources are allowed, with what a mirror takes over from its origin.
+    """Check mirror and sources. Return the configuration with what a mirror takes over from its origin.
 
     Args:
         config: as requested.
-        find: the streams that an origin may be.
+        find: finds the origins.
         pedantic: refuse with 10157 where a value that was given would be changed.
 
     Raises:
@@ -51,7 +51,7 @@ def checked_origins(config: StreamConfig, find: Find, *, pedantic: bool = False)
 
 
 def check_filters(config: StreamConfig) -> None:
-    """What is only seen of a new stream once there is room for it: that its filters are subjects. Raises ApiError."""
+    """Raise ApiError for an invalid filter of a new stream: checked after the limits of the account."""
     mirror = config.mirror
     if mirror is not None and _bad(mirror.filter_subject):
         raise api_error(10049, err=f"subject filter '{mirror.filter_subject}' for the mirror invalid subject")
@@ -76,7 +76,7 @@ def _checked_mirror(config: StreamConfig, mirror: StreamSource, find: Find, peda
         if refused:
             raise api_error(code)
     for count in range(1, len(mirror.subject_transforms) + 1):
-        # One after the other here, with those before it; for a source all of them first.
+        # For a mirror each transform is checked together with those before it; for a source all are checked first.
         _check_transforms(mirror.subject_transforms[count - 1 : count], 10151, 10154)
         if _overlap(mirror.subject_transforms[:count]):
             raise api_error(10152)
@@ -127,7 +127,7 @@ def _check_sources(config: StreamConfig, find: Find) -> None:
 
 
 def _check_source(source: StreamSource) -> None:
-    """What can be said of one source by itself."""
+    """Raise ApiError for the first rule that a source breaks by itself."""
     if not valid_name(source.name):
         raise api_error(10141)
     if source.filter_subject and source.subject_transforms:
@@ -145,12 +145,12 @@ def _bad(pattern: str) -> bool:
 
 
 def _too_small(config: StreamConfig, origin: StreamConfig) -> bool:
-    """Whether messages may come that are too large."""
+    """Return True if the origin may hold messages above max_msg_size."""
     return 0 < config.max_msg_size < origin.max_msg_size
 
 
 def _valid_consumer(source: StreamSource) -> bool:
-    """Whether a prepared consumer is named as one can be, and nothing is asked for that only a new one could do."""
+    """Return True if a prepared consumer has valid names and no option is set that needs a new consumer."""
     prepared = source.consumer
     if prepared is None:
         return True
@@ -164,7 +164,7 @@ def _named(prepared: StreamConsumerSource) -> bool:
 
 
 def _check_transforms(transforms: Sequence[SubjectTransformConfig], src: int, dest: int) -> None:
-    """Raises ApiError with the code for a source or a destination."""
+    """Raise ApiError with the given code for an invalid source or destination."""
     for each in transforms:
         source, destination = each.src.encode(), each.dest.encode()
         if _bad(each.src):
@@ -178,13 +178,13 @@ def _check_transforms(transforms: Sequence[SubjectTransformConfig], src: int, de
 
 
 def _overlap(transforms: Sequence[SubjectTransformConfig]) -> bool:
-    """Whether two of them select the same subject; one that selects all without saying so is not looked at."""
+    """Return True if the sources of two transforms overlap; transforms without a source are ignored."""
     sources = [each.src.encode() for each in transforms if each.src]
     return any(overlaps(one, other) for one, other in combinations(sources, 2))
 
 
 def _check_external(external: ExternalStream, taken: Sequence[str] = ()) -> None:
-    """Prefixes that lead elsewhere: `taken` are subjects of the streams here that the same stream sources from."""
+    """Raise ApiError for invalid prefixes. `taken`: subjects of the streams of this account that are sources too."""
     api, deliver = external.api, external.deliver
     if deliver and not valid_subject(deliver.encode(), wildcards=False):
         raise api_error(10024, prefix=deliver)
@@ -198,10 +198,10 @@ def _check_external(external: ExternalStream, taken: Sequence[str] = ()) -> None
 
 
 def _check_cycles(config: StreamConfig, find: Find) -> None:
-    """Whether a message could come back to where it came from.
+    """Raise ApiError if a message could come back to its stream.
 
-    As nats-server looks at it: a source closes a cycle if its filter lets through what the stream that has it stores of
-    its own; transforms are not looked at, and a mirror always closes one.
+    As in nats-server a source closes a cycle if its filter matches the subjects of the stream that has it, whatever its
+    transforms are, and a mirror always closes one.
     """
     visited: set[str] = set()
     waiting = [config]

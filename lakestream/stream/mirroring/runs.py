@@ -1,8 +1,8 @@
-"""Plain messages of an origin that came together, as columns.
+"""Runs: plain messages of an origin that came together, as columns.
 
-Belongs here: which of the messages that an origin's consumer sent at once can be taken without a look at each. Those
-that can not, a heartbeat, a flow control request, a message whose headers mean something to a stream, come one by one
-as ever (upstream.py). Taking messages one by one costs three times as much.
+Belongs here: choosing, among the messages that an origin's consumer sent at once, those that need no individual
+processing. The others (a heartbeat, a flow control request, a message with headers of the protocol) come one by one, as
+in session.py. Processing messages one by one costs three times as much.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import msgspec
 from lakestream.ports import Delivery
 
 MIN_RUN = 4
-"""Fewer messages are taken one by one."""
+"""Fewer messages are processed one by one."""
 MAX_TIME_NS = 1 << 63
 
 _ACK = b"$JS.ACK."
 _AT = {9: 5, 11: 7, 12: 7}
-"""Where sequence, consumer's sequence, time and pending messages begin in an ack subject, by its number of tokens."""
+"""Index of the stream sequence among the tokens of an ack subject, by number of tokens; consumer sequence, time and
+number of pending messages follow it."""
 _MEANT = b"\r\nNats-"
-"""Some header of the protocol's own: it may be one that acts."""
+"""Contained in every header block with a header of the protocol, which may have an effect."""
 _CONTROL = b"NATS/1.0 "
-"""How a header block with a status begins: no stored message's, except a strange one's."""
+"""Beginning of a header block with a status line, which stored messages hardly ever have."""
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """Messages in the order of their sequences in the origin, which may leave some out; times in ns."""
+    """Messages in the order of their sequences in the origin, perhaps with gaps; times in ns."""
 
     seqs: list[int]
     times: list[int]
@@ -36,13 +37,13 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     headers: list[bytes]
     payloads: list[bytes]
     pending: list[int]
-    """How many come after each."""
+    """Number of messages after each."""
 
     def __len__(self) -> int:
         return len(self.seqs)
 
     def after(self, seq: int) -> Run:
-        """Those with a higher sequence."""
+        """Return the messages with a higher sequence."""
         if self.seqs[0] > seq:
             return self
         at = sum(1 for each in self.seqs if each <= seq)
@@ -50,7 +51,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return Run(*(column[at:] for column in columns))  # type: ignore[arg-type]
 
     def stretches(self) -> list[tuple[int, int]]:
-        """(begin, end) of each part whose sequences follow one another."""
+        """Return (begin, end) of each part with consecutive sequences."""
         seqs, count = self.seqs, len(self.seqs)
         if seqs[-1] - seqs[0] == count - 1:
             return [(0, count)]
@@ -59,12 +60,12 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 def run_of(messages: Sequence[Delivery], first: int, expected: int, highest: int) -> Run | None:
-    """The longest run that begins at a place in `messages`; None: what is there is to be looked at by itself.
+    """Return the longest run that begins at a place in `messages`, None if the message there has to be processed alone.
 
     Args:
         first: the place.
-        expected: the consumer's sequence that follows.
-        highest: no sequence of a message is so high.
+        expected: the next consumer sequence.
+        highest: sequences from this on are not valid.
     """
     count = 0
     for _, reply, header, _ in islice(messages, first, None):
@@ -82,7 +83,7 @@ def run_of(messages: Sequence[Delivery], first: int, expected: int, highest: int
         seqs, order, times, pending = (list(map(int, tokens[at + each :: width])) for each in range(4))
     except ValueError:
         return None
-    # Consumer's sequences that follow one another: no subject had more tokens, and another one fewer.
+    # Consecutive consumer sequences prove that every subject had the same number of tokens.
     if order != list(range(expected, expected + count)):
         return None
     if seqs[0] <= 0 or seqs[-1] >= highest or min(times) < 0 or max(times) >= MAX_TIME_NS:

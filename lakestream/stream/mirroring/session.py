@@ -1,9 +1,9 @@
-"""Reading another stream in order, as mirrors and sources do.
+"""Sessions: reading an origin in order, for a mirror or a source.
 
-Belongs here: one session with an origin, wherever that is: its consumer is asked for through the API, by whatever
-prefix leads there, and messages come to a subject of our own (docs/internals/streams.md#mirrors-and-sources). The
-session keeps them in order, answers flow control once they are safe, notices silence and gaps, and begins again. What
-becomes of a message is its `Taker`'s.
+Belongs here: one session with an origin, wherever that is: a consumer is requested through the origin's API, and its
+messages come to a subject of the session's own (docs/internals/streams.md#mirrors-and-sources). The session keeps them
+in order, answers flow control once they are stored, notices silence and gaps, and begins again. Storing messages is its
+`Taker`'s.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ from typing import Annotated, Protocol
 
 import msgspec
 
-from lakestream.ports import Bus, ClientInfo, Clock, Delivery, Subscribed, Timer
+from lakestream.ports import ClientInfo, Delivery, Subscribed, Timer
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.proposer import NOT_NOW
+from lakestream.stream.mirroring.host import SessionHost
 from lakestream.stream.mirroring.origin import Origin, Start
 from lakestream.stream.mirroring.runs import Run, run_of
 
 FIRST_NS = 100_000_000
-"""A session begins this long (100 ms) after it was asked for, and up to as much again, so that many do not at once."""
+"""A session begins after this long (100 ms) and up to twice that, so that many do not begin at once."""
 ANSWER_NS = 5_000_000_000
-"""How long to wait for the answer to a request for a consumer (5 s)."""
+"""Time to wait for the answer to a request for a consumer (5 s)."""
 SILENCE_NS = 3_500_000_000
-"""Heartbeats come every second; an origin that says nothing for so long (3.5 s) is asked anew."""
+"""Silence of an origin after which the session begins again (3.5 s). Heartbeats come every second."""
 LOOK_NS = 500_000_000
-"""How often to look whether it is silent (0.5 s)."""
+"""Interval of checks for silence (0.5 s)."""
 SHORTEST_PAUSE_NS, LONGEST_PAUSE_NS = 500_000_000, 120_000_000_000
-"""Pause after an attempt that failed: 0.5 s at first, twice as long each time, at most 2 min."""
+"""Pause after a failed attempt: 0.5 s at first, then twice as long each time, at most 2 min."""
 MAX_WAITING = 100_000
-"""Messages that may wait, for the answer that says where they begin or until they can be taken; with more the attempt
-is given up."""
+"""Maximum number of messages that wait for the answer that says where they begin, or until they can be stored; above it
+the attempt ends."""
 RETRY_NS = 5_000_000
-"""How soon a message is offered again that could not be taken for a moment (5 ms)."""
+"""Pause before a message that could not be stored at once is offered again (5 ms)."""
 MOST_STALLED = 3
-"""So many heartbeats one after the other that say that the origin waits for flow control, while everything it asked was
-answered: its answers do not arrive."""
+"""Consecutive heartbeats that report unanswered flow control although every request was answered, after which an error
+is shown: the answers do not reach the origin."""
 LAST_SEQ, LAST_TIME_NS = 1 << 62, 1 << 63
-"""No sequence and no time of a message is so high; who says so is no origin."""
+"""Sequences and times from these on are not of a JetStream origin, and ignored."""
 PATIENCE = 400
-"""Offers of one message before it is left to the next attempt (2 s)."""
+"""Offers of one message before the session begins again (2 s)."""
 REFUSED_PAUSE_NS = 2_000_000_000
-"""Pause after a message that can not be stored (2 s): how long that lasts has nothing to do with the origin."""
+"""Pause after a message that can not be stored (2 s)."""
 
 ANOTHER_STREAM = 10225
-"""The error of an origin whose identity is not the one that was told."""
+"""Error code of an origin with another identity than the requested one."""
 
 LAST_CONSUMER, LAST_STREAM, STALLED = b"Nats-Last-Consumer", b"Nats-Last-Stream", b"Nats-Consumer-Stalled"
 _LETTERS = string.digits + string.ascii_letters
@@ -63,7 +64,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """A message of the origin: its sequence and time there, and how many come after it."""
+    """A message of the origin: its sequence and time there, and the number of messages after it."""
 
     seq: int
     time_ns: int
@@ -74,26 +75,28 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taker(Protocol):
-    """What uses a session."""
+    """Stores what a session brings."""
 
     def start(self) -> Start:
-        """Where the origin is to be read from."""
+        """Return where to begin reading the origin."""
 
     def opened(self, before: int, identity: str, pending: int) -> bool:
-        """The origin will send what it has after sequence `before`, so far `pending` messages; False: it is not the one
-        that was meant, begin again."""
+        """Note that the origin sends its messages after sequence `before`, so far `pending` of them.
+
+        Return False to begin again: it is another stream.
+        """
 
     def renewed(self) -> None:
-        """The origin that was known is gone, another stream has its name."""
+        """Note that another stream has the origin's name now."""
 
     def take(self, message: Received) -> ApiError | None:
-        """Take a message, in order; or why not: it comes again later, soon when that is `NOT_NOW`."""
+        """Store the next message. Return why not: it comes again later, after `NOT_NOW` soon."""
 
     def take_run(self, run: Run) -> int:
-        """Take messages that came together; returns how many, from the first on. The others come again by `take`."""
+        """Store messages that came together; return how many, from the first on. The others come again by `take`."""
 
     def when_safe(self, then: Callable[[], None]) -> None:
-        """Call `then` once everything taken is committed; never, when that can not be said any more."""
+        """Call `then` once everything taken is committed; never after a change of leader."""
 
 
 _Seq = Annotated[int, msgspec.Meta(ge=0, lt=LAST_SEQ)]
@@ -115,7 +118,7 @@ class _Config(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What is read of the answer to CONSUMER.CREATE, or CONSUMER.RESET (which says where the consumer begins again)."""
+    """The used fields of the answer to CONSUMER.CREATE, or to CONSUMER.RESET, which has `reset_seq`."""
 
     name: str = ""
     delivered: _Place = _Place()
@@ -129,51 +132,51 @@ _answer = msgspec.json.Decoder(_Answer)
 
 
 class Session:
-    """Reads one origin for as long as it runs. Everything is in the event loop. `name`: for whom."""
+    """Reads one origin from `begin` to `end`, in the event loop."""
 
-    def __init__(self, name: str, origin: Origin, bus: Bus, clock: Clock, taker: Taker) -> None:
-        self._name = name
-        self._origin, self._bus, self._clock, self._taker = origin, bus, clock, taker
+    def __init__(self, host: SessionHost, origin: Origin, taker: Taker) -> None:
+        self._name, self._bus, self._clock = host.name, host.bus, host.clock
+        self._origin, self._taker = origin, taker
         self.lag = 0
-        """How many messages the origin has that did not come yet."""
+        """Number of messages that the origin has and that did not come yet."""
         self.error: ApiError | None = None
-        """Why there is no consumer; None while there is one, or before the first answer."""
+        """Error for INFO: why there is no consumer; None while there is one, or before the first answer."""
         self._last_ns = 0
-        """When the origin was last heard from."""
+        """Time of the last message or heartbeat of the origin."""
         self._running = self._open = False
         self._fails = 0
         self._subscribed: list[Subscribed] = []
         self._timer: Timer | None = None
         self._link: Subscribed | None = None
-        """Tells when a remote server with the origin can be reached."""
+        """Watches whether the origin's remote server can be reached."""
         self._delivered = (0, 0)
-        """(consumer sequence, stream sequence) of what came last."""
+        """(consumer sequence, stream sequence) of the last message."""
         self._came_some = False
         self._unsafe = False
-        """Whether an answer waits for what came to be committed."""
+        """True while a flow control answer waits until messages are committed."""
         self._waiting: deque[tuple[bytes, bytes, bytes, bytes]] = deque()
-        """What came and is not looked at yet, in order."""
+        """Messages that are not processed yet, in order."""
         self._offers = 0
-        """How often the first of them was offered."""
+        """Number of times that the first of them was offered to the taker."""
         self._stalled = 0
-        """Heartbeats since the last message that say that the origin waits for us."""
+        """Heartbeats since the last message that report unanswered flow control."""
         self._round = 0
-        """Attempts so far: what was asked for in an earlier one is not answered any more."""
+        """Number of attempts: callbacks of an earlier one do nothing."""
 
     def active_ns(self) -> int:
-        """How long ago the origin was last heard from; -1: never."""
+        """Return the time since the last message or heartbeat in ns, -1 if there was none."""
         return max(self._clock.steady() - self._last_ns, 0) if self._last_ns else -1
 
     # ------------------------------------------------------------------ life
     def begin(self) -> None:
-        """Read, from soon on."""
+        """Begin to read soon."""
         self._running = True
         if self._origin.link:
             self._link = self._bus.watch_interest(self._origin.link, LINK_QUEUE, self._reachable)
         self._wait(FIRST_NS + random.randrange(FIRST_NS), self._attempt)
 
     def end(self, remove: bool = False) -> None:
-        """Read no more. `remove`: nor will anybody else; what the origin keeps for it may go."""
+        """End the session. `remove`: for good, and delete the origin's consumer."""
         self._close()
         self._running = False
         if self._link is not None:
@@ -183,7 +186,7 @@ class Session:
             self._bus.publish(self._origin.removal(), b"$JSC.R." + _token(), b"", b"")
 
     def _close(self) -> None:
-        """End the attempt that is under way."""
+        """End the present attempt."""
         self._round += 1
         self._open = False
         self._waiting.clear()
@@ -197,7 +200,7 @@ class Session:
         self._subscribed = []
 
     def _reachable(self, now: bool) -> None:
-        """There is a link to the origin's server, or none any more. With a new one nothing goes on where it was."""
+        """Begin again when there is a new link to the origin's server."""
         if now and self._running:
             self._close()
             self._fails = 0
@@ -209,7 +212,7 @@ class Session:
         self._timer = self._clock.call_later(delay_ns, then)
 
     def _again(self, error: ApiError | None = None, pause: int = 0) -> None:
-        """This attempt has come to nothing, or to its end: make another after a pause."""
+        """End this attempt and make another after a pause."""
         if not self._running:
             return
         self._close()
@@ -236,7 +239,7 @@ class Session:
         attempt = self._round
         heard = bus.publish(subject, reply, header, dumps(body) if body else b"")
         if not heard and attempt == self._round:
-            self._again()  # nobody serves there, yet
+            self._again()  # no server answers there yet
 
     def _answered(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if self._open or not self._running:
@@ -253,7 +256,7 @@ class Session:
                 return
             self._again(ApiError(failed.code, failed.err_code, failed.description))
             return
-        if not answer.name:  # nobody serves there (503), or it is no answer
+        if not answer.name:  # no responders (503), or no answer at all
             self._again()
             return
         if self._origin.prepared and answer.config.ack_policy != "flow_control":
@@ -263,7 +266,7 @@ class Session:
         # A prepared consumer counts anew, and may have sent something before.
         begins, before = (answer.delivered.consumer_seq, answer.delivered.stream_seq)
         if self._origin.prepared:
-            # What the answer says was delivered may be of after the reset, and on its way.
+            # Messages that the answer counts as delivered may have been sent after the reset, and be in flight.
             begins, before = 0, answer.reset_seq - 1 if answer.reset_seq else before
         self._delivered = (begins, before)
         if not self._taker.opened(before, identity.decode("utf-8", "replace"), answer.num_pending):
@@ -276,7 +279,7 @@ class Session:
         self._drain()
 
     def _look(self) -> None:
-        """Whether the origin still speaks."""
+        """Begin again if the origin was silent for too long."""
         if self._clock.steady() - self._last_ns > SILENCE_NS:
             self._again()
         else:
@@ -292,12 +295,12 @@ class Session:
             self._waiting.append((subject, reply, header, payload))
             if len(self._waiting) > MAX_WAITING:
                 self._again()
-        elif self._looked_at(subject, reply, header, payload) is NOT_NOW:
+        elif self._process(subject, reply, header, payload) is NOT_NOW:
             self._waiting.append((subject, reply, header, payload))
             self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
 
     def _came_together(self, messages: Sequence[Delivery], first: int) -> int:
-        """Take the plain messages that `messages` have from place `first` on, all at once; returns how many."""
+        """Take the plain messages from place `first` on, all at once; return how many."""
         if not self._open or self._waiting:
             return 0
         run = run_of(messages, first, self._delivered[0] + 1, LAST_SEQ)
@@ -317,7 +320,7 @@ class Session:
         return taken
 
     def _offer(self, attempt: int) -> None:
-        """Look again at what waits, unless that was of an earlier attempt."""
+        """Process what waits, unless it is of an earlier attempt."""
         if not self._open or attempt != self._round:
             return
         self._offers += 1
@@ -329,16 +332,16 @@ class Session:
     def _drain(self) -> None:
         waiting = self._waiting
         while self._open and waiting:
-            if self._looked_at(*waiting[0]) is NOT_NOW:
+            if self._process(*waiting[0]) is NOT_NOW:
                 self._clock.call_later(RETRY_NS, functools.partial(self._offer, self._round))
                 return
             if waiting:  # it is still this attempt
                 waiting.popleft()
                 self._offers = 0
 
-    def _looked_at(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> ApiError | None:
-        """Do what something that came asks for; `NOT_NOW` where it has to be offered again."""
-        # A stored message can look like a control message; its reply says that it is none.
+    def _process(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> ApiError | None:
+        """Process a message; return `NOT_NOW` if it has to be offered again."""
+        # A stored message can look like a control message, but has an ack subject as its reply.
         if header.startswith(_CONTROL) and not payload and not reply.startswith(_ACK):
             self._control(reply, header)
             return None
@@ -349,17 +352,17 @@ class Session:
             return None
         try:
             seq, consumer_seq, time_ns, pending = map(int, tokens[at : at + 4])
-        except ValueError:  # of somebody who is no origin
+        except ValueError:  # not sent by an origin
             return None
         if not (0 < seq < LAST_SEQ and 0 <= time_ns < LAST_TIME_NS):
             return None
         expected = self._delivered[0] + 1
         if consumer_seq != expected:
             if not self._origin.prepared or (self._came_some and consumer_seq != 1):
-                self._again()  # something got lost on the way
+                self._again()  # a message was lost
                 return None
             if consumer_seq != 1:
-                return None  # from before it was told where to begin
+                return None  # sent before the reset
         self._came_some = True
         try:
             refused = self._taker.take(Received(seq, time_ns, subject, header, payload, pending))
@@ -369,7 +372,8 @@ class Session:
         if refused is NOT_NOW:
             return refused
         if refused is not None:
-            _logger.warning("%s: message %d of %s is not taken: %s", self._name, seq, self._origin.key, refused)
+            text = "stream %s: message %d of %s is not stored: %s; it is requested again in 2s"
+            _logger.warning(text, self._name, seq, self._origin.key, refused)
             self._again(pause=REFUSED_PAUSE_NS)
             return None
         self._delivered = (consumer_seq, seq)
@@ -380,9 +384,9 @@ class Session:
         return None
 
     def _control(self, reply: bytes, header: bytes) -> None:
-        """A heartbeat, a flow control request, or the end."""
+        """Process a heartbeat, a flow control request, or the consumer's end."""
         if not header.startswith(b"NATS/1.0 100"):
-            self._again()  # the consumer is gone
+            self._again()  # the consumer was deleted
             return
         if reply:
             self._confirm(reply)
@@ -397,13 +401,14 @@ class Session:
         self._stalled = self._stalled + 1 if stalled and not self._unsafe else 0
         if self._stalled == MOST_STALLED:
             self.error = api_error(10228)
-            _logger.warning("%s: answers to flow control do not reach %s", self._name, self._origin.key)
+            text = "stream %s: answers to flow control do not reach %s; check permissions for their reply subjects"
+            _logger.warning(text, self._name, self._origin.key)
         if stalled:
             self._confirm(stalled)
 
     def _confirm(self, to: bytes) -> None:
-        """Answer a flow control request once what came before it is safe: so no more comes than can be stored, and
-        an origin that waits for acks lets nothing go that is not stored here."""
+        """Answer a flow control request once what came before it is committed: so no more comes than can be stored, and
+        an origin that waits for acks removes nothing that is not stored here."""
         attempt, (consumer_seq, seq) = self._round, self._delivered
         block = headers.build([(LAST_CONSUMER, b"%d" % consumer_seq), (LAST_STREAM, b"%d" % seq)])
 
@@ -417,5 +422,5 @@ class Session:
 
 
 def _token() -> bytes:
-    """A name that nobody else has."""
+    """Return a unique token."""
     return "".join(secrets.choice(_LETTERS) for _ in range(8)).encode()

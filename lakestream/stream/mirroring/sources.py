@@ -1,58 +1,153 @@
 """Sources: messages of other streams among a stream's own.
 
-Belongs here: what a stream with sources does with what their sessions bring: under a sequence of its own, with where
-it came from in its header (docs/internals/streams.md#mirrors-and-sources). How far a source has come follows from that
-header and is source_state.py's.
+Belongs here: storing what a source's session brings, under a sequence of the stream's own and with its origin in the
+header `Nats-Stream-Source` (docs/internals/streams.md#mirrors-and-sources), and the positions in origins that follow
+from that header.
+
+A position is never stored by itself: it is an effect of the message that was stored with it, on every replica and at
+recovery, so that a message of an origin is stored once, whatever stops in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from lakestream.log.format.record import Record
-from lakestream.protocol.api.errors import ApiError
+from lakestream.protocol import headers
+from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.gotime import format_time
-from lakestream.stream.core import limits, publish
-from lakestream.stream.core.batch import Effect
-from lakestream.stream.core.config import StreamSource
+from lakestream.stream.core import limits
+from lakestream.stream.core.config import StreamConfig, StreamSource
+from lakestream.stream.core.effect import STREAM_SOURCE, Effect, EffectKey, Given
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.publish import NotHere, Publish
-from lakestream.stream.features import counters
-from lakestream.stream.mirroring import source_state
-from lakestream.stream.mirroring.origin import Origin, Start
+from lakestream.stream.mirroring.host import Proposer, SourceHost, View
+from lakestream.stream.mirroring.origin import Origin, Start, stored_header
 from lakestream.stream.mirroring.runs import Run
 from lakestream.stream.mirroring.session import Received, Session
-from lakestream.stream.mirroring.source_state import Position
 
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
+MAX_SOURCES = 10_000
+"""Maximum number of sources of a stream whose positions are kept; above it those without messages for the longest time
+are dropped. A mirror keeps the positions that its origin's messages name."""
+MAX_DIGITS = 18
+"""Maximum length of a sequence in the header; a longer one is ignored."""
+
+SOURCE: EffectKey[bytes] = EffectKey("source")
+"""Value of the header `Nats-Stream-Source`, from which the position follows."""
+
+Merge = Callable[[Record | None, Publish, str, bytes], None]
+"""Function that gives a counter's message the value that it has here: (last message of its subject, message, origin's
+name, subject in the origin). Raises ApiError."""
+
+_LINE = b"\r\n" + STREAM_SOURCE + b":"
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The last message that came from a source: its sequence in the origin, and the origin's identity.
+
+    Before the first one (`seq` 0) `since_ns` is the time of the oldest message wanted; 0: as configured.
+    """
+
+    seq: int
+    identity: str = ""
+    since_ns: int = 0
+
+
+class Positions:
+    """The positions of all sources that a stream has or had, by `Origin.key`."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Position] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: str) -> Position | None:
+        """Return the position of a source, None if it is not known."""
+        return self._known.get(key)
+
+    def note(self, value: bytes) -> None:
+        """Take the position from the `Nats-Stream-Source` header of a stored message."""
+        # <index name> <sequence> <filters> <destinations> <subject there> [<identity>]
+        parts = value.decode("utf-8", "replace").split(" ")
+        if len(parts) < 5 or not parts[1].isascii() or not parts[1].isdigit() or len(parts[1]) > MAX_DIGITS:
+            return
+        key, identity = f"{parts[0]} {parts[2]} {parts[3]}", parts[5] if len(parts) > 5 else ""
+        self._known.pop(key, None)
+        self._known[key] = Position(int(parts[1]), identity)
+        if len(self._known) > MAX_SOURCES:
+            del self._known[next(iter(self._known))]
+
+    def added(self, keys: Iterable[str], since_ns: int) -> None:
+        """Begin sources without a position at `since_ns`, the time of the stream's last message.
+
+        For a stream whose first messages are gone: as in nats-server nobody can tell then whether it had the source.
+        """
+        for key in keys:
+            self._known.setdefault(key, Position(0, "", since_ns))
+
+    def dump(self) -> list[tuple[str, int, str, int]]:
+        """Return the positions for the checkpoint."""
+        return [(key, at.seq, at.identity, at.since_ns) for key, at in self._known.items()]
+
+    def load(self, dumped: list[tuple[str, int, str, int]]) -> None:
+        """Take the positions of a checkpoint."""
+        self._known = {key: Position(seq, identity, since_ns) for key, seq, identity, since_ns in dumped}
+
+
+def with_source(header: bytes, value: bytes) -> bytes:
+    """Return a message's header block with this `Nats-Stream-Source` instead of that of an earlier stream."""
+    if not header:
+        return b"NATS/1.0%b %b\r\n\r\n" % (_LINE, value)
+    if _LINE in header:
+        header = headers.remove(header, [STREAM_SOURCE])
+    return headers.append(header, [(STREAM_SOURCE, value)])
+
+
+def read_source(effect: Effect, header: bytes, given: Given, config: StreamConfig) -> None:
+    """Take the header into the effect of a stored message."""
+    SOURCE.put(effect, given[STREAM_SOURCE])
+
+
+def refuse_source(view: object, message: Publish, given: Given) -> None:
+    """Refuse a publish with the header: only sources set it."""
+    raise api_error(10227)
+
+
+def _at(where: bytes) -> Effect:
+    """Return the effect of a message whose only effect is its position."""
+    effect = Effect(0)
+    SOURCE.put(effect, where)
+    return effect
 
 
 class Source:
-    """One source of a stream, while this node leads it. See `upstream.Taker`."""
+    """One source of a stream, on the stream's leader: the `Taker` of a session."""
 
-    def __init__(self, stream: Stream, source: StreamSource) -> None:
-        self._stream = stream
-        self._origin = Origin(source, stream.account, stream.name, mirror=False)
+    def __init__(
+        self, host: SourceHost, proposer: Proposer, view: View, merge: Merge, source: StreamSource, positions: Positions
+    ) -> None:
+        self._host, self._proposer, self._view, self._merge = host, proposer, view, merge
+        self._origin = Origin(source, host.account, host.name, mirror=False)
         self.source = source
-        self.session = Session(stream.name, self._origin, stream.bus, stream.clock, self)
-        known = stream.copying.positions.get(self._origin.key) or Position(0)
+        self.session = Session(host, self._origin, self)
+        known = positions.get(self._origin.key) or Position(0)
         self._seq, self._identity, self._since_ns = known.seq, known.identity, known.since_ns
-        """The last message taken, on its way or stored, and of which origin."""
+        """The last message taken, in flight or stored, and the origin's identity."""
         self._before, self._behind = f"{self._origin.index} ".encode(), f" {self._origin.header_filters} ".encode()
-        """What stands around the sequence in the header."""
+        """Text before and behind the sequence in the header."""
         self._fetched: Record | None = None
         """A message of the lake that a counter goes on from."""
         self._fetching = False
 
     @property
     def seq(self) -> int:
-        """The last sequence of the origin that is here."""
+        """Return the origin's last sequence that was taken."""
         return self._seq
 
     def start(self) -> Start:
-        """See `Taker.start`."""
         if self._seq:
             return Start(self._seq + 1, identity=self._identity)
         if self._since_ns:
@@ -60,7 +155,6 @@ class Source:
         return Start(self.source.opt_start_seq, self.source.opt_start_time, self._identity)
 
     def opened(self, before: int, identity: str, pending: int) -> bool:
-        """See `Taker.opened`."""
         if identity and self._identity and identity != self._identity:
             self.renewed()
             return False
@@ -68,104 +162,91 @@ class Source:
         return True
 
     def renewed(self) -> None:
-        """See `Taker.renewed`."""
         self._seq, self._identity, self._since_ns = 0, "", 0
 
     def take(self, message: Received) -> ApiError | None:
-        """See `Taker.take`."""
-        stream = self._stream
         if message.seq <= self._seq:
-            return None  # it is here
-        if stream.intake.moving:
+            return None  # it is stored
+        if self._proposer.moving:
             return NOT_NOW
         where = b"%b%d%b%b" % (self._before, message.seq, self._behind, message.subject)
         if self._identity:
             where += b" " + self._identity.encode()
         header, plain = message.header, b"\r\nNats-" not in message.header
         if not plain:
-            header = source_state.of_stream(header)
-        taken = Publish(
-            stream.intake.renamed(self._origin.renamed(message.subject)),
-            b"",
-            source_state.with_source(header, where),
-            message.payload,
-        )
-        # No other header can mean anything here.
-        effect = Effect(0, source=where) if plain else publish.effect_of(taken.header, stream.config)
+            header = stored_header(header)
+        subject = self._proposer.renamed(self._origin.renamed(message.subject))
+        taken = Publish(subject, b"", with_source(header, where), message.payload)
+        # Without other headers of the protocol this is the only effect.
+        effect = _at(where) if plain else self._proposer.effect_of(taken.header)
         try:
             refused = self._store(taken, effect, message.subject)
-        except ApiError as error:  # no more message ids can be remembered
+        except ApiError as error:  # the duplicate window is full
             return error
         if refused is None:
             self._seq = message.seq
         return refused
 
     def take_run(self, run: Run) -> int:
-        """See `Taker.take_run`."""
-        stream = self._stream
-        news = run.after(self._seq)
-        if not len(news):
-            return len(run)  # they are here
-        if stream.config.allow_msg_counter:
+        fresh = run.after(self._seq)
+        if not len(fresh):
+            return len(run)  # they are stored
+        if self._host.config.allow_msg_counter:
             return 0
         identity = b" " + self._identity.encode() if self._identity else b""
         places = [
             b"%b%d%b%b%b" % (self._before, seq, self._behind, subject, identity)
-            for seq, subject in zip(news.seqs, news.subjects, strict=True)
+            for seq, subject in zip(fresh.seqs, fresh.subjects, strict=True)
         ]
-        blocks = [source_state.with_source(*each) for each in zip(news.headers, places, strict=True)]
-        # How far it has come, the last one says.
-        effect = Effect(0, source=places[-1])
-        if not stream.intake.take_all(self._origin.renamed_run(news).subjects, blocks, news.payloads, effect):
+        blocks = [with_source(*each) for each in zip(fresh.headers, places, strict=True)]
+        effect = _at(places[-1])  # the last message determines the position
+        if not self._proposer.take_all(self._origin.renamed_run(fresh).subjects, blocks, fresh.payloads, effect):
             return 0
-        self._seq = news.seqs[-1]
+        self._seq = fresh.seqs[-1]
         return len(run)
 
-    def _store(self, message: Publish, effect: Effect, told_by: bytes) -> ApiError | None:
-        """Store a message whose subject was `told_by`."""
-        stream = self._stream
-        view, config = stream.view, stream.config
-        if effect.msg_id and config.duplicate_window and view.seen(effect.msg_id):
+    def _store(self, message: Publish, effect: Effect, origin_subject: bytes) -> ApiError | None:
+        """Store a message that had `origin_subject` in the origin; return why not."""
+        view, config = self._view, self._host.config
+        if self._proposer.duplicate_of(effect):
             return None
         if config.allow_msg_counter:
             if view.unsettled(message.subject, message.header):
                 return NOT_NOW
             try:
-                counters.merge(self._last(message), message, self._origin.source.name, told_by)
+                self._merge(self._last(message), message, self._origin.source.name, origin_subject)
             except NotHere as missing:
                 self._fetch(missing.seq)
                 return NOT_NOW
             except ApiError as error:
                 return error
-        if stream.weighed or config.discard == "new":
+        if self._host.weighed or config.discard == "new":
             length = limits.accounted(config, message.subject, message.header, message.payload)
             refused = view.room(message.subject, length, bool(effect.rollup))
             if refused is not None:
                 return refused
-        return None if stream.intake.take(message, effect) else NOT_NOW
+        return None if self._proposer.take(message, effect) else NOT_NOW
 
     def _last(self, message: Publish) -> Record | None:
-        """The last message of its subject. Raises NotHere."""
-        view = self._stream.view
-        seq = view.last_of(message.subject)
+        """Return the last message of its subject. Raise NotHere if only the lake has it."""
+        seq = self._view.last_of(message.subject)
         if self._fetched is not None and self._fetched.seq == seq:
             return self._fetched
-        return view.record(seq) if seq else None
+        return self._view.record(seq) if seq else None
 
     def _fetch(self, seq: int) -> None:
-        """Have a message at hand that only the lake has."""
+        """Read a message that only the lake has."""
         if self._fetching:
             return
         self._fetching = True
 
         async def fetch() -> None:
             try:
-                self._fetched = await self._stream.fetch(seq)
+                self._fetched = await self._host.fetch(seq)
             finally:
                 self._fetching = False
 
-        self._stream.clock.spawn(fetch())
+        self._host.clock.spawn(fetch())
 
     def when_safe(self, then: Callable[[], None]) -> None:
-        """See `Taker.when_safe`."""
-        self._stream.intake.when_safe(then)
+        self._proposer.when_safe(then)

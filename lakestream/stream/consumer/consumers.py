@@ -1,0 +1,249 @@
+"""All consumers of one stream, as one part of it.
+
+Belongs here: making and ending consumers as their operations are applied, telling them what happens to the stream,
+logging their progress (all together every `PROGRESS_INTERVAL_NS`, one at once for a confirmed ack), and their part of
+the checkpoint. What one consumer does is consumer.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from lakestream.stream.consumer.consumer import Consumer
+from lakestream.stream.consumer.filter_index import FilterIndex
+from lakestream.stream.consumer.host import ConsumersHost
+from lakestream.stream.consumer.read_ahead import Room
+from lakestream.stream.consumer.retention import Retention
+from lakestream.stream.core import limits
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.effect import Effect
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.limits import Removed
+from lakestream.stream.core.operations import (
+    CreateConsumer,
+    DeleteConsumer,
+    Operation,
+    Progress,
+    Remove,
+    ResetConsumer,
+    UpdateConsumer,
+    UpdateStream,
+)
+
+PROGRESS_INTERVAL_NS = 250_000_000
+"""Consumer progress is logged at most this often (250 ms) unless a confirmed ack asks for it at once."""
+
+
+class _State(msgspec.Struct):
+    consumers: list[tuple[str, bytes]] = []
+    """(name, snapshot)."""
+    removing: list[int] = []
+    """Messages whose removal was decided but not on disk: acks and TTLs that led to it are no longer known."""
+
+
+class Consumers(Feature, Mapping[str, Consumer]):
+    """The consumers of one stream, by name."""
+
+    operations = (CreateConsumer, UpdateConsumer, ResetConsumer, DeleteConsumer)
+
+    def __init__(self, host: ConsumersHost) -> None:
+        self._host = host
+        self._by_name: dict[str, Consumer] = {}
+        self.index = FilterIndex(self._by_name)
+        self.room = Room()
+        self.retention = Retention(host, self._by_name, self.index)
+        self._num_replicas = 0
+        self._serving = self._progress_timer = False
+
+    def __getitem__(self, name: str) -> Consumer:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def configure(self, config: StreamConfig) -> None:
+        """Take the stream's configuration."""
+        spread = self._num_replicas == 1 < config.num_replicas
+        self._num_replicas = max(config.num_replicas, 1)
+        for consumer in self._by_name.values():
+            consumer.adopt()
+        if spread and self._serving:
+            self._log_whole_progress()  # that of volatile consumers too
+
+    # ------------------------------------------------------------------ entries are applied
+    def apply(self, operation: Operation) -> Consumer | None:
+        """Apply an operation of a consumer; return the consumer, None if it does not exist."""
+        assert isinstance(operation, CreateConsumer | UpdateConsumer | ResetConsumer | DeleteConsumer)
+        consumer = self._by_name.get(operation.name)
+        self.index.changed()
+        match operation:
+            case CreateConsumer() if consumer is None:
+                consumer = self._by_name[operation.name] = Consumer.create(self._host, self, operation)
+                if self._serving:
+                    consumer.start(recovered=False)
+            case UpdateConsumer() if consumer is not None:
+                consumer.apply_update(operation)
+            case ResetConsumer() if consumer is not None:
+                consumer.apply_reset(operation.seq)
+            case DeleteConsumer() if consumer is not None:
+                del self._by_name[operation.name]
+                consumer.deleted()
+        return consumer
+
+    def applied(self, operation: Operation, own: bool) -> None:
+        """Note an applied operation. `own`: its proposer is on this node, and `finish` follows."""
+        if not own and isinstance(operation, UpdateStream | DeleteConsumer):
+            self.retention.recheck = True
+
+    def progressed(self, entries: Iterable[Progress]) -> None:
+        """Apply progress entries of another node, or of an earlier process."""
+        for entry in entries:
+            consumer = self._by_name.get(entry.name)
+            if consumer is not None:
+                consumer.apply_progress(entry.state)
+
+    def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> Sequence[tuple[int, bytes]]:
+        """Return (sequence, subject) of those just stored that no consumer of an interest stream wants."""
+        return self.retention.unwanted(first_seq, subjects)
+
+    def removed(self, removed: Removed) -> None:
+        """Tell consumers that messages were removed."""
+        if self._by_name:
+            for seq, subject in removed.named:
+                for consumer in self.index.concerned(subject):
+                    consumer.removed(seq, subject)
+            if removed.swept:
+                for consumer in self._by_name.values():
+                    consumer.swept(removed.swept)
+
+    def purged(self, subjects: bytes) -> None:
+        """Tell consumers that what matches `subjects` (everything if empty) was purged; see `Consumer.purged`."""
+        if self._by_name:
+            first_left = limits.first_left(self._host.store, subjects)
+            for consumer in list(self._by_name.values()):
+                consumer.purged(subjects, first_left)
+
+    def replaced(self, effect: Effect) -> None:
+        """Tell consumers that a rollup replaced earlier messages."""
+        for consumer in list(self._by_name.values()):
+            consumer.rolled_up(effect.seq, effect.subject if effect.rollup == b"sub" else b"")
+
+    def acknowledged(self, first_seq: int, subjects: Sequence[bytes]) -> None:
+        """Tell consumers of messages that this node stored and acknowledged."""
+        self.index.announce(first_seq, subjects)
+
+    def rebased(self) -> None:
+        """Let consumers look at the store anew."""
+        for consumer in list(self._by_name.values()):
+            consumer.rebased()
+
+    def finish(self, operation: Operation, then: Callable[[], None]) -> bool:
+        """Remove what an operation released from an interest stream, then call `then`. Return False if it releases
+        nothing."""
+        if not isinstance(operation, UpdateStream | DeleteConsumer):
+            return False
+        self.retention.release(then, isinstance(operation, DeleteConsumer))
+        return True
+
+    # ------------------------------------------------------------------ leading begins and ends
+    def lead(self, recovered: bool) -> None:
+        """Serve from now on. `recovered`: the server was restarted."""
+        self._serving = True
+        self.retention.resume()
+        for consumer in list(self._by_name.values()):
+            consumer.start(recovered)
+        if self._host.replicated:
+            self._log_whole_progress()
+
+    def follow(self) -> None:
+        """Cease to serve: another node does."""
+        self._serving = False
+        for consumer in list(self._by_name.values()):
+            consumer.rest()
+
+    def stop(self, deleted: bool) -> None:
+        """Cease to serve for good. `deleted`: with the stream, and clients are told."""
+        self._serving = False
+        for consumer in list(self._by_name.values()):
+            if deleted:
+                consumer.deleted()
+            else:
+                consumer.stop()
+
+    # ------------------------------------------------------------------ progress
+    def before_flush(self) -> None:
+        """Propose removals before the progress that led to them."""
+        self.retention.settle()
+
+    def released(self, consumer: Consumer, seqs: Sequence[int]) -> None:
+        """Take messages that one consumer of an interest or work-queue stream is done with."""
+        self.retention.done(consumer, seqs)
+
+    def request_progress(self) -> None:
+        """Log the progress of all consumers within `PROGRESS_INTERVAL_NS`."""
+        if not self._progress_timer and not self._host.closed:
+            self._progress_timer = True
+            self._host.clock.call_later(PROGRESS_INTERVAL_NS, self._log_progress)
+
+    def _log_progress(self) -> None:
+        self._progress_timer = False
+        if self._serving and self._can_log and (entries := self._changes(self._by_name.values())):
+            self._host.log_progress(entries, _nobody_waits)
+
+    def progress_now(self, consumer: Consumer, done: Callable[[], None]) -> None:
+        """Log one consumer's progress at once; call `done` when it is committed."""
+        if self._serving and self._can_log:
+            self._host.log_progress(self._changes([consumer]), done)
+
+    def hand_over(self, then: Callable[[], None]) -> None:
+        """Log the progress of all consumers, then call `then`: another node is about to lead."""
+        if self._can_log and (entries := self._changes(self._by_name.values())):
+            self._host.log_progress(entries, then)
+        else:
+            then()
+
+    @property
+    def _can_log(self) -> bool:
+        return self._host.failed is None and not self._host.closed
+
+    def _changes(self, consumers: Iterable[Consumer]) -> list[Progress]:
+        """Return the progress entries of these consumers, after proposing the removals that they led to."""
+        self.retention.settle()
+        return [Progress(one.name, state) for one in consumers if (state := one.progress()) is not None]
+
+    def _log_whole_progress(self) -> None:
+        """Log the state of all consumers for the other members.
+
+        An earlier leader knows of deliveries and acks that it never logged. They end here: every member, the earlier
+        leader too, goes on from this entry.
+        """
+        entries = [Progress(one.name, one.whole_progress()) for one in self._by_name.values() if not one.volatile]
+        if entries:
+            self._host.log_progress(entries, _nobody_waits)
+
+    # ------------------------------------------------------------------ state
+    def dump(self) -> dict[str, object]:
+        """Return snapshots of all consumers, and the messages whose removal is on its way.
+
+        The removal may come from elsewhere: what led to it is not known after a restart either.
+        """
+        proposed = [seq for each in self._host.pending_operations() if isinstance(each, Remove) for seq in each.seqs]
+        return {
+            "consumers": [(name, consumer.snapshot()) for name, consumer in self._by_name.items()],
+            "removing": proposed + self.retention.unsettled(),
+        }
+
+    def load(self, checkpoint: bytes) -> None:
+        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        self.retention.load(state.removing)
+        for name, snapshot in state.consumers:
+            self._by_name[name] = Consumer.restore(self._host, self, name, snapshot)
+
+
+def _nobody_waits() -> None:
+    """Do nothing: a progress entry of this node needs a callback."""

@@ -1,0 +1,307 @@
+"""The interface between the core of a stream and its features.
+
+The core takes a message from its publisher to its ack. Everything else that a stream can do is a feature: message ids,
+TTLs, schedules, counters, batches, consumers, mirrors. The core has a list of features and calls their hooks at fixed
+points, in the order of the list; it knows none of them by name. `lakestream/stream/assembly.py` puts the list together.
+
+A feature is an object with a state of its own. Its constructor takes what it uses (a clock, the store, the pipeline to
+propose through), never the stream. It overrides the hooks that it needs; hooks that are not overridden cost nothing,
+and hooks for single messages are only called while `active` says so. The hooks, in the order of a message's way:
+
+    configure                 the configuration is known, or has changed
+    arrived, renamed,         a message with headers came, or one that the configuration may refuse or change
+      takes_over
+    rules                     publish rules: see publish.py
+    opened, prepared, taken   the message gets its sequence and goes into a batch
+    before_flush,             proposals are handed to the group
+      before_write
+    unwanted, received,       entries are committed and change the stream: on every replica and at recovery
+      stored, removed,
+      replaced, purged,
+      skipped, apply,
+      applied, progressed
+    finish, acknowledged,     this node proposed them and answers for them
+      committed
+    lead, follow, rewound,    this node begins or ceases to decide for the stream
+      stop
+    dump, load                checkpoints
+
+Hooks from `unwanted` to `progressed` must depend on the log alone and read no clock (invariant 2), except for what a
+feature keeps for its leader only, such as timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from lakestream.stream.core.batch import After
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.effect import Effect, EffectReader
+from lakestream.stream.core.limits import Removed
+from lakestream.stream.core.operations import Operation, Progress, Removing
+from lakestream.stream.core.publish import Publish, PublishRule
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """Consecutive messages of one entry that were stored."""
+
+    first_seq: int
+    subjects: Sequence[bytes]
+    effects: Sequence[Effect]
+    """Effects of those that have any, ascending."""
+    last_time: int
+    """When the last of them was stored, in ns."""
+    archived: bool = False
+    """True for a part of an archive that is being restored. Only what lies ahead counts then: rollups and message ids
+    are over, and a message may have been removed by limits already."""
+
+
+class Feature:
+    """One feature of one stream. Every hook does nothing unless it is overridden."""
+
+    rules: Sequence[PublishRule] = ()
+    """Rules that a message has to pass before it is stored."""
+    effects: Sequence[tuple[bytes, EffectReader]] = ()
+    """Headers, and the reader of what each means once a message is stored."""
+    operations: ClassVar[tuple[type[Operation], ...]] = ()
+    """Kinds of log operations that `apply` applies."""
+    reply_suffix: ClassVar[bytes] = b""
+    """Messages whose reply subject ends so are offered to `takes_over`, also where nothing else asks for a check."""
+    overridden: ClassVar[frozenset[str]] = frozenset()
+    """Names of the hooks that the class overrides; worked out for each class once."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        hooks = ((name, member) for name, member in vars(Feature).items() if not name.startswith("_"))
+        cls.overridden = frozenset(name for name, hook in hooks if callable(hook) and getattr(cls, name) is not hook)
+
+    # ------------------------------------------------------------------ configuration
+    def configure(self, config: StreamConfig) -> None:
+        """Take the stream's configuration: once before anything else, then after each change."""
+
+    def active(self, hook: str) -> bool:
+        """Return False if the hook of this name need not be called under the present configuration."""
+        return True
+
+    def judges_every_message(self) -> bool:
+        """Return True if messages without headers have to pass the rules too."""
+        return False
+
+    def applies_single_messages(self) -> bool:
+        """Return True if the messages of an entry have to be applied one by one."""
+        return False
+
+    # ------------------------------------------------------------------ messages are decided (on the leader)
+    def arrived(self, message: Publish) -> None:
+        """Look at a message before every rule; may rewrite its header, or set its `observer`."""
+
+    def renamed(self, subject: bytes) -> bytes:
+        """Return the subject under which the stream keeps a message."""
+        return subject
+
+    def takes_over(self, message: Publish) -> bool:
+        """Return True if this feature decides on the message and answers for it, as batches do for their members."""
+        return False
+
+    def decided_by(self, subject: bytes, header: bytes) -> bytes:
+        """Return the subject (or pattern) whose last message decides on this message, b"" if that makes no difference.
+
+        The message then waits for whatever in flight may remove that one.
+        """
+        return b""
+
+    def opened(self, first_seq: int, time_ns: int, copied: bool = False) -> None:
+        """Note that a batch begins with this sequence and time; `copied`: times are those of an origin."""
+
+    def prepared(self, subject: bytes, header: bytes, payload: bytes) -> After | None:
+        """Return what to call once the message that gets the next sequence is stored, None for nothing."""
+        return None
+
+    def taken(self, effect: Effect) -> None:
+        """Note that a message with values in its effect has got its sequence, and is on its way to the log."""
+
+    def duplicate_of(self, effect: Effect) -> int:
+        """Return the sequence of the stored message that one with this effect repeats, 0 if there is none."""
+        return 0
+
+    def removal_time(self, operation: Removing) -> int:
+        """Return the time (ns) of an operation that is proposed now and may remove messages; 0: that of the last
+        message. No later message gets an earlier time."""
+        return 0
+
+    # ------------------------------------------------------------------ proposals are handed over (on the leader)
+    def before_flush(self) -> None:
+        """Propose what is due in this turn. Called in each turn with proposals, also while a write is under way."""
+
+    def before_write(self) -> None:
+        """Propose what has to be part of the write that begins now."""
+
+    # ------------------------------------------------------------------ entries are applied (on every replica)
+    def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> Sequence[tuple[int, bytes]]:
+        """Return (sequence, subject) of those just stored that the stream does not keep. Also called to ask, with
+        messages that are not stored."""
+        return ()
+
+    def received(self, stored: Stored) -> None:
+        """Note stored messages of another node, an earlier process (at recovery) or an archive.
+
+        Called before limits and `stored`. For them `opened` and `taken` were not called here.
+        """
+
+    def stored(self, stored: Stored) -> None:
+        """Act on messages that were stored, after limits and rollups."""
+
+    def removed(self, removed: Removed) -> None:
+        """Act on messages that are gone, for whatever reason."""
+
+    def replaced(self, effect: Effect) -> None:
+        """Act on a rollup, after `removed` was called for what it replaced."""
+
+    def purged(self, subjects: bytes) -> None:
+        """Act on the removal of what matches `subjects` (all when empty), after `removed` was called."""
+
+    def skipped(self, before: int, last_seq: int) -> None:
+        """Act on a purge that gave the sequences after `before` through `last_seq` to no message."""
+
+    def apply(self, operation: Operation) -> object:
+        """Apply an operation of one of the feature's own `operations`; return the result for its proposer."""
+        raise NotImplementedError
+
+    def applied(self, operation: Operation, own: bool) -> None:
+        """Act on an operation of any kind that was applied. `own`: its proposer is on this node and gets the result."""
+
+    def progressed(self, entries: Sequence[Progress]) -> None:
+        """Apply the progress entries of another node, or of an earlier process, that are this feature's."""
+
+    # ------------------------------------------------------------------ this node answers for them (on the leader)
+    def finish(self, operation: Operation, then: Callable[[], None]) -> bool:
+        """Call `then`, which answers an operation, once its consequences are stored. Return False if it has none."""
+        return False
+
+    def acknowledged(self, first_seq: int, subjects: Sequence[bytes]) -> None:
+        """Act on messages that this node took, after their pub acks were handed to the connections."""
+
+    def committed(self) -> None:
+        """Act on entries that were committed and applied, after the next write has begun."""
+
+    # ------------------------------------------------------------------ leading begins and ends
+    def rewound(self, last_seq: int) -> None:
+        """Forget messages above `last_seq`: they were decided and are not stored."""
+
+    def rebased(self) -> None:
+        """Look at the store anew: it got messages that were never in the log."""
+
+    def lead(self, recovered: bool) -> None:
+        """Begin what only the leader does. Everything committed is applied. `recovered`: the server was restarted."""
+
+    def follow(self) -> None:
+        """Cease it; nothing that was not logged counts. May be called without `lead`, and twice."""
+
+    def stop(self, deleted: bool) -> None:
+        """End with the stream on this node. `deleted`: the stream is gone for good."""
+        self.follow()
+
+    # ------------------------------------------------------------------ state
+    def dump(self) -> Mapping[str, object]:
+        """Return the feature's fields of the checkpoint."""
+        return {}
+
+    def load(self, checkpoint: bytes) -> None:
+        """Take the feature's fields from a checkpoint (a MessagePack map of all fields); entries after it follow."""
+
+    def info(self) -> Mapping[str, Any]:
+        """Return the feature's fields of StreamInfo."""
+        return {}
+
+
+class Hooks:
+    """The hooks that a stream's features have overridden and that are active, each as bound methods in list order.
+
+    Args:
+        features: the list, to which more may be added until `bind`.
+    """
+
+    __slots__ = (
+        "_features",
+        "_found",
+        "acknowledged",
+        "applied",
+        "applies_single_messages",
+        "arrived",
+        "before_flush",
+        "before_write",
+        "committed",
+        "decided_by",
+        "duplicate_of",
+        "finish",
+        "judges_every_message",
+        "opened",
+        "prepared",
+        "progressed",
+        "purged",
+        "rebased",
+        "received",
+        "removal_time",
+        "removed",
+        "renamed",
+        "replaced",
+        "reply_suffixes",
+        "rewound",
+        "skipped",
+        "stored",
+        "taken",
+        "takes_over",
+        "unwanted",
+    )
+
+    def __init__(self, features: Sequence[Feature]) -> None:
+        self._features = features
+        self._found: dict[str, list[Callable[..., Any]]] = {}
+        self.bind()
+
+    def bind(self) -> None:
+        """Work out what is to be called; after each change of the configuration."""
+        suffixes = tuple(each.reply_suffix for each in self._features if each.reply_suffix)
+        self.reply_suffixes = suffixes[0] if len(suffixes) == 1 else suffixes  # the quicker form of `endswith`
+        self.judges_every_message = any(each.judges_every_message() for each in self._features)
+        self.applies_single_messages = any(each.applies_single_messages() for each in self._features)
+        for each in self._features:
+            names = each.overridden
+            for name in names:
+                if "active" not in names or each.active(name):
+                    self._found.setdefault(name, []).append(getattr(each, name))
+        self.arrived = self._bound(Feature.arrived)
+        self.renamed = self._bound(Feature.renamed)
+        self.takes_over = self._bound(Feature.takes_over)
+        self.decided_by = self._bound(Feature.decided_by)
+        self.opened = self._bound(Feature.opened)
+        self.prepared = self._bound(Feature.prepared)
+        self.taken = self._bound(Feature.taken)
+        self.duplicate_of = self._bound(Feature.duplicate_of)
+        self.removal_time = self._bound(Feature.removal_time)
+        self.before_flush = self._bound(Feature.before_flush)
+        self.before_write = self._bound(Feature.before_write)
+        self.unwanted = self._bound(Feature.unwanted)
+        self.received = self._bound(Feature.received)
+        self.stored = self._bound(Feature.stored)
+        self.removed = self._bound(Feature.removed)
+        self.replaced = self._bound(Feature.replaced)
+        self.purged = self._bound(Feature.purged)
+        self.skipped = self._bound(Feature.skipped)
+        self.applied = self._bound(Feature.applied)
+        self.progressed = self._bound(Feature.progressed)
+        self.finish = self._bound(Feature.finish)
+        self.acknowledged = self._bound(Feature.acknowledged)
+        self.committed = self._bound(Feature.committed)
+        self.rewound = self._bound(Feature.rewound)
+        self.rebased = self._bound(Feature.rebased)
+        self._found = {}
+
+    def _bound(self, hook: Callable[Concatenate[Any, P], R]) -> tuple[Callable[P, R], ...]:
+        return tuple(self._found.get(hook.__name__, ()))

@@ -1,0 +1,237 @@
+"""Proposals of one stream on their way into its log.
+
+Belongs here: what was decided and is not committed yet (batches of messages, operations, progress), handing it over to
+the group, and the numbers that the next message gets. While a write is under way the next one gathers (group commit).
+Deciding on messages is in proposer.py, applying committed entries in applier.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from lakestream.log.format.frame import Kind
+from lakestream.log.store.store import Store
+from lakestream.ports import Clock
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.raft.core.ready import NotLeader
+from lakestream.raft.group.group import Group, Proposal
+from lakestream.stream.core.batch import Batch
+from lakestream.stream.core.feature import Hooks
+from lakestream.stream.core.operations import Operation, Progress, Purge, Removing, UpdateStream, encode
+from lakestream.stream.core.state import Asked, Done, Foreign
+
+
+class Pipeline:
+    """Proposals of one stream, and its right to propose.
+
+    Attributes:
+        leading: this node decides for the stream. Only then does it take messages and operations.
+        serving: consumers deliver and messages expire here.
+        failed: why the stream is frozen, None while it is not.
+        closed: the stream has ended here.
+        next_seq: sequence of the next message.
+        last_time: time (ns) of the newest message, proposed ones included.
+        pending_bytes: record bytes of proposed messages.
+        operations: number of operations that are proposed and not applied.
+        batch: the batch that is being filled; None: the next message begins one.
+        on_change: called before an operation is proposed that may move the sequence or change the rules.
+        on_lost: called with the contexts of proposals when the group says that another node leads.
+    """
+
+    def __init__(self, clock: Clock, store: Store, hooks: Hooks, leading: bool) -> None:
+        self._clock, self._store, self._hooks = clock, store, hooks
+        self.leading, self.serving = leading, False
+        self.failed: ApiError | None = None
+        self.closed = False
+        self.group: Group
+        self.next_seq, self.last_time = 1, 0
+        self.pending_bytes = self.operations = 0
+        self.batch: Batch | None = None
+        self.on_change: Callable[[], None] = nothing_left
+        self.on_lost: Callable[[list[object]], None] = _ignore
+        self._open: list[Proposal] = []
+        self._flying: list[Proposal] = []
+        self._scheduled = False
+
+    def join(self, group: Group) -> None:
+        """Propose to this group."""
+        self.group = group
+
+    @property
+    def accepts(self) -> bool:
+        """Return True if something can be proposed here now."""
+        return self.leading and self.failed is None and not self.closed
+
+    @property
+    def replicated(self) -> bool:
+        """Return True if other nodes hold this stream too."""
+        return self.group.replicated
+
+    # ------------------------------------------------------------------ what is in flight
+    def __len__(self) -> int:
+        return len(self._flying) + len(self._open)
+
+    def uncommitted(self) -> list[Proposal]:
+        """Return everything proposed and not committed, oldest first."""
+        return self._flying + self._open
+
+    def batches(self) -> list[Batch]:
+        """Return the uncommitted batches, newest first."""
+        return [each.context for each in reversed(self.uncommitted()) if isinstance(each.context, Batch)]
+
+    def pending_operations(self) -> list[Operation]:
+        """Return the uncommitted operations, oldest first."""
+        return [each.context.operation for each in self.uncommitted() if isinstance(each.context, Asked)]
+
+    # ------------------------------------------------------------------ propose
+    def add_batch(self, batch: Batch) -> None:
+        """Begin to fill a batch; it goes into the log after what was proposed before it."""
+        self.batch = batch
+        self._open.append(Proposal(Kind.MESSAGES, batch.records, 0, batch))
+        self.flush_soon()
+
+    def close_batch(self) -> None:
+        """Let the next message begin another batch."""
+        self.batch = None
+
+    def propose(self, operation: Operation, done: Done | None = None) -> None:
+        """Log an operation; `done(result)` after it is applied, or `done(ApiError)` when that can not be said.
+
+        The error is the stream's own when it has failed, and 10008 when another node leads: what was proposed here
+        before may still be applied there.
+        """
+        if not self.accepts:
+            if done is not None:
+                done(self._refusal())
+            return
+        self.operations += 1
+        if isinstance(operation, Removing):
+            operation = msgspec.structs.replace(operation, at_ns=self._removal_time(operation))
+        if isinstance(operation, Purge | UpdateStream):
+            self.on_change()
+        self._add(Proposal(Kind.OPERATION, encode(operation), 0, Asked(operation, done)))
+
+    def propose_foreign(self, kind: Kind, body: bytes, count: int, done: Callable[[ApiError | None], None]) -> None:
+        """Log an entry of an archive with `count` messages; `done(None)` once it is applied, `done(ApiError)` if it is
+        refused."""
+        if not self.accepts:
+            done(self._refusal())
+            return
+        self._add(Proposal(kind, body, count, Foreign(done)))
+
+    def log_progress(self, entries: list[Progress], done: Callable[[], None] | None = None) -> None:
+        """Log these entries after what was proposed before; `done` once they are committed."""
+        self._add(Proposal(Kind.PROGRESS, encode(entries), 0, done or nothing_left))
+
+    def _add(self, proposal: Proposal) -> None:
+        self.batch = None
+        self._open.append(proposal)
+        self.flush_soon()
+
+    def _refusal(self) -> ApiError:
+        return self.failed or api_error(10059 if self.closed else 10008)
+
+    def _removal_time(self, operation: Removing) -> int:
+        for removal_time in self._hooks.removal_time:
+            if at_ns := removal_time(operation):
+                return at_ns
+        return self.last_time
+
+    # ------------------------------------------------------------------ hand over
+    def flush_soon(self) -> None:
+        """Hand over what is proposed at the end of this turn of the event loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._clock.call_soon(self.flush)
+
+    def settle(self) -> None:
+        """Let the features propose what is due in this turn, before anything else is handed over."""
+        for before_flush in self._hooks.before_flush:
+            before_flush()
+
+    def flush(self) -> None:
+        """Hand over what was gathered, unless a write is under way: then go on gathering."""
+        self.settle()
+        self._scheduled = False
+        if self.group.in_flight or not self._open or self.failed is not None or self.closed:
+            return
+        for before_write in self._hooks.before_write:
+            before_write()
+        proposals, self._open = self._open, []
+        self.batch = None
+        for proposal in proposals:
+            if isinstance(proposal.context, Batch):
+                proposal.count = len(proposal.context)
+        # Earlier ones may still be on their way to other members: they come back first.
+        self._flying += proposals
+        try:
+            self.group.propose(proposals)
+        except NotLeader:
+            self.on_lost(self.flying())
+
+    def flying(self) -> list[object]:
+        """Return the contexts of what was handed over and is not committed, oldest first."""
+        return [proposal.context for proposal in self._flying]
+
+    def landed(self, count: int) -> None:
+        """Forget the oldest `count` proposals: they are committed."""
+        del self._flying[:count]
+
+    def put_back(self, proposals: Sequence[Proposal]) -> None:
+        """Take back committed proposals that could not be applied."""
+        self._flying[:0] = proposals
+
+    def take_all(self) -> tuple[list[object], list[object]]:
+        """Forget all proposals; return the contexts of those that were handed over, and of those that were not."""
+        flying, unproposed = self.flying(), [proposal.context for proposal in self._open]
+        self._flying, self._open, self.operations = [], [], 0
+        return flying, unproposed
+
+    def refuse_all(self, error: ApiError) -> None:
+        """Forget all proposals; tell the proposers of operations and foreign entries."""
+        flying, unproposed = self.take_all()
+        refuse([*flying, *unproposed], error)
+
+    # ------------------------------------------------------------------ numbers
+    def rewind(self) -> None:
+        """Go on after what is stored: messages that were decided beyond that do not count."""
+        self.next_seq, self.last_time = self._store.last_seq + 1, self._store.last_time
+        self.pending_bytes = 0
+        self.batch = None
+        for rewound in self._hooks.rewound:
+            rewound(self._store.last_seq)
+
+    def catch_up(self) -> None:
+        """Go on behind sequences that an operation has given to no message."""
+        self.next_seq = max(self.next_seq, self._store.last_seq + 1)
+
+    def skip(self, through: int) -> None:
+        """Give out the sequences through this one: an operation that says so is about to be proposed."""
+        self.batch = None
+        self.next_seq = through + 1
+
+    def when_safe(self, then: Callable[[], None]) -> None:
+        """Call `then` once every message taken so far is committed; never, when this node ceases to lead."""
+        batches = self.batches()
+        if batches:
+            newest = batches[0]
+            newest.after.append((newest.first_seq, newest.last_time, lambda _, __: then()))
+        else:
+            then()
+
+
+def refuse(contexts: Iterable[object], error: ApiError) -> None:
+    """Tell the proposers of operations and foreign entries that these are not applied, or that nobody knows."""
+    for context in contexts:
+        if isinstance(context, Asked | Foreign) and context.done is not None:
+            context.done(error)
+
+
+def nothing_left() -> None:
+    """Do nothing: the context of entries whose proposer does not wait for them."""
+
+
+def _ignore(contexts: list[object]) -> None:
+    """Do nothing."""

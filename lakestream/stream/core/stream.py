@@ -1,0 +1,475 @@
+"""The core of a stream: from a published message to its ack, and every change of its state.
+
+Belongs here: putting the parts of the core together, and the life of a stream. Messages are decided by the proposer and
+operations by their callers; the pipeline hands both to the group; once the group says that they are committed the
+applier applies them, and their proposers get an answer (invariant 2). In a group with others a stream leads or follows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.record import Record
+from lakestream.log.store.log import Appended
+from lakestream.log.store.store import Store
+from lakestream.ports import Bus, Clock, Handler, History, Io
+from lakestream.protocol.api.advisory import advise
+from lakestream.protocol.api.errors import ApiError, api_error, for_clients
+from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
+from lakestream.raft.group.solo import SoloGroup
+from lakestream.stream.core import offline
+from lakestream.stream.core.applier import Applier
+from lakestream.stream.core.batch import Batch
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.confirming import Confirming
+from lakestream.stream.core.effect import effects_of
+from lakestream.stream.core.feature import Feature, Hooks
+from lakestream.stream.core.operations import CreateStream, Operation, Progress
+from lakestream.stream.core.pipeline import Pipeline, nothing_left, refuse
+from lakestream.stream.core.proposer import Proposer
+from lakestream.stream.core.reader import Reader
+from lakestream.stream.core.state import Asked, Done, Foreign, StreamState, encode_checkpoint
+from lakestream.stream.core.storage_use import AccountUse
+from lakestream.stream.core.view import ProposedView
+
+F = TypeVar("F", bound=Feature)
+
+
+class StreamCore:
+    """One stream on this server.
+
+    Everything runs in the event loop; only the group's writes happen in threads. All durations are ns.
+    """
+
+    def __init__(
+        self,
+        create: CreateStream,
+        store: Store,
+        bus: Bus,
+        clock: Clock,
+        io: Io,
+        domain: str = "",
+        alone: bool = True,
+        features: Sequence[Callable[[Any], Feature]] = (),
+    ) -> None:
+        """Open a stream over `store`; it is silent until `start`, or in a group with others until `lead`.
+
+        Args:
+            create: as it was created; the configuration may have changed since.
+            domain: shown in pub acks; "" for none.
+            alone: in a group of its own, which is made here; else `join` comes after recovery.
+            features: make the features, in their order; each is given this object, which has the earlier ones.
+        """
+        self.config = offline.stream_config(create.config)
+        self.name, self.uid, self.account = self.config.name, create.uid, create.account
+        self.created_ns = create.created_ns
+        self.store, self.bus, self.clock, self.io, self.domain = store, bus, clock, io, domain
+        self.hidden = create.restoring
+        """True while an archive is restored: the stream is not shown, and does not serve."""
+        self.use: AccountUse | None = None
+        """Sums of the account that the stream's size counts in, once it is among a server's streams."""
+        self._on_revealed: Callable[[], None] = nothing_left
+        self.on_updated: Callable[[Any], None] = lambda _: None
+        self.on_failed: Callable[[Any, Exception], None] = lambda _, __: None
+
+        self.features: list[Feature] = []
+        self._hooks = Hooks(self.features)
+        self.reader = Reader(self.name, store)
+        self.pipeline = Pipeline(clock, store, self._hooks, alone)
+        self.view = ProposedView(store, self.pipeline, self._hooks, self.no_room)
+        label = (self.name, domain)
+        self.proposer = Proposer(label, self.pipeline, self.view, self._hooks, self.reader, bus, clock)
+        self.ingest: Handler = self.proposer.ingest
+        """Handler of the subscriptions of the stream's subjects."""
+        self.applier = Applier(store, self.pipeline, self._hooks, self._adopt, self.updated)
+        self.applier.created, self.applier.restoring = alone, create.restoring
+        self.confirming = Confirming(self.pipeline, clock, lambda: self.proposer.waiting)
+        self.proposer.confirm, self.proposer.weighed = self.confirming.leading, lambda: self.weighed
+        self.pipeline.on_change, self.pipeline.on_lost = self.proposer.guard, self.lost
+        if alone:
+            self.pipeline.join(SoloGroup(store.log, io, Callbacks(self.committed, self.failure)))
+        for make in features:
+            self.features.append(make(self))
+        effects = effects_of(tuple(reader for feature in self.features for reader in feature.effects))
+        self.proposer.declare([rule for feature in self.features for rule in feature.rules], effects)
+        self.applier.declare(self.features, effects)
+        self._adopt(self.config)
+        self.pipeline.rewind()
+
+    def feature(self, kind: type[F]) -> F:
+        """Return the stream's feature of this class."""
+        return next(each for each in self.features if isinstance(each, kind))
+
+    def _adopt(self, config: StreamConfig) -> None:
+        """Take a configuration: what follows from it is worked out once, not for each message."""
+        self.config = self.view.config = config
+        self.store.describe(self.uid, self.name, self.account, msgspec.json.encode(config))
+        self.store.log.packing = config.compression == "s2"
+        for feature in self.features:
+            feature.configure(config)
+        self._hooks.bind()
+        self.proposer.configure(config)
+        self.applier.configure(config)
+
+    # ------------------------------------------------------------------ what it is
+    @property
+    def leading(self) -> bool:
+        """Return True if this node decides for the stream. Only then does it take messages and operations."""
+        return self.pipeline.leading
+
+    @property
+    def serving(self) -> bool:
+        """Return True if consumers deliver and messages expire here."""
+        return self.pipeline.serving
+
+    @property
+    def failed(self) -> ApiError | None:
+        """Return why the stream is frozen, None while it is not."""
+        return self.pipeline.failed
+
+    @property
+    def closed(self) -> bool:
+        """Return True once the stream has ended here."""
+        return self.pipeline.closed
+
+    @property
+    def replicated(self) -> bool:
+        """Return True if other nodes hold this stream too."""
+        return self.pipeline.replicated
+
+    @property
+    def group(self) -> Group:
+        """Return the group that the stream's entries go through."""
+        return self.pipeline.group
+
+    @property
+    def restoring(self) -> bool:
+        """Return True if what is applied is an archive's; see `Restored`."""
+        return self.applier.restoring
+
+    @property
+    def created(self) -> bool:
+        """Return True if the log holds the stream's creation. Its first leader sees to that."""
+        return self.applier.created
+
+    @property
+    def next_seq(self) -> int:
+        """Return the sequence of the next message."""
+        return self.pipeline.next_seq
+
+    @property
+    def last_time(self) -> int:
+        """Return when the newest message was stored, in ns; those on their way included."""
+        return self.pipeline.last_time
+
+    @property
+    def pending_bytes(self) -> int:
+        """Return the record bytes of proposed messages."""
+        return self.pipeline.pending_bytes
+
+    @property
+    def operations(self) -> int:
+        """Return the number of operations that are proposed and not applied."""
+        return self.pipeline.operations
+
+    @property
+    def guarded(self) -> bool:
+        """Return True if every message has to pass the rules, those without headers too."""
+        return self.proposer.guarded
+
+    def guard(self) -> None:
+        """Let every message pass the rules from now on, until no operation is in flight."""
+        self.proposer.guard()
+
+    @property
+    def weighed(self) -> bool:
+        """Return True if each message is checked by `no_room`, because server or account hold much already."""
+        return self.use is not None and self.use.tight(self.config.storage)
+
+    def no_room(self, length: int) -> ApiError | None:
+        """Return why server or account have no room for a message of this accounted length, None if they have."""
+        return self.use.refusal(self, length) if self.use is not None else None
+
+    @property
+    def sealed(self) -> bool:
+        """Return True if no seal is under way that an applied entry asked for."""
+        return self.store.sealed_through[0] >= self.applier.sealing
+
+    @property
+    def history(self) -> History | None:
+        """Return the lake's messages of the stream, None without a lake."""
+        return self.reader.history
+
+    @history.setter
+    def history(self, history: History | None) -> None:
+        self.reader.history = history
+
+    # ------------------------------------------------------------------ read
+    def local(self, seq: int) -> bool:
+        """Return True if a live message at `seq` is in the log."""
+        return self.store.is_local(seq)
+
+    def get(self, seq: int) -> Record | None:
+        """Return a message of the log."""
+        return self.store.read(seq)
+
+    def run(self, first: int, max_msgs: int, max_bytes: int) -> list[Record]:
+        """Return messages of the log from `first` on."""
+        return self.store.read_run(first, max_msgs, max_bytes)
+
+    async def fetch(self, seq: int) -> Record | None:
+        """Return a message of the log or the lake; see `Reader.fetch`."""
+        return await self.reader.fetch(seq)
+
+    async def fetch_run(
+        self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None = None
+    ) -> list[Record]:
+        """Return messages of the log or the lake from `first` on; see `Reader.fetch_run`."""
+        return await self.reader.fetch_run(first, max_msgs, max_bytes, subjects)
+
+    async def first_at(self, time_ns: int) -> int:
+        """Return the first message stored at or after `time_ns`, 0 if there is none."""
+        return await self.reader.first_at(time_ns)
+
+    # ------------------------------------------------------------------ decide
+    def propose(self, operation: Operation, done: Done | None = None) -> None:
+        """Log an operation; see `Pipeline.propose`."""
+        self.pipeline.propose(operation, done)
+
+    def propose_foreign(self, kind: Kind, body: bytes, count: int, done: Callable[[ApiError | None], None]) -> None:
+        """Log an entry of an archive; see `Pipeline.propose_foreign`."""
+        self.pipeline.propose_foreign(kind, body, count, done)
+
+    def log_progress(self, entries: list[Progress], done: Callable[[], None]) -> None:
+        """Log progress entries; see `Pipeline.log_progress`."""
+        self.pipeline.log_progress(entries, done)
+
+    def flush_soon(self) -> None:
+        """Hand over what is proposed at the end of this turn of the event loop."""
+        self.pipeline.flush_soon()
+
+    def uncommitted(self) -> list[Proposal]:
+        """Return everything proposed and not committed, oldest first."""
+        return self.pipeline.uncommitted()
+
+    def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> list[tuple[int, bytes]]:
+        """Return (sequence, subject) of the messages that the stream would not keep: no consumer wants them."""
+        return [pair for unwanted in self._hooks.unwanted for pair in unwanted(first_seq, subjects)]
+
+    def advise(self, event: str, kind: str, fields: dict[str, object]) -> None:
+        """Publish the advisory that `event` happened to this stream; see `advisory.advise`."""
+        shown = {"stream": self.name, **fields}
+        advise(self.bus, self.clock, self.domain, f"STREAM.{event}.{self.name}", kind, shown)
+
+    def updated(self) -> None:
+        """Tell the server that what others see of the stream has changed."""
+        self.on_updated(self)
+
+    def rebased(self) -> None:
+        """Let every part look at the store anew: it got messages that were never in the log."""
+        self.pipeline.rewind()
+        for rebased in self._hooks.rebased:
+            rebased()
+
+    # ------------------------------------------------------------------ apply
+    def committed(self, entries: list[Committed]) -> None:
+        """Apply what is now durable, in order, and answer for it. The group's `on_commit`."""
+        pipeline = self.pipeline
+        if pipeline.closed:
+            return  # deleted, or the next start applies it: a last checkpoint may be on its way in a thread
+        own = sum(entry.context is not None for entry in entries)
+        pipeline.landed(own)
+        for position, entry in enumerate(entries):
+            try:
+                self._apply(entry)
+            except Exception as error:
+                rest = entries[position:]
+                pipeline.put_back([Proposal(each.frame.kind, b"", each.frame.count, each.context) for each in rest])
+                pipeline.group.give_up(error)
+                raise
+        if self.use is not None:
+            self.use.note(self)
+        if not pipeline.operations:
+            self.proposer.resume()
+        # The next write starts before this turn's acks are sent: the disk works while the sockets do.
+        pipeline.flush()
+        self.confirming.landed(own)
+        for committed in self._hooks.committed:
+            committed()
+        if self.store.on_settled is not None:
+            self.store.on_settled()
+        if self.store.checkpoint_due and not pipeline.closed:
+            self.checkpoint()
+
+    def _apply(self, entry: Committed) -> None:
+        context = entry.context
+        if context is None:  # of another node, or of an earlier leadership of this one
+            self.applier.frame(entry.frame, entry.at)
+            return
+        if isinstance(context, Batch):
+            self.pipeline.pending_bytes -= context.size
+            self.applier.batch(entry.at, context)
+            self._acknowledge(context)
+        elif isinstance(context, Asked):
+            result = self.applier.operation(context.operation, own=True)
+            self.pipeline.operations -= 1
+            self._finish(context.operation, result, context.done)
+        elif isinstance(context, Foreign):
+            self.applier.frame(entry.frame, entry.at)
+            context.done(None)
+        elif callable(context):  # progress; here it was made long ago
+            context()
+        self.store.applied = entry.frame.index
+
+    def _acknowledge(self, batch: Batch) -> None:
+        for seq, time_ns, call in batch.after:
+            call(seq, time_ns)
+        first = batch.first_seq
+        prefix, tails = self.proposer.ack, batch.tails
+        if tails:
+            answers = enumerate(batch.replies, first)
+            replies = [(reply, b"%b%d%b}" % (prefix, seq, tails.get(seq, b""))) for seq, reply in answers if reply]
+        else:
+            replies = [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(batch.replies, first) if reply]
+        if batch.late:
+            replies += batch.late
+        if replies:
+            self.bus.reply_many(replies)
+        for acknowledged in self._hooks.acknowledged:
+            acknowledged(first, batch.subjects)
+
+    def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
+        """Answer the proposer, after its consequences (what it released from an interest stream, say) are stored."""
+        finish = nothing_left if done is None else functools.partial(done, result)
+        for delay in self._hooks.finish:
+            if delay(operation, finish):
+                return
+        finish()
+
+    def apply_frame(self, frame: Frame, at: Appended) -> None:
+        """Apply a committed entry at recovery."""
+        self.applier.frame(frame, at)
+        self.pipeline.rewind()
+
+    def failure(self, error: Exception) -> None:
+        """Freeze the stream: a write failed (invariant 4). Tell everyone who waits that nothing in flight was acked.
+
+        The group's `on_failure`. With other members, what is in flight may be stored by them: then nobody is told.
+        """
+        failed = self.pipeline.failed = api_error(10077, err=for_clients(error))
+        self.on_failed(self, error)
+        if self.replicated:
+            self.follow()
+            return
+        flying, unproposed = self.pipeline.take_all()
+        for context in [*flying, *unproposed]:
+            if isinstance(context, Batch):
+                self.proposer.refuse_batch(context, failed)
+            else:
+                refuse([context], failed)
+        self.proposer.fail(failed)
+        self.confirming.release()
+
+    # ------------------------------------------------------------------ roles
+    def join(self, group: Group) -> None:
+        """Be the stream of a group that may have other members than this node; its callbacks reach this object."""
+        self.pipeline.join(group)
+
+    def lead(self, ready: Callable[[], None]) -> None:
+        """Decide for the stream from now on: every committed entry was applied, and no other node can.
+
+        Args:
+            ready: called when it serves; a new stream's creation has to be logged before.
+        """
+        assert not self.leading, "a leader is told once"
+        if self.failed is not None or self.closed:
+            return
+        self.pipeline.leading = True
+        self.pipeline.rewind()
+
+        def serve(result: object = None) -> None:
+            if isinstance(result, ApiError):
+                return
+            if self.hidden:
+                self._on_revealed = serve
+                return
+            self.start()
+            ready()
+
+        if self.created:
+            serve()
+        else:
+            self.propose(self._creation(), serve)
+
+    def reveal(self) -> None:
+        """Show the stream from now on; it serves if this node leads it."""
+        self.hidden = False
+        serve, self._on_revealed = self._on_revealed, nothing_left
+        serve()
+
+    def follow(self) -> None:
+        """Cease to decide: another node may. What it did not see does not count, and nobody is told about it."""
+        if self.leading:
+            self.lost(self.pipeline.flying())
+
+    def lost(self, contexts: list[object]) -> None:
+        """Forget these proposals: leadership ended, and nobody knows whether they are stored. The group's `on_lost`.
+
+        Their publishers and confirmed acks get no answer and ask again; the API's callers get 10008.
+        """
+        self.pipeline.leading = self.pipeline.serving = False
+        self._on_revealed = nothing_left
+        for feature in self.features:
+            feature.follow()
+        _, unproposed = self.pipeline.take_all()
+        self.proposer.abandon([context for context in unproposed if isinstance(context, Batch)])
+        refuse([*contexts, *unproposed], self.failed or api_error(10008))
+
+    # ------------------------------------------------------------------ life
+    def _creation(self) -> CreateStream:
+        config = msgspec.json.encode(self.config)
+        return CreateStream(self.uid, self.account, config, self.created_ns, self.restoring)
+
+    def checkpoint(self) -> None:
+        """Let the store write its indexes and the stream's state beside the log, so that recovery starts from here."""
+        self.store.checkpoint(self.dump())
+
+    def dump(self) -> bytes:
+        """Return this stream's own part of the checkpoint."""
+        fields: dict[str, object] = {"create": self._creation(), "created": self.created}
+        for feature in self.features:
+            fields |= feature.dump()
+        return encode_checkpoint(fields)
+
+    def load(self, checkpoint: bytes) -> None:
+        """Take back what `dump` returned, before the frames after the checkpoint are applied."""
+        self.applier.created = msgspec.msgpack.decode(checkpoint, type=StreamState).created
+        for feature in self.features:
+            feature.load(checkpoint)
+
+    def start(self, recovered: bool = True) -> None:
+        """Begin timers and deliveries: recovery is over, or the stream is new, or this node leads now.
+
+        Args:
+            recovered: the server was restarted, or another node led.
+        """
+        self.pipeline.serving = True
+        for feature in self.features:
+            feature.lead(recovered)
+
+    def cease(self) -> None:
+        """Apply nothing any more: another store takes the place of this one, and another object that of this stream."""
+        self.pipeline.closed = True
+
+    def stop(self, deleted: bool = False) -> None:
+        """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients are told."""
+        self.pipeline.closed = True
+        self.pipeline.serving = False
+        self.store.subjects.unshare()  # a thread closes it
+        for feature in self.features:
+            feature.stop(deleted)
