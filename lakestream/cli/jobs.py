@@ -1,7 +1,7 @@
-"""The Spark programs from the command line.
+"""The Spark programs as commands.
 
-Belongs here: where `jobs/*.py` lie (in a checkout, or where the wheel put them), the command lines that run them,
-`lakestream compact`, `lakestream maintain` and `lakestream clone`. What a program does is its own business.
+Belongs here: the location of `jobs/*.py` (in a checkout, or as the wheel installs them), their command lines,
+`lakestream compact`, `lakestream maintain` and `lakestream clone`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lakestream.lake.errors import JavaMissing, LakeError
 
 
 class JobMissing(LakeError):
-    """The Spark programs are not where they should be."""
+    """Raised when the Spark programs are not found."""
 
 
 def find(name: str) -> Path:
-    """The path of `jobs/<name>`.
+    """Return the path of `jobs/<name>`.
 
     $LAKESTREAM_JOBS names another directory. Without it: beside the package in a checkout, else where the installed
-    distribution says that it put the file (`share/lakestream/jobs` under the environment).
+    distribution has put the file (`share/lakestream/jobs` under the environment).
 
     Raises:
         JobMissing: it is in none of these places.
@@ -54,10 +54,10 @@ def _installed(name: str) -> list[Path]:
 
 
 def compactor(lake: str, *options: str) -> list[str]:
-    """The command line that compacts a lake, with this Python.
+    """Return the command line that compacts a lake, with this Python.
 
     Raises:
-        JobMissing: the program is not there.
+        JobMissing: the program is not found.
     """
     return [sys.executable, str(find("compact.py")), "--lake", lake, *options]
 

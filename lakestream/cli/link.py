@@ -1,7 +1,7 @@
 """A connection to a running server, for commands that move messages.
 
-Belongs here: requests and their answers, from code that is not asynchronous; the client runs in a thread of its own.
-Which requests there are for that is in account/api/transfer.py.
+Belongs here: synchronous requests; the client runs in a thread of its own. The requests are served in
+account/api/transfer.py.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ T = TypeVar("T")
 DEFAULT_SERVER = "nats://127.0.0.1:4222"
 CONNECT_S = 5.0
 TIMEOUT_S = 30.0
-"""How long a request may take."""
+"""Timeout of a request."""
 PATIENCE_S = 60.0
-"""How long an import goes on trying while nothing gets through."""
+"""Time for which an import retries while nothing gets through."""
 WINDOW = 8
-"""Batches on their way at a time."""
+"""Batches in flight."""
 BATCH_BYTES = 256 * 1024
 BATCH_MSGS = 4096
 
@@ -36,11 +36,11 @@ _PREFIX = "$LAKE.API."
 
 
 class TransferFailed(Exception):
-    """The server cannot be reached, or refuses; the text says why and what to do."""
+    """Raised when the server cannot be reached or rejects a request; the text says why and what to do."""
 
 
 class RowRefused(TransferFailed):
-    """The stream does not take a message. `row`: its number in the source."""
+    """Raised when the stream rejects a message. `row`: its number in the source."""
 
     def __init__(self, row: int, reason: str) -> None:
         self.row = row
@@ -51,7 +51,7 @@ class Link:
     """One connection.
 
     Args:
-        url: the server's; user, password or token may be in it.
+        url: the server's, optionally with user, password or token.
 
     Raises:
         TransferFailed: it cannot be reached.
@@ -117,7 +117,7 @@ class Link:
 
     @property
     def max_payload(self) -> int:
-        """The largest message that the server takes."""
+        """Return the server's maximum message size."""
         return int(self._client.max_payload)
 
     def submit(self, subject: str, body: bytes, timeout: float = TIMEOUT_S) -> concurrent.futures.Future[bytes]:
@@ -149,7 +149,7 @@ class Link:
             raise TransferFailed(f"{_plain(self.url)} does not answer: {reason}") from None
 
     def api(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A JetStream API request (subject without `$JS.API.`). Raises TransferFailed with the server's reason."""
+        """Make a JetStream API request (subject without `$JS.API.`). Raises TransferFailed with the server's reason."""
         answer: dict[str, Any] = json.loads(
             self.request(f"$JS.API.{subject}", b"" if body is None else json.dumps(body).encode())
         )
@@ -158,7 +158,7 @@ class Link:
         return answer
 
     def stream(self, name: str) -> dict[str, Any] | None:
-        """The stream's configuration and state; None when there is none."""
+        """Return the stream's configuration and state; None when there is none."""
         answer: dict[str, Any] = json.loads(self.request(f"$JS.API.STREAM.INFO.{name}"))
         if error := answer.get("error"):
             if error.get("err_code") == 10059:
@@ -175,7 +175,7 @@ class Link:
         return list(iter_records(answer, 1))
 
     def messages(self, stream: str, first: int, last: int, start_time_ns: int = 0) -> Iterator[list[Record]]:
-        """Messages of a range of sequences, from a time on, in blocks."""
+        """Yield messages of a range of sequences, from a time on, in blocks."""
         while first <= last:
             block = self._block(stream, first, last, start_time_ns)
             if not block:
@@ -184,18 +184,18 @@ class Link:
             first, start_time_ns = block[-1].seq + 1, 0
 
     def message(self, stream: str, seq: int) -> Record | None:
-        """The message with this sequence."""
+        """Return the message with this sequence."""
         return next(iter(self._block(stream, seq, seq)), None)
 
 
 def _plain(url: str) -> str:
-    """A URL without what it says of the user."""
+    """Return a URL without credentials."""
     scheme, separator, rest = url.rpartition("://")
     return scheme + separator + rest.rpartition("@")[2]
 
 
 class _Sent(msgspec.Struct):
-    """Messages on their way; `rows`: their rows in the source."""
+    """Messages in flight; `rows`: their rows in the source."""
 
     messages: list[Record]
     rows: list[int]
@@ -203,10 +203,10 @@ class _Sent(msgspec.Struct):
 
 
 class Sender:
-    """Puts messages into a stream, each once, whatever happens to the connection or the server.
+    """Puts messages into a stream exactly once, despite failures of the connection or the server.
 
-    Each message is sent with the sequence that it is to have: the server takes it only as that, so sending one twice
-    changes nothing, and another publisher is noticed.
+    Each message is sent with its expected sequence, without which the server rejects it: so sending one twice changes
+    nothing, and another publisher is noticed.
 
     Args:
         last_seq: the stream's last sequence.
@@ -283,7 +283,7 @@ class Sender:
                 return
 
     def _outcome(self, sent: _Sent) -> str | None:
-        """None when a batch is stored; why not, when another try is worth it. Raises RowRefused when it is not."""
+        """Return None when a batch is stored, or why it should be retried. Raises RowRefused when it never can be."""
         from nats.errors import Error
 
         try:
@@ -342,6 +342,6 @@ class Sender:
 
 
 def same(ours: Record, found: Record) -> bool:
-    """Whether a stored message is the one that was sent."""
+    """Return True if a stored message is the one that was sent."""
     fits = ours.time_ns in (0, found.time_ns)
     return fits and (ours.subject, ours.header, ours.data) == (found.subject, found.header, found.data)

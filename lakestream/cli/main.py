@@ -1,6 +1,6 @@
 """The `lakestream` command.
 
-Belongs here: who gets the arguments. `serve` and `up` go straight to their modules, so that a server carries nothing
+Belongs here: dispatch of the arguments. `serve` and `up` go straight to their modules, so that a server loads nothing
 that it does not need; all other commands go through the Typer application.
 """
 

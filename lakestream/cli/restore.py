@@ -1,8 +1,8 @@
-"""`lakestream restore`: a stream as it was, out of the lake.
+"""`lakestream restore`: restore a stream from the lake.
 
-Belongs here: the command's options and exit codes (0 done, 1 refused, 130 after Ctrl-C), and sending messages to a
-server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Which messages there were then,
-lake/read/history/past.py finds out; what an archive looks like, account/backup/archive.py says.
+Belongs here: the command's options and exit codes (0 done, 1 failed, 130 after Ctrl-C), and sending messages to a
+server as a backup, in the flow of `$JS.API.STREAM.RESTORE`. Messages of the past are found in
+lake/read/history/past.py; the format of an archive is in account/backup/archive.py.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from lakestream.protocol.instants import rfc3339
 
 CHUNK_BYTES = 128 << 10
 WINDOW = 32
-"""Chunks on their way without an ack."""
+"""Unacknowledged chunks in flight."""
 FINISH_S = 3600.0
-"""How long the server may take to make a stream of what came (1 h)."""
+"""Time that the server may take to make a stream of the archive (1 h)."""
 INTERRUPTED = 130
 _LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
 
@@ -73,7 +73,7 @@ def restore(
 
 
 def _asked(server: str) -> str | None:
-    """The server that stages what it has; the lake names its own when nobody does."""
+    """Return the server that stages its messages; by default the one that the lake names."""
     return None if server == DEFAULT_SERVER else server
 
 
@@ -96,7 +96,7 @@ def _restore(link: Link, past: Past, to: str, subjects: list[str] | None, unlimi
 
 
 def _config(link: Link, past: Past, to: str, subjects: list[str] | None, unlimited: bool) -> dict[str, Any]:
-    """The configuration of the new stream: the server's of the old one if that exists, else what the lake knows."""
+    """Return the configuration of the new stream: that of the existing stream on the server, else the lake's."""
     existing = link.stream(past.stream)
     if existing is not None and to == past.stream:
         raise TransferFailed(f"stream {to} exists; name another with --to, or delete it first")
@@ -116,7 +116,7 @@ def _config(link: Link, past: Past, to: str, subjects: list[str] | None, unlimit
 
 
 def _state(first_seq: int) -> dict[str, int]:
-    """A state that says where it begins; how much follows, nobody has counted."""
+    """Return a stream state with the first sequence; the number of messages is not known."""
     return {"messages": 0, "bytes": 0, "first_seq": first_seq, "last_seq": first_seq - 1, "consumer_count": 0}
 
 
@@ -159,7 +159,7 @@ def _reason(answer: bytes) -> str:
 
 
 def _packed(state: dict[str, int], blocks: Iterable[list[Record]]) -> Iterator[bytes]:
-    """The archive as an S2 stream, in pieces."""
+    """Yield the archive as an S2 stream, in pieces."""
     now = time.time_ns()
     yield s2.MAGIC + s2.encode(archive.MAGIC + archive.entry(archive.STATE_NAME, now, body=json.dumps(state).encode()))
     for block in blocks:

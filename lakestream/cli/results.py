@@ -1,10 +1,10 @@
-"""Showing the rows of a query.
+"""Output of query results.
 
-Belongs here: the three output formats and how one value looks in each. Nothing is asked of DuckDB here beyond the rows.
+Belongs here: the three output formats and the text of values.
 
-Binary values are shown as text where they are UTF-8, else as 0x and hex digits; for exact bytes let the query say
-hex(data) or base64(data). Times are UTC. In a table, control characters are shown as escapes: what somebody published
-must not steer the terminal of the one who reads it.
+Binary values are shown as text where they are UTF-8, else as 0x and hex digits; for exact bytes use hex(data) or
+base64(data) in the query. Times are UTC. In a table, control characters are shown as escapes, so that published data
+cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 TABLE_ROWS = 10_000
-"""A table stops after so many rows and says so: it has to be laid out in memory. csv and json have no limit."""
+"""Rows of a table, which is laid out in memory; further ones are reported. csv and json have no limit."""
 
 WIDE = 1_000_000
 """Columns of a table that does not go to a terminal."""
@@ -49,7 +49,7 @@ _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UINT", "UBIG
 
 
 def text_of(value: bytes) -> str:
-    """Bytes as text where they are UTF-8, else 0x and hex digits."""
+    """Return bytes as text where they are UTF-8, else 0x and hex digits."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
@@ -62,7 +62,7 @@ def _instant(value: datetime) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: numbers, text, lists and objects; NaN and infinities become null."""
+    """Return a value for JSON: numbers, text, lists and objects; NaN and infinities become null."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -98,19 +98,19 @@ def _cell(value: Any, missing: str) -> str:
 
 
 def _visible(text: str) -> str:
-    """Control characters as escapes."""
+    """Return control characters as escapes."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def write_csv(result: Rows, out: TextIO) -> None:
-    """RFC 4180 with a header line; NULL is an empty field, maps and lists are JSON."""
+    """Write RFC 4180 with a header line; NULL is an empty field, maps and lists are JSON."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(result.columns)
     writer.writerows([_cell(value, "") for value in row] for row in result)
 
 
 def write_json(result: Rows, out: TextIO) -> None:
-    """One array of objects, one object a line. Of columns with one name the later ones are numbered."""
+    """Write one array of objects, one object a line. Columns with the same name are numbered."""
     names = _distinct(result.columns)
     separator = "[\n"
     for row in result:
@@ -132,7 +132,7 @@ def _distinct(columns: Iterable[str]) -> list[str]:
 
 
 def write_table(result: Rows, out: TextIO) -> None:
-    """For people: a table, or where the terminal is too narrow for it, each row as a list of names and values."""
+    """Write a table, or where the terminal is too narrow for it, each row as a list of names and values."""
     from rich.console import Console
 
     if result.columns == ("explain_key", "explain_value"):

@@ -1,7 +1,7 @@
 """`lakestream serve`: one server process.
 
-Belongs here: from arguments to a running node, and from a failed start to one line and exit code 1. Imported on the way
-to every start, so nothing heavy may be imported here.
+Belongs here: from arguments to a running node, and from a failed start to one line and exit code 1. Every start imports
+this module, so nothing heavy may be imported here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIGNALS = {
     "reload": signal.SIGHUP,
     "ldm": signal.SIGUSR2,
 }
-"""What `-sl NAME=PID` sends, as nats-server has it."""
+"""Signals of `-sl NAME=PID`, as in nats-server."""
 
 
 def serve(arguments: Sequence[str]) -> int:
@@ -107,7 +107,7 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
 
 
 def _instead(command: CommandLine, program: str) -> int | None:
-    """Help, version, signal: what is done instead of serving; None to serve."""
+    """Do what the command line asks instead of serving (help, version, signal); return None to serve."""
     if command.show_version:
         print(f"lakestream: v{__version__}")
     elif command.show_help:
@@ -122,7 +122,7 @@ def _instead(command: CommandLine, program: str) -> int | None:
 
 
 def send_signal(request: str) -> None:
-    """Do `-sl NAME=PID`; the PID may be the path of a PID file.
+    """Handle `-sl NAME=PID`; the PID may be the path of a PID file.
 
     Raises:
         StartError: unknown signal, no such process.

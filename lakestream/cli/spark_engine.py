@@ -1,10 +1,9 @@
-"""Questions to the lake, answered by Spark.
+"""Queries of the lake with Spark.
 
-Belongs here: statements in, rows out, with the same interface as lakestream.lake.sql.session.Session, and Spark's
-errors as one message without its stack trace. It understands whatever Spark does, and costs a JVM and some seconds to
-start.
+Belongs here: the same interface as lakestream.lake.sql.session.Session, and Spark's errors as one message without its
+stack trace. Supports everything that Spark does, at the cost of a JVM and some seconds to start.
 
-Only statements that read are let through. Spark's own parser says which those are (Statements in jvm/).
+Only statements that read are allowed, as Spark's own parser decides (Statements in jvm/).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _TYPE_NAMES = {
     "timestamp": "TIMESTAMP WITH TIME ZONE",
     "timestamp_ntz": "TIMESTAMP",
 }
-"""DuckDB's names where they are others than Spark's in capitals."""
+"""DuckDB's type names where they differ from Spark's in capitals."""
 
 _NO_TABLE = frozenset(
     {
@@ -54,7 +53,7 @@ _NO_TABLE = frozenset(
         "PATH_NOT_FOUND",
     }
 )
-"""What Spark and Delta call it when there is no table at a path."""
+"""Error classes of Spark and Delta for a path without a table."""
 _PLACE = re.compile(r"\bline (\d+),? pos (\d+)")
 
 
@@ -82,7 +81,7 @@ class SparkResult:
             raise self._explained(error) from None
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All remaining rows."""
+        """Return all remaining rows."""
         return list(self)
 
 
@@ -91,7 +90,7 @@ class SparkEngine:
 
     Args:
         lake: the lake's root: a directory, a file: URL, or s3://bucket/prefix.
-        keep: leave Spark running at the end, for the one who had started it before.
+        keep: leave Spark running at the end, when the caller had started it.
 
     Raises:
         LakeNotFound, UnsupportedLake, JavaMissing, JarsMissing.
@@ -120,7 +119,7 @@ class SparkEngine:
     # ---- what there is
 
     def tables(self) -> list[str]:
-        """Names of all stream tables, as they are written between backticks after `delta.`, sorted."""
+        """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
         assert self._spark._jvm is not None
         hadoop = self._spark._jvm.org.apache.hadoop.fs
         root = hadoop.Path(re.sub("^s3:", "s3a:", self.root))
@@ -181,10 +180,10 @@ class SparkEngine:
         raise UnknownStream(f"{failure}\n  the tables there are: {known}")
 
     def _refuse_writes(self, statement: str, offset: int, text: str) -> bool:
-        """Whether it is an EXPLAIN.
+        """Return True for an EXPLAIN.
 
         Raises:
-            BadSql: it does more than read.
+            BadSql: the statement does more than read.
         """
         plan = self._spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
         assert self._spark._jvm is not None
@@ -206,7 +205,7 @@ class SparkEngine:
 
 
 def _statements(text: str) -> list[tuple[str, int]]:
-    """The statements of a text without the blanks around them, each with the place of its first character."""
+    """Return the statements of a text without surrounding blanks, each with its position."""
     done, rest = split(text)
     if rest:
         done.append((rest, len(text) - len(rest)))
@@ -217,7 +216,7 @@ def _statements(text: str) -> list[tuple[str, int]]:
 
 
 def explained(error: Exception, statement: str, offset: int, text: str) -> SqlError:
-    """Spark's complaint as one message, shown at its place in the text that the user wrote."""
+    """Return Spark's error as one message, with its position in the user's text."""
     condition, message = _said(error)
     message = message.strip()
     if ours := re.search(r"^lakestream\.[\w.]+: (.+)", message, re.MULTILINE):
@@ -235,7 +234,7 @@ def explained(error: Exception, statement: str, offset: int, text: str) -> SqlEr
 
 
 def _said(error: Exception) -> tuple[str, str]:
-    """Spark's name for an error, and its text; of a chain of Java exceptions, the last one that says something."""
+    """Return Spark's name for an error, and its text; of a chain of Java exceptions, the last one with a text."""
     from pyspark.errors import PySparkException
 
     if isinstance(error, PySparkException):
@@ -259,7 +258,7 @@ def _type_name(kind: DataType) -> str:
 
 
 def _converter(kind: DataType) -> Convert | None:
-    """From what PySpark hands out to what DuckDB does: bytes, times with their zone, structs as dicts."""
+    """Return the converter from PySpark's values to DuckDB's: bytes, times with their zone, structs as dicts."""
     from pyspark.sql import types
 
     if isinstance(kind, types.BinaryType):

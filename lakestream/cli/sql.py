@@ -1,7 +1,7 @@
-"""`lakestream sql`: questions to the lake from a terminal, a pipe or a script.
+"""`lakestream sql`: SQL on the lake from a terminal, a pipe or a script.
 
-Belongs here: the command's options, its prompt, and its exit codes: 0 when every statement was answered, 1 at the first
-that was not, 130 after Ctrl-C. The SQL itself is lakestream.lake.sql.session's.
+Belongs here: the command's options, its prompt, and its exit codes: 0 when every statement succeeded, 1 at the first
+that failed, 130 after Ctrl-C. The SQL itself is in lakestream.lake.sql.session.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Write Spark SQL and end it with a semicolon; it may span lines.
 
 
 class Format(StrEnum):
-    """How rows are written."""
+    """Output format of rows."""
 
     table = "table"
     csv = "csv"
@@ -51,14 +51,14 @@ class Format(StrEnum):
 
 
 class Engine(StrEnum):
-    """Who answers."""
+    """Query engine."""
 
     duckdb = "duckdb"
     spark = "spark"
 
 
 class Answerer(Protocol):
-    """What the shell needs of a session."""
+    """A session, as the shell needs it."""
 
     root: str
 
@@ -70,7 +70,7 @@ class Answerer(Protocol):
 
 
 def default_lake() -> Path:
-    """Where the lake is when nobody says: here, if this directory is a lake's root, else ./data/lake."""
+    """Return the default lake: this directory if it is a lake's root, else ./data/lake."""
     return Path() if Path("streams").is_dir() or Path("segments").is_dir() else DEFAULT_LAKE
 
 
@@ -139,7 +139,7 @@ def _complain(error: LakeError) -> None:
 
 
 class _Shell:
-    """Statements in, rows out."""
+    """Reads statements and writes their rows."""
 
     def __init__(self, session: Answerer, format: Format) -> None:
         self._session = session
@@ -168,7 +168,7 @@ class _Shell:
         return 0
 
     def converse(self) -> int:
-        """The prompt. A wrong statement does not end it."""
+        """Run the prompt. A failed statement does not end it."""
         print(f"lakestream sql on {self._session.root}: {self._described()}. .help for help, .quit to leave.")
         with _history():
             pending = ""
@@ -201,7 +201,7 @@ class _Shell:
         return rest if rest.strip() else ""
 
     def _command(self, line: str) -> int | None:
-        """Do what a line says that begins with a dot. Returns its exit code; None: leave."""
+        """Run a line that begins with a dot. Returns its exit code; None: leave."""
         word = line.rstrip(";").lower()
         if word in (".quit", ".exit"):
             return None
@@ -221,7 +221,7 @@ class _Shell:
 
 @contextlib.contextmanager
 def _history() -> Iterator[None]:
-    """Line editing, and the lines of earlier sessions."""
+    """Set up line editing with the lines of earlier sessions."""
     try:
         import readline
     except ImportError:  # a Python built without it: plain lines

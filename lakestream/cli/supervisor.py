@@ -1,11 +1,10 @@
-"""Keeping one child process alive.
+"""Supervision of one child process.
 
-Belongs here: starting a program, passing its output on line by line, starting it again when it dies, and ending it
-with everything it has started. Knows nothing of what the program does. All of it happens in threads of its own: whoever
-asked for the child never waits for it.
+Belongs here: starting a program, passing on its output line by line, restarting it when it dies, and ending it with
+everything that it started. All of it happens in threads of its own, so the caller never waits for the child.
 
 The child's standard input is a pipe that this process alone holds and never writes to, and its parent is this process:
-whichever the child watches, it learns of our end even when we are killed without a chance to say so.
+whichever the child watches, it notices the end of this process even when that is killed.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 LINE_BYTES = 16 * 1024
-"""A longer line of output is passed on in parts."""
+"""Longer lines of output are passed on in parts."""
 
 
 class Waiting(Exception):
-    """The program cannot be started yet; the text says what for."""
+    """Raised while the program cannot be started yet; the text says what is missing."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """When to start again, in seconds.
+    """Restart times in seconds.
 
     The wait doubles from `first` to `longest` with each death, and begins at `first` again once the child has lived for
-    `healthy`. `recheck` is how often a missing prerequisite is looked for. After SIGTERM the child has `grace`.
+    `healthy`. `recheck` is the interval of checks for a missing prerequisite. After SIGTERM the child has `grace`.
     """
 
     first: float = 1.0
@@ -46,10 +45,10 @@ class Supervisor:
     """One supervised child.
 
     Args:
-        name: how it is called in messages.
-        command: gives the command line for each start; raises `Waiting` when the time has not come.
+        name: its name in messages.
+        command: returns the command line for each start; raises `Waiting` when it cannot start yet.
         output: takes each line that the child writes to stdout or stderr.
-        report: takes (level, text) for what happens to the child; level is "info" or "warn".
+        report: takes (level, text) for events of the child; level is "info" or "warn".
         timing: see `Timing`.
         environ: added to the child's environment.
 
@@ -79,7 +78,7 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """The child's process id while it runs."""
+        """Return the child's process id while it runs."""
         with self._lock:
             return self._child.pid if self._child is not None else None
 
@@ -95,7 +94,7 @@ class Supervisor:
                 self._child.terminate()
 
     def stop(self) -> None:
-        """`request_stop`, and wait until the child and all that it started are gone. Takes at most the grace."""
+        """Stop the child and wait until it and all that it started are gone. Takes at most the grace."""
         self.request_stop()
         if self._thread.ident is None:
             return
@@ -134,7 +133,7 @@ class Supervisor:
             delay = min(delay * 2, self._timing.longest)
 
     def _live(self, command: Sequence[str]) -> str:
-        """One life of the child. Returns how it ended."""
+        """Run the child once; return how it ended."""
         with self._lock:
             if self._stopping.is_set():
                 return "was not started"

@@ -1,8 +1,8 @@
 """`lakestream import` and `lakestream export`: tables into streams, streams into tables.
 
-Belongs here: the two commands' options, progress and exit codes (0 done, 1 refused, 130 after Ctrl-C), and how an
-import finds out where an earlier one of the same source stopped. Rows and messages are lake/transfer/mapping.py's and
-lake/transfer/unmapping.py's, files lake/transfer/tabular.py's, the connection link.py's.
+Belongs here: the two commands' options, progress and exit codes (0 done, 1 failed, 130 after Ctrl-C), and finding where
+an earlier import of the same source stopped. Rows and messages are in lake/transfer/mapping.py and
+lake/transfer/unmapping.py, files in lake/transfer/tabular.py, the connection in link.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 IMPORT_KEY = "lakestream-import"
-"""The metadata of a stream that says which import it is filled by, so that an interrupted one goes on."""
+"""Metadata key of a stream with the import that fills it, so that an interrupted one continues."""
 SHOWN_BAD = 5
 """Bad rows that are shown; the rest is counted."""
 INTERRUPTED = 130
@@ -41,7 +41,7 @@ _Server = Annotated[str, typer.Option("--server", "-s", envvar="NATS_URL", help=
 
 
 class TimeUnit(StrEnum):
-    """What a whole number in a time column counts."""
+    """Unit of integers in a time column."""
 
     ns = "ns"
     us = "us"
@@ -50,7 +50,7 @@ class TimeUnit(StrEnum):
 
 
 class Format(StrEnum):
-    """How an export is written."""
+    """Output format of an export."""
 
     delta = "delta"
     parquet = "parquet"
@@ -59,7 +59,7 @@ class Format(StrEnum):
 
 
 class _BadOption(Exception):
-    """An option that means nothing; the text says which."""
+    """Raised for an invalid option; the text says which."""
 
 
 class _Origin(msgspec.Struct):
@@ -74,10 +74,11 @@ class _Origin(msgspec.Struct):
 
 
 class _Target(msgspec.Struct, frozen=True):
-    """The stream that an import is for, as its options describe it.
+    """The stream of an import, as its options describe it.
 
-    `subjects` and `config` are what the user gave and are compared with an existing stream; `config_file` is where
-    `config` comes from. `template` gives the subjects of a new stream when nothing else does.
+    `subjects` and `config` are the user's and are compared with an existing stream; `config_file` is where `config`
+    comes
+    from. `template` gives the subjects of a new stream by default.
     """
 
     name: str
@@ -202,7 +203,7 @@ def export(
 
 
 def _run(work: Any) -> None:
-    """Do it, and turn what goes wrong into a line and an exit code."""
+    """Run a command, and turn errors into a line and an exit code."""
     try:
         work()
     except (LakeError, TransferFailed, _BadOption) as error:
@@ -227,7 +228,9 @@ def _position(text: str) -> int:
 
 
 def _instant(option: str, text: str) -> int:
-    """Return ns since the epoch; 0 for an empty text."""
+    """Return ns since the epoch; 0 for none. Times without a zone are UTC."""
+    if not text:
+        return 0
     try:
         return instant(text) if text else 0
     except ValueError:
@@ -238,10 +241,10 @@ def _instant(option: str, text: str) -> int:
 
 
 class _Rows:
-    """The messages of a source, in their order, and the rows that are none.
+    """The messages of a source in order, and its invalid rows.
 
     Args:
-        ordered: the source is read in the order wanted; else it is by time.
+        ordered: the source is read in the order wanted; else it is sorted by time.
     """
 
     def __init__(self, source: tabular.Source, columns: mapping.Columns | None, skip_bad: bool, ordered: bool) -> None:
@@ -252,10 +255,10 @@ class _Rows:
         self.bad_count = 0
         spelled = repr((columns, skip_bad, ordered, source.identity))
         self.id = hashlib.sha256(spelled.encode()).hexdigest()[:16]
-        """The same for the same messages in the same order."""
+        """Equal for equal messages in the same order."""
 
     def messages(self) -> Iterator[list[Record]]:
-        """All messages; each one's `seq` is its row. Bad rows are counted anew."""
+        """Yield all messages; each one's `seq` is its row. Counts bad rows anew."""
         self.bad, self.bad_count = [], 0
         if self.mapper.columns.time and not self._ordered and not self._ascending():
             return tabular.sorted_by_time(self._mapped())
@@ -273,7 +276,7 @@ class _Rows:
             yield mapped.messages
 
     def _ascending(self) -> bool:
-        """Whether rows are in the order of their times already: one look at one column saves the sort."""
+        """Return True if rows are in the order of their times already: reading one column saves the sort."""
         last = 0
         for batch in self.source.batches([self.mapper.columns.time]):
             times = self.mapper.times(batch).drop_null().to_numpy()
@@ -284,7 +287,7 @@ class _Rows:
 
 
 class _Import:
-    """One run of an import: a new one, or the rest of one that was interrupted."""
+    """One run of an import: a new one, or the rest of an interrupted one."""
 
     def __init__(self, link: Link, rows: _Rows, target: _Target) -> None:
         self._link, self._rows = link, rows
@@ -390,7 +393,7 @@ class _Import:
         return seq == last + 1
 
     def _behind(self, done: int, last: int) -> Iterator[list[Record]]:
-        """The messages after the first `done`."""
+        """Yield the messages after the first `done`."""
         latest = None
         for messages in self._rows.messages():
             if done >= len(messages):
@@ -410,7 +413,7 @@ class _Import:
             self._check(latest, last)
 
     def _check(self, latest: Record, last: int) -> None:
-        """An import only goes on behind its own messages."""
+        """Check that an import continues behind its own messages."""
         found = self._link.message(self._stream, last)
         if found is not None and not same(latest, found):
             raise TransferFailed(
@@ -434,7 +437,7 @@ def _with_origin(config: dict[str, Any], origin: _Origin) -> dict[str, Any]:
 
 
 def _show(rows: _Rows) -> None:
-    """The first messages, one a line."""
+    """Print the first messages, one a line."""
     for message in islice((each for some in rows.messages() for each in some), 10):
         at = datetime.fromtimestamp(message.time_ns // 1_000_000_000, UTC).isoformat() if message.time_ns else "now"
         header = f" {message.header!r}" if message.header else ""
@@ -497,7 +500,7 @@ def _export(
 
 @contextlib.contextmanager
 def _progress(what: str, total: int | None, done: int = 0) -> Iterator[Any]:
-    """A bar on a terminal, nothing elsewhere; gives the function that moves it on."""
+    """Return a function that advances a progress bar; on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return

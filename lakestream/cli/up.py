@@ -1,7 +1,7 @@
 """`lakestream up`: the server with its compactor.
 
 Belongs here: what `up` adds to `serve`: JetStream on, a store in ./data, the compactor as a supervised child, and the
-lines that tell where everything is. The server starts, serves and stops the same with or without the child.
+lines that show all addresses and paths. The server works the same with or without the child.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakestream.server.node import Node
 DEFAULT_STORE = "data"
 
 _TRACE = re.compile(r"\s|Traceback \(|Caused by: |Suppressed: |(During handling|The above exception)\b")
-"""Lines of a stack trace, Java's and Python's, but for the first or last one, which says what went wrong."""
+"""Lines of a stack trace of Java or Python, except for the first or last one, which has the error."""
 _COMPLAINT = re.compile(r"lakestream: |[\w.$]+(Error|Exception|Failure)(:|$)")
 
 
@@ -36,7 +36,7 @@ def up(arguments: Sequence[str]) -> int:
 
 
 def settle(flags: Flags) -> Options:
-    """The options of serve, with JetStream on, in ./data unless flag or file names a store.
+    """Return the options of serve with JetStream on, in ./data unless flag or file names a store.
 
     Raises:
         StartError: as `load`.
@@ -62,7 +62,7 @@ class ServerWithCompactor(Node):
         self._timing = timing
 
     async def start(self) -> None:
-        """See `Node.start`; then the compactor, which nobody waits for."""
+        """Start the node, then the compactor, without waiting for it."""
         await super().start()
         if self.keeper is None:
             return
@@ -78,7 +78,7 @@ class ServerWithCompactor(Node):
         print(welcome(self.options.host, self.identity.port, self.keeper.root), flush=True)
 
     async def stop(self) -> None:
-        """See `Node.stop`. The compactor ends meanwhile; the process goes when both are gone."""
+        """Stop the node and the compactor; return when both are gone."""
         if self.compactor is None:
             await super().stop()
             return
@@ -107,7 +107,7 @@ def level_of(line: str) -> str:
 
 
 class Compaction:
-    """Gives the compactor's command line, as soon as there is a Java to run it with.
+    """Returns the compactor's command line, once there is a Java to run it with.
 
     Args:
         lake: the lake's root.
@@ -121,7 +121,7 @@ class Compaction:
         self._maintain_every_ns = maintain_every_ns
 
     def __call__(self) -> list[str]:
-        """The command line. Raises Waiting without Java 17 or newer, or without the program."""
+        """Return the command line. Raises Waiting without Java 17 or newer, or without the program."""
         from lakestream.cli import jobs
         from lakestream.lake.errors import JavaMissing
         from lakestream.lake.spark import jars
@@ -143,7 +143,7 @@ class Compaction:
 
 
 def welcome(host: str, port: int, lake: str) -> str:
-    """What a person needs to know first."""
+    """Return the first lines for the user."""
     reachable = "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"nats://{reachable}:{port}"
     shown = lake if "://" in lake else os.path.relpath(lake)
@@ -162,7 +162,7 @@ def welcome(host: str, port: int, lake: str) -> str:
 
 
 def _program() -> str:
-    """How the reader's shell finds this program: by its name, or by the path from here (`.venv/bin/lakestream`)."""
+    """Return this program as the user's shell finds it: its name, or its path from here (`.venv/bin/lakestream`)."""
     found = shutil.which("lakestream")
     if found is not None or not os.path.isfile(sys.argv[0]):
         return "lakestream"

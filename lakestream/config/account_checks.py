@@ -1,7 +1,7 @@
-"""What must hold between accounts, and between accounts and the rest of the configuration.
+"""Checks across accounts, and between accounts and other settings.
 
-Belongs here: pure checks over options, with the words of nats-server: exports that allow imports, subjects that make an
-import, cycles; what a system account and `no_auth_user` may be. How the text is written is in settings/accounts.py.
+Belongs here: pure checks over options, with the errors of nats-server: exports that allow imports, cycles, and the
+rules for a system account and `no_auth_user`. The keys of the file are in accounts.py.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from lakestream.protocol.subjects import matches, overlaps, publishable, valid_s
 from lakestream.protocol.transforms import TransformError
 
 MAX_NAME = 128
-"""Longest name of an account in bytes: it is a directory of the store."""
+"""Longest account name in bytes: it is a directory of the store."""
 
 _NAME = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+(\.[^\s.*>/\\\x00-\x1f\x7f]+)*")
 _TAKEN = ("VERSION", "LOCK", "_meta_", "_meta_.incoming", "_meta_.outgoing")
-"""What else lies where the directories of the accounts lie."""
+"""Other names in the directory that holds the accounts' directories."""
 
 
 class AccountsError(ValueError):
-    """Accounts that can not be together. `at`: the export or import that is wrong."""
+    """Raised for accounts that do not fit together. `at`: the export or import that is wrong."""
 
     def __init__(self, at: Export | Import, reason: str) -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class AccountsError(ValueError):
 
 
 def name_error(name: str) -> str:
-    """Why an account can not be called so; "" when it can."""
+    """Return why an account name is invalid; "" when it is valid."""
     if name == GLOBAL_ACCOUNT:
         return f'"{name}" is a Reserved Account'
     if _NAME.fullmatch(name) is None or len(name.encode()) > MAX_NAME or name in _TAKEN:
@@ -56,7 +56,7 @@ def name_error(name: str) -> str:
 
 
 def check_accounts(accounts: Sequence[AccountOptions]) -> None:
-    """Raises AccountsError for the first export or import that can not be."""
+    """Raise AccountsError for the first invalid export or import."""
     names = {account.name for account in accounts}
     for account in accounts:
         for export in account.exports:
@@ -74,19 +74,19 @@ def check_accounts(accounts: Sequence[AccountOptions]) -> None:
 
 
 def kind_of(one: Export | Import) -> str:
-    """`stream` or `service`."""
+    """Return `stream` or `service`."""
     return "stream" if isinstance(one, StreamExport | StreamImport) else "service"
 
 
 class _Exporter:
-    """What an account gives to others."""
+    """The exports of one account."""
 
     def __init__(self, account: AccountOptions) -> None:
         self._streams = ExportIndex([one for one in account.exports if isinstance(one, StreamExport)])
         self._services = ExportIndex([one for one in account.exports if isinstance(one, ServiceExport)])
 
     def gives(self, importer: str, wanted: Import) -> bool:
-        """Whether the importer may have this. Of exports that cover it the narrowest decide."""
+        """Return True if the importer may import this. Of the exports that cover it the narrowest decide."""
         subject = wanted.subject.encode()
         if not valid_subject(subject):
             return False
@@ -151,7 +151,7 @@ def _check_import(importer: str, wanted: Import, known: Mapping[str, _Exporter])
 
 
 def _check_cycles(accounts: Iterable[AccountOptions]) -> None:
-    """No import may lead back to itself. What an account imports from itself does not count: it has an end."""
+    """Reject imports that lead back to themselves. An import from the account itself does not count."""
     for kind in (StreamImport, ServiceImport):
         ways = _Ways()
         for account in accounts:
@@ -164,17 +164,17 @@ def _check_cycles(accounts: Iterable[AccountOptions]) -> None:
 
 
 class _Ways:
-    """Imports by number, and which of them the exporter of one has of others in its turn."""
+    """Imports by number, and the imports of the exporter that each of them leads to."""
 
     def __init__(self) -> None:
         self.imports: list[Import] = []
         self._called: list[bytes] = []
         self._by_name: dict[tuple[str, bytes], list[int]] = {}
-        """By importer and first token, b"" for a wildcard: few have to be looked at for one."""
+        """By importer and first token, b"" for a wildcard, so that few are compared."""
         self._all: dict[str, list[int]] = {}
 
     def add(self, importer: str, wanted: Import) -> None:
-        """One more import."""
+        """Add an import."""
         at = len(self.imports)
         self.imports.append(wanted)
         self._called.append(subjects_of(wanted).ours)
@@ -182,7 +182,7 @@ class _Ways:
         self._by_name.setdefault((importer, _first(self._called[at])), []).append(at)
 
     def onward(self, at: int) -> list[int]:
-        """The imports of the exporter that overlap what this one has of it."""
+        """Return the imports of the exporter that overlap what this import takes from it."""
         account, theirs = self.imports[at].account, self.imports[at].subject.encode()
         first = _first(theirs)
         if first:
@@ -193,13 +193,13 @@ class _Ways:
 
 
 def _first(subject: bytes) -> bytes:
-    """The first token of a filter when it is literal."""
+    """Return the first token of a filter when it is literal, else b""."""
     first = subject.partition(b".")[0]
     return b"" if first in (b"*", b">") else first
 
 
 def _on_a_cycle(count: int, onward: Callable[[int], list[int]]) -> int | None:
-    """A node that closes a cycle of the graph, without recursion: there may be many imports."""
+    """Return a node that closes a cycle of the graph; without recursion, because there may be many imports."""
     new, open_, done = 0, 1, 2
     state = [new] * count
     for start in range(count):
@@ -225,7 +225,7 @@ def _on_a_cycle(count: int, onward: Callable[[int], list[int]]) -> int | None:
 
 
 def check_options(options: Options) -> None:
-    """Raises StartError when accounts, users and JetStream do not fit together."""
+    """Raise StartError when accounts, users and JetStream do not fit together."""
     system = options.system_account
     names = {account.name for account in options.accounts}
     if system == GLOBAL_ACCOUNT:

@@ -1,8 +1,8 @@
 """The `accounts` block of nats.conf, and `mappings`.
 
 Belongs here: the keys of an account with those of its `jetstream` and `limits`, subject mappings, and what a reload may
-change of accounts. Users are in users.py, exports and imports in exports.py; what must hold between
-accounts is in accounts/checks.py.
+change of accounts. Users are in users.py, exports and imports in exports.py, checks across accounts in
+account_checks.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PUBLIC_NKEY = re.compile(r"A[A-Z2-7]{55}")
 
 
 class Configured(msgspec.Struct):
-    """Accounts as one block has them. `users_at`: where an account's users are written; `places`: see `Places`."""
+    """The accounts of one block. `users_at`: the position of each account's users; `places`: see `Places`."""
 
     accounts: tuple[AccountOptions, ...] = ()
     users_at: dict[str, Item] = {}
@@ -50,7 +50,7 @@ class Configured(msgspec.Struct):
 
 
 def as_mappings(key: str, item: Item) -> tuple[SubjectMapping, ...]:
-    """`mappings { SUBJECT: DESTINATION }`, or several destinations with weights."""
+    """Convert `mappings { SUBJECT: DESTINATION }`, or several destinations with weights."""
     found = []
     for source, entry in as_map(key, item).items():
         if not valid_subject(source.encode()):
@@ -76,7 +76,7 @@ def as_mappings(key: str, item: Item) -> tuple[SubjectMapping, ...]:
 
 
 def _check_mapping(mapping: SubjectMapping) -> None:
-    """Raises TransformError with nats-server's words."""
+    """Raise TransformError, with nats-server's texts, for an invalid mapping."""
     for one in mapping.destinations:
         if not one.subject:
             raise TransformError("invalid subject")
@@ -135,7 +135,7 @@ def _flag(key: str, item: Item) -> bool:
 
 
 def _traffic(key: str, item: Item) -> bool:
-    """Replicas talk over connections of their own here: nobody's account counts that."""
+    """Convert `cluster_traffic`, which has no effect: replicas use connections of their own here."""
     if not isinstance(item.value, str):
         shown = item.value if isinstance(item.value, int | float) else go_kind(item.value)
         raise item.error(f"Expected either 'system' or 'owner' string value for \"{key}\", got {shown}")
@@ -196,7 +196,7 @@ def _limits(key: str, item: Item) -> AccountLimits:
 
 
 def _nkey(key: str, item: Item) -> bool:
-    """The account's public key: it says who the account is to an operator, whom there is no use for here."""
+    """Check the public key of an account, which has no effect without operators."""
     if not isinstance(item.value, str) or not _PUBLIC_NKEY.fullmatch(item.value):
         raise item.error(f'Not a valid public nkey for an account: "{item.value}"')
     return True
@@ -220,7 +220,7 @@ _ACCOUNT_MISSING = dict.fromkeys(
 
 
 def as_accounts(key: str, item: Item) -> Configured:
-    """The block, checked as far as each account goes; `settle` does the rest once the file is read."""
+    """Convert the block and check each account by itself; `settle` does the rest once the file is read."""
     made = Configured(users_at={}, places={}, warnings=[])
     if isinstance(item.value, list):
         made.accounts = tuple(AccountOptions(name=name) for name in _names(key, item.value))
@@ -291,7 +291,7 @@ def settle(items: dict[str, Item], values: dict[str, Any]) -> None:
 
 
 def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configured) -> None:
-    """Every name is one user's; and where accounts have users, the server can not have a single one or a token."""
+    """Reject a user name of two users, and users of accounts together with a single user or a token."""
     order = [written.lower() for written in items]
     authorization = find(items, "authorization") if "authorization" in order else None
     last = authorization is not None and order.index("authorization") > order.index("accounts")
@@ -311,10 +311,10 @@ def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configur
 
 
 def check_reload(before: Options, after: Options) -> None:
-    """Raises StartError when a reload would change more of the accounts than it can.
+    """Raise StartError when a reload would change more of the accounts than it can.
 
-    All that an account says may change, and accounts may come and go. But with the first one the streams of the global
-    account end, and who may ask what of JetStream is another; so with the last one.
+    Accounts may change, be added and removed. But the first account added, and the last removed, change whether the
+    global account has streams and who may use the JetStream API: that needs a restart.
     """
     if before.jetstream is not None and bool(before.accounts) != bool(after.accounts):
         raise StartError(
@@ -324,7 +324,7 @@ def check_reload(before: Options, after: Options) -> None:
 
 
 def conflict_with_flags(accounts: tuple[AccountOptions, ...], flag: str) -> None:
-    """Raises StartError when the one user or token of the command line meets accounts with users."""
+    """Raise StartError when the command line gives a user or token and accounts have users."""
     if any(account.users for account in accounts):
         what = "a token" if flag == "--auth" else "a single user/pass"
         raise StartError(f"Can not have {what} and accounts: leave out {flag}, or the users of the accounts")

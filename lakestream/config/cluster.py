@@ -1,7 +1,7 @@
 """The `cluster` block of nats.conf, and its flags.
 
-Belongs here: the keys of `cluster { … }` with those of its `authorization` and `tls`, URLs of routes, and what the
-flags --cluster, --routes and so on change of them.
+Belongs here: the keys of `cluster { … }` with those of its `authorization` and `tls`, route URLs, and the changes that
+the flags --cluster, --routes and so on make.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lakestream.config.values import (
 )
 
 DEFAULT_PORT = 6222
-"""Of a route URL without a port."""
+"""Port of a route URL without one."""
 
 # ---------------------------------------------------------------------- addresses
 
 
 def route_url(text: str) -> RouteUrl:
-    """`nats-route://user:password@host:port`; scheme, user and port (6222) may be missing. Raises ValueError."""
+    """Parse `nats-route://user:password@host:port`; scheme, user and port (6222) are optional. Raises ValueError."""
     parts = _split(text)
     if not parts.hostname:
         raise ValueError(f"{text!r} names no host; write nats-route://host:port")
@@ -45,7 +45,7 @@ def route_url(text: str) -> RouteUrl:
 
 
 def _split(text: str) -> SplitResult:
-    """A URL's parts, with the port checked. Raises ValueError with a text for the operator."""
+    """Split a URL and check its port. Raises ValueError with a text for the operator."""
     parts = urlsplit(text if "://" in text else f"nats-route://{text}")
     try:
         parts.port  # noqa: B018 - the property is what checks it
@@ -114,7 +114,7 @@ _TLS: dict[str, Rule] = {
     "timeout": ("timeout_ns", as_positive_duration),
 }
 _TLS_HARMLESS = ("verify", "handshake_first", "connection_rate_limit", "min_version")
-"""`verify`: between nodes both sides always check the other's certificate. `min_version`: it is 1.2."""
+"""`verify`: nodes always verify each other's certificates. `min_version`: always 1.2."""
 _TLS_MISSING = {
     "cipher_suites": "the defaults of OpenSSL hold",
     "curve_preferences": "the defaults of OpenSSL hold",
@@ -177,7 +177,7 @@ CLUSTER_MISSING = {
 
 
 def as_cluster(key: str, item: Item) -> ClusterOptions | None:
-    """The block. None when it says that it is off: a cluster has a port (as in nats-server)."""
+    """Convert the block; None when it has no port, which turns the cluster off (as in nats-server)."""
     if not isinstance(item.value, dict):
         raise expected(key, item, "a map { … }")
     values: dict[str, Any] = {}
@@ -187,11 +187,11 @@ def as_cluster(key: str, item: Item) -> ClusterOptions | None:
 
 
 RELOADABLE = frozenset({"routes", "user", "password", "auth_timeout_ns", "connect_retries", "insecure", "warnings"})
-"""Of `ClusterOptions`: what SIGHUP may change. Certificates are read again from the same files."""
+"""Fields of `ClusterOptions` that SIGHUP may change. Certificates are read again from the same files."""
 
 
 def check_reload(file: str, old: ClusterOptions | None, new: ClusterOptions | None) -> None:
-    """Raises StartError when a reload would change more of the cluster than it can."""
+    """Raise StartError when a reload would change more of the cluster than it can."""
     if old is None or new is None:
         raise StartError(f"{file}: a reload cannot turn the cluster on or off; restart the server for that")
     for name in ClusterOptions.__struct_fields__:
@@ -203,10 +203,10 @@ def check_reload(file: str, old: ClusterOptions | None, new: ClusterOptions | No
 
 
 def with_flags(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions | None:
-    """What the file says, changed by the command line. None: no cluster.
+    """Apply the command line to the options of the file; None: no cluster.
 
     Raises:
-        StartError: a URL that is none, routes without a listener of one's own, or a listener that is open to anybody.
+        StartError: an invalid URL, routes without a listener, or a listener without authentication.
     """
     values: dict[str, Any] = {}
     if flags.cluster is not None:
@@ -254,7 +254,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listener(text: str) -> dict[str, Any]:
-    """--cluster nats://user:password@host:port; "" turns the cluster off."""
+    """Parse --cluster nats://user:password@host:port; "" turns the cluster off."""
     if not text:
         return {"port": 0, "routes": ()}
     # A free port (-1) is no port to urlsplit.

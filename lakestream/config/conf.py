@@ -1,7 +1,7 @@
 """The grammar of nats.conf.
 
-Belongs here: text to a tree of items, each of which knows its file and line; variables, includes, number suffixes
-and sizes. Which keys exist and what they set is not known here. Any text gives a tree or a `ConfError`.
+Belongs here: parsing text to a tree of items with file and line; variables, includes, number suffixes and sizes. Keys
+and their meaning are not known here. Any text gives a tree or a `ConfError`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import msgspec
 from lakestream.config.errors import StartError
 
 MAX_DEPTH = 64
-"""Limit on nested maps and arrays, and on nested includes; deeper is refused with file and line."""
+"""Maximum nesting of maps and arrays, and of includes."""
 
 Scalar = str | int | float | bool | datetime
 
 
 class ConfError(StartError):
-    """A configuration file is wrong. `file`, `line` (from 1) and for a setting `column` say where."""
+    """Raised for an invalid configuration file, with `file`, `line` (from 1) and for a setting `column`."""
 
     def __init__(self, file: str, line: int, reason: str, column: int | None = None) -> None:
         place = f"{file}:{line}" if column is None else f"{file}:{line}:{column}"
@@ -33,13 +33,13 @@ class ConfError(StartError):
 
 
 class Item(msgspec.Struct):
-    """A value and where it stands: the place of its key in a map, its own place in an array.
+    """A value and its position: that of its key in a map, its own in an array.
 
-    `column` is counted as nats-server does: what is in quotes or braces begins behind them, and the first line's first
-    column is 0 where that of all others is 1.
+    `column` is counted as nats-server does: quoted values and blocks begin behind the quote or brace, and columns count
+    from 0 in the first line and from 1 in all others.
 
     `used` marks keys that a variable refers to: such a key need not be a setting. `raw` is a number as it is written:
-    `2m` is the number 2,000,000 by the grammar, but where a duration is expected it means two minutes.
+    `2m` is the number 2,000,000 by the grammar, but two minutes where a duration is expected.
     """
 
     value: Scalar | list[Item] | dict[str, Item]
@@ -50,7 +50,7 @@ class Item(msgspec.Struct):
     column: int = 0
 
     def error(self, reason: str) -> ConfError:
-        """An error at this place."""
+        """Return an error at this position."""
         return ConfError(self.file, self.line, reason, self.column)
 
 
@@ -109,7 +109,7 @@ def _load(file: str, environ: Mapping[str, str], parents: tuple[str, ...]) -> di
 
 
 class _Reader:
-    """One text, read from front to back."""
+    """Reads one text from front to back."""
 
     def __init__(
         self, text: str, file: str, environ: Mapping[str, str], files: tuple[str, ...], names: tuple[str, ...]
@@ -134,7 +134,7 @@ class _Reader:
         return line
 
     def _column(self) -> int:
-        """Of what begins at the present position; see `Item`."""
+        """Return the column of the current position; see `Item`."""
         return self._pos - max(self._text.rfind("\n", 0, self._pos), 0) + (self._peek() in _OPENING)
 
     def _error(self, reason: str, pos: int | None = None) -> ConfError:
@@ -149,7 +149,7 @@ class _Reader:
 
     # ------------------------------------------------------------------ what lies between
     def _skip_space(self) -> None:
-        """White space, new lines and comments."""
+        """Skip white space, new lines and comments."""
         while True:
             self._pos = _match(_SPACE, self._text, self._pos).end()
             if not self._skip_comment():
@@ -167,7 +167,7 @@ class _Reader:
 
     # ------------------------------------------------------------------ containers
     def document(self) -> dict[str, Item]:
-        """The whole text: pairs, optionally within braces."""
+        """Read the whole text: pairs, optionally within braces."""
         items: dict[str, Item] = {}
         self._scopes.append(items)
         while True:
@@ -181,7 +181,8 @@ class _Reader:
             self._end_of_value("}")
 
     def _end_of_value(self, closing: str) -> None:
-        """A value ends at a new line, a comma or semicolon, the container's end, or the end of the text."""
+        """Check that a value ends here: at a new line, a comma or semicolon, the container's end, or the end of the
+        text."""
         self._skip_blank()
         self._skip_comment()
         char = self._peek()
@@ -402,7 +403,7 @@ class _Reader:
 
 
 def _match(pattern: re.Pattern[str], text: str, pos: int) -> re.Match[str]:
-    """For patterns that match the empty string too."""
+    """Match a pattern that may match the empty string."""
     found = pattern.match(text, pos)
     assert found is not None
     return found
@@ -414,10 +415,10 @@ _SIZE = re.compile(r"([0-9]+) *([KMGT])(I?B)?", re.IGNORECASE)
 
 
 def size_bytes(text: str) -> int:
-    """A size such as `64M` or `1G` (binary, as JetStream's limits have them) in bytes.
+    """Convert a size such as `64M` or `1G` (binary, as in JetStream's limits) to bytes.
 
     Raises:
-        ValueError: anything else.
+        ValueError: not a size.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None or len(found.group(1)) > 18:

@@ -1,7 +1,7 @@
-"""What accounts give to each other, in nats.conf.
+"""Exports and imports of an account, in nats.conf.
 
-Belongs here: the entries of `exports` and `imports` of one account, with the words of nats-server. Whether an import
-has an export that allows it is in accounts/checks.py, the rest of an account in accounts.py.
+Belongs here: the entries of `exports` and `imports` of one account, with the errors of nats-server. Whether an export
+allows an import is checked in account_checks.py; other keys of an account are in accounts.py.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lakestream.config.values import (
 from lakestream.protocol.durations import parse_duration
 
 Places = dict[int, Item]
-"""Where an import or export (its `id`) is written."""
+"""Position of an import or export, by its `id`."""
 
 Entry = dict[str, tuple[Any, Item]]
-"""The keys of one entry: their values, and where they are."""
+"""The keys of one entry: their values and positions."""
 
 
 def _entries(item: Item, what: str) -> list[Item]:
@@ -66,7 +66,7 @@ def _name(kind: str) -> Callable[[str, Item], str]:
 
 
 def _accounts(key: str, item: Item) -> tuple[str, ...] | None:
-    """Nobody named is everybody, as in nats-server."""
+    """Convert a list of accounts; an empty list allows all, as in nats-server."""
     if not isinstance(item.value, list):
         raise expected(key, item, "an array of accounts")
     return tuple(as_text(key, entry) for entry in item.value) or None
@@ -113,7 +113,7 @@ def _latency(key: str, item: Item) -> Latency:
 
 
 def _sampling(key: str, item: Item) -> int:
-    """Percent of the requests; 0: those with a tracing header (`headers`)."""
+    """Convert a percentage of requests; 0: those with a tracing header (`headers`)."""
     if isinstance(item.value, str):
         text = item.value.strip().removesuffix("%")
         if text.lower() == "headers":
@@ -146,11 +146,11 @@ _OF_SERVICES = {
     "latency": "latency",
     "allow_trace": "allow_trace",
 }
-"""What only services have, and what nats-server calls it."""
+"""Keys of services only, and their names in nats-server's errors."""
 
 
 def as_exports(item: Item, places: Places, warnings: list[str]) -> tuple[StreamExport | ServiceExport, ...]:
-    """The array. Where each export is written goes into `places`."""
+    """Convert the array. The position of each export goes into `places`."""
     found: list[StreamExport | ServiceExport] = []
     for entry in _entries(item, "Export"):
         keys = _entry(entry, _EXPORT)
@@ -178,7 +178,7 @@ def _nothing(entry: Item, key: str) -> str:
 
 
 def _one_kind(keys: Entry, *, named: bool) -> None:
-    """An entry is of a stream or of a service: whatever comes second is one too many."""
+    """Reject an entry that is both a stream and a service."""
     kinds = [name for name in keys if name in ("stream", "service")]
     if len(kinds) == 2:
         first, second = kinds
@@ -214,7 +214,7 @@ _IMPORT: dict[str, Rule] = {
 
 
 def as_imports(item: Item, places: Places, warnings: list[str]) -> tuple[StreamImport | ServiceImport, ...]:
-    """The array. Where each import is written goes into `places`."""
+    """Convert the array. The position of each import goes into `places`."""
     found: list[StreamImport | ServiceImport] = []
     seen: dict[str, ServiceImport] = {}
     for entry in _entries(item, "Import"):

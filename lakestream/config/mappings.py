@@ -1,10 +1,10 @@
-"""Subjects that an account's clients are sent elsewhere with.
+"""Subject mappings of an account.
 
-Belongs here: choosing the destination of one published subject, by weight and cluster. How a destination is made of a
-subject is in protocol/transforms.py; where the configuration is read, and its errors placed, in settings/accounts.py.
+Belongs here: choosing the destination of a published subject, by weight and cluster. Transforms are in
+protocol/transforms.py; the configuration is read in accounts.py.
 
-A message is mapped once, before anybody sees it; what comes of that is not mapped again. The mapping of a literal
-subject goes before those with wildcards, of which the first in the configuration counts.
+A message is mapped once, before routing; the result is not mapped again. The mapping of a literal subject precedes
+those with wildcards, of which the first in the configuration applies.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lakestream.protocol.subjects import Filters, covers, is_literal
 from lakestream.protocol.transforms import MAX_SUBJECT, Transform, TransformError
 
 FULL = 100
-"""The weights of a subject's destinations come to this at most; what is missing stays with the subject itself."""
+"""Maximum sum of the weights of a subject's destinations; the rest stays with the subject itself."""
 
 
 class _Way(NamedTuple):
-    """One destination. `below`: it is taken when the number drawn is less than this."""
+    """One destination, chosen when the number drawn is less than `below`."""
 
     shown: str
     transform: Transform
@@ -31,7 +31,7 @@ class _Way(NamedTuple):
 
 
 class _Mapping:
-    """Where one subject goes. `clusters`: other ways than the usual ones, by the cluster's name."""
+    """The destinations of one subject. `clusters`: other destinations, by the cluster's name."""
 
     def __init__(self, mapping: SubjectMapping) -> None:
         self.source = mapping.subject.encode()
@@ -46,7 +46,7 @@ class _Mapping:
 
 
 def _check(destinations: Sequence[Destination]) -> None:
-    """What nats-server asks of several destinations together."""
+    """Check several destinations together, as nats-server does."""
     seen: set[str] = set()
     weights: dict[str, int] = {}
     for destination in destinations:
@@ -59,7 +59,8 @@ def _check(destinations: Sequence[Destination]) -> None:
 
 
 def _ways(source: bytes, destinations: Sequence[Destination], lossy: bool) -> list[_Way]:
-    """These destinations, lightest first. What they lack to 100 stays with the source, or is lost where it is named."""
+    """Return the destinations, lightest first. The rest to 100 stays with the source, or is dropped where the source is
+    named."""
     weighed = [(d.weight, d.subject, Transform(source, d.subject.encode())) for d in destinations]
     missing = FULL - sum(weight for weight, _, _ in weighed)
     if missing and (not lossy or not weighed):
@@ -74,7 +75,7 @@ def _ways(source: bytes, destinations: Sequence[Destination], lossy: bool) -> li
 
 
 def _tokenized(source: bytes) -> bytes:
-    """The destination that makes of every subject itself."""
+    """Return the destination that maps every subject to itself."""
     tokens, number = source.split(b"."), 0
     for at, token in enumerate(tokens):
         if token == b"*":
@@ -88,11 +89,11 @@ class Mappings:
 
     Args:
         mappings: as configured.
-        cluster: the name of the cluster that this server is in, "" for none.
-        draw: a number from 0 to 99, each with the same chance.
+        cluster: the name of this server's cluster, "" for none.
+        draw: returns a random number from 0 to 99.
 
     Raises:
-        TransformError: one of them can not be; its text is nats-server's.
+        TransformError: an invalid mapping, with nats-server's text.
     """
 
     def __init__(
@@ -106,12 +107,12 @@ class Mappings:
         self._filters = Filters(source for source, _ in self._wild)
 
     def apply(self, subject: bytes) -> bytes:
-        """The subject to go on with; b"" when the message is to be lost."""
+        """Return the subject that a message is published to; b"" when it is dropped."""
         made = self.mapped(subject)
         return subject if made is None else made
 
     def mapped(self, subject: bytes) -> bytes | None:
-        """As `apply`; None when no mapping is for this subject."""
+        """Return the same as `apply`, but None when no mapping matches."""
         ways = self._literals.get(subject)
         if ways is None and self._filters.match(subject):
             # In what a client publishes `>` is a token of its own, which no `*` stands for: as in nats-server.
@@ -126,7 +127,7 @@ class Mappings:
         return made if len(made) <= MAX_SUBJECT else None
 
     def shown(self) -> dict[str, list[dict[str, Any]]]:
-        """As /accountz shows them; weights are sums there, each with all before it."""
+        """Return the mappings as /accountz shows them; weights are cumulative there."""
         return {
             mapping.source.decode(): [
                 {"subject": way.shown, "weight": way.below} | ({"cluster": cluster} if cluster else {})

@@ -17,30 +17,31 @@ MINUTE = 60 * SECOND
 KIB, MIB = 1024, 1024 * 1024
 MAX_PORT = 65535
 FREE_PORT = -1
-"""As a port: let the system choose a free one."""
+"""Port value: the system chooses a free port."""
 
 # ---------------------------------------------------------------------- accounts
 
 RESPONSE_THRESHOLD_NS = 120_000_000_000
-"""How long a stream of answers may pause before its way back is closed, where an export does not say (2 min)."""
+"""Default idle time of a stream of replies before its reply path is closed (2 min)."""
 
 
 class SubjectRule(msgspec.Struct, frozen=True):
-    """Subjects that are allowed (None: all) but for the denied ones. An entry may carry a queue: `orders.* workers`."""
+    """Allowed subjects (None: all) and denied ones. An entry may name a queue group: `orders.* workers`."""
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
 
 
 class AllowResponses(msgspec.Struct, frozen=True):
-    """A user may publish to the reply subjects of what it received: so many answers (-1: any number), so long (ns)."""
+    """Permission to publish to the reply subjects of received messages: number of replies (-1: unlimited), and time in
+    ns."""
 
     max: int = 1
     expires_ns: int = 120_000_000_000
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user may publish and subscribe to. None: everything."""
+    """Permissions of a user; None: unrestricted."""
 
     publish: SubjectRule | None = None
     subscribe: SubjectRule | None = None
@@ -48,7 +49,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """One user who may connect. `password` is plain text or a bcrypt hash (`$2a$…`)."""
+    """One user. `password` is plain text or a bcrypt hash (`$2a$…`)."""
 
     user: str
     password: str
@@ -56,7 +57,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`limits` of an account; -1: none. `max_subscriptions` is of one connection, `max_payload` in bytes."""
+    """`limits` of an account; -1: no limit. `max_subscriptions` is per connection, `max_payload` in bytes."""
 
     max_connections: int = -1
     max_subscriptions: int = -1
@@ -64,7 +65,7 @@ class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamExport(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that other accounts may have. `accounts`: which ones, None: any.
+    """A stream export. `accounts`: who may import it; None: any account.
 
     `token_position`: the token (from 1) of the subject that must be the importer's name; 0: none.
     """
@@ -75,17 +76,17 @@ class StreamExport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Where measurements of a service go, and of how many requests: percent, or 0 for those with a tracing header."""
+    """Destination of latency metrics, and the sampled requests in percent; 0: those with a tracing header."""
 
     subject: str
     sampling: int = 100
 
 
 class ServiceExport(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that other accounts may make. `accounts`, `token_position`: see `StreamExport`.
+    """A service export. For `accounts` and `token_position` see `StreamExport`.
 
-    `response`: one answer, any number, or any number up to an empty one; the latter two until they pause for
-    `threshold_ns`. `allow_trace`: a trace of the request goes on in this account.
+    `response`: one reply, any number, or any number up to an empty one; the latter two until they pause for
+    `threshold_ns`. `allow_trace`: a trace of the request continues in this account.
     """
 
     subject: str
@@ -98,7 +99,7 @@ class ServiceExport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamImport(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of another account. `subject` as there; here under `to`, or under `prefix` and a dot, or as there."""
+    """A stream import. `subject` as exported; here it is `to`, or `prefix` and a dot before it, or the same."""
 
     account: str
     subject: str
@@ -108,7 +109,7 @@ class StreamImport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceImport(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests into another account. `subject` as there, `to` as here ("": the same); `share`: tell who asks."""
+    """A service import. `subject` as exported, `to` as here ("": the same); `share`: send the requester's identity."""
 
     account: str
     subject: str
@@ -117,7 +118,7 @@ class ServiceImport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Where a mapped subject goes: with what weight (percent), and in which cluster ("": any)."""
+    """A destination of a mapped subject: weight in percent, and cluster ("": any)."""
 
     subject: str
     weight: int = 100
@@ -125,14 +126,14 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 class SubjectMapping(msgspec.Struct, frozen=True):
-    """What an account's clients publish to `subject` goes to one of the destinations."""
+    """A subject mapping: messages of the account's clients to `subject` go to one of the destinations."""
 
     subject: str
     destinations: tuple[Destination, ...]
 
 
 class AccountOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One account. `jetstream` None: it has none. `default_permissions`: of its users who have none of their own."""
+    """One account. `jetstream` None: off. `default_permissions`: of users without permissions of their own."""
 
     name: str
     users: tuple[User, ...] = ()
@@ -153,11 +154,11 @@ def lower_limit(one: int, other: int) -> int:
 
 LEAF = "nats-leaf"
 PORTS = {"nats": 4222, "tls": 4222, LEAF: 7422}
-"""The schemes of a remote's URL, and the port of one without."""
+"""Schemes of a remote's URL, and their default ports."""
 
 
 class Address(NamedTuple):
-    """Where a remote is, and who this server is there; `user` "": what the block says."""
+    """Address of a remote and credentials there; `user` "": those of the block."""
 
     scheme: str
     host: str
@@ -167,16 +168,16 @@ class Address(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The URL without what nobody shall read in a log."""
+        """Return the URL without credentials."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
 
 class RemoteTls(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS with a remote. PEM files; `ca_file` "": the system's authorities, `cert_file` "": no certificate is shown.
+    """TLS with a remote. PEM files; `ca_file` "": the system's authorities, `cert_file` "": no client certificate.
 
-    `insecure` takes any certificate (encrypted, but not protected from somebody in the middle). `first`: the handshake
-    comes before anything else is said. `server_name`: what the certificate has to carry, "": the host of the URL.
+    `insecure` accepts any certificate (encrypted, but without protection from a man in the middle). `first`: TLS begins
+    before INFO. `server_name`: the name in the certificate, "": the host of the URL.
     """
 
     ca_file: str = ""
@@ -189,18 +190,18 @@ class RemoteTls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One other NATS server that this one connects to.
+    """Another NATS server that this one connects to.
 
     Attributes:
         urls: members of its cluster, tried in turn.
-        domain: what its JetStream is called here.
-        remote_domain: what it is called there, "": the one that answers `$JS.API`.
-        account: in which account it is known here.
-        user, password, token, nkey, nkey_file, credentials: who this server is there. `nkey` is a seed; the other two
-            name files, which are read for every connection.
-        tls: None where nothing is said: then as the URL or the remote wants it.
-        subjects: what is published there on these comes here, too; of a leaf node.
-        ignore_discovered: other members of its cluster than those in `urls` are not dialled.
+        domain: its JetStream domain here.
+        remote_domain: its domain there; "": the one that answers `$JS.API`.
+        account: the account in which it is known here.
+        user, password, token, nkey, nkey_file, credentials: credentials there. `nkey` is a seed; the other two name
+            files, which are read for every connection.
+        tls: None: as the URL or the remote requires.
+        subjects: subjects whose messages from there are published here; for a leaf node.
+        ignore_discovered: do not dial members of its cluster that are not in `urls`.
     """
 
     urls: tuple[Address, ...]
@@ -219,12 +220,12 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def leaf(self) -> bool:
-        """It is connected to as a leaf node."""
+        """Return True if it is connected to as a leaf node."""
         return self.urls[0].scheme == LEAF
 
     @property
     def name(self) -> str:
-        """What the log and monitoring call it."""
+        """Return its name in the log and monitoring."""
         return self.domain or self.urls[0].shown
 
 
@@ -232,14 +233,13 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """JetStream's part.
+    """Settings of JetStream.
 
-    `max_memory` and `max_file` are bytes over all streams. `default_max_consumers` is per stream (-1 no limit);
-    of the limits of batches 0 means the default, of the others none. `temporary_store`: nobody named a store, so it
-    lies in the temporary directory.
-    `max_index_memory`: bytes of all subject indexes in memory; what is beyond lies in files
-    (log/index/memory_limit.py).
-    `unique_tag`: a prefix of server tags; no two replicas of a stream lie on nodes with the same such tag.
+    `max_memory` and `max_file` are bytes over all streams. `default_max_consumers` is per stream (-1: no limit). 0 is
+    the default for limits of batches, and no limit for others. `temporary_store`: no store was configured, so it is in
+    the temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the rest is in files
+    (log/index/memory_limit.py). `unique_tag`: a prefix of server tags; no two replicas of a stream are on nodes with
+    the same such tag.
     """
 
     store_dir: str
@@ -264,12 +264,12 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The lake's part. An empty `url` means `<store_dir>/lake`. Not `enabled`: streams stay in their logs alone.
+    """Settings of the lake. An empty `url` means `<store_dir>/lake`. Not `enabled`: streams stay in their logs.
 
     A segment is sealed at `seal_bytes` or when `seal_age_ns` old; `retain_bytes` of each stream's log stay local even
-    when the lake holds them; the position of the tables is looked up every `poll_ns`. The compactor of `lakestream up`
-    looks after the tables every `maintain_every_ns` (0: never). A staged segment that its table holds stays for
-    `staged_grace_ns`, for readers that are at it, but at most `staged_grace_bytes` of a stream.
+    when the lake holds them; the position of the tables is read every `poll_ns`. The compactor of `lakestream up`
+    maintains the tables every `maintain_every_ns` (0: never). A staged segment that its table holds stays for
+    `staged_grace_ns`, for running readers, but at most `staged_grace_bytes` of a stream.
     """
 
     enabled: bool = True
@@ -284,8 +284,8 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Certificates of one listener, as PEM files. `ca_file` "": the system's. `insecure`: a dialling node takes any
-    certificate (encrypted, but not protected from somebody in the middle)."""
+    """TLS of one listener. PEM files; `ca_file` "": the system's authorities. `insecure`: a dialling node accepts any
+    certificate (encrypted, but without protection from a man in the middle)."""
 
     cert_file: str
     key_file: str
@@ -295,7 +295,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteUrl(msgspec.Struct, frozen=True):
-    """Another node's route listener, and who this node says it is there."""
+    """Another node's route listener, and the credentials there."""
 
     host: str
     port: int
@@ -304,24 +304,24 @@ class RouteUrl(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        """`host:port`."""
+        """Return `host:port`."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster's part.
+    """Settings of the cluster.
 
     Attributes:
-        name: "" makes one up (not with JetStream).
-        port: of the listener for other nodes; -1 a free one, 0: no cluster.
-        routes: nodes to connect to, this one may be among them.
-        user, password: what a connecting node must say; also what this node says to nodes it learnt of. `password`
-            is plain text or a bcrypt hash.
-        advertise: `host:port` that other nodes are told to dial, "" the listener's own.
-        no_advertise: clients are not told of the other nodes.
-        connect_retries: how often a node that is not in `routes` is dialled again before it is forgotten, 0: as
-            `peer_dial.FORGET_AFTER` says.
-        insecure: a listener without authorization and TLS is wanted although it is not at a loopback address.
+        name: "" generates one (not with JetStream).
+        port: of the route listener; -1: a free one, 0: no cluster.
+        routes: nodes to connect to; this one may be among them.
+        user, password: required of a connecting node, and used for discovered nodes. `password` is plain text or a
+            bcrypt
+            hash.
+        advertise: `host:port` that other nodes dial; "": the listener's own.
+        no_advertise: do not show clients the other nodes.
+        connect_retries: attempts at a node that is not in `routes` before it is forgotten; 0: `dialler.FORGET_AFTER`.
+        insecure: allow a listener without authorization and TLS at an address that is not loopback.
         warnings: lines for the log at start.
     """
 
@@ -341,7 +341,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says; None where it says nothing. A flag wins over the configuration file."""
+    """The command line; None where a flag is absent. A flag takes precedence over the configuration file."""
 
     config: str = ""
     host: str | None = None
@@ -376,13 +376,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a server. Durations are ns, sizes bytes.
 
     Attributes:
-        client_advertise: `host:port` that clients are told to reach this node at; "": its addresses.
-        port, http_port: -1 a free one; `http_port` 0: no monitoring.
-        users, mappings: of the global account; `accounts`: the others, perhaps with `system_account` ("": `$SYS`).
-        no_auth_user: who clients are that do not say.
+        client_advertise: `host:port` for clients; "": the server's addresses.
+        port, http_port: -1: a free one; `http_port` 0: no monitoring.
+        users, mappings: of the global account; `accounts`: the others, with `system_account` among them ("": `$SYS`).
+        no_auth_user: the user of clients without credentials.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         remotes: other servers that this one connects to.
-        config_file: what was read, for reload and /varz; `config_digest` its SHA-256.
+        config_file: the file that was read, for reload and /varz; `config_digest`: its SHA-256.
         warnings: lines for the log at start (settings without effect here).
         flags: the command line, so that a reload keeps its precedence.
     """

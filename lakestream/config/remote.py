@@ -24,7 +24,7 @@ from lakestream.protocol.subjects import valid_subject
 
 
 def remote_url(text: str) -> Address:
-    """`nats://user:password@host:port`; user and port may be missing, the scheme, too. Raises ValueError."""
+    """Parse `nats://user:password@host:port`; scheme, user and port are optional. Raises ValueError."""
     try:
         parts = urlsplit(text if "://" in text else f"nats://{text}")
     except ValueError:  # its text has the password
@@ -41,7 +41,7 @@ def remote_url(text: str) -> Address:
 
 
 def _hidden(text: str) -> str:
-    """A URL without what it says of the user."""
+    """Return a URL without credentials."""
     scheme, mark, rest = text.rpartition("://")
     return scheme + mark + rest.rpartition("@")[2]
 
@@ -103,7 +103,7 @@ def _tls(key: str, item: Item) -> RemoteTls:
 
 
 _NOT_PUBLISHED = ("$JS", "$JSC", "$SYS", "_INBOX", "_R_", "_GR_", "*", ">")
-"""First tokens of what a leaf node can not bring here: answers, requests, and everything."""
+"""First tokens of subjects that a leaf node cannot import: replies, requests, and everything."""
 
 
 def _subjects(key: str, item: Item) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def _remote(key: str, item: Item) -> RemoteOptions:
 
 
 def as_remotes(key: str, item: Item) -> tuple[RemoteOptions, ...]:
-    """One block, or an array of them."""
+    """Convert one block, or an array of them."""
     entries = item.value if isinstance(item.value, list) else [item]
     if not all(isinstance(entry.value, dict) for entry in entries):
         raise expected(key, item, "a map { … } or an array of them")

@@ -1,9 +1,8 @@
-"""Which key of nats.conf sets which option.
+"""The keys of nats.conf and the options that they set.
 
-Belongs here: the tables of keys, how each value is checked and converted, and what happens to keys that nats-server
-knows and this server does not: those that change behaviour are refused, those that cannot do harm get a warning. The
-grammar is in conf.py, the options in options.py; blocks of their own size are in cluster.py,
-remote.py, accounts.py and users.py.
+Belongs here: the tables of keys, the conversion of values, and the keys that nats-server knows and this server does
+not: those that change behaviour are rejected, harmless ones get a warning. The grammar is in conf.py, the options in
+options.py; larger blocks are in cluster.py, remote.py, accounts.py and users.py.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def _grace(key: str, item: Item) -> int:
 
 
 def _write_deadline(key: str, item: Item) -> int:
-    """0 means the default, as in nats-server."""
+    """Convert write_deadline; 0 means the default, as in nats-server."""
     return as_pause(key, item) or Options().write_deadline_ns
 
 
@@ -169,7 +168,7 @@ def _system_account(key: str, item: Item) -> str:
 
 
 def _sync_interval(key: str, item: Item) -> dict[str, Any]:
-    """`always` is the default here: every ack waits for the disk. A duration relaxes that, and only that does."""
+    """Convert sync_interval. `always` is the default here: every ack waits for the disk. A duration relaxes that."""
     if isinstance(item.value, str) and item.value.lower() == "always":
         return {"sync_always": True}
     return {"sync_always": False, "sync_interval_ns": as_positive_duration(key, item)}
@@ -280,7 +279,7 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
 
 
 def _lake_url(key: str, item: Item) -> str:
-    """A directory or s3://bucket/prefix."""
+    """Convert a directory or s3://bucket/prefix."""
     url = as_text(key, item)
     try:
         paths.root(url)
@@ -417,4 +416,4 @@ TOP_MISSING = {
     "no_header_support": "headers are always there",
     "feature_flags": "",
 }
-"""Keys of nats-server that would change what clients see: refused until they work."""
+"""Keys of nats-server that would change what clients see: rejected until they are supported."""

@@ -28,7 +28,7 @@ _MAX_PLACE = 9999
 
 
 class ExportIndex(Generic[E]):
-    """Exports of one kind, of one account. Their subjects must be valid."""
+    """The exports of one kind of one account. Their subjects must be valid."""
 
     def __init__(self, exports: Iterable[E]) -> None:
         # A node is a dict by token; b"", which is no token, has the exports that end there.
@@ -40,7 +40,7 @@ class ExportIndex(Generic[E]):
             node.setdefault(b"", []).append(export)
 
     def narrowest(self, subject: bytes) -> list[E]:
-        """The exports that cover a valid filter, but for those that cover more than another one which does so."""
+        """Return the exports that cover a valid filter, without those that are wider than another one which does."""
         found = self._covering(subject)
         subjects = {export.subject.encode() for export in found}
         wider = {one for one in subjects if any(one != other and covers(one, other) for other in subjects)}
@@ -61,7 +61,7 @@ class ExportIndex(Generic[E]):
 
 
 def approves(export: Export, importer: str, subject: bytes) -> bool:
-    """Whether an export that covers a subject gives it to the importer."""
+    """Return True if an export that covers a subject allows the importer to import it."""
     if export.token_position:
         tokens = subject.split(b".")
         return export.token_position <= len(tokens) and tokens[export.token_position - 1] == importer.encode()
@@ -69,20 +69,21 @@ def approves(export: Export, importer: str, subject: bytes) -> bool:
 
 
 class ImportSubjects:
-    """The two names of what is imported.
+    """The two names of an import.
 
     Args:
-        subject: as the exporter has it.
-        to: as the importer has it; b"" for the same.
-        constant: a subject without wildcards may be called by a filter: all that this selects becomes the subject.
-            Services can be imported so; streams can not, there is no way back.
+        subject: as exported.
+        to: as imported; b"" for the same.
+        constant: a subject without wildcards may be imported under a filter: every matching subject becomes it.
+            Possible
+            for services, not for streams, which have no way back.
 
     Attributes:
         theirs: the exporter's filter.
         ours: the importer's filter.
 
     Raises:
-        TransformError: these two do not make an import. The text is nats-server's, from its last colon on.
+        TransformError: an invalid import, with the last part of nats-server's text.
     """
 
     def __init__(self, subject: bytes, to: bytes = b"", *, constant: bool = False) -> None:
@@ -115,23 +116,23 @@ class ImportSubjects:
         self._tails = (len(tokens) - 1, len(called) - 1) if rest else (-1, -1)
 
     def to_ours(self, subject: bytes) -> bytes:
-        """What the exporter's subject, or filter, is called here. `theirs` must cover it."""
+        """Return the importer's name of a subject or filter of the exporter. `theirs` must cover it."""
         return subject if self._same else _made(self._to_ours, subject, self._tails[0])
 
     def to_theirs(self, subject: bytes) -> bytes:
-        """What our subject, or filter, is called in the exporter's account. `ours` must cover it."""
+        """Return the exporter's name of a subject or filter of the importer. `ours` must cover it."""
         if self._same:
             return subject
         return self.theirs if self._constant else _made(self._to_theirs, subject, self._tails[1])
 
 
 def prefixed(prefix: bytes, subject: bytes) -> bytes:
-    """The importer's subject where the configuration gives a prefix, with or without its dot."""
+    """Return the importer's subject with a configured prefix, which may end with a dot."""
     return b"%b.%b" % (prefix.rstrip(b"."), subject)
 
 
 def _places(called: Sequence[bytes]) -> dict[int, int]:
-    """Which wildcard of the exporter's (from 1) is at a token of the importer's subject."""
+    """Return, by token of the importer's subject, which wildcard of the exporter's (from 1) it takes."""
     places: dict[int, int] = {}
     stars = 0
     for at, token in enumerate(called):
@@ -153,17 +154,17 @@ def _made(makers: Sequence[int | bytes], subject: bytes, tail: int) -> bytes:
 
 
 def local_subject(wanted: Import) -> bytes:
-    """What the importer calls it."""
+    """Return the importer's name of an import."""
     if isinstance(wanted, StreamImport) and wanted.prefix:
         return prefixed(wanted.prefix.encode(), wanted.subject.encode())
     return (wanted.to or wanted.subject).encode()
 
 
 def subjects_of(wanted: Import) -> ImportSubjects:
-    """Both names of what is imported.
+    """Return both names of an import.
 
     Raises:
-        ValueError: these do not make an import; a TransformError when one does not become the other.
+        ValueError: an invalid import; TransformError when one name cannot become the other.
     """
     if isinstance(wanted, StreamImport) and wanted.prefix:
         tokens = wanted.prefix.split(".")

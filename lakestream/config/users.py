@@ -1,8 +1,7 @@
-"""Users and what they may do, in nats.conf.
+"""Users and their permissions, in nats.conf.
 
-Belongs here: the keys of a user and of `permissions`, wherever they stand (`authorization`, an account), with the words
-of nats-server. What a permission means is in accounts/permissions.py, whose users they are in settings.py and
-accounts.py.
+Belongs here: the keys of a user and of `permissions`, in `authorization` or in an account, with the errors of
+nats-server. Permissions are applied in net/accounts/permissions.py.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from lakestream.protocol.subjects import valid_subject
 
 
 def _subjects(item: Item, queues: bool) -> tuple[str, ...] | None:
-    """A subject or several. An empty array is as if nothing were written, as in nats-server."""
+    """Convert a subject or several. An empty array is as if absent, as in nats-server."""
     entries = item.value if isinstance(item.value, list) else [item]
     if not isinstance(item.value, str | list):
         raise item.error(
@@ -34,7 +33,7 @@ def _subjects(item: Item, queues: bool) -> tuple[str, ...] | None:
 
 
 def _check_subject(item: Item, text: str, queues: bool) -> None:
-    """A subscription's permission may name a queue: `orders.* workers`."""
+    """Check a subject; a subscription's permission may name a queue group: `orders.* workers`."""
     if valid_subject(text.encode()):
         return
     words = text.split()
@@ -96,7 +95,8 @@ _PERMISSIONS: dict[str, Rule] = {
 
 
 def as_permissions(key: str, item: Item) -> Permissions:
-    """`permissions { publish, subscribe, allow_responses }`. Who may answer may publish nothing else by default."""
+    """Convert `permissions { publish, subscribe, allow_responses }`. With allow_responses alone, nothing else may be
+    published."""
     if not isinstance(item.value, dict):
         raise item.error(f"Expected permissions to be a map/struct, got {_shown(item)}")
     values: dict[str, Any] = {}
@@ -112,7 +112,7 @@ def as_permissions(key: str, item: Item) -> Permissions:
 
 
 def _connection_types(key: str, item: Item) -> bool:
-    """Clients over TCP are all there are: a user who may be one is not restricted."""
+    """Convert connection types. All clients use TCP here, so a user who may is not restricted."""
     kinds = [as_text(key, entry).upper() for entry in item.value] if isinstance(item.value, list) else []
     if kinds and "STANDARD" not in kinds:
         raise item.error(f'"{key}" without STANDARD is not supported: there are no other connections yet')
@@ -133,7 +133,7 @@ _USER_MISSING = {"nkey": "use user and password, or a token", "proxy_required": 
 
 
 def as_users(key: str, item: Item) -> tuple[User, ...]:
-    """An array of users; none twice."""
+    """Convert an array of users without duplicates."""
     if not isinstance(item.value, list):
         raise item.error(f"Expected users field to be an array, got {_shown(item)}")
     users: dict[str, User] = {}
@@ -153,7 +153,7 @@ def as_users(key: str, item: Item) -> tuple[User, ...]:
 
 
 def with_default(users: tuple[User, ...], permissions: Permissions | None) -> tuple[User, ...]:
-    """The users of an `authorization` block, where those without permissions of their own get the block's."""
+    """Give the users of an `authorization` block without permissions of their own those of the block."""
     if permissions is None:
         return users
     return tuple(

@@ -1,8 +1,8 @@
-"""What a value of nats.conf may be.
+"""Converters for values of nats.conf.
 
-Belongs here: going through a block by its table of keys, and the converters that several blocks use: texts, numbers,
-durations, sizes, addresses, each with the error that names file, line and what to write instead. Which key sets which
-option is in settings.py and cluster.py.
+Belongs here: applying a table of keys to a block, and the converters that several blocks use: texts, numbers,
+durations, sizes, addresses, each with an error that names file, line and the expected value. The tables are in
+settings.py and the modules of the blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakestream.protocol.durations import parse_duration
 Convert = Callable[[str, Item], Any]
 Integer = Callable[[str, Item], int]
 Rule = tuple[str, Convert]
-"""The option that a key sets, and what makes the option's value of the item."""
+"""The option that a key sets, and the converter of its value."""
 
 _HOST_PORT = re.compile(r"(.*):(-?[0-9]+)")
 
@@ -59,7 +59,7 @@ def apply(
 
 
 def _refuse_unless_off(key: str, item: Item, reason: str) -> None:
-    """A feature that is not there may be written down as off (false, 0, empty)."""
+    """Reject a feature that is not supported, unless it is turned off (false, 0, empty)."""
     if item.value in (False, 0, "", "disabled") or item.value == [] or item.value == {}:
         return
     raise item.error(f'"{key}" is not supported{": " if reason else " yet"}{reason}')
@@ -85,7 +85,7 @@ def _kind(value: object) -> str:
 
 
 def go_kind(value: object) -> str:
-    """What nats-server calls this kind of value where it shows one."""
+    """Return the name of this kind of value in nats-server's errors."""
     if isinstance(value, list | dict):
         return "[]interface {}" if isinstance(value, list) else "map[string]interface {}"
     return {bool: "bool", int: "int64", float: "float64", str: "string"}.get(type(value), "time.Time")
@@ -131,12 +131,12 @@ as_port = number_in(-1, MAX_PORT)
 
 
 def as_limit(key: str, item: Item) -> int:
-    """A limit where 0 and -1 mean none, which is 0 in the options."""
+    """Convert a limit; 0 and -1 mean none, which is 0 in the options."""
     return max(number_in(-1, INT64)(key, item), 0)
 
 
 def as_duration(key: str, item: Item) -> int:
-    """A Go duration, or a number of seconds as old files have it. A bare `2m` means minutes, not two million."""
+    """Convert a Go duration, or a number of seconds as in old files. A bare `2m` means minutes, not two million."""
     value = item.raw if item.raw[-1:] == "m" else item.value
     if isinstance(value, int | float) and not isinstance(value, bool):
         duration = int(value * SECOND)
@@ -162,7 +162,7 @@ def as_positive_duration(key: str, item: Item) -> int:
 
 
 def as_pause(key: str, item: Item) -> int:
-    """A duration that may be 0, for never."""
+    """Convert a duration; 0 means never."""
     duration = as_duration(key, item)
     if duration < 0:
         raise item.error(f'"{key}" must not be below 0')
@@ -170,7 +170,7 @@ def as_pause(key: str, item: Item) -> int:
 
 
 def as_size(key: str, item: Item) -> int:
-    """Bytes as a number, or a string with K, M, G or T (binary). -1 and 0 mean: by the machine."""
+    """Convert bytes as a number, or a string with K, M, G or T (binary). -1 and 0 mean the machine's default."""
     if isinstance(item.value, str):
         try:
             return size_bytes(item.value)
@@ -200,7 +200,7 @@ def as_map(key: str, item: Item) -> dict[str, Item]:
 
 
 def address(host: str, port: str) -> Convert:
-    """`host:port`, `:port` or a port alone, into these two options."""
+    """Return the converter of `host:port`, `:port` or a port alone into these two options."""
 
     def convert(key: str, item: Item) -> dict[str, Any]:
         value = item.value

@@ -16,12 +16,12 @@ from collections.abc import Callable
 import msgspec
 
 from lakestream.log.format.files import Files
+from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.store.segment_log import begin_segment
-from lakestream.log.store.segment_store import LOG_DIRECTORY
 from lakestream.meta.meta_group import GROUP, Log, Meta
 from lakestream.ports import Io
 from lakestream.raft.core.messages import Install, Membership

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.segment import Header, Segment
-from lakestream.log.store.mend import verify
+from lakestream.log.store.repair import verify
 from lakestream.meta.replica_transfer import Fetch, Offer
 
 if TYPE_CHECKING:

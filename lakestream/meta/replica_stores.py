@@ -21,16 +21,16 @@ from collections.abc import Callable, Sequence
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
-from lakestream.log.format.segment import SUFFIX
+from lakestream.log.format.segment import LOG_DIRECTORY, SUFFIX
 from lakestream.log.store import root as leaving
 from lakestream.log.store.base import remove_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
-from lakestream.log.store.recovery import INCOMING, StoreRoot, Tell
 from lakestream.log.store.repair import salvage
+from lakestream.log.store.root import INCOMING, StoreRoot, Tell
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.store.segment_store import LOG_DIRECTORY, open_store
+from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.raft.group.hard_state import NAME as RAFT
 

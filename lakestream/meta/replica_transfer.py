@@ -20,7 +20,7 @@ import msgspec
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.segment import SUFFIX
 from lakestream.log.store.export import Part, link_part
-from lakestream.log.store.mend import verify
+from lakestream.log.store.repair import verify
 from lakestream.raft.core.messages import Membership
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from lakestream.log.index.subject_index import SCRATCH
 from lakestream.log.store import root as leaving
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.memory import MemoryStore
-from lakestream.log.store.recovery import UNKNOWN, StoreRoot, Survey, Tell
+from lakestream.log.store.root import UNKNOWN, StoreRoot, Survey, Tell
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store

@@ -1,13 +1,14 @@
 """One client connection.
 
-Belongs here: the asyncio shell around the protocol parser: the effect of each verb on the client's state, the order of
-checks that a published message passes (connection, guard, hub), and the end of the connection. Output is outbox.py's,
-routing the hub's, bytes are the parser's.
+Belongs here: the asyncio shell around the protocol parser: the effect of each verb on the client's state, the checks
+that a published message passes in order (connection, guard, hub), and the end of the connection. Output is in
+outbox.py, routing in hub.py, parsing in protocol/parser.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from lakestream.config.options import Options, lower_limit
 from lakestream.logging import Logger
 from lakestream.net.accounts import permissions
 from lakestream.net.accounts.accounts import Account, Accounts
-from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
+from lakestream.net.accounts.auth import ANYBODY, Authenticator, HashChecks, HashedLogin, Login
 from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import Refusal
 from lakestream.net.hub import TRACED, MessageTracing
@@ -47,12 +48,13 @@ class Owner(Protocol):
     options: Options
     accounts: Accounts
     authenticator: Authenticator
+    hash_checks: HashChecks
     log: Logger
     unsent: Unsent
 
     @property
     def clock(self) -> Clock:
-        """Time and timers."""
+        """Return the clock."""
 
     def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
         """Return the INFO frame for this client.
@@ -103,6 +105,8 @@ class Connection(Outbox, asyncio.Protocol):
         self._protocol = 0
         self._first_pong = True
         self._stalled = False
+        self._held: list[Command] | None = None
+        """Commands behind a CONNECT whose password is being compared; None: none is."""
         self._pings_out = 0
         self._ping_sent_ns = 0
         self._max_subscriptions = owner.options.max_subscriptions or -1
@@ -133,19 +137,25 @@ class Connection(Outbox, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.last_ns = self.owner.clock.now()
         self._pings_out = 0
-        publish, commands = self._publish, self._parser.feed(data)
+        commands = self._parser.feed(data)
         if self.tracer is not None:
             self.tracer.inbound(commands)
-        turn = self.hub.turn
+        self._handle(commands, len(data))
+
+    def _handle(self, commands: Sequence[Command], size: int) -> None:
+        publish, turn = self._publish, self.hub.turn
         turn.overrun = None
-        for command in commands:
+        rest = iter(commands)
+        for command in rest:
             if type(command) is Publish:
                 publish(command)
             else:
                 self._control(command)
+                if self._held is not None:
+                    self._held.extend(rest)
             if self.close_reason:
                 return
-        turn.read(len(data))
+        turn.read(size)
         if turn.overrun is not None:
             self._stall(turn.overrun)
 
@@ -160,7 +170,11 @@ class Connection(Outbox, asyncio.Protocol):
 
     def _go_on(self) -> None:
         self._stalled = False
-        if self.transport is not None and not self.transport.is_closing():
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        reading = self._held is None and not self._stalled
+        if reading and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def eof_received(self) -> bool:
@@ -176,7 +190,7 @@ class Connection(Outbox, asyncio.Protocol):
         self.owner.closed(self)
 
     def _leave(self) -> None:
-        """Nothing is delivered from now on: what would be is somebody else's, or stays pending."""
+        """Remove the client from its account and end its subscriptions."""
         for timer in (self._timer, self._auth_timer):
             if timer is not None:
                 timer.cancel()
@@ -189,7 +203,6 @@ class Connection(Outbox, asyncio.Protocol):
 
     # ------------------------------------------------------------------ ends and announcements
     def cut(self, reason: str, detail: str) -> None:
-        """See `Receiver.cut`."""
         if not self.close_reason:
             self.close_reason, self.slow = reason, detail
             self._leave()
@@ -307,8 +320,39 @@ class Connection(Outbox, asyncio.Protocol):
         # Before anything may be wrong with it: who is refused is told by name, too.
         self.name, self.lang = str(options.get("name", self.name)), str(options.get("lang", self.lang))
         self.version, self.user = str(options.get("version", self.version)), str(options.get("user", self.user))
-        login = self.owner.authenticator.check(options)
-        if options.get("account") or options.get("new_account") or login is None:
+        login = None
+        if not options.get("account") and not options.get("new_account"):
+            login = self.owner.authenticator.check(options)
+        if isinstance(login, HashedLogin):
+            self._check_hash(options, login)
+        else:
+            self._log_in(options, login)
+
+    def _check_hash(self, options: dict[str, Any], hashed: HashedLogin) -> None:
+        """Compare the password in a thread. Meanwhile the connection is not read, and commands that came wait."""
+        self._held = []
+        if self.transport is not None:
+            self.transport.pause_reading()
+        authenticator = self.owner.authenticator
+
+        def done(good: bool) -> None:
+            held, self._held = self._held or [], None
+            if self.close_reason:
+                return
+            if authenticator is not self.owner.authenticator:  # a reload may have changed the password
+                self._connect(options)
+            else:
+                self._log_in(options, hashed.login if good else None)
+            if self._held is not None:
+                self._held.extend(held)
+            elif not self.close_reason:
+                self._handle(held, 0)
+                self._resume_reading()
+
+        self.owner.hash_checks.check(hashed.given, hashed.stored, done)
+
+    def _log_in(self, options: dict[str, Any], login: Login | None) -> None:
+        if login is None:
             self._fail("Authorization Violation", "Authentication Failure")
             return
         if not self._bind(login):
@@ -345,9 +389,9 @@ class Connection(Outbox, asyncio.Protocol):
         self._ok()
 
     def _bind(self, login: Login) -> bool:
-        """Be in the account of that user from now on; False: it is full, and the connection ends.
+        """Put the client into the account of its user; return False when that is full and the connection ends.
 
-        Who subscribed before its CONNECT listens in the new account: so does nats-server.
+        Subscriptions made before CONNECT move to the new account, as in nats-server.
         """
         account = self.owner.accounts.of(login.account)
         if not account.admit(self):
@@ -462,7 +506,7 @@ class Connection(Outbox, asyncio.Protocol):
             self._fail(text, reason)
 
     def close(self, reason: str) -> None:
-        """Say what is left to say, then close. `reason` is what connz shows."""
+        """Write what is gathered, then close. `reason` is shown by connz."""
         if self.close_reason:
             return
         self.close_reason = reason

@@ -1,9 +1,8 @@
-"""The hub of an account: from one published message to everybody in the account who listens.
+"""The hub of an account: routes each published message to the account's subscribers.
 
 Belongs here: routing by the interest graph, the end of an event-loop turn (one write per connection), and the `Bus`
-that JetStream uses. The hub knows receivers only as sinks; what a stream is, it does not know: a stream is a
-subscriber like any other. So is another node of the cluster, except that what comes from there goes to nobody but the
-subscribers here; and so is what crosses to another account: a subscription with a sink of its own kind.
+that JetStream uses. The hub knows receivers only as sinks: streams, other nodes and imports of other accounts are
+subscribers like clients. Messages from another node go only to subscribers of this node.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Protocol
 from lakestream.config.mappings import Mappings
 from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest
-from lakestream.net.interest.subscription import Match, Named, Requester, Sink, Subscription
-from lakestream.net.turn import Turn
+from lakestream.net.interest.subscription import Congested, Match, Named, Requester, Sink, Subscription
 from lakestream.ports import ClientInfo, Delivery, Handler, Many
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.route_wire import Batch, Routed
@@ -56,26 +54,82 @@ class MessageTracing(Protocol):
 
 
 class Imports(Protocol):
-    """What an account hears from others: follows its subscriptions."""
+    """Follows the subscriptions of an account that has imports."""
 
     def joined(self, sub: Subscription) -> None:
-        """A subscription has begun."""
+        """Note that a subscription began."""
 
     def left(self, sub: Subscription) -> None:
-        """A subscription has ended."""
+        """Note that a subscription ended."""
+
+
+TURN_BYTES = 16 << 20
+"""Bytes for subscribers in one turn (16 MiB) above which publishers wait for the next turn, so that large messages with
+many subscribers do not keep other clients waiting."""
+
+
+class Flushable(Protocol):
+    """A sink with output to write at the end of the turn."""
+
+    def flush(self) -> None:
+        """Write everything gathered."""
+
+
+class Turn:
+    """The current turn of the event loop.
+
+    Args:
+        call_soon: runs a callback once the turn has read all ready sockets.
+
+    Attributes:
+        overrun: the receiver for which the current publisher has to wait: a congested node or remote server, or the
+            next
+            turn.
+        soon: runs a callback in the next turn, so that nothing holds the event loop for long.
+    """
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self.overrun: Congested | None = None
+        self.soon = call_soon
+        self._dirty: list[Flushable] = []
+        self._spent = 0
+
+    def dirty(self, sink: Flushable) -> None:
+        """Note that `sink` has output; all of it is written once, at the end of the turn."""
+        if not self._dirty:
+            self.soon(self._flush)
+        self._dirty.append(sink)
+
+    def read(self, size: int) -> None:
+        """Note that a buffer from a client was handled. Every sink with output may have got all of it: an estimate that
+        costs nothing per message."""
+        if self._dirty:
+            self._spent += size * len(self._dirty)
+            if self._spent > TURN_BYTES and self.overrun is None:
+                self.overrun = self
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back in the next turn."""
+        self.soon(callback)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        self._spent = 0
+        for sink in dirty:
+            sink.flush()
 
 
 class Ways(Protocol):
-    """The ways back of answers into other accounts.
+    """The reply paths into other accounts.
 
     Attributes:
-        prefix: how the subjects begin that lead through here.
+        prefix: the common prefix of their subjects.
     """
 
     prefix: bytes
 
     def behind(self, subject: bytes) -> tuple[Hub, bytes] | None:
-        """Where an answer to `subject` goes: the hub of the account that asked, and the reply subject there."""
+        """Return the hub of the requesting account and the reply subject there; None: no such path."""
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
         """Send a batch through; False when nobody waits for it."""
@@ -122,7 +176,7 @@ class _Internal:
 
 
 class _Handle:
-    """Cancels an internal subscription."""
+    """Handle of an internal subscription."""
 
     __slots__ = ("_hub", "_sub")
 
@@ -141,15 +195,15 @@ class Hub:
 
     Args:
         turn: shared by the hubs of a server.
-        log: where a failing internal subscriber is reported.
-        account: whose hub this is.
+        log: for failures of internal subscribers.
+        account: the account's name.
 
     Attributes:
-        system: the origin of what the server itself publishes here.
-        tracing: routes the messages that are traced.
-        imports: what the account hears from others; None without any.
-        mappings: subjects that its clients are sent elsewhere with; None without any.
-        responses: the ways back of answers that leave the account; None without any.
+        system: the sender of the server's own messages.
+        tracing: routes traced messages; None: off.
+        imports: follows subscriptions; None without imports.
+        mappings: subject mappings; None without any.
+        responses: reply paths into other accounts; None without any.
         dirty, soon: see `Turn`.
     """
 
@@ -168,13 +222,13 @@ class Hub:
 
     # ------------------------------------------------------------------ who listens
     def join(self, sub: Subscription) -> None:
-        """A subscription begins."""
+        """Add a subscription."""
         self.interest_graph.insert(sub)
         if self.imports is not None:
             self.imports.joined(sub)
 
     def leave(self, sub: Subscription) -> None:
-        """A subscription ends."""
+        """Remove a subscription."""
         self.interest_graph.remove(sub)
         if self.imports is not None:
             self.imports.left(sub)
@@ -209,9 +263,9 @@ class Hub:
         return found
 
     def chosen(self, subject: bytes, origin: Sink | None, hides: Callable[[Sink, bytes], bool]) -> list[Subscription]:
-        """Whoever `route` would hand a message to, and `origin` even where it wants no echo.
+        """Return the subscriptions that `route` would choose, and those of `origin` even without echo.
 
-        A member of a queue group that `hides` the subject from itself is taken only where there is no other.
+        A member of a queue group that `hides` the subject is chosen only when there is no other.
         """
         match = self.interest_graph.match(subject)
         chosen = list(match.plain)
@@ -239,7 +293,7 @@ class Hub:
         return left
 
     def _meant(self, message: Routed) -> tuple[list[Subscription], list[bytes]]:
-        """The subscriptions that a message from another node is for, and what `arrived` returns."""
+        """Return the subscriptions that a message from another node is for, and what `arrived` returns."""
         match = self.interest_graph.match(message.subject)
         if message.relayed:
             # A service of another account is no matter of this node's: the other one has it, too.
@@ -257,19 +311,20 @@ class Hub:
         return subs, left
 
     def unheard(self, subject: bytes, reply: bytes) -> None:
-        """Another node had no subscriber any more for a request of a client here: if there is none anywhere now, the
-        client hears of it, as it would have when publishing."""
+        """Report no responders for a request that another node could not deliver, unless there are other subscribers
+        now."""
         if not self.interest_graph.interest(subject):
             self.no_responders(subject, reply)
 
     def no_responders(self, subject: bytes, reply: bytes) -> None:
-        """Nobody hears a request of a client here: it is told."""
+        """Send a 503 to the requester: the request has no responders."""
         for sub in self.interest_graph.match(reply).plain:
             if isinstance(sub.sink, Requester) and not sub.subject.startswith((b"*", b">")):
                 sub.sink.unheard(sub, subject, reply)
 
     def declined(self, subject: bytes, reply: bytes) -> None:
-        """See `Bus.declined`. Another subscriber may be an import: who listens there may take it."""
+        """Report no responders when the only subscriber of a request does not take it. Another subscriber may be an
+        import."""
         match = self.interest_graph.match(subject)
         if len(match.plain) + len(match.queues) <= 1:
             self.no_responders(subject, reply)
@@ -295,7 +350,7 @@ class Hub:
         return False
 
     def elsewhere(self, subject: bytes, queue: bytes) -> Subscription | None:
-        """A member of a queue group on another node, each with the same chance; None without any."""
+        """Return a member of a queue group on another node, chosen at random; None without any."""
         for group in self.interest_graph.match(subject).queues:
             if group[0].queue == queue:
                 members = [sub for sub in group if sub.remote is not None]
@@ -306,18 +361,15 @@ class Hub:
     def subscribe(
         self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False, many: Many | None = None
     ) -> _Handle:
-        """See `Bus.subscribe`."""
         sub = Subscription(_Internal(handler, self.log, self.system, many), subject, queue, b"")
         sub.local = local
         self.join(sub)
         return _Handle(self, sub)
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """See `Bus.publish`."""
         return self.route(None, self.system, subject, reply, header, payload)
 
     def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
-        """See `Bus.reply_many`."""
         match, run = self.interest_graph.match, list[Delivery]()
         same: Match | None = None
         for subject, payload in replies:
@@ -344,7 +396,6 @@ class Hub:
                 sub.sink.receive(sub, subject, reply, header, payload, self.system)
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        """See `Bus.deliver`."""
         if self.responses is not None and to.startswith(self.responses.prefix):
             return self.responses.deliver(to, messages)
         match = self.interest_graph.match(to)
@@ -372,14 +423,12 @@ class Hub:
             sub.carrier.carry(sub.queue, to, messages)
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
-        """See `Bus.interest`."""
         if self.responses is not None and subject.startswith(self.responses.prefix):
             away = self.responses.behind(subject)
             return away is not None and away[0].interest(away[1])
         return self.interest_graph.interest(subject, queue)
 
     def bound(self, subject: bytes, queue: bytes = b"") -> bool:
-        """See `Bus.bound`."""
         return self.interest_graph.bound(subject, queue)
 
     def _receivers(self, to: bytes) -> list[Subscription]:
@@ -392,7 +441,7 @@ class Hub:
         return receivers
 
     def slow_receiver(self, to: bytes) -> Sink | None:
-        """A receiver of `to` on this node that is congested, None without any."""
+        """Return a congested receiver of `to` on this node; None without any."""
         if self.responses is not None and to.startswith(self.responses.prefix):
             away = self.responses.behind(to)
             return away[0].slow_receiver(away[1]) if away is not None else None
@@ -405,7 +454,6 @@ class Hub:
         return None
 
     def writable(self, to: bytes) -> bool:
-        """See `Bus.writable`."""
         if self.responses is not None and to.startswith(self.responses.prefix):
             away = self.responses.behind(to)
             return away is None or away[0].writable(away[1])
@@ -415,7 +463,6 @@ class Hub:
         return True
 
     def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
-        """See `Bus.when_writable`."""
         if self.responses is not None and to.startswith(self.responses.prefix) and (away := self.responses.behind(to)):
             away[0].when_writable(away[1], callback)
             return
@@ -429,12 +476,11 @@ class Hub:
         self.soon(callback)
 
     def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> _Watch:
-        """See `Bus.watch_interest`."""
         return _Watch(self.interest_graph, subject, queue, callback)
 
 
 class _Watch:
-    """Cancels a watch on interest."""
+    """Handle of an interest watch."""
 
     __slots__ = ("_cancel",)
 

@@ -1,7 +1,7 @@
-"""Who this server says it is.
+"""Identity of this server.
 
-Belongs here: the server's id and the INFO frame. Clients decide by `version` and `api_lvl` which features they may
-use, so INFO names the nats-server release whose behaviour this server keeps; our own version stands beside it.
+Belongs here: the server's id, its addresses and the INFO frame. Clients derive features from `version` and `api_lvl`,
+so INFO names the nats-server release whose behaviour this server has; our own version stands beside it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 NATS_VERSION = "2.15.1"
-"""The nats-server release whose protocol and API are spoken (docs/internals)."""
+"""The nats-server release whose behaviour this server has."""
 
 GIT_COMMIT = f"lakestream-{__version__}"
 GO_VERSION = f"python{platform.python_version()}"
-"""What INFO has in the places of nats-server's commit and version of Go: there are clients that cannot connect without
-these fields. They are shown, never parsed."""
+"""Values of INFO's `git_commit` and `go`: some clients cannot connect without these fields. They are shown, never
+parsed."""
 
 API_LEVEL = 5
 """JetStream API level of that release."""
@@ -33,12 +33,12 @@ _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
 def new_server_id() -> str:
-    """A fresh id in the form of a public server nkey: `N` and 55 base32 characters."""
+    """Return a new id in the form of a public server nkey: `N` and 55 base32 characters."""
     return "N" + "".join(secrets.choice(_BASE32) for _ in range(55))
 
 
 def advertised(text: str, port: int) -> tuple[str, int] | None:
-    """Host and port of client_advertise (`host`, `host:port`, an IPv6 host in brackets); None when it is empty.
+    """Return host and port of client_advertise (`host`, `host:port`, an IPv6 host in brackets); None when it is empty.
 
     Args:
         text: as configured.
@@ -73,7 +73,7 @@ def addresses(host: str) -> list[str]:
 class Identity(msgspec.Struct, frozen=True):
     """Id, name and addresses as INFO and monitoring show them.
 
-    `advertise`: what clients are told instead of host and port (client_advertise).
+    `advertise`: host and port for clients instead of the listener's (client_advertise).
     """
 
     server_id: str
@@ -100,18 +100,18 @@ class Identity(msgspec.Struct, frozen=True):
         cluster: str = "",
         connect_urls: Sequence[str] = (),
     ) -> bytes:
-        """The INFO frame for one client.
+        """Return the INFO frame for one client.
 
         Args:
             client_id: the connection's number.
             client_ip: its address.
             second: this INFO follows the first PONG (docs/internals/protocol.md#info).
-            lame_duck: the server is about to go.
-            auth_required: a client has to say who it is; None: as configured.
-            account: the client's, told in the second.
+            lame_duck: the server is about to stop.
+            auth_required: the client must authenticate; None: as configured.
+            account: the client's account, shown in the second INFO.
             is_system: that is the system account.
             max_payload: of the account, bytes; 0: the server's.
-            cluster: name of the cluster, "" without one.
+            cluster: the cluster's name; "" without one.
             connect_urls: `host:port` of every server that clients may connect to.
         """
         host, port = self.advertise or (self.host, self.port)

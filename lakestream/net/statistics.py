@@ -1,7 +1,7 @@
-"""What has happened on a server since it started, as numbers.
+"""Counters of a server since its start.
 
-Belongs here: the counters that outlive a connection, of the server and of each account, and the ring of connections
-closed lately. Counting is done where a connection ends, never per message.
+Belongs here: counters that outlive a connection, of the server and of each account, and the ring of recently closed
+connections. Counting happens when a connection ends, never per message.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 MAX_CLOSED = 10_000
-"""Closed connections that /connz?state=closed remembers; the oldest are forgotten first."""
+"""Closed connections in /connz?state=closed; the oldest are dropped first."""
 
 REFUSED = "Authentication Failure"
-"""Why a connection ended whose credentials were not good: it was in no account, unless a reload made them so."""
+"""Close reason of connections with wrong credentials, which were in no account."""
 
 
 class InAccount(Protocol):
@@ -26,11 +26,11 @@ class InAccount(Protocol):
 
     @property
     def name(self) -> str:
-        """As configured."""
+        """Return the configured name."""
 
 
 class Moved(Protocol):
-    """Messages that came and went."""
+    """Message and byte counters."""
 
     in_msgs: int
     in_bytes: int
@@ -55,13 +55,13 @@ class Counted(Moved, Protocol):
 
     @property
     def account(self) -> InAccount:
-        """Where it is, or was."""
+        """Return the account that the connection is or was in."""
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False):
-    """A connection that has ended. Times in ns since the epoch, `rtt_ns` 0 when it was never measured.
+    """A connection that has ended. Times in ns since the epoch; `rtt_ns` 0: not measured.
 
-    `account_name` "": it was in none, for its credentials were not good.
+    `account_name` is "" when its credentials were wrong.
     """
 
     id: int
@@ -87,7 +87,7 @@ _COPIED = tuple(name for name in Closed.__struct_fields__ if name not in ("stop_
 
 
 class Traffic:
-    """Messages and bytes from clients (in) and to them (out); connections cut because they did not read."""
+    """Messages and bytes from clients (in) and to clients (out), and slow consumers."""
 
     __slots__ = ("in_bytes", "in_msgs", "out_bytes", "out_msgs", "slow_consumers")
 
@@ -103,13 +103,13 @@ class Traffic:
 
 
 class Statistics(Traffic):
-    """Counters of one server; its traffic is that of connections that have ended, live ones carry their own.
+    """Counters of one server, for connections that have ended; live connections carry their own.
 
     Attributes:
         total_connections: accepted since the start.
-        stale_connections: connections ended because they did not answer.
-        accounts: the same traffic by account.
-        closed: the last ones that ended, oldest first.
+        stale_connections: closed because they did not answer PINGs.
+        accounts: the same counters by account.
+        closed: the last ended connections, oldest first.
     """
 
     __slots__ = ("accounts", "closed", "stale_connections", "total_connections")
@@ -136,7 +136,7 @@ class Statistics(Traffic):
         self.closed.append(Closed(stop_ns=now_ns, **fields))
 
     def account(self, name: str, live: Iterable[Moved]) -> Traffic:
-        """All that an account's clients have moved: those that have ended, and the live ones given."""
+        """Return the counters of an account: of its ended connections and the given live ones."""
         total, ended = Traffic(), self.accounts.get(name)
         if ended is not None:
             total.add(ended)

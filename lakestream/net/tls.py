@@ -1,7 +1,7 @@
-"""TLS between nodes.
+"""TLS contexts between nodes of a cluster.
 
-Belongs here: TLS contexts from the options of a `tls` block. Both sides of a route show a certificate and check the
-other's, as nats-server has it: a route is trusted with everything.
+Belongs here: contexts from the options of a `tls` block. Both sides of a route present a certificate and verify the
+other's, as in nats-server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lakestream.config.options import RouteUrl, TlsOptions
 
 
 def listening(tls: TlsOptions) -> ssl.SSLContext:
-    """For the listener. Raises StartError: a file is missing or no PEM."""
+    """Return the context of the listener. Raises StartError for a missing or invalid file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load(context, tls)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -22,7 +22,7 @@ def listening(tls: TlsOptions) -> ssl.SSLContext:
 
 
 def dialling(tls: TlsOptions) -> ssl.SSLContext:
-    """For the side that connects. Raises StartError: a file is missing or no PEM."""
+    """Return the context of the dialling side. Raises StartError for a missing or invalid file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _load(context, tls)
     if tls.insecure:
@@ -41,10 +41,10 @@ def renew(context: ssl.SSLContext, tls: TlsOptions) -> None:
 
 
 def name_for(url: RouteUrl, routes: tuple[RouteUrl, ...]) -> str:
-    """The name that the certificate of the node at `url` has to carry.
+    """Return the name that the certificate of the node at `url` must have.
 
-    Nodes that were learnt of are often dialled by address while certificates carry names: the name of a configured
-    route stands for them then (as in nats-server).
+    Discovered nodes are often dialled by address while certificates have names: the name of a configured route is used
+    then (as in nats-server).
     """
     if not _is_address(url.host):
         return url.host

@@ -1,7 +1,6 @@
-"""The protocol in the log, line by line (-V), as nats-server writes it.
+"""Protocol trace in the log (-V), line by line, as nats-server writes it.
 
-Belongs here: how a command or a frame is shown. A connection has a tracer only while tracing is on, so that the hot
-path pays one comparison for it.
+Belongs here: the text of a command or frame. A connection has a tracer only while tracing is on.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from lakestream.logging import Logger
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 
 MAX_TRACED = 1024
-"""Bytes of a payload or line that are shown (default 1 KiB); the rest is left out."""
+"""Bytes of a payload or line that are shown (default 1 KiB)."""
 
 SECRETS = ("pass", "auth_token", "jwt", "sig")
-"""CONNECT fields whose values never reach the log."""
+"""CONNECT fields whose values are never logged."""
 
 
 class Tracer:
-    """Writes what one connection receives and sends.
+    """Logs the protocol of one connection.
 
     Args:
-        log: where to; its trace level must be on.
+        log: its trace level must be on.
         label: `host:port - cid:n`.
     """
 
@@ -33,14 +32,14 @@ class Tracer:
         self._label = label
 
     def inbound(self, commands: Sequence[Command]) -> None:
-        """Commands as they were parsed."""
+        """Log commands as they were parsed."""
         for command in commands:
             self._log.trace(f"{self._label} - <<- [{_shown(command)}]")
             if isinstance(command, Publish):
                 self._log.trace(f"{self._label} - <<- MSG_PAYLOAD: [{_quoted(command.header + command.payload)}]")
 
     def outbound(self, frames: Sequence[bytes]) -> None:
-        """Frames as they are handed to the socket, each a control line and perhaps a payload."""
+        """Log frames as they are written, each a control line with an optional payload."""
         for frame in frames:
             line, _, rest = frame.partition(b"\r\n")
             self._log.trace(f"{self._label} - ->> [{_text(line)}]")

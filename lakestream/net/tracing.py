@@ -1,8 +1,7 @@
-"""Message tracing: where a message went, told to whoever its publisher named (Nats-Trace-Dest).
+"""Message tracing: the path of a message, sent to the subject that its publisher named (Nats-Trace-Dest).
 
-Belongs here: which messages are traced, the routing of one, and what its trace looks like. A trace leaves once the
-message is routed and, where a stream took part, once that has settled (stream/features/traces.py). The hub routes
-everything else without looking here.
+Belongs here: which messages are traced, their routing, and the trace message. A trace is sent once the message is
+routed and, where a stream took part, once that has settled (stream/features/traces.py).
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from lakestream.protocol.route_wire import Routed
 from lakestream.protocol.subjects import publishable
 
 CLIENT_KIND, NODE_KIND = 0, 1
-"""How nats-server numbers clients, and other servers of the cluster."""
+"""Kinds of clients in nats-server's traces: clients, and other servers of the cluster."""
 
 MAX_HEADER_BYTES = 128 << 10
-"""A message with more bytes of headers (128 KiB) is not traced; it goes where it would go without."""
+"""Messages with more bytes of headers (128 KiB) are not traced."""
 
 NOT_ECHOED = "Not delivered because of no echo"
 NOT_ALLOWED = "Not delivered because subscription denies this subject"
@@ -33,7 +32,7 @@ NOT_ALLOWED = "Not delivered because subscription denies this subject"
 _ACCOUNT = b"Nats-Trace-Origin-Account"
 _API = b"$JS.API."
 _DIRECT = (b"$JS.API.DIRECT.GET.", b"$JS.API.CONSUMER.MSG.NEXT.")
-"""Requests that are not told as going to the system: nats-server has their listeners in the account itself."""
+"""API requests that are not traced as service imports: nats-server serves them in the account itself."""
 _USER_INFO = b"$SYS.REQ.USER.INFO"
 _SERVICES = (b"$JS.", b"$SYS.")
 _EVENTS = b"$JS.EVENT."
@@ -44,7 +43,7 @@ _SNAPPY = b"\xff\x06\x00\x00sNaPpY"
 
 @runtime_checkable
 class Abroad(Protocol):
-    """A receiver that takes messages to another account, and tells a trace how they go on there."""
+    """A sink that hands messages to another account and adds that to a trace."""
 
     def traced(
         self,
@@ -56,15 +55,15 @@ class Abroad(Protocol):
         payload: bytes,
         client: ClientInfo,
     ) -> None:
-        """`Sink.receive` of a message that is traced, or of one that is only traced."""
+        """Receive a message that is traced, or only traced."""
 
 
 class Tracing:
-    """Traces of the messages that this node routes.
+    """Traces the messages that this node routes.
 
     Args:
-        hub: sends them.
-        server: what a trace says of this server; asked for each.
+        hub: publishes the traces.
+        server: returns the description of this server in a trace.
         domain: of this server; "" for none.
     """
 
@@ -82,7 +81,8 @@ class Tracing:
         payload: bytes,
         mapped: bytes | None = None,
     ) -> bool:
-        """`Hub.route` of a client's message that may be traced. `mapped`: what its account makes of the subject."""
+        """Route a client's message that may be traced, like `Hub.route`. `mapped`: what its account maps the subject
+        to."""
         trace = self._begin(client, subject, header, payload, (client.id, client.name, CLIENT_KIND), mapped)
         if trace is None:
             subject = subject if mapped is None else mapped
@@ -112,7 +112,7 @@ class Tracing:
         payload: bytes,
         error: str,
     ) -> None:
-        """A client's message is not taken. `mapped`: what its account makes of the subject, if anything."""
+        """Trace a message that permissions reject. `mapped`: what its account maps the subject to."""
         trace = self._begin(client, subject, header, payload, (client.id, client.name, CLIENT_KIND), mapped, error)
         if trace is not None:
             trace.routed()
@@ -156,7 +156,7 @@ class Tracing:
 
     @staticmethod
     def destination(header: bytes) -> bytes:
-        """Where the trace of a client's message with these headers would go; b"" when it asks for none."""
+        """Return the destination of the trace of a client's message with these headers; b"": not traced."""
         if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
             return b""  # with a status it is no message of a client's own
         fields = parsed(header)
@@ -173,7 +173,7 @@ class Tracing:
         mapped: bytes | None = None,
         error: str = "",
     ) -> MessageTrace | None:
-        """The trace of a message from `source` (number, name, kind), None when it asks for none."""
+        """Return the trace of a message from `source` (number, name, kind); None: not traced."""
         if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
             return None  # with a status it is no message of a client's own
         cid, name, kind = source
@@ -196,7 +196,7 @@ class Tracing:
         return trace
 
     def of_domain(self, subject: bytes) -> bytes:
-        """The subject without the prefix of this server's domain (docs/internals/api.md#requests)."""
+        """Return the subject without the prefix of this server's domain (docs/internals/api.md#requests)."""
         if not self._prefix or not subject.startswith(self._prefix):
             return subject
         rest = subject[len(self._prefix) :]
@@ -205,7 +205,7 @@ class Tracing:
         return _API + rest if rest == b"INFO" or rest.startswith(_MAPPED) else subject
 
     def now(self) -> str:
-        """The time as traces show it."""
+        """Return the time as traces show it."""
         return format_time(self._clock.now())
 
     def send(self, to: bytes, request: dict[str, Any], events: list[dict[str, Any]], hops: int, coding: str) -> None:
@@ -225,7 +225,7 @@ class Tracing:
 
 
 class MessageTrace:
-    """The trace of one message; see `traces.Trace`."""
+    """The trace of one message; implements `protocol.client.Trace`."""
 
     def __init__(
         self,
@@ -245,10 +245,10 @@ class MessageTrace:
         self._service = ""
         self._abroad = ""
         self.subject = b""
-        """What the message is routed by."""
+        """The subject that the message is routed by."""
 
     def going(self, subject: bytes, mapped: bytes | None) -> None:
-        """The message is routed by its subject, or by the one that it is mapped to."""
+        """Note the subject that the message is routed by: its own or the mapped one."""
         subject = subject if mapped is None else mapped
         self.subject = subject
         text = subject.decode("utf-8", "replace")
@@ -261,14 +261,14 @@ class MessageTrace:
             self._events.append(shown | {"from": text, "to": self._service})
 
     def crosses(self, account: str, subject: bytes, came: bytes = b"") -> None:
-        """The message goes on in another account: to whoever hears it there, or as a request, which `came` so."""
+        """Note that the message crosses into another account, as a stream export or (`came`) as a service request."""
         event: dict[str, Any] = {"type": "si" if came else "se", "ts": self._tracing.now(), "acc": account}
         if came:
             event["from"] = came.decode("utf-8", "replace")
         self._events.append(event | {"to": subject.decode("utf-8", "replace")})
 
     def route(self, hub: Hub, client: ClientInfo, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """`Hub.route` in another account, whose receivers the trace tells, too."""
+        """Route the message in another account like `Hub.route`, and trace its receivers there."""
         before = self._abroad, self._service
         self._abroad, self._service = hub.account, service_of(subject, hub.account)
         if self._service:
@@ -284,17 +284,17 @@ class MessageTrace:
         return found
 
     def shown(self, sub: Subscription, account: str, sink: Sink) -> None:
-        """A client of another account has it, for a subscription that stands for its own."""
+        """Note that a client of another account receives it, through a shadow subscription."""
         before, self._abroad = self._abroad, account
         self.went(sub, sink=sink)
         self._abroad = before
 
     def takes(self, sub: Subscription) -> bool:
-        """Whether this subscriber gets the message: services do not when it is only traced."""
+        """Return False for services when the message is only traced."""
         return not (self.only and self._service) or isinstance(sub.sink, Named)
 
     def towards(self, sub: Subscription, header: bytes) -> bytes:
-        """The message's header block as it goes to another node, once for all of the node's subscribers."""
+        """Return the header block for another node, with the hop that all of its subscribers share."""
         ways, node = self._ways, sub.sink
         if node not in ways:
             hop = f"{self._before}.{len(ways) + 1}" if self._before else str(len(ways) + 1)
@@ -303,7 +303,8 @@ class MessageTrace:
         return ways[node]
 
     def went(self, sub: Subscription, error: str = "", hop: str = "", sink: Sink | None = None) -> None:
-        """A client has it, or another node; or would have, if it were not only traced. `sink`: who stands behind."""
+        """Note a client or node that receives the message, or would if it were not only traced. `sink`: the receiver
+        behind a shadow."""
         who = sink or sub.sink
         if not isinstance(who, Named):
             return
@@ -324,13 +325,11 @@ class MessageTrace:
         self._events.append(event)
 
     def reached(self, stream: str) -> None:
-        """See `traces.Trace.reached`."""
         self._stream = {"type": "js", "ts": self._tracing.now(), "stream": stream}
         self._events.append(self._stream)
         self._waiting += 1
 
     def settled(self, subject: bytes = b"", *, unwanted: bool = False, error: str = "") -> None:
-        """See `traces.Trace.settled`."""
         assert self._stream is not None, "a stream says first that it has the message"
         if subject:
             self._stream["subject"] = subject.decode("utf-8", "replace")
@@ -341,7 +340,7 @@ class MessageTrace:
         self.routed()
 
     def routed(self) -> None:
-        """One of those whom the trace waits for is done; after the last it is sent."""
+        """Note that one of the awaited steps is done; send the trace after the last."""
         self._waiting -= 1
         if not self._waiting:
             request = {"header": dict(sorted(self._fields.items())), "msgsize": self._size}
@@ -350,7 +349,7 @@ class MessageTrace:
 
 
 def service_of(subject: bytes, account: str) -> str:
-    """Where a request to the system is told to go; "" for any other message."""
+    """Return the service import of a request to the system; "" for other messages."""
     if subject == _USER_INFO:
         return f"$SYS.REQ.USER.{account}.INFO"
     if subject.startswith(_API) and not subject.startswith(_DIRECT):
@@ -359,9 +358,9 @@ def service_of(subject: bytes, account: str) -> str:
 
 
 def parsed(header: bytes) -> dict[str, list[str]]:
-    """The header block as a trace shows it: values without the blanks around them, empty ones left out.
+    """Return the header block as a trace shows it: values without surrounding blanks, empty ones left out.
 
-    A line without a colon is taken together with the next one, as nats-server does.
+    A line without a colon is joined with the next one, as in nats-server.
     """
     fields: dict[str, list[str]] = {}
     start = len(headers.LINE)
@@ -380,12 +379,12 @@ def _text(raw: bytes) -> str:
 
 
 def with_hop(header: bytes, hop: str) -> bytes:
-    """The header block as it goes to another node."""
+    """Return the header block for another node."""
     return headers.append(headers.remove(header, [b"Nats-Trace-Hop"]), [(b"Nats-Trace-Hop", hop.encode())])
 
 
 def encoded(body: bytes, accepted: str) -> tuple[bytes, bytes]:
-    """Header block and body of a trace for a publisher that accepts these encodings ("": it said nothing)."""
+    """Return header block and body of a trace in an encoding that the publisher accepts ("": none given)."""
     accepted = accepted.lower()
     if not accepted:
         return b"", body

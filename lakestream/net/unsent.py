@@ -1,8 +1,8 @@
 """Unsent bytes of all client connections.
 
-Belongs here: the write deadline, the bound for all connections together, and giving memory back to the system after
-many unsent bytes have gone. One timer serves all connections. A connection that writes is put on the list once, and
-leaves it when a tick finds everything sent; nothing here costs anything per message.
+Belongs here: write_deadline, the limit for all connections together (max_pending_total), and returning memory to the
+system. One timer serves all connections. A connection is listed from a write until a tick finds everything sent;
+nothing here costs anything per message.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from lakestream.protocol.durations import format_duration
 
 PENDING_BYTES = "Slow Consumer (Pending Bytes)"
 WRITE_DEADLINE = "Slow Consumer (Write Deadline)"
-"""Close reasons, as nats-server has them."""
+"""Close reasons, as in nats-server."""
 
 TICK_NS = 1_000_000_000
-"""Longest time between two looks at the connections (1 s)."""
+"""Maximum interval between two checks of the connections (1 s)."""
 TICKS = 10
-"""Looks within a write deadline, if it is shorter than as many ticks."""
+"""Checks within a write deadline shorter than that many ticks."""
 CHUNK_BYTES = 64 << 10
-"""Size of nats-server's output buffers; its log line counts unsent bytes in these chunks."""
+"""Size of nats-server's output buffers: its log line counts unsent bytes in these chunks."""
 RELIEF = 8
-"""At the bound, connections are cut until an eighth of it is free, so that they are not sorted with every write."""
+"""Above max_pending_total, connections are closed until an eighth of it is free, so that they are not sorted with every
+write."""
 TRIM_BYTES = 64 << 20
-"""Memory goes back to the system after at least this many unsent bytes have gone (64 MiB)."""
+"""Memory is returned to the system after at least this many unsent bytes were sent (64 MiB)."""
 
 
 class Limits(Protocol):
@@ -34,27 +35,27 @@ class Limits(Protocol):
 
     @property
     def write_deadline_ns(self) -> int:
-        """A flush that takes longer ends the connection."""
+        """Return the time that a flush may take."""
 
     @property
     def max_pending(self) -> int:
-        """Unsent bytes of a client."""
+        """Return the maximum of unsent bytes of one client."""
 
     @property
     def max_pending_total(self) -> int:
-        """Unsent bytes of all clients together; where `max_pending` is more, that."""
+        """Return the maximum of unsent bytes of all clients together, if that is more than `max_pending`."""
 
 
 class Receiver:
-    """A connection, with the fields kept for this module.
+    """Fields of a connection that this module keeps.
 
     Attributes:
-        slow: what is logged of a slow consumer, "" of others.
-        written: bytes handed to the socket since the connection began.
-        unsent: of those, how many were not sent when last counted.
-        goal: `written` when the flush under way began.
-        ticks: looks that found this flush unfinished.
-        watched: it is on the list.
+        slow: the log text of a slow consumer; "" for others.
+        written: bytes handed to the socket since the connection was made.
+        unsent: bytes of these that were not sent when last counted.
+        goal: `written` when the current flush began.
+        ticks: checks that found this flush unfinished.
+        watched: the connection is listed.
     """
 
     slow = ""
@@ -63,7 +64,7 @@ class Receiver:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes handed to the socket but not yet sent."""
+        """Return the bytes handed to the socket but not yet sent."""
         raise NotImplementedError
 
     def cut(self, reason: str, detail: str) -> None:
@@ -76,10 +77,10 @@ class Unsent:
 
     Args:
         limits: returns the current settings.
-        trim: gives freed memory back to the system; it may block.
+        trim: returns freed memory to the system; may block.
 
     Attributes:
-        total: bytes, as last counted for each connection. What was sent since then is still in it.
+        total: bytes as last counted for each connection; includes what was sent since then.
     """
 
     def __init__(self, limits: Callable[[], Limits], clock: Clock, trim: Callable[[], None]) -> None:
@@ -104,7 +105,7 @@ class Unsent:
             self._relieve()
 
     def _watch(self, receiver: Receiver) -> None:
-        """Look after a connection until everything is sent."""
+        """List a connection until everything is sent."""
         receiver.watched = True
         receiver.goal, receiver.ticks = receiver.written, 0
         self._watched.append(receiver)
@@ -172,7 +173,8 @@ class Unsent:
             self._timer = None
 
     def _give_back(self) -> None:
-        """Trim the heap once half of many unsent bytes have gone; those cut in this tick count in the next one."""
+        """Return memory to the system once half of many unsent bytes were sent; those cut in this tick count in the
+        next one."""
         if self._peak >= TRIM_BYTES and self.total <= self._peak // 2:
             self._peak = self.total
             self._trim()

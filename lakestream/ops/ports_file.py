@@ -1,7 +1,8 @@
-"""The files by which tools find a running server.
+"""Files by which tools find a running server.
 
 Belongs here: the ports file (`nats-server_<pid>.ports`, JSON with the URLs of every listener) and the PID file. Both
-appear whole or not at all: whoever watches the directory never reads half a file.
+are
+written atomically.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lakestream.net.identity import addresses
 
 
 def urls(scheme: str, host: str, port: int) -> list[str]:
-    """The URLs of a listener, e.g. `nats://127.0.0.1:4222`."""
+    """Return the URLs of a listener, e.g. `nats://127.0.0.1:4222`."""
     return [f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}" for name in addresses(host)]
 
 

@@ -1,6 +1,6 @@
-"""Accounts by name, and the JetStream limits of one.
+"""Names of accounts, and the JetStream limits of one.
 
-Belongs here: the facts about accounts that every part shares. Users, imports and exports are configuration.
+Belongs here: what every part needs to know of accounts. Users, imports and exports are configuration.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""What a client said, as records.
+"""Commands of a client, as records.
 
-Belongs here: one record for each protocol verb that a client can send, after parsing and before anything is decided
-about it. Subjects, headers and payloads stay `bytes` from the socket to the disk: the server routes by them and never
-needs their text.
+Belongs here: one record for each protocol verb of a client, and the decoding of CONNECT's JSON as nats-server does it.
+Subjects, headers and payloads stay `bytes` from the socket to the disk. The meaning of a command is decided by the
+connection.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -51,10 +52,91 @@ class Pong(msgspec.Struct, frozen=True):
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """The bytes broke the protocol: answer `-ERR '<text>'` (nothing when empty) and close. Always the last command."""
+    """A protocol violation: send `-ERR '<text>'` (nothing when empty) and close. Always the last command."""
 
     text: str
     reason: str
 
 
 Command = Publish | Subscribe | Unsubscribe | Connect | Ping | Pong | Violation
+
+
+_FLAGS = frozenset(["verbose", "pedantic", "echo", "headers", "no_responders", "tls_required", "new_account"])
+_TEXTS = frozenset(
+    [
+        *("user", "pass", "auth_token", "nkey", "sig", "jwt", "name", "lang", "version"),
+        *("account", "remote_account", "proxy_sig"),
+    ]
+)
+_OBJECTS = ("import", "export")
+_INT64 = 1 << 63
+
+
+class _Object(list[tuple[str, Any]]):
+    """A JSON object as its pairs in order: of two spellings of one option the later applies."""
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_Object, parse_constant=_refuse).decode
+
+
+def _object(document: bytes) -> _Object | None:
+    """Return the object in `document`, empty for `null`; None when it is anything else."""
+    try:
+        # Bytes that are not UTF-8 are replaced, as Go does.
+        value = _decode(document.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    if value is None:
+        return _Object()
+    return value if isinstance(value, _Object) else None
+
+
+def is_json_object(document: bytes) -> bool:
+    """Return True if `document` is a JSON object or `null`."""
+    return _object(document) is not None
+
+
+def _option(name: str) -> str:
+    """Return the option that `name` spells, in any case (letters that fold to ASCII included)."""
+    return name.replace("\u017f", "s").replace("\u212a", "k").lower()
+
+
+def _text(value: str) -> str:
+    """Return `value` without lone surrogates, which cannot be encoded."""
+    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _has_type(option: str, value: object) -> bool:
+    if option in _FLAGS:
+        return isinstance(value, bool)
+    if option in _TEXTS:
+        return isinstance(value, str)
+    # bool is an int to Python, but not to the protocol.
+    return isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64
+
+
+def connect_command(document: bytes) -> Connect | None:
+    """Decode the JSON of CONNECT; None when the server must close without -ERR (docs/internals/protocol.md#errors).
+
+    Only known options are kept, under their own spelling and with the required type; `null` counts as absent. Unknown
+    options are skipped. `import` and `export` are checked but not kept: no client sends them.
+    """
+    pairs = _object(document)
+    if pairs is None:
+        return None
+    options: dict[str, Any] = {}
+    for name, value in pairs:
+        option = _option(name)
+        if value is None:
+            continue
+        if option in _FLAGS or option in _TEXTS or option == "protocol":
+            if not _has_type(option, value):
+                return None
+            options[option] = _text(value) if isinstance(value, str) else value
+        elif option in _OBJECTS and not isinstance(value, _Object):
+            return None
+    return Connect(options)

@@ -1,11 +1,11 @@
-"""From the bytes of a server to messages: the client's side of the wire.
+"""The parser of what a server sends: the client's side of the protocol.
 
-Belongs here: the lexical rules of what a server says (docs/internals/protocol.md) and the limits that bound what is
-held while something is incomplete. No sockets and no decisions. However the byte stream is cut into pieces, what comes
-out is the same. A server that breaks the rules ends in a `DeliveredError`: there is nobody to answer.
+Belongs here: its lexical rules (docs/internals/protocol.md) and the limits of what is held while something is
+incomplete. No sockets and no decisions. The events do not depend on how the byte stream is cut. A server that breaks
+the rules ends in a `DeliveredError`.
 
-As in parser.py one compiled expression per hot verb is matched at a position in the whole read buffer; the rest goes
-line by line.
+As in parser.py one compiled expression per hot verb is matched at a position in the whole read buffer; other lines are
+parsed one by one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import re
 import msgspec
 
 MAX_LINE = 1 << 20
-"""Longest control line in bytes (1 MiB): an INFO with the addresses of a large cluster is the longest there is."""
+"""Maximum length of a control line in bytes (1 MiB): the longest is an INFO with the addresses of a large cluster."""
 
 MAX_MESSAGE = 80 << 20
-"""Largest header block + payload (80 MiB): more than any server can be configured to send."""
+"""Maximum size of header block and payload (80 MiB): more than any server can be configured to send."""
 
 
 class DeliveredError(Exception):
-    """What came is not the NATS protocol; the text says what it was."""
+    """Raised for bytes that are not the NATS protocol; the text shows them."""
 
 
 class Message(msgspec.Struct, gc=False):
-    """MSG or HMSG. An absent reply or header block is `b""`; `sid` is the subscription's own token."""
+    """MSG or HMSG. An absent reply or header block is `b""`; `sid` is the id of the subscription."""
 
     sid: bytes
     subject: bytes
@@ -36,13 +36,13 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """INFO, its JSON document as it came."""
+    """INFO, with its raw JSON document."""
 
     document: bytes
 
 
 class Said(msgspec.Struct, frozen=True):
-    """-ERR, its text without the quotes."""
+    """-ERR, its text without quotes."""
 
     text: str
 
@@ -73,13 +73,13 @@ class Delivered:
     def __init__(self) -> None:
         self._held = bytearray()
         self._need = 0
-        """How many bytes the incomplete message takes; 0: its line has not ended."""
+        """Bytes of the incomplete message; 0: its line has not ended."""
 
     def feed(self, data: bytes) -> list[Event]:
-        """What is completed by `data`, in order. The cost is linear in the bytes fed, however they are cut.
+        """Return the events that `data` completes, in order. The cost is linear in the bytes fed, however they are cut.
 
         Raises:
-            DeliveredError: this is no NATS server, or it says more than the limits allow.
+            DeliveredError: not a NATS server, or beyond the limits.
         """
         if self._held:
             self._held += data
@@ -129,7 +129,7 @@ class Delivered:
         return len(buf)
 
     def _careful(self, buf: bytes, position: int, events: list[Event]) -> int:
-        """Whatever is no message in the form that servers really send; the position behind it."""
+        """Parse a line that is not a message in its usual form; return the position behind it."""
         stop = buf.find(b"\n", position)
         if stop < 0:
             if len(buf) - position > MAX_LINE:
@@ -153,7 +153,7 @@ class Delivered:
         return stop + 1
 
     def _rare(self, buf: bytes, position: int, start: int, words: list[bytes], events: list[Event]) -> int:
-        """A message with more blanks between its words than there need be."""
+        """Parse a message with more blanks than necessary."""
         parts = _words(words[1]) if len(words) == 2 else []
         sizes = 2 if words[0].upper() == b"HMSG" else 1
         numbers = parts[-sizes:]

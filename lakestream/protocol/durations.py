@@ -1,6 +1,6 @@
-"""Go durations as text.
+"""Durations as text.
 
-Belongs here: reading and writing `1h2m3.5s`, the form that headers, ack payloads and advisories use.
+Belongs here: Go's form `1h2m3.5s`, which headers, ack payloads and advisories use, and uptimes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 def parse_duration(text: str) -> int:
-    """A Go duration (`1h30m`, `-1.5s`, `0`) in ns. Raises ValueError for anything else."""
+    """Parse a Go duration (`1h30m`, `-1.5s`, `0`) to ns. Raises ValueError."""
     sign, rest = 1, text
     if rest[:1] in ("-", "+"):
         sign, rest = (-1 if rest[0] == "-" else 1), rest[1:]
@@ -67,3 +67,15 @@ def _decimal(value: int, unit: int) -> str:
         return str(whole)
     width = len(str(unit)) - 1
     return f"{whole}.{str(rest).zfill(width).rstrip('0')}"
+
+
+def uptime_text(ns: int) -> str:
+    """Return a duration as nats-server's uptime: `3d4h5m6s`, `5m6s`, `6s`."""
+    seconds = max(0, ns) // 1_000_000_000
+    text, started = "", False
+    for unit, size in (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("m", 60)):
+        number, seconds = divmod(seconds, size)
+        started = started or bool(number)
+        if started:
+            text += f"{number}{unit}"
+    return f"{text}{seconds}s"

@@ -1,7 +1,4 @@
-"""Text in double quotes, as Go's %q writes it.
-
-Belongs here: only that form, which nats-server uses for subjects and names in its errors and log lines.
-"""
+"""Quoted text as Go's %q writes it, which nats-server uses in errors and log lines."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _SHORT = {
 
 
 def quoted(data: bytes | str) -> str:
-    """`data` in quotes; what cannot be shown, and bytes that are no UTF-8, as escapes."""
+    """Return `data` in quotes; unprintable characters and bytes that are not UTF-8 as escapes."""
     text = data if isinstance(data, str) else data.decode("utf-8", "surrogateescape")
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'

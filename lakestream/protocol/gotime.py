@@ -12,15 +12,15 @@ from calendar import timegm
 from typing import Final
 
 ZERO: Final = "0001-01-01T00:00:00Z"
-"""How Go shows a time that was never set."""
+"""Go's zero time."""
 
 _SECOND: Final = 1_000_000_000
 _CYCLE: Final = 146_097 * 86_400
 """Seconds in 400 years."""
 START_NS: Final = -62_167_219_200 * _SECOND
-"""The first instant that RFC 3339 can write (the year 0 in UTC)."""
+"""First instant of RFC 3339 (the year 0 in UTC)."""
 END_NS: Final = 253_402_300_800 * _SECOND
-"""The first instant that RFC 3339 cannot write (the year 10000 in UTC)."""
+"""First instant beyond RFC 3339 (the year 10000 in UTC)."""
 _LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
 _WHOLE: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d\d?):(\d\d):(\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)\Z",
@@ -43,7 +43,7 @@ _DAYS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def format_time(ns: int) -> str:
-    """ns since the epoch as RFC 3339 in UTC, at most nine digits of fraction. 0 is shown as Go's zero time."""
+    """Format ns since the epoch as RFC 3339 in UTC, with at most nine digits of fraction. 0 is Go's zero time."""
     if ns == 0:
         return ZERO
     seconds, fraction = divmod(ns, _SECOND)
@@ -54,7 +54,7 @@ def format_time(ns: int) -> str:
 
 
 class Stamps:
-    """`format_time` as bytes for many messages in a row: the text of one second is written once."""
+    """Formats times of many messages in a row as bytes: the text of one second is made once."""
 
     __slots__ = ("_prefix", "_second")
 
@@ -63,7 +63,7 @@ class Stamps:
         self._prefix = b""
 
     def second(self, ns: int) -> tuple[bytes, int, int]:
-        """The text of the second that `ns` is in, without a fraction; when that second begins and when it ends (ns)."""
+        """Return the text of the second that `ns` is in, without a fraction, and its first and last ns."""
         second = ns // _SECOND
         if second != self._second:
             self._prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
@@ -71,7 +71,7 @@ class Stamps:
         return self._prefix, second * _SECOND, (second + 1) * _SECOND
 
     def format(self, ns: int) -> bytes:
-        """The RFC 3339 text of `ns` (> 0)."""
+        """Format `ns` (> 0) as RFC 3339."""
         second = ns // _SECOND
         if second != self._second:
             self.second(ns)
@@ -84,9 +84,9 @@ class Stamps:
 
 
 def time_ns(text: str) -> int:
-    """The instant of an RFC 3339 text in ns since the epoch (negative before 1970).
+    """Parse RFC 3339 to ns since the epoch (negative before 1970).
 
-    Raises ValueError in the words of Go's time.Parse.
+    Raises ValueError with the text of Go's time.Parse.
     """
     year, month, day, hour, minute, second, fraction, zone = _parts(text)
     cycles = 0 if year else 1  # Python has no year 0; the calendar repeats every 400 years
@@ -95,9 +95,9 @@ def time_ns(text: str) -> int:
 
 
 def normal_time(text: str) -> str:
-    """The text as Go would print what it read: fraction without trailing zeros, `Z` for a zero offset.
+    """Return the text as Go would print what it parsed: fraction without trailing zeros, `Z` for a zero offset.
 
-    Raises ValueError in the words of Go's time.Parse.
+    Raises ValueError with the text of Go's time.Parse.
     """
     year, month, day, hour, minute, second, fraction, zone = _parts(text)
     tail = f".{fraction:09d}".rstrip("0") if fraction else ""
@@ -138,7 +138,7 @@ def _out_of_range(year: int, month: int, day: int, hour: int, minute: int, secon
 
 
 def _offset(zone: str) -> int:
-    """Seconds east of UTC."""
+    """Return seconds east of UTC."""
     if zone == "Z":
         return 0
     seconds = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60

@@ -1,8 +1,8 @@
-"""Header blocks: reading and writing them as raw bytes.
+"""Header blocks as raw bytes.
 
 Belongs here: pure functions over one block, `NATS/1.0[ <status>[ <text>]]␍␊` then `Name: value␍␊` lines then `␍␊`.
-A block that a client sent is stored and delivered verbatim, whatever it holds (docs/internals/protocol.md#verbs), so
-reading is tolerant and never raises; only what the server itself adds or removes is rewritten.
+A block that a client sent is stored and delivered verbatim (docs/internals/protocol.md), so reading is tolerant and
+never raises; only what the server itself adds or removes is rewritten.
 
 Reading follows nats-server 2.15: names are case-sensitive and directly followed by the colon; blanks before a value
 are skipped, those after it belong to it; of several lines with one name the first counts.
@@ -18,17 +18,17 @@ LINE = b"NATS/1.0\r\n"
 """First line of a block without a status."""
 
 EMPTY = b"NATS/1.0\r\n\r\n"
-"""A block with nothing in it."""
+"""A block without headers."""
 
 REQUEST_INFO = b"Nats-Request-Info"
-"""By this whoever serves another account learns who asks. A stream never keeps it, whoever sent it."""
+"""Header with the requester's identity for services of other accounts. A stream never stores it."""
 
 
 _OWN = b"\r\nNats-"
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The status of a block's first line: `code` 0 when it has none, and the words after the code."""
+    """The status of a block's first line: `code` 0 when it has none, and the text after the code."""
 
     code: int
     text: bytes
@@ -38,7 +38,7 @@ _NO_STATUS = Status(0, b"")
 
 
 def get(block: bytes, name: bytes) -> bytes | None:
-    """The value of the first `name` line; None when there is none, b"" when its value is empty."""
+    """Return the value of the first `name` line; None when there is none, b"" when its value is empty."""
     start = block.find(b"\r\n" + name + b":")
     if start < 0:
         return None
@@ -48,7 +48,7 @@ def get(block: bytes, name: bytes) -> bytes | None:
 
 
 def given(block: bytes) -> dict[bytes, bytes]:
-    """The value of every `Nats-…` name, as `get` finds it, in one pass; empty ones are left out."""
+    """Return the value of every `Nats-…` name, as `get` finds it, in one pass; empty ones are left out."""
     found: dict[bytes, bytes] = {}
     empty: list[bytes] = []
     start = block.find(_OWN)
@@ -66,7 +66,7 @@ def given(block: bytes) -> dict[bytes, bytes]:
 
 
 def parse(block: bytes) -> list[tuple[bytes, bytes]]:
-    """Every (name, value) of the block in order. Lines without a colon are passed over."""
+    """Return every (name, value) of the block in order. Lines without a colon are skipped."""
     pairs = []
     for line in block.split(b"\r\n")[1:]:
         name, colon, value = line.partition(b":")
@@ -76,7 +76,7 @@ def parse(block: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def status(block: bytes) -> Status:
-    """The status in the block's first line; code 0 when it has none or is no such line."""
+    """Return the status of the block's first line; code 0 when it has none."""
     if not block.startswith(b"NATS/1.0 "):
         return _NO_STATUS
     end = block.find(b"\r\n")
@@ -87,7 +87,7 @@ def status(block: bytes) -> Status:
 
 
 def without_status(block: bytes) -> bytes:
-    """The block as a stream keeps it: its first line bare, and b"" when no line is left (nats-server 2.15)."""
+    """Return the block as a stream stores it: its first line bare, and b"" when no line is left (nats-server 2.15)."""
     if not block.startswith(b"NATS/1.0") or block.startswith(LINE):
         return block
     end = block.find(b"\r\n")
@@ -98,7 +98,7 @@ def without_status(block: bytes) -> bytes:
 
 
 def build(pairs: Iterable[tuple[bytes, bytes]], status: int = 0, text: bytes = b"") -> bytes:
-    """A block with these lines, and with a status and its words when given."""
+    """Return a block with these lines, and optionally a status and its text."""
     first = LINE
     if status:
         first = b"NATS/1.0 %d %b\r\n" % (status, text) if text else b"NATS/1.0 %d\r\n" % status
@@ -106,7 +106,7 @@ def build(pairs: Iterable[tuple[bytes, bytes]], status: int = 0, text: bytes = b
 
 
 def remove(block: bytes, names: Iterable[bytes]) -> bytes:
-    """The block without any line of these names; b"" when nothing but an empty block would be left."""
+    """Return the block without lines of these names; b"" when nothing but an empty block is left."""
     keys = tuple([name + b":" for name in names])
     if any(b"\r\n" + key in block for key in keys):
         first, *lines = block.split(b"\r\n")
@@ -118,7 +118,7 @@ def remove(block: bytes, names: Iterable[bytes]) -> bytes:
 
 
 def replaced(block: bytes, name: bytes, value: bytes) -> bytes:
-    """The block with another value in its first `name` line; with a line of its own at the end when it has none."""
+    """Return the block with another value in its first `name` line, or with a new line at the end."""
     start = block.find(b"\r\n" + name + b":")
     if start < 0:
         return append(block, [(name, value)])
@@ -128,7 +128,7 @@ def replaced(block: bytes, name: bytes, value: bytes) -> bytes:
 
 
 def append(block: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The block with these lines after its own; a new block when `block` is b""."""
+    """Return the block with these lines behind its own; a new block when `block` is b""."""
     if not block:
         return build(pairs)
     if block.endswith(b"\r\n\r\n"):

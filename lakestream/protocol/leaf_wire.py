@@ -1,11 +1,11 @@
-"""The protocol of a leaf connection, as the side that dials speaks it.
+"""The leaf node protocol, from the side that dials.
 
-Belongs here: from bytes to what a nats-server says to its leaf, from what a leaf says to bytes, and the two names of
-this server's own subjects. No sockets and no decisions.
+Belongs here: parsing what a nats-server sends to its leaf, frames of a leaf, and the two names of this server's own
+subjects. No sockets and no decisions.
 
-A leaf says everything that a client says, with verbs of its own (`LS+`, `LS-`, `LMSG`, `HMSG`), and two things that a
-client may not: a message may ask for its acks (`$JS.ACK.…`), and it may be shown under another subject than the one
-that it is sent to, which stands behind an `@` in its reply. Without these two nobody can deliver to a mirror.
+A leaf sends everything that a client sends, with verbs of its own (`LS+`, `LS-`, `LMSG`, `HMSG`), and may do two things
+that a client may not: a message may ask for its acks (`$JS.ACK.…`), and it may be shown under another subject than the
+one that it is sent to, given behind an `@` in its reply. Delivery to mirrors needs both.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lakestream.protocol.client import Delivery
 from lakestream.protocol.frames import LEAF_HMSG, LEAF_MSG
 
 MAX_LINE = 64 * 1024
-"""Longest line that is read, in bytes: what nats-server says of itself can be long."""
+"""Maximum length of a line in bytes: nats-server's INFO can be long."""
 
 MAX_PAYLOAD = 64 << 20
-"""Largest message that is read, in bytes (64 MiB): no nats-server takes a larger one from its own clients."""
+"""Maximum size of a message in bytes (64 MiB): no nats-server accepts a larger one from its own clients."""
 
 ACK, FLOW, SNAPSHOT = b"$JS.ACK.", b"$JS.FC.", b"$JS.SNAPSHOT."
 _STALLED = b"Nats-Consumer-Stalled: " + FLOW
@@ -36,7 +36,7 @@ _JSON = msgspec.json.Decoder(dict[str, Any])
 
 
 class WireError(Exception):
-    """The other side said something that no nats-server says to a leaf; the text has its beginning."""
+    """Raised for bytes that no nats-server sends to a leaf; the text shows their beginning."""
 
 
 class Message(msgspec.Struct, gc=False):
@@ -49,7 +49,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Listens(msgspec.Struct, gc=False):
-    """LS+: somebody over there listens to `subject`, or (`queue`) `count` members of a group do."""
+    """LS+: interest in `subject`, or (`queue`) of `count` members of a group."""
 
     subject: bytes
     queue: bytes = b""
@@ -57,7 +57,7 @@ class Listens(msgspec.Struct, gc=False):
 
 
 class Left(msgspec.Struct, gc=False):
-    """LS-: nobody does any more."""
+    """LS-: the end of that interest."""
 
     subject: bytes
     queue: bytes = b""
@@ -87,7 +87,7 @@ _PING, _PONG, _OK = Word(b"PING"), Word(b"PONG"), Word(b"+OK")
 
 
 class LeafParser:
-    """What the other side says, however its bytes are cut."""
+    """The parser of one leaf connection."""
 
     __slots__ = ("_held", "_need")
 
@@ -96,7 +96,7 @@ class LeafParser:
         self._need = 0
 
     def feed(self, data: bytes) -> list[Said]:
-        """What `data` completes, in order. Raises WireError; then the connection is of no use any more."""
+        """Return the events that `data` completes, in order. Raises WireError; the connection cannot go on then."""
         held = self._held
         if held:
             held += data
@@ -116,7 +116,7 @@ class LeafParser:
         return said
 
     def _message(self, data: bytes, position: int, said: list[Said]) -> int:
-        """The position after a message (or whatever begins with the same letters), -1: it is not all there."""
+        """Return the position behind a message (or another line with the same first letter), -1: incomplete."""
         found = _MESSAGE(data, position)
         if found is None:
             return self._line(data, position, said)
@@ -189,9 +189,9 @@ class Names:
     """The names of this server's own subjects on the other side of a leaf connection.
 
     An ack subject is `$JS.ACK.<stream>.<consumer>.…` here and `$JS.ACK.<domain>.<account>.<stream>.<consumer>.…` there:
-    the form that clients and mirrors know from other domains. Otherwise the acks of a stream there that is called the
-    same (the very mirror of this one) would come here too, and the other way round. So it is with flow control, and
-    with the chunks of backups, `$JS.<domain>.SNAPSHOT.…`.
+    the form that clients and mirrors know from other domains. Otherwise acks of a stream there with the same name (the
+    mirror of this one) would come here too, and vice versa. The same holds for flow control, and for chunks of backups,
+    `$JS.<domain>.SNAPSHOT.…`.
 
     Args:
         domain: of this server.
@@ -208,24 +208,24 @@ class Names:
         self._theirs = ((ACK, self._ack), (FLOW, FLOW + there), (SNAPSHOT, snapshot))
         self._restore = _CHUNKS.replace(SNAPSHOT, snapshot)
         self.subjects = tuple(theirs + b">" for _, theirs in self._theirs)
-        """What to listen to over there."""
+        """The subjects to subscribe to there."""
 
     def to_theirs(self, reply: bytes) -> bytes:
-        """A reply subject that leaves."""
+        """Return a reply subject as the other side sees it."""
         for ours, theirs in self._theirs:
             if reply.startswith(ours):
                 return theirs + reply[len(ours) :]
         return reply
 
     def to_ours(self, subject: bytes) -> bytes:
-        """A subject that comes in."""
+        """Return a subject of the other side as it is here."""
         for ours, theirs in self._theirs:
             if subject.startswith(theirs):
                 return ours + subject[len(theirs) :]
         return subject
 
     def deliveries(self, to: bytes, queue: bytes, messages: Sequence[Delivery]) -> list[bytes]:
-        """The frames of a batch for the subscribers of `to`: members of a queue group, or (b"") those in none."""
+        """Return the frames of a batch for the subscribers of `to`, in a queue group or (b"") in none."""
         frames: list[bytes] = []
         append, ack, skip = frames.append, self._ack, len(ACK)
         before, after, instead = (b"+ ", b" %b " % queue, b"| %b " % queue) if queue else (b"", b" ", b"")

@@ -1,7 +1,4 @@
-"""Identifiers as NATS makes them.
-
-Belongs here: NUIDs, by which events, pins and the subjects of transfers are told apart.
-"""
+"""NUIDs: unique ids of events, pins and transfer subjects."""
 
 from __future__ import annotations
 
@@ -13,5 +10,5 @@ LENGTH = 22
 
 
 def nuid() -> str:
-    """A fresh identifier."""
+    """Return a new NUID."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(LENGTH))

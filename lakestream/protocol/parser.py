@@ -1,29 +1,38 @@
-"""From the bytes of a client to commands.
+"""The parser of client protocol.
 
-Belongs here: the lexical rules of the client protocol (docs/internals/protocol.md) and the limits that bound what is
-held while a command is incomplete. No sockets and no decisions about what a command means. However the byte stream is
-cut into pieces, the commands are the same; whatever the bytes are, nothing is raised: bad ones end in a `Violation`.
+Belongs here: the lexical rules of the client protocol (docs/internals/protocol.md) and the limits of what is held while
+a command is incomplete. No sockets and no decisions about a command. The commands do not depend on how the byte stream
+is cut; nothing is raised: invalid bytes end in a `Violation`.
 
-Speed comes from one compiled expression per hot verb, matched at a position in the whole read buffer. It takes the
-lines that clients really send; everything else (lower case, tabs, runs of blanks, bare LF, mistakes, the incomplete
-command at the end) goes through the careful path below, which knows every rule. Both paths give the same commands.
+One compiled expression per hot verb is matched at a position in the whole read buffer. It takes the lines that clients
+really send; everything else (lower case, tabs, runs of blanks, bare LF, mistakes, the incomplete command at the end)
+goes through the slow path below, which knows every rule. Both paths give the same commands.
 
-What nats-server does only by accident is not imitated: there a line feed as the first byte of the arguments becomes
-part of them (here it ends them), and a carriage return inside a line swallows the line's last byte (here it does not).
+Two accidents of nats-server are not imitated: there a line feed as the first byte of the arguments becomes part of them
+(here it ends them), and a carriage return inside a line swallows the line's last byte (here it does not).
 """
 
 from __future__ import annotations
 
 import re
 
-from lakestream.protocol.commands import Command, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
-from lakestream.protocol.connect import connect_command, is_json_object
+from lakestream.protocol.commands import (
+    Command,
+    Ping,
+    Pong,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    Violation,
+    connect_command,
+    is_json_object,
+)
 
 MAX_CONTROL_LINE = 4096
-"""Longest arguments of a control line in bytes (default). Longer ones are a violation."""
+"""Maximum length of a line's arguments in bytes (default). Longer ones are a violation."""
 
 MAX_PAYLOAD = 1 << 20
-"""Largest header block + payload in bytes (default 1 MiB). A larger one is a violation."""
+"""Maximum size of header block and payload in bytes (default 1 MiB). A larger one is a violation."""
 
 UNKNOWN = Violation("Unknown Protocol Operation", "Protocol Violation")
 BAD_ARGUMENTS = Violation("", "Protocol Violation")
@@ -51,7 +60,7 @@ _MAX_SIZE_DIGITS = 9
 
 
 def _size(digits: bytes) -> int:
-    """A size or count: at most nine digits; -1 for anything else."""
+    """Return a size or count of at most nine digits; -1 for anything else."""
     return int(digits) if len(digits) <= _MAX_SIZE_DIGITS and digits.isdigit() else -1
 
 
@@ -69,9 +78,9 @@ class Parser:
         self.max_control_line = max_control_line
         self.max_payload = max_payload
         self.ended = False
-        """A violation was reported; every further byte is ignored."""
+        """A violation was reported; further bytes are ignored."""
         self.headers = False
-        """A CONNECT has asked for headers: HPUB is allowed from then on, until another takes it back."""
+        """CONNECT asked for headers, so HPUB is allowed, until another CONNECT revokes that."""
         # The two words together stay below the limit, so that a line the expressions take is never too long.
         word = max(1, (max_control_line - _CAREFUL_WORDS) // 2)
         self._pub = re.compile(_PUB % (word, word)).match
@@ -81,7 +90,7 @@ class Parser:
         self._in_line = False
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands completed by `data`, in order.
+        """Return the commands completed by `data`, in order.
 
         The cost is linear in the bytes fed, however they are cut. At most one incomplete command is held: a control
         line up to its limit, or a payload up to `max_payload`.
@@ -188,7 +197,7 @@ class Parser:
         return stop + 1
 
     def _bare(self, buf: bytes, start: int, verb: bytes, commands: list[Command]) -> int:
-        """PING, PONG, +OK: whatever stands between the verb and the line feed is ignored, however long."""
+        """Parse PING, PONG, +OK: everything between the verb and the line feed is ignored, however long."""
         stop = buf.find(b"\n", start)
         if stop < 0:
             return self._hold(verb, 0, in_line=True)
@@ -199,7 +208,7 @@ class Parser:
         return stop + 1
 
     def _line(self, verb: bytes, arguments: bytes) -> Command | None:
-        """The command of a whole line; None for one that a client may send but that means nothing."""
+        """Parse a whole line; None for one without an effect."""
         if verb == b"SUB":
             words = _WORDS(arguments)
             if len(words) == 2:

@@ -1,11 +1,11 @@
-"""The wire between two nodes, as bytes and records.
+"""The protocol between two nodes, as bytes and records.
 
-Belongs here: frames (many buffers of several channels on one connection), the control records that the connections
-themselves exchange, and the rules that need nothing but records: do two cluster names agree, which of two
-connections between the same nodes stays. No sockets, no clock.
+Belongs here: frames (buffers of several channels on one connection), the control records of the connections
+themselves, and rules that need only records: whether two cluster names agree, and which of two connections between
+the same nodes stays. No sockets, no clock.
 
 A frame is `u32 length | u8 channel | payload`, big-endian; the length counts channel and payload. Channel 0 carries one
-control record as MessagePack, the others what their receivers made (raft/group/ports.py `Channel`).
+control record as MessagePack, the others the buffers of their users (raft/group/ports.py `Channel`).
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from collections.abc import Iterator
 import msgspec
 
 PROTOCOL = 1
-"""Version of this wire. A node refuses one that speaks another."""
+"""Version of this protocol. A node refuses other versions."""
 
 CONTROL = 0
-"""The channel of control records; all others are `Channel`'s."""
+"""Channel of control records; all others are `Channel`'s."""
 
 MAX_FRAME_BYTES = 256 << 20
-"""Length of a frame (256 MiB): above what any queue holds, so that a broken length is noticed and not waited for."""
+"""Maximum length of a frame (256 MiB): above what any queue holds, so that a broken length is noticed."""
 
 MAX_GREETING_BYTES = 256 << 10
-"""Length of a frame before the handshake is over (256 KiB): a stranger gets no more memory than that."""
+"""Maximum length of a frame before the handshake is over (256 KiB), which limits the memory of strangers."""
 
 _HEAD = struct.Struct(">IB")
 _LENGTH_BYTES = 4
 
 
 class WireError(Exception):
-    """What came is not this wire. The text says what was wrong."""
+    """Raised for bytes that are not this protocol; the text says why."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself. Sizes are bytes.
+    """The description of a node. Sizes are bytes.
 
     Attributes:
         name: the `server_name`, unique in the cluster: the id of the node everywhere.
-        server_id: made anew at every start, so that it tells a restart from a second node of the same name.
+        server_id: new at every start, to tell a restart from a second node of the same name.
         cluster: the cluster's name.
         route: `host:port` where other nodes reach it; without a host: where its connection comes from.
-        client_urls: `host:port` where clients reach it; empty when clients are not to be told (no_advertise).
+        client_urls: `host:port` where clients reach it; empty with no_advertise.
         jetstream: JetStream is on; `domain`, `max_memory` and `max_storage` are its settings.
-        clustered: it has a meta log, which is to say that it has been a member of the cluster before.
-        lame_duck: it is about to go; clients and leaders move away from it.
-        accounts: it can read what belongs to another account than the default one (`Within` in route_wire.py). A
-            version without this field cannot, and is sent nothing of the kind.
+        clustered: it has a meta log, so it has been a member of the cluster before.
+        lame_duck: it is about to stop; clients and leaders move away from it.
+        accounts: it understands records of other accounts than the default one (`Within` in route_wire.py). Versions
+            without this field do not, and are sent none.
     """
 
     name: str
@@ -70,7 +70,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):
-    """A node and where it is dialled."""
+    """A node and the address that it is dialled at."""
 
     name: str
     route: str
@@ -80,9 +80,9 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     """The first frame of either side.
 
     Attributes:
-        attempt: a name for this connection, chosen by the dialling side and repeated by the other.
-        gone: attempts that ended, as the sender saw it: the receiver lets go of one that it holds for alive.
-        dynamic: the cluster's name was made up, because nobody configured one.
+        attempt: the connection's name, chosen by the dialling side and repeated by the other.
+        gone: attempts that ended at the sender: the receiver drops one that it still holds for alive.
+        dynamic: the cluster's name was generated.
         linked: the nodes to which the sender is connected.
     """
 
@@ -97,14 +97,14 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
-    """The dialling side has seen the other's HELLO: from here on both may send buffers.
+    """The dialling side has seen the other's HELLO: both may send buffers from here on.
 
-    Without it the other side would count on the connection of a node that has long given up waiting for its answer.
+    Without it the other side would rely on the connection of a node that has stopped waiting for its answer.
     """
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The last frame to a node that is not let in. `code` is one of the constants below, `node` the refusing one."""
+    """The last frame to a refused node. `code` is one of the constants below, `node` the refusing node."""
 
     code: str
     text: str
@@ -112,7 +112,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
-    """A heartbeat; `at` is the sender's own clock (ns), which the answer repeats."""
+    """A heartbeat; `at` is the sender's clock (ns), which the answer repeats."""
 
     at: int
 
@@ -124,20 +124,20 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
 
 
 class Gossip(msgspec.Struct, frozen=True, array_like=True, tag="gossip"):
-    """The nodes to which the sender is connected: all of them, whenever that changes and now and then."""
+    """The nodes to which the sender is connected: all of them, at each change and periodically."""
 
     linked: tuple[Address, ...]
 
 
 class Update(msgspec.Struct, frozen=True, array_like=True, tag="update"):
-    """What the sender says of itself has changed."""
+    """A changed description of the sender."""
 
     node: NodeInfo
     dynamic: bool = False
 
 
 class Bye(msgspec.Struct, frozen=True, array_like=True, tag="bye"):
-    """The sender stops: no need to wait for its silence."""
+    """The sender stops: it falls silent on purpose."""
 
     reason: str
 
@@ -156,18 +156,18 @@ _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
 
 
 def frame_head(channel: int, length: int) -> bytes:
-    """What stands before a payload of `length` bytes."""
+    """Return the head of a frame with a payload of `length` bytes."""
     return _HEAD.pack(length + 1, channel)
 
 
 def encode_control(record: Control) -> bytes:
-    """A control record as a whole frame."""
+    """Return a control record as a whole frame."""
     payload = _encoder.encode(record)
     return _HEAD.pack(len(payload) + 1, CONTROL) + payload
 
 
 def decode_control(payload: bytes) -> Control:
-    """The record of a control frame. Raises WireError."""
+    """Return the record of a control frame. Raises WireError."""
     try:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -175,8 +175,7 @@ def decode_control(payload: bytes) -> Control:
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames. `limit` is the longest frame that is taken, in bytes; it may be changed from
-    one frame to the next."""
+    """Cuts a byte stream into frames. `limit`: maximum length of a frame in bytes; it may change between frames."""
 
     def __init__(self, limit: int = MAX_GREETING_BYTES) -> None:
         self.limit = limit
@@ -185,10 +184,10 @@ class FrameReader:
         self._need = _LENGTH_BYTES
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The frames that are complete with `data`, as (channel, payload). To be exhausted before the next call.
+        """Yield the frames that `data` completes, as (channel, payload). Exhaust it before the next call.
 
         Raises:
-            WireError: a length that cannot be; nothing more can be read then.
+            WireError: an impossible length; nothing more can be read then.
         """
         # A long frame comes in many reads: they are joined once, when it is whole.
         self._parts.append(data)
@@ -215,9 +214,9 @@ class FrameReader:
 
 
 def agreed_cluster(mine: str, mine_dynamic: bool, other: str, other_dynamic: bool) -> str | None:
-    """The name under which two nodes are one cluster, or None when they are not.
+    """Return the name under which two nodes are one cluster, None when they are not.
 
-    A name that was made up yields to a configured one; of two made-up names the greater one stays, on both sides.
+    A generated name yields to a configured one; of two generated names the greater one stays, on both sides.
     """
     if mine == other:
         return mine
@@ -229,5 +228,5 @@ def agreed_cluster(mine: str, mine_dynamic: bool, other: str, other_dynamic: boo
 
 
 def my_dial_stays(me: str, other: str) -> bool:
-    """Two nodes dial each other at the same time: whether the connection that this node dialled is the one to keep."""
+    """Return True if the connection that this node dialled stays when two nodes dial each other at the same time."""
     return me < other

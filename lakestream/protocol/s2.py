@@ -1,9 +1,9 @@
-"""S2 streams, the framing in which backups travel.
+"""S2 streams, the framing of backups.
 
-Belongs here: reading and writing the chunks of an S2 (or Snappy) stream as bytes. Reading takes everything that a Go
-server writes: blocks with literals, copies and repeat offsets, uncompressed chunks, padding and skippable chunks.
-Writing makes uncompressed chunks only: compressing costs more time in Python than sending the bytes does, and every
-reader takes them. What is inside of a stream is account/backup/archive.py's.
+Belongs here: reading and writing the chunks of an S2 (or Snappy) stream. Reading takes everything that a Go server
+writes: blocks with literals, copies and repeat offsets, uncompressed chunks, padding and skippable chunks. Writing
+makes uncompressed chunks only: compressing costs more time in Python than sending the bytes, and every reader takes
+them. The contents of a backup are in account/backup/archive.py.
 
 Source: the Snappy framing format, and S2's extensions of it (identifier `S2sTwO`, blocks up to 4 MiB, repeat offsets).
 """
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 MAGIC = b"\xff\x06\x00\x00S2sTwO"
-"""How a stream begins."""
+"""The first bytes of a stream."""
 MAX_CHUNK = 64 << 10
-"""Bytes in a chunk that is written. Snappy's bound, so that readers of Snappy take it too."""
+"""Maximum bytes in a written chunk: Snappy's limit, so that readers of Snappy take it too."""
 MAX_BLOCK = 4 << 20
-"""Most bytes of a block that is read: what the format allows."""
+"""Maximum bytes of a block that is read: the limit of the format."""
 
 _COMPRESSED, _PLAIN, _IDENTIFIER = 0x00, 0x01, 0xFF
 _FIRST_SKIPPABLE = 0x80
@@ -29,7 +29,7 @@ _FEWEST_LANES = 8
 
 
 class S2Error(Exception):
-    """The bytes are no S2 stream; the words are those of nats-server."""
+    """Raised for bytes that are not an S2 stream, with nats-server's text."""
 
 
 _CORRUPT = "s2: corrupt input"
@@ -52,7 +52,7 @@ _PLANES = [bytes((entry >> shift) & 0xFF for entry in _TABLE) for shift in (0, 8
 
 
 def _applied(columns: list[int], state: int) -> int:
-    """A linear map, given by what it makes of each bit, on a state."""
+    """Apply a linear map, given by the images of the bits, to a state."""
     result, bit = 0, 0
     while state:
         if state & 1:
@@ -64,7 +64,7 @@ def _applied(columns: list[int], state: int) -> int:
 
 @lru_cache(maxsize=64)
 def _over_zeros(length: int) -> list[int]:
-    """What `length` bytes of zero make of each bit of a state. `length` is a power of two."""
+    """Return the images of the bits of a state after `length` zero bytes. `length` is a power of two."""
     if length == 1:
         return [(1 << bit >> 8) ^ _TABLE[1 << bit & 0xFF] for bit in range(32)]
     half = _over_zeros(length // 2)
@@ -73,7 +73,7 @@ def _over_zeros(length: int) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _shift_tables(length: int) -> list[list[bytes]]:
-    """`_over_zeros` as tables: by byte of the state before and byte of the state after, what each value becomes."""
+    """Return `_over_zeros` as tables: by byte of the state before and after, the image of each value."""
     columns = _over_zeros(length)
     tables = []
     for before in range(4):
@@ -83,9 +83,9 @@ def _shift_tables(length: int) -> list[list[bytes]]:
 
 
 def crc32c(data: bytes) -> int:
-    """The CRC-32C (Castagnoli) of `data`.
+    """Return the CRC-32C (Castagnoli) of `data`.
 
-    The standard library has none. Many lanes of the input are taken one byte at a time, all lanes in one step by
+    The standard library has none. Many lanes of the input are processed one byte at a time, all lanes in one step by
     `bytes.translate`, which is some thirty times as fast as a loop over the bytes; then the lanes are joined.
     """
     if len(data) < _LANE * _FEWEST_LANES:
@@ -110,7 +110,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _joined(states: list[bytes], lanes: int) -> int:
-    """The state after all lanes; `states` are theirs, one string for each of the four bytes."""
+    """Return the state after all lanes; `states` are theirs, one string for each of the four bytes."""
     length = _LANE
     while lanes > 1:
         lanes //= 2
@@ -134,7 +134,7 @@ def _masked(data: bytes) -> int:
 
 
 def encode(data: bytes) -> bytes:
-    """`data` as chunks of a stream, without the stream's beginning (`MAGIC`). Blocks: call it in a thread if large."""
+    """Encode `data` as chunks, without the stream's beginning (`MAGIC`). Blocks: call it in a thread if large."""
     parts: list[bytes] = []
     for at in range(0, len(data), MAX_CHUNK):
         piece = data[at : at + MAX_CHUNK]
@@ -151,7 +151,7 @@ def encode(data: bytes) -> bytes:
 
 
 class Decoder:
-    """Reads a stream as it comes."""
+    """Decodes a stream piece by piece."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
@@ -181,7 +181,7 @@ class Decoder:
                 yield piece
 
     def finish(self) -> None:
-        """The stream is over. Raises S2Error when it is cut short."""
+        """Check the end of the stream. Raises S2Error when it is truncated."""
         if self._waiting:
             raise S2Error(_CORRUPT)
 
@@ -206,7 +206,7 @@ class Decoder:
 
 
 def decode_block(block: bytes, at: int = 0) -> bytes:
-    """What a block holds that begins at `at` with its length. Raises S2Error."""
+    """Return the contents of a block that begins at `at` with its length. Raises S2Error."""
     try:
         size, at = _uvarint(block, at)
         if size > MAX_BLOCK:
@@ -230,7 +230,7 @@ def _uvarint(block: bytes, at: int) -> tuple[int, int]:
 
 
 def _unpacked(block: bytes, at: int, size: int) -> bytes:
-    """The elements of a block from `at` on. Raises S2Error, IndexError where it is cut short."""
+    """Return the elements of a block from `at` on. Raises S2Error, IndexError when it is truncated."""
     out = bytearray()
     end, offset = len(block), 0
     while at < end:

@@ -1,9 +1,8 @@
-"""Subjects and filters: what is valid, what matches what.
+"""Subjects and filters: validity and matching.
 
 Belongs here: pure functions over subjects as raw bytes, with the rules of nats-server 2.15
-(docs/internals/protocol.md#subjects). A subject is tokens joined by `.`; in a filter the whole token `*` stands for
-exactly one token and a last token `>` for one or more. Anything that keeps state (who subscribes to what) is the
-interest graph's; what a stream allows is JetStream's.
+(docs/internals/protocol.md#subjects). A subject is tokens joined by `.`; in a filter the token `*` matches exactly one
+token and a last token `>` one or more. Subscriptions are in net/interest.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ def short_hash(text: str) -> str:
 
 
 def tokens(subject: bytes) -> list[bytes]:
-    """The tokens of `subject`; empty ones where dots meet."""
+    """Return the tokens of `subject`; empty ones between adjacent dots."""
     return subject.split(b".")
 
 
 def is_literal(subject: bytes) -> bool:
-    """Whether `subject` holds no wildcard token: it then names exactly one subject. `a*` and `a.>b` are literal."""
+    """Return True if `subject` has no wildcard token and so names exactly one subject. `a*` and `a.>b` are literal."""
     if b"*" not in subject and b">" not in subject:
         return True
     return _HAS_WILDCARD.search(subject) is None
 
 
 def subscribable(subject: bytes) -> bool:
-    """Whether SUB accepts `subject`: no empty token, and `>` only as the last token.
+    """Return True if SUB accepts `subject`: no empty token, and `>` only as the last token.
 
-    Blanks that end a word on the wire cannot be inside one; a form feed can, and the server takes it.
+    A word on the wire cannot contain the blanks that end it; it may contain a form feed, which is accepted.
     """
     if not subject or subject[0] == 46 or subject[-1] == 46 or b".." in subject:
         return False
@@ -51,11 +50,11 @@ def subscribable(subject: bytes) -> bool:
 
 
 def valid_subject(subject: bytes, wildcards: bool = True) -> bool:
-    """Whether `subject` may stand in a configuration (a stream's subjects, a consumer's filter).
+    """Return True if `subject` is valid in a configuration (a stream's subjects, a consumer's filter).
 
     Args:
         subject: the subject or filter.
-        wildcards: False refuses a filter: only a literal subject is valid then.
+        wildcards: False: only a literal subject is valid.
     """
     if not subscribable(subject) or _BLANKS.search(subject) is not None:
         return False
@@ -63,9 +62,9 @@ def valid_subject(subject: bytes, wildcards: bool = True) -> bool:
 
 
 def valid_literal(subject: bytes) -> bool:
-    """Whether a pedantic PUB accepts `subject`: no empty token and no token that is `*` or `>`.
+    """Return True if a pedantic PUB accepts `subject`: no empty token and no token that is `*` or `>`.
 
-    Laxer than `valid_subject(…, wildcards=False)`: blanks are not looked at, as in nats-server.
+    Laxer than `valid_subject(…, wildcards=False)`: blanks are allowed, as in nats-server.
     """
     if not subject or subject[0] == 46 or subject[-1] == 46 or b".." in subject:
         return False
@@ -75,15 +74,15 @@ def valid_literal(subject: bytes) -> bool:
 
 
 def publishable(subject: bytes) -> bool:
-    """Whether a message can be published to this subject: a literal that a protocol line can carry."""
+    """Return True if a message can be published to this subject: a literal that fits into a protocol line."""
     return valid_literal(subject) and not any(blank in subject for blank in (b" ", b"\t", b"\r", b"\n"))
 
 
 def matches(pattern: bytes, subject: bytes) -> bool:
-    """Whether the filter `pattern` selects `subject`.
+    """Return True if the filter `pattern` matches `subject`.
 
-    A subject with an empty token is selected by nothing. In `subject` the tokens `*` and `>` are ordinary: nats-server
-    routes a message published to `a.*` to the subscribers of `a.*` and `a.>`.
+    A subject with an empty token matches nothing. In `subject` the tokens `*` and `>` are literal: nats-server routes a
+    message published to `a.*` to the subscribers of `a.*` and `a.>`.
     """
     if not subject or subject[0] == 46 or subject[-1] == 46 or b".." in subject:
         return False
@@ -102,7 +101,7 @@ def matches(pattern: bytes, subject: bytes) -> bool:
 
 
 def overlaps(a: bytes, b: bytes) -> bool:
-    """Whether some subject is selected by both filters. Both must be valid."""
+    """Return True if some subject matches both filters. Both must be valid."""
     left, right = a.split(b"."), b.split(b".")
     for x, y in zip(left, right, strict=False):
         if x == b">" or y == b">":
@@ -113,7 +112,7 @@ def overlaps(a: bytes, b: bytes) -> bool:
 
 
 def covers(a: bytes, b: bytes) -> bool:
-    """Whether filter `a` selects every subject that filter `b` selects. Both must be valid."""
+    """Return True if filter `a` matches every subject that filter `b` matches. Both must be valid."""
     left, right = a.split(b"."), b.split(b".")
     for x, y in zip(left, right, strict=False):
         if x == b">":
@@ -124,7 +123,7 @@ def covers(a: bytes, b: bytes) -> bool:
 
 
 def intersection(a: bytes, b: bytes) -> bytes | None:
-    """The filter that selects exactly what both filters select; None when that is nothing. Both must be valid."""
+    """Return the filter that matches exactly what both filters match; None when that is nothing. Both must be valid."""
     left, right = a.split(b"."), b.split(b".")
     both: list[bytes] = []
     for at, (x, y) in enumerate(zip(left, right, strict=False)):
@@ -139,10 +138,11 @@ def intersection(a: bytes, b: bytes) -> bytes | None:
 
 
 class Filters:
-    """Valid filters, and which of them have to do with another one.
+    """A set of valid filters, compared with other filters.
 
-    A request can name a hundred thousand filters: comparing each with each would keep everybody else waiting. A walk
-    looks at no more of them than share the other filter's tokens up to a wildcard.
+    A request can name a hundred thousand filters, too many to compare each with each. A walk visits only those that
+    share
+    the other filter's tokens up to a wildcard.
     """
 
     __slots__ = ("_root",)
@@ -161,7 +161,7 @@ class Filters:
         node[b""] = {}
 
     def match(self, subject: bytes) -> bool:
-        """Whether one of these selects `subject`; see `matches`."""
+        """Return True if one of these matches `subject`; see `matches`."""
         tokens = subject.split(b".")
         if b"" in tokens:
             return False
@@ -179,7 +179,7 @@ class Filters:
         return any(b"" in node for node in nodes)
 
     def overlap(self, other: bytes) -> bool:
-        """Whether some subject is selected by `other` and by one of these."""
+        """Return True if some subject matches `other` and one of these."""
         tokens = other.split(b".")
         open_ends = [(self._root, 0)]
         while open_ends:
@@ -198,7 +198,7 @@ class Filters:
         return False
 
     def cover(self, other: bytes) -> bool:
-        """Whether one of these, `other` itself aside, selects everything that `other` selects."""
+        """Return True if one of these, except `other` itself, matches everything that `other` matches."""
         tokens = other.split(b".")
         # The third says whether the way here is `other` itself, letter by letter.
         open_ends = [(self._root, 0, True)]
@@ -218,10 +218,10 @@ class Filters:
 
 
 def to_regex(pattern: bytes) -> re.Pattern[bytes]:
-    """A compiled expression that selects what `pattern` selects, for scans over many subjects.
+    """Return a compiled expression that matches what `pattern` matches, for scans over many subjects.
 
     `match` and `fullmatch` agree (the expression is anchored). It is meant for stored subjects, which have no empty
-    tokens: `>` is taken as "anything", because that scans faster than token by token.
+    tokens: `>` matches anything, because that scans faster than token by token.
     """
     parts = []
     words = pattern.split(b".")
@@ -236,7 +236,7 @@ def to_regex(pattern: bytes) -> re.Pattern[bytes]:
 
 
 def literal_head(pattern: bytes) -> bytes:
-    """The literal tokens before the first wildcard token, with their dots."""
+    """Return the literal tokens before the first wildcard token, with their dots."""
     head = b""
     for token in pattern.split(b"."):
         if token in (b"*", b">"):
@@ -246,8 +246,8 @@ def literal_head(pattern: bytes) -> bytes:
 
 
 def chooser(pattern: bytes, head: bytes) -> Callable[[list[bytes]], list[bytes]]:
-    """What picks the subjects that `pattern` selects out of stored ones that begin with `head` (see `literal_head`, or
-    empty). The patterns of most scans need no expression for that. Hot."""
+    """Return a function that selects the subjects that `pattern` matches from stored ones that begin with `head` (see
+    `literal_head`, or empty). Most patterns need no expression for that. Hot."""
     rest, at = pattern[len(head) :], len(head)
     if pattern == b">":
         return lambda subjects: subjects

@@ -1,12 +1,10 @@
-"""Subject transforms: from a subject that a source pattern selects to the subject that a destination describes.
+"""Subject transforms: from a subject that matches a source filter to the subject of a destination.
 
-Belongs here: pure functions over subjects as raw bytes, with the functions and refusals of nats-server 2.15
-(docs/internals/streams.md#transforms-and-republishing). Where a transform is used (a stream's subjects, its
-republishing) is JetStream's.
+Belongs here: pure functions over subjects as raw bytes, with the functions and errors of nats-server 2.15
+(docs/internals/streams.md#transforms-and-republishing). Transforms are used by streams, imports and mappings.
 
-A destination is tokens joined by `.`. A token may stand for something of the source's wildcards: `$n` or
-`{{wildcard(n)}}`, and the functions below; every other token is taken as it is. A last token `>` is what the source's
-`>` selected.
+A destination is tokens joined by `.`. A token may refer to the source's wildcards: `$n` or `{{wildcard(n)}}`, and the
+functions below; every other token is literal. A last token `>` is what the source's `>` matches.
 """
 
 from __future__ import annotations
@@ -40,10 +38,10 @@ _COMMA = re.compile(rb",\s*")
 _BLANKS = re.compile(rb"[ \t\r\n\f]")
 
 MAX_DESTINATION = 4096
-"""Longest destination in bytes (as long as a control line may be by default); a longer one is refused."""
+"""Maximum length of a destination in bytes (the default of a control line); a longer one is rejected."""
 
 MAX_SUBJECT = 0xFFFF
-"""A subject that would become longer than this many bytes stays as it is: no record could hold it."""
+"""A subject that would become longer than this many bytes is not transformed: no record could hold it."""
 
 _NOT_ENOUGH = "not enough arguments passed to the function"
 _TOO_MANY = "too many arguments passed to the function"
@@ -53,19 +51,19 @@ _UNKNOWN = "unknown function"
 
 _INT32 = range(-(1 << 31), 1 << 31)
 _MAX_DIGITS = 20
-"""Of a number in a destination, its sign included: more than 64 bits need."""
+"""Digits of a number in a destination, including its sign: more than 64 bits need."""
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class TransformError(ValueError):
-    """A transform that can not be. Its text is nats-server's."""
+    """Raised for an invalid transform, with nats-server's text."""
 
 
 class Transform:
-    """A transform that was found valid.
+    """A valid transform.
 
     Raises:
-        TransformError: source and destination do not make one.
+        TransformError: source and destination do not fit together.
     """
 
     def __init__(self, source: bytes, destination: bytes) -> None:
@@ -78,7 +76,7 @@ class Transform:
             raise TransformError("invalid subject")
         tokens = self.source.split(b".")
         self._tail = len(tokens) - 1 if rest else -1
-        """Where what the source's `>` selects begins; -1: it has none."""
+        """Position of the tokens that the source's `>` matches; -1: it has none."""
         positions: Positions = None
         if stars or rest:
             positions = [at for at, token in enumerate(tokens) if token == b"*"]
@@ -87,14 +85,14 @@ class Transform:
         self._identity = self.source == destination == b">"
 
     def apply(self, subject: bytes) -> bytes | None:
-        """The subject that this one becomes; None when the source does not select it, or nothing can come of it."""
+        """Return the transformed subject; None when the source does not match, or the result is empty or too long."""
         if not matches(self.source, subject) or not valid_literal(subject):
             return None
         subject = self.made(subject)
         return subject if 0 < len(subject) <= MAX_SUBJECT else None
 
     def made(self, subject: bytes) -> bytes:
-        """What comes of a subject that the source selects, as long or as empty as it may be."""
+        """Return the transformed subject of one that matches the source, however long or empty."""
         if self._identity:
             return subject
         tokens = subject.split(b".")
@@ -105,7 +103,7 @@ class Transform:
 
 
 def check_destination(destination: bytes) -> None:
-    """What is asked of a destination by itself, before it is put together with a source. Raises TransformError."""
+    """Check a destination by itself, before it is combined with a source. Raises TransformError."""
     ended = False
     for token in destination.split(b"."):
         if not token or ended:
@@ -120,7 +118,8 @@ def check_destination(destination: bytes) -> None:
 
 
 def _shape(subject: bytes) -> tuple[int, bool]:
-    """How many `*` tokens a pattern has, and whether it ends with `>`. Raises TransformError when it is none."""
+    """Return the number of `*` tokens of a pattern, and whether it ends with `>`. Raises TransformError when it is
+    invalid."""
     tokens = subject.split(b".")
     if b"" in tokens or b">" in tokens[:-1]:
         raise TransformError("invalid subject")
@@ -138,7 +137,8 @@ def _invalid(why: str, token: bytes) -> TransformError:
 
 # ------------------------------------------------------------------------------------------------ tokens
 def _maker(token: bytes, positions: Positions) -> Maker:
-    """What makes this token of the destination. `positions`: where the source has a `*`; None: it has no wildcard."""
+    """Return the maker of this token of the destination. `positions`: those of `*` in the source; None: it has no
+    wildcard."""
     if token[:1] == b"$":
         index = _int(token[1:])
         return _wildcard(_position(token, index, positions)) if index is not None else lambda tokens: token
@@ -189,7 +189,7 @@ def _number(token: bytes, text: bytes) -> int:
 
 
 def _int(text: bytes) -> int | None:
-    """The number that the text is, None when it is none that 64 bits hold."""
+    """Return the number of a text; None when it is none that fits into 64 bits."""
     if _INT.fullmatch(text) is None or len(text) > _MAX_DIGITS or int(text) not in _INT64:
         return None
     return int(text)
@@ -203,7 +203,7 @@ def _small(token: bytes, text: bytes) -> int:
 
 
 def _position(token: bytes, index: int, positions: Positions) -> int:
-    """Where the subject has the source's wildcard number `index`. 0 and less are the first token, as in nats-server."""
+    """Return the position of the source's wildcard number `index`; 0 and less: the first token, as in nats-server."""
     if positions is None:
         raise _invalid(_OUT_OF_RANGE, token)
     if index > len(positions):
@@ -217,7 +217,7 @@ def _wildcard(at: int) -> Maker:
 
 
 def _partition(buckets: int, positions: Sequence[int]) -> Maker:
-    """The number of the bucket that the FNV-1a hash of these tokens (the whole subject without any) falls in."""
+    """Return the bucket of the FNV-1a hash of these tokens (of the whole subject without any)."""
     count = buckets & 0xFFFFFFFF
 
     def number(tokens: Sequence[bytes]) -> bytes:
@@ -230,7 +230,7 @@ def _partition(buckets: int, positions: Sequence[int]) -> Maker:
 
 
 def fnv1a(key: bytes) -> int:
-    """The 32-bit FNV-1a hash."""
+    """Return the 32-bit FNV-1a hash."""
     value = 0x811C9DC5
     for byte in key:
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -242,7 +242,7 @@ def _random(buckets: int) -> Maker:
 
 
 def _split(at: int, separator: bytes) -> Maker:
-    """The token's pieces between separators, empty ones left out: `a--b-` becomes `a.b`."""
+    """Return the token's parts between separators, empty ones left out: `a--b-` becomes `a.b`."""
 
     def split(tokens: Sequence[bytes]) -> bytes:
         token = tokens[at]

@@ -1,7 +1,7 @@
-"""The C library's heap.
+"""The heap of the C library.
 
-Belongs here: settings of the allocator under Python's own, which takes every block above 512 bytes: payloads, batches,
-buffers of files. They hold for the whole process, so a command makes them, never a library user.
+Belongs here: settings of the allocator below Python's own, which takes every block above 512 bytes: payloads, batches,
+file buffers. They apply to the whole process, so only commands make them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""JetStream of all accounts of a server: where its parts are put together.
+"""JetStream of all accounts of a server.
 
-Belongs here: the store, the lake's keeper, an engine for each account that has JetStream, the requests each of them
-serves, and the order in which all that starts and ends. What an account may have is accounts/accounts.py's; when the
-server starts and ends is node.py's.
+Belongs here: construction of the store, the lake's keeper, an engine for each account with JetStream and its API, and
+the order in which they start and stop. The limits of an account are in net/accounts/accounts.py; node.py starts and
+stops the server.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.stream.features.batches import BatchLimits
 
 STOP_WAIT_S = 10.0
-"""At the end, how long writes in flight may take to finish."""
+"""Maximum time for writes in flight at the end."""
 
 HAND_OVER_WAIT_S = 2.0
-"""At the end, how long other nodes may take to lead what this one led."""
+"""Maximum time for other nodes to take over leadership at the end."""
 
 
 class Served:
-    """What an account with JetStream has: the engine, its API, and what serves readers of the lake."""
+    """JetStream of one account: the engine, its API, and the requests of lake readers."""
 
     def __init__(self, engine: Engine, api: Api, keeper: LakeKeeper | None) -> None:
         self.engine, self.api = engine, api
@@ -49,20 +49,20 @@ class Served:
         self.flushes = FlushApi(engine, keeper)
 
     def close(self) -> None:
-        """The account has JetStream no more: the API goes on, to say so."""
+        """Stop JetStream of an account; the API remains, to reject requests."""
         self.transfers.close()
         self.flushes.close()
 
 
 class JetStream:
-    """JetStream on one server.
+    """JetStream of one server.
 
     Args:
-        options: the server's; they have a `jetstream` block.
+        options: with a `jetstream` block.
         cluster: the server's part in a cluster; None without one.
 
     Raises:
-        StartError: the store can not be used.
+        StartError: the store cannot be used.
     """
 
     def __init__(
@@ -78,9 +78,10 @@ class JetStream:
         assert options.jetstream is not None  # Invariant: see the arguments.
         self._options, self._accounts, self._io, self._log = options.jetstream, accounts, io, log
         self.served: dict[str, Served] = {}
-        """By account, those that have JetStream."""
+        """Accounts with JetStream, by name."""
         self.apis: dict[str, Api] = {}
-        """By account, those without JetStream too: they are told so. The system account has one of its own kind."""
+        """APIs by account, also of accounts without JetStream, which reject requests. The system account's is
+        `SystemApi`."""
         self._system_api: SystemApi | None = None
         self.keeper: LakeKeeper | None = None
         if self._options.temporary_store:
@@ -111,7 +112,7 @@ class JetStream:
 
     @property
     def cluster(self) -> JetStreamCluster | None:
-        """The streams' part in the cluster."""
+        """Return the streams' part in the cluster; None without one."""
         return self.engines.shared.cluster
 
     def _join(self, cluster: Cluster) -> None:
@@ -160,7 +161,7 @@ class JetStream:
                 del self.served[account.name]
 
     def _api(self, account: Account) -> Api:
-        """Its API, which listens also to say that there is no JetStream; but not for who asks another account's."""
+        """Return the account's API. It is off while the account imports the API of another account."""
         api = self.apis.get(account.name)
         if api is None:
             api = self.apis[account.name] = Api(self.engines.of(account.name))
@@ -241,7 +242,7 @@ def _engine_options(options: JetStreamOptions, identity: Identity, root: str, ma
 
 
 def _human(size: int) -> str:
-    """Bytes as nats-server writes them in its start-up lines."""
+    """Return a size as nats-server's start-up lines show it."""
     value = float(size)
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if value < 1024 or unit == "TB":

@@ -1,7 +1,7 @@
-"""One running server: where the parts are put together.
+"""One running server.
 
-Belongs here: building hub, engine, lake keeper and listeners from the options, the order of start and stop, and
-signals. No part decides here; each is told what it needs and no more.
+Belongs here: construction of the parts from the options, the order of start and stop, and signals. No part decides
+here; each gets only what it needs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.accounts.auth import Authenticator
+from lakestream.net.accounts.auth import Authenticator, HashChecks
 from lakestream.net.accounts.imports import AccountLinks
 from lakestream.net.accounts.service_imports import Whereabouts
 from lakestream.net.connection import Connection
+from lakestream.net.hub import Turn
 from lakestream.net.identity import NATS_VERSION, Identity, advertised, new_server_id
 from lakestream.net.peers.cluster import Cluster, node_info
 from lakestream.net.statistics import Statistics
-from lakestream.net.turn import Turn
 from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
     from lakestream.net.remote.remotes import Remotes
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long the event loop may keep the interpreter from an I/O thread that has finished its fsync (default 5 ms)."""
+"""Time for which the event loop may keep the interpreter from an I/O thread that has finished its fsync (0.5 ms)."""
 
 
 class Node:
     """A server from start to stop.
 
     Args:
-        options: everything it was told.
-        log: where it reports.
+        options: its settings.
+        log: its log.
     """
 
     def __init__(self, options: Options, log: Logger) -> None:
@@ -69,10 +69,11 @@ class Node:
         self.cluster: Cluster | None = None
         self.remotes: Remotes | None = None
         self.authenticator = Authenticator(options)
+        self.hash_checks = HashChecks()
         self.lame_duck = False
         self._ids = itertools.count(1)
         self._servers: list[asyncio.AbstractServer] = []
-        self._cleanups: list[Callable[[], None]] = []
+        self._cleanups: list[Callable[[], None]] = [self.hash_checks.close]
 
     # ------------------------------------------------------------------ the event loop
     def run(self) -> int:
@@ -179,23 +180,23 @@ class Node:
     # ------------------------------------------------------------------ JetStream, as monitoring sees it
     @property
     def engines(self) -> Engines | None:
-        """The streams of every account; None without JetStream."""
+        """Return the streams of all accounts; None without JetStream."""
         return self.jetstream.engines if self.jetstream is not None else None
 
     @property
     def engine(self) -> Engine | None:
-        """The streams of the global account; None when it has no JetStream."""
+        """Return the streams of the global account; None when it has no JetStream."""
         served = self.jetstream.served.get(GLOBAL_ACCOUNT) if self.jetstream is not None else None
         return served.engine if served is not None else None
 
     @property
     def api(self) -> Api | None:
-        """The API of the global account; None without JetStream."""
+        """Return the API of the global account; None without JetStream."""
         return self.jetstream.apis.get(GLOBAL_ACCOUNT) if self.jetstream is not None else None
 
     @property
     def keeper(self) -> LakeKeeper | None:
-        """The lake's keeper; None without a lake."""
+        """Return the lake's keeper; None without a lake."""
         return self.jetstream.keeper if self.jetstream is not None else None
 
     # ------------------------------------------------------------------ listeners
@@ -235,7 +236,7 @@ class Node:
             self._cleanups.append(lambda: withdraw(root, self.identity, urls, self.log))
 
     def _write_files(self) -> None:
-        """The pid file and the ports file, once every listener is up."""
+        """Write the PID file and the ports file, once every listener is up."""
         options = self.options
         if options.pid_file:
             ports_file.write_pid_file(options.pid_file)
@@ -256,7 +257,6 @@ class Node:
 
     # ------------------------------------------------------------------ Owner
     def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
-        """See `Owner.info`."""
         return self.identity.info(
             connection.id,
             connection.host,
@@ -276,18 +276,15 @@ class Node:
             connection.send_info()
 
     def opened(self, connection: Connection) -> bool:
-        """See `Owner.opened`."""
         self.statistics.total_connections += 1
         self.connections[connection.id] = connection
         limit = self.options.max_connections
         return not limit or len(self.connections) <= limit
 
     def joined(self, connection: Connection) -> None:
-        """See `Owner.joined`."""
         self.system.events.connected(connection)
 
     def closed(self, connection: Connection) -> None:
-        """See `Owner.closed`."""
         self.connections.pop(connection.id, None)
         self.statistics.ended(connection, self.clock.now())
         self.system.events.disconnected(connection)

@@ -1,7 +1,7 @@
-"""What a reload does to accounts and to those who are in them.
+"""The effect of a reload on accounts and clients.
 
-Belongs here: having the accounts, imports and JetStream limits of a new configuration in a running server, and deciding
-who of the connected may stay. What a reload may change at all is in settings/options.py and settings/accounts.py.
+Belongs here: applying the accounts, imports and JetStream limits of a new configuration to a running server, and
+deciding which clients stay. What a reload may change at all is in config/loading.py and config/accounts.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lakestream.server.jetstream import JetStream
 
 AFFECTED_BY = frozenset({"accounts", "mappings", "users", "token", "max_payload", "max_subscriptions"})
-"""Options that say who may be here, or what the connected may do."""
+"""Options that change who may connect, or what clients may do."""
 
 
 def reload_accounts(options: Options, accounts: Accounts, links: AccountLinks, jetstream: JetStream | None) -> None:
@@ -33,7 +33,7 @@ def reload_accounts(options: Options, accounts: Accounts, links: AccountLinks, j
 
 
 def _shared(accounts: Accounts) -> dict[str, object]:
-    """What each account gives and has of others; to set that up takes long where there are many."""
+    """Return the exports and imports of each account; connecting them takes long where there are many."""
     return {account.name: (account.options.exports, account.options.imports) for account in accounts}
 
 
@@ -66,7 +66,8 @@ def reload_clients(
 
 
 def _login(connection: Connection, authenticator: Authenticator, same_token: bool) -> tuple[Login | None, bool]:
-    """Who a client is now; None: nobody. And whether the client said who it is, and need not be told."""
+    """Return the new login of a client (None: not allowed any more), and whether it authenticated by itself and gets no
+    -ERR."""
     before = connection.login
     if before.user is None:
         if authenticator.by_token:

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import bcrypt
 import pytest
 
 from tests.conformance.user_rules import USER_RULES
@@ -342,3 +343,35 @@ def test_permissions_by_chance(start_server: StartServer, seed: int) -> None:
     got = _tried(start_server(config=chance.config), chance)
     assert got == expected
     assert any(frames for frames in expected[1::2])
+
+
+# ---------------------------------------------------------------------- hashed passwords
+HASH = bcrypt.hashpw(b"s3cret", bcrypt.gensalt(12)).decode()
+
+
+def _hashed(password: str) -> bytes:
+    return f'CONNECT {{{QUIET},"user":"u","pass":"{password}"}}\r\n'.encode()
+
+
+def test_commands_behind_a_hashed_password_wait_for_it(start_server: StartServer) -> None:
+    server = start_server(config=f'authorization {{users: [{{user: u, password: "{HASH}"}}]}}', jetstream=False)
+    with Wire(server.address, None) as wire, Wire(server.address, None) as wrong:
+        # All in one write: the hash takes some 200 ms, and nothing may be answered before it is compared.
+        wire.send(_hashed("s3cret") + b"SUB a 1\r\nPUB a 2\r\nhi\r\n")
+        wrong.send(_hashed("guess") + b"SUB a 1\r\nPUB a 2\r\nno\r\n")
+        assert wire.delivered("1").data == b"hi"
+        told = [frame.text for frame in wrong.until_closed() if frame.verb != "INFO"]
+        assert told == ["'Authorization Violation'"]
+        assert wire.ping() == []
+
+
+def test_other_clients_are_served_while_a_hash_is_compared(start_server: StartServer) -> None:
+    config = f'authorization {{users: [{{user: u, password: "{HASH}"}}, {{user: plain, password: p}}]}}'
+    server = start_server(config=config, jetstream=False)
+    with _client(server, "plain") as plain, Wire(server.address, None) as slow:
+        slow.send(_hashed("s3cret") + b"PUB done 0\r\n\r\n")
+        plain.subscribe("done")
+        plain.ping()
+        slow.send(b"PING\r\n")
+        assert plain.message("done").data == b""
+        slow.until("PONG")

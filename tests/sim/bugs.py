@@ -25,7 +25,7 @@ from lakestream.raft.core.ready import Ready
 from lakestream.raft.core.state import State
 from lakestream.raft.group.callbacks import Owner
 from lakestream.raft.group.group import Proposal
-from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.raft.group.member import RaftMember
 from lakestream.raft.group.outgoing import Item, Outgoing
 from lakestream.raft.group.raft_group import RaftGroup
@@ -287,19 +287,19 @@ def writes_the_log_without_sync(stack: ExitStack) -> None:
 
 def keeps_its_vote_without_sync(stack: ExitStack) -> None:
     """Term and vote are in the page cache when the answer leaves (§5.2)."""
-    real = KeptFile.write
-    stack.enter_context(patch.object(KeptFile, "write", lambda self, kept, sync: real(self, kept, False)))
+    real = StateFile.write
+    stack.enter_context(patch.object(StateFile, "write", lambda self, kept, sync: real(self, kept, False)))
 
 
 def keeps_its_vote_in_one_place(stack: ExitStack) -> None:
     """The file with the vote is written over in place: a torn write leaves neither the old vote nor the new one."""
-    real = KeptFile.write
+    real = StateFile.write
 
-    def write(self: KeptFile, kept: Kept, sync: bool) -> None:
+    def write(self: StateFile, kept: PersistentState, sync: bool) -> None:
         self._synced = 1
         real(self, kept, sync)
 
-    stack.enter_context(patch.object(KeptFile, "write", write))
+    stack.enter_context(patch.object(StateFile, "write", write))
 
 
 def does_not_wait_for_its_vote(stack: ExitStack) -> None:

@@ -20,9 +20,8 @@ from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared, Stores
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.subjects import matches
 from lakestream.stream.assembly import Stream

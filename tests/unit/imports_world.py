@@ -13,9 +13,8 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.imports import AccountLinks
 from lakestream.net.accounts.service_imports import Whereabouts
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from tests.unit.stream_world import ManualClock
 

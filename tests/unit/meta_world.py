@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from lakestream.log.format.files import Files
+from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.log.store.repair import salvage
-from lakestream.log.store.segment_store import LOG_DIRECTORY
 from lakestream.meta.assignments import Applied, AssignStream
 from lakestream.meta.meta_group import SEAL_BYTES, Meta
 from lakestream.meta.meta_join import MetaJoin

@@ -25,9 +25,8 @@ from lakestream.meta.replica import Replica
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.groups import Groups

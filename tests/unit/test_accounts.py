@@ -8,7 +8,7 @@ from lakestream.config.options import AccountLimits, AccountOptions, JetStreamOp
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
-from lakestream.net.turn import Turn
+from lakestream.net.hub import Turn
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 
 pytestmark = pytest.mark.unit

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lakestream.net.identity import Identity, advertised
-from lakestream.net.peers.connect_urls import ConnectUrls
+from lakestream.net.peers.cluster import ConnectUrls
 from lakestream.protocol.peer_wire import NodeInfo
 
 pytestmark = pytest.mark.unit

@@ -17,8 +17,7 @@ from lakestream.logging import Logger
 from lakestream.meta import stores
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
-from lakestream.net.hub import Hub
-from lakestream.net.turn import Turn
+from lakestream.net.hub import Hub, Turn
 from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core import proposer as intake

@@ -16,13 +16,12 @@ from lakestream.account.engines import Engines
 from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.lake.files import paths, scan, staging
 from lakestream.log.format.files import Files
-from lakestream.log.store.names import RESERVED, account_directory, account_of
+from lakestream.log.store.root import RESERVED, account_directory, account_of
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.stores import FileStores
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.server.lake.keeper import LakeKeeper
 from tests.unit.api_world import Client

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.log.format.errors import LogFrozen
+from lakestream.log.format.errors import LogError, LogFrozen
+from lakestream.log.format.files import UnsyncedFiles
 from lakestream.log.format.frame import Kind
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
-from lakestream.raft.group.group import Callbacks, Committed, Proposal
-from lakestream.raft.group.solo import SoloGroup
+from lakestream.raft.core.messages import Install, Membership
+from lakestream.raft.group.group import Callbacks, Committed, MemberProgress, Proposal
+from lakestream.raft.group.solo import SoloGroup, SoloGroups
 from tests.unit.logkit import FaultyFiles, HeldIo, InlineIo
 
 pytestmark = pytest.mark.unit
@@ -222,3 +224,55 @@ async def test_writes_happen_in_a_thread_and_commits_in_the_event_loop(tmp_path:
     assert await asyncio.wait_for(committed, 10) == ["x"]
     assert threads == ["io"]
     store.log.close()
+
+
+# ---------------------------------------------------------------- the same questions as a group of several members
+def test_a_group_of_one_leads_from_its_start_and_is_its_own_membership(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path), InlineIo(), files=FaultyFiles())
+    opened.append(store)
+    roles: list[tuple[bool, str, int]] = []
+    member = SoloGroups("A").member("S-1", str(tmp_path), Membership(("A", "B")))
+    assert (member.membership, member.recovering) == (Membership(("A",)), False)
+    group = member.join(
+        store.log, InlineIo(), Callbacks(lambda entries: None, lambda error: None, lambda *role: roles.append(role))
+    )
+    assert roles == []
+    group.start()
+    assert roles == [(True, "A", 1)]
+    group.propose([noop(1), noop(2)])
+    assert (group.is_leader, group.leader, group.replicated) == (True, "A", False)
+    assert group.progress() == [MemberProgress("A", 2, False, True, 0)]
+    assert group.snapshot() == Install(1, 2, 1, Membership(("A",)))
+    assert not group.transfer("B")
+    indexes: list[int] = []
+    group.read_index(indexes.append)
+    assert indexes == [2]
+
+
+def test_a_group_of_one_that_stops_waits_for_its_last_write_and_tells_nobody(tmp_path: Path) -> None:
+    recorder, io, _ = held(tmp_path)
+    ended: list[bool] = []
+    recorder.group.propose([noop(1)])
+    recorder.group.stop(lambda: ended.append(True))
+    assert not recorder.group.at_rest
+    assert ended == []
+    io.run_all()
+    assert ended == [True]
+    assert recorder.group.at_rest
+    assert recorder.commits == []
+
+
+def test_a_damaged_log_of_a_group_of_one_is_never_cut(tmp_path: Path) -> None:
+    member = SoloGroups("A").member("S-1", str(tmp_path), Membership(()))
+    with pytest.raises(LogError, match="no other node has a copy"):
+        member.damaged()
+
+
+def test_a_stream_in_memory_has_files_only_where_other_members_read_them(tmp_path: Path) -> None:
+    alone = open_store(str(tmp_path / "alone"), InlineIo(), uid="u", memory=True, durable_through=None)
+    assert isinstance(alone, MemoryStore)
+    assert not (tmp_path / "alone").exists()
+    replica = open_store(str(tmp_path / "replica"), InlineIo(), uid="u", memory=True, files=FaultyFiles())
+    opened.append(replica)
+    assert replica.directory == str(tmp_path / "replica")
+    assert isinstance(replica.log.files, UnsyncedFiles)  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from lakestream.log.store.segment_store import SegmentStore
 from lakestream.raft.core.messages import Append, HardState, Membership, RecoverTo
 from lakestream.raft.core.ready import Options, Role
 from lakestream.raft.group.group import Callbacks, Replacement
-from lakestream.raft.group.hard_state import SLOT, Kept, KeptFile
+from lakestream.raft.group.hard_state import SLOT, PersistentState, StateFile
 from lakestream.raft.group.outgoing import Outgoing
 from lakestream.raft.group.solo import SoloGroup
 from tests.unit.group_world import Make, Node, World, named
@@ -35,21 +35,21 @@ def follower_of(world: World) -> str:
 
 
 # ---------------------------------------------------------------------- the file
-def kept(term: int) -> Kept:
-    return Kept(HardState(term, "A", term), Membership(("A", "B")), durable=term)
+def kept(term: int) -> PersistentState:
+    return PersistentState(HardState(term, "A", term), Membership(("A", "B")), durable=term)
 
 
 def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
-    file = KeptFile(QuickFiles(), str(tmp_path))
+    file = StateFile(QuickFiles(), str(tmp_path))
     assert file.read() is None
     for term in range(1, 6):
         file.write(kept(term), sync=term % 2 == 0)
     file.close()
-    again = KeptFile(QuickFiles(), str(tmp_path))
+    again = StateFile(QuickFiles(), str(tmp_path))
     assert again.read() == kept(5)
     again.write(kept(6), sync=True)
     again.close()
-    assert KeptFile(QuickFiles(), str(tmp_path)).read() == kept(6)
+    assert StateFile(QuickFiles(), str(tmp_path)).read() == kept(6)
 
 
 def test_a_torn_write_leaves_what_was_synced(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_torn_write_leaves_what_was_synced(tmp_path: Path) -> None:
     for _ in range(200):
         path = tmp_path / "raft"
         path.unlink(missing_ok=True)
-        file = KeptFile(QuickFiles(), str(tmp_path))
+        file = StateFile(QuickFiles(), str(tmp_path))
         synced, whole = 0, b""
         for term in range(1, rng.randrange(2, 12)):
             sync = rng.random() < 0.4 or term == 1
@@ -73,7 +73,7 @@ def test_a_torn_write_leaves_what_was_synced(tmp_path: Path) -> None:
         torn = bytearray(whole.ljust(len(now), b"\0"))
         torn[at : at + length] = now[at : at + length]
         path.write_bytes(torn[: max(len(whole), rng.randrange(len(now) + 1))])
-        again = KeptFile(QuickFiles(), str(tmp_path))
+        again = StateFile(QuickFiles(), str(tmp_path))
         found = again.read()
         again.close()
         assert found is not None
@@ -86,17 +86,17 @@ def test_a_file_that_a_kill_left_without_its_first_content_is_not_there(tmp_path
             raise OSError("killed")
 
     with pytest.raises(OSError, match="killed"):
-        KeptFile(Killed(), str(tmp_path)).write(kept(1), sync=True)
-    assert KeptFile(QuickFiles(), str(tmp_path)).read() is None
+        StateFile(Killed(), str(tmp_path)).write(kept(1), sync=True)
+    assert StateFile(QuickFiles(), str(tmp_path)).read() is None
 
 
 def test_a_file_without_a_whole_slot_is_damage(tmp_path: Path) -> None:
-    file = KeptFile(QuickFiles(), str(tmp_path))
+    file = StateFile(QuickFiles(), str(tmp_path))
     file.write(kept(1), sync=True)
     file.close()
     flip(str(tmp_path / "raft"), SLOT + 30)
     with pytest.raises(CorruptLog, match="term and a vote"):
-        KeptFile(QuickFiles(), str(tmp_path)).read()
+        StateFile(QuickFiles(), str(tmp_path)).read()
 
 
 def test_a_damaged_file_stays_until_another_is_in_its_place(make: Make) -> None:
@@ -110,7 +110,7 @@ def test_a_damaged_file_stays_until_another_is_in_its_place(make: Make) -> None:
     groups = next(iter(world.nodes.values())).groups
     groups.member("S-2", str(directory), Membership(("A", "B", "C")), lost=True)  # and killed before it takes part
     with pytest.raises(CorruptLog):
-        KeptFile(QuickFiles(), str(directory)).read()
+        StateFile(QuickFiles(), str(directory)).read()
 
 
 def test_what_was_given_up_while_a_sync_was_under_way_does_not_leave_when_it_ends() -> None:
@@ -313,7 +313,7 @@ def test_a_member_for_which_the_log_begins_too_late_installs_a_state(make: Make)
     world.ticks(10)
     assert node.restored == named(*range(20))  # type: ignore[attr-defined]
     assert node.store.applied == leader.store.applied
-    kept = KeptFile(QuickFiles(), node.directory).read()
+    kept = StateFile(QuickFiles(), node.directory).read()
     assert kept is not None
     assert kept.hard.term >= term
     assert kept.base == install.index or kept.base > install.index
@@ -357,7 +357,7 @@ def test_a_member_that_stops_while_a_state_is_put_in_place_keeps_the_facts_of_th
     node.group.stop()  # the other state is being put in place
     while node.work:
         node.do_work()
-    kept = KeptFile(QuickFiles(), node.directory).read()
+    kept = StateFile(QuickFiles(), node.directory).read()
     assert kept is not None
     assert kept.membership == grown
     assert kept.base >= install.index

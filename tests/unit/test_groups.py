@@ -27,7 +27,7 @@ from lakestream.raft.core.messages import (
 from lakestream.raft.core.ready import ChangePending, NotLeader, Options
 from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
 from lakestream.raft.group.groups import BUFFER_BYTES, MAX_EARLY, Groups
-from lakestream.raft.group.hard_state import KeptFile
+from lakestream.raft.group.hard_state import StateFile
 from lakestream.raft.group.ports import Channel
 from tests.unit.group_world import GROUP, Make, named
 from tests.unit.logkit import Clock, FaultyFiles, HeldIo, QuickFiles, flip
@@ -298,7 +298,7 @@ def test_relaxed_logs_count_as_written_without_a_sync(make: Make) -> None:
     leader.group.sync()
     world.run()
     assert leader.files.calls["sync"] > before[list(world.nodes).index(leader.name)]  # type: ignore[attr-defined]
-    kept = KeptFile(QuickFiles(), leader.directory).read()
+    kept = StateFile(QuickFiles(), leader.directory).read()
     assert kept is not None
     assert kept.durable == 0  # after a power cut the log may end anywhere
 

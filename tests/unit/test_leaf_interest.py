@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from lakestream.logging import Logger
-from lakestream.net.hub import Hub
-from lakestream.net.remote.leaf_interest import Listeners
-from lakestream.net.turn import Turn
+from lakestream.net.hub import Hub, Turn
+from lakestream.net.remote.leaf_connection import Listeners
 from lakestream.ports import Delivery
 from lakestream.protocol.leaf_wire import Left, Listens, Names
 from lakestream.protocol.route_wire import Batch

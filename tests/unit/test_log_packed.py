@@ -17,8 +17,7 @@ from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
 from lakestream.log.format.packed import BLOCK_BYTES, View, is_packed_file, pack, read_plain
 from lakestream.log.format.segment import read_footer
-from lakestream.log.store.mend import verify
-from lakestream.log.store.repair import salvage
+from lakestream.log.store.repair import salvage, verify
 from lakestream.log.store.segment_log import LogOptions
 from tests.unit.logkit import Clock, FaultyFiles, MiniStream, flip, message, segment_files
 from tests.unit.test_log_shred import Stream, secret

@@ -17,7 +17,7 @@ from lakestream.log.format.record import Record
 from lakestream.log.format.runs import joined
 from lakestream.log.format.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
 from lakestream.log.store import checkpoint
-from lakestream.log.store.recovery import StoreRoot
+from lakestream.log.store.root import StoreRoot
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from tests.unit.logkit import MiniStream, Model, QuickFiles, close_all, flip, message, segment_files

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.record import decode_record, iter_records
-from lakestream.log.format.segment import SealedSegment, decode_footer, decode_segment_header, iter_frames, read_footer
+from lakestream.log.format.segment import SealedSegment, decode_segment_header, iter_frames, read_footer
 from lakestream.log.store.segment_log import LogOptions
 from tests.unit.logkit import T0, Clock, HeldIo, MiniStream, message, segment_files
 
@@ -83,9 +84,7 @@ def test_a_sealed_segment_alone_gives_its_rows(tmp_path: Path) -> None:
     assert len(content) == sealed.bytes
     header = decode_segment_header(content)
     assert not isinstance(header, str)
-    found = decode_footer(content)
-    assert found is not None
-    footer, tables, end = found
+    footer, tables, end = read_footer(sealed.path)
     rows = []
     for frame, at in iter_frames(content, sealed.path, header, end):
         if frame.kind == Kind.MESSAGES:
@@ -97,8 +96,10 @@ def test_a_sealed_segment_alone_gives_its_rows(tmp_path: Path) -> None:
         at = tables.offsets[row.seq - footer.first_seq]
         assert decode_record(content, at) == row
         assert tables.lengths[row.seq - footer.first_seq] == len(content[at : at + tables.lengths[tables.row(row.seq)]])
-    assert decode_footer(content[:-1]) is None
-    assert decode_footer(content[:end]) is None
+    for cut in (content[:-1], content[:end]):
+        Path(sealed.path).write_bytes(cut)
+        with pytest.raises(CorruptLog, match="footer"):
+            read_footer(sealed.path)
 
 
 def test_a_segment_is_sealed_by_size_with_the_next_write(tmp_path: Path) -> None:

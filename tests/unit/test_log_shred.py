@@ -16,7 +16,7 @@ from lakestream.log.format.record import decode_record, encode_record
 from lakestream.log.format.segment import read_footer
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.log import Appended
-from lakestream.log.store.mend import verify
+from lakestream.log.store.repair import verify
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.shred import blank_header, blank_record
 from lakestream.protocol import headers

@@ -19,12 +19,12 @@ from msgspec import msgpack
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
 from lakestream.log.index import memory_limit as index_memory
-from lakestream.log.index import subject_index, subject_leaves, subject_snapshot
+from lakestream.log.index import subject_index, subject_leaves
 from lakestream.log.index.histories import PACKED
 from lakestream.log.index.memory_limit import IndexMemory
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
-from lakestream.log.index.subject_snapshot import Snapshot
+from lakestream.log.index.subject_leaves import Snapshot
 from lakestream.log.store import checkpoint
 from lakestream.log.store.checkpoint import State, read_checkpoint, write_checkpoint
 from lakestream.protocol.subjects import matches
@@ -64,9 +64,7 @@ def _small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject_leaves, "LEAF_ROWS", 2)
     monkeypatch.setattr(subject_leaves, "SPLIT_ROWS", 4)
     monkeypatch.setattr(subject_leaves, "COLD_HISTORY", 20)
-    monkeypatch.setattr(subject_snapshot, "LEAF_ROWS", 2)
     monkeypatch.setattr(subject_leaves, "LONG_BLOCK", 200)
-    monkeypatch.setattr(subject_snapshot, "LONG_BLOCK", 200)
     monkeypatch.setattr(subject_index, "FRESH_SUBJECTS", 3)
     monkeypatch.setattr(subject_index, "LOOK_MESSAGES", 5)
     monkeypatch.setattr(subject_index, "SCANNED_SUBJECTS", 0)
@@ -558,9 +556,8 @@ def test_sequences_up_to_the_largest_there_is(length: int, tmp_path: Path) -> No
 def test_long_histories_are_in_memory_again_after_a_start_and_their_neighbours_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (subject_leaves, subject_snapshot):
-        monkeypatch.setattr(module, "LEAF_ROWS", 8)
-        monkeypatch.setattr(module, "LONG_BLOCK", 4096)
+    monkeypatch.setattr(subject_leaves, "LEAF_ROWS", 8)
+    monkeypatch.setattr(subject_leaves, "LONG_BLOCK", 4096)
     index, memory = filled(tmp_path, 1000)
     index.add_run([b"k.000502"] * 3000, 1001)
     again = written(index.snapshot(), tmp_path, 4000)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lakestream.log.store.segment_store import LOG_DIRECTORY
+from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.meta.assignments import Applied, AssignStream, RemoveStream
 from lakestream.meta.meta_boot import JoinAnswer
 from lakestream.protocol.api.errors import ApiError

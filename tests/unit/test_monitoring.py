@@ -26,16 +26,16 @@ from lakestream.config.options import (
 )
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import MAX_CLOSED, REFUSED, Statistics
-from lakestream.net.turn import Turn
 from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.jetstream import _api
 from lakestream.ops.monitoring.pages import Answer, Pages
 from lakestream.ops.monitoring.port import MAX_BODY, MAX_OPEN
-from lakestream.ops.monitoring.text import uptime_text
 from lakestream.protocol.accounts import JetStreamLimits
+from lakestream.protocol.durations import uptime_text
 
 pytestmark = pytest.mark.unit
 

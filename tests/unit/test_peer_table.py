@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.config.options import RouteUrl
+from lakestream.net.peers.dialler import FIRST_DELAY_S, FORGET_AFTER, MAX_DELAY_S, REPORT_EVERY, Target
 from lakestream.net.peers.handshake import Table
-from lakestream.net.peers.peer_dial import FIRST_DELAY_S, FORGET_AFTER, MAX_DELAY_S, REPORT_EVERY, Target
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Hello, NodeInfo, Ready, Refused
 
@@ -40,7 +40,7 @@ class Machine:
 
     def __init__(self, name: str, start: int = 0) -> None:
         self.info = NodeInfo(name=name, server_id=f"{name}{start}", cluster="C")
-        self.table: Table[End] = Table(lambda: self.info, lambda: False, lambda user, password: True)
+        self.table: Table[End] = Table(lambda: self.info, lambda: False)
         self.violations: list[str] = []
 
     def hello(self, attempt: str) -> Hello:
@@ -75,7 +75,7 @@ class Machine:
     def _greeted(self, end: End, hello: Hello) -> None:
         assert end.other is not None
         end.remote, end.attempt = hello.node, hello.attempt
-        verdict = (self.table.accept if end.dialled else self.table.admit)(end, hello)
+        verdict = self.table.accept(end, hello) if end.dialled else self.table.admit(end, hello, True)
         if verdict.refused is not None:
             if not end.dialled:
                 end.other.inbox.append(verdict.refused)
@@ -185,13 +185,13 @@ def end_of(machine: Machine, name: str, start: int = 0) -> tuple[End, Hello]:
 
 def connected(machine: Machine, name: str) -> End:
     end, hello = end_of(machine, name)
-    assert machine.table.admit(end, hello).refused is None
+    assert machine.table.admit(end, hello, True).refused is None
     assert machine.table.ready(end)
     return end
 
 
-def refusal(machine: Machine, hello: Hello) -> str:
-    verdict = machine.table.admit(End(machine), hello)
+def refusal(machine: Machine, hello: Hello, trusted: bool = True) -> str:
+    verdict = machine.table.admit(End(machine), hello, trusted)
     return verdict.refused.code if verdict.refused is not None else ""
 
 
@@ -199,7 +199,7 @@ def test_a_node_of_another_cluster_is_refused_with_both_names() -> None:
     machine = Machine("a")
     _, hello = end_of(machine, "b")
     hello = msgspec.structs.replace(hello, node=msgspec.structs.replace(hello.node, cluster="D"))
-    verdict = machine.table.admit(End(machine), hello)
+    verdict = machine.table.admit(End(machine), hello, True)
     assert verdict.refused == Refused(wire.WRONG_CLUSTER, 'cluster name "D" does not match "C" of a', "a")
 
 
@@ -220,13 +220,10 @@ def test_another_node_with_this_nodes_name_is_refused() -> None:
 
 def test_wrong_credentials_are_refused_before_anything_is_told() -> None:
     machine = Machine("a")
-    machine.table = Table(lambda: machine.info, lambda: False, lambda user, password: (user, password) == ("u", "p"))
     _, hello = end_of(machine, "b")
-    wrong = msgspec.structs.replace(
-        hello, user="u", password="x", node=msgspec.structs.replace(hello.node, cluster="D")
-    )
-    assert refusal(machine, wrong) == wire.WRONG_CREDENTIALS
-    assert refusal(machine, msgspec.structs.replace(hello, user="u", password="p")) == ""
+    wrong = msgspec.structs.replace(hello, node=msgspec.structs.replace(hello.node, cluster="D"))
+    assert refusal(machine, wrong, trusted=False) == wire.WRONG_CREDENTIALS
+    assert refusal(machine, hello) == ""
 
 
 def test_a_second_living_node_of_a_name_is_refused() -> None:
@@ -238,7 +235,7 @@ def test_a_restarted_node_replaces_its_silent_former_self() -> None:
     old = connected(machine := Machine("a"), "b")
     old.alive = False
     end, hello = end_of(machine, "b", start=1)
-    verdict = machine.table.admit(end, hello)
+    verdict = machine.table.admit(end, hello, True)
     assert (verdict.refused, verdict.replaced) == (None, (old,))
 
 
@@ -251,7 +248,7 @@ def test_a_connected_node_is_not_connected_twice() -> None:
 def test_a_node_that_has_seen_the_end_of_its_connection_is_let_in_again() -> None:
     old = connected(machine := Machine("a"), "b")
     end, hello = end_of(machine, "b")
-    verdict = machine.table.admit(end, msgspec.structs.replace(hello, attempt="second", gone=(old.attempt,)))
+    verdict = machine.table.admit(end, msgspec.structs.replace(hello, attempt="second", gone=(old.attempt,)), True)
     assert (verdict.refused, verdict.replaced) == (None, (old,))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
-from lakestream.log.store.mend import verify
+from lakestream.log.store.repair import verify
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.operations import DeleteMessage
 from tests.unit import logkit

@@ -16,7 +16,7 @@ from lakestream.log.format.errors import CorruptLog, CorruptRecord
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import columns, encode_record, iter_records
 from lakestream.log.format.segment import SealedSegment
-from lakestream.log.store.mend import take_over, verify
+from lakestream.log.store.repair import take_over, verify
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.features.dedupe import Dedupe

@@ -19,7 +19,7 @@ from lakestream.account.engines import MARK_NS
 from lakestream.lake.files import paths
 from lakestream.log.format.errors import StoreVersionError
 from lakestream.log.format.files import Files
-from lakestream.log.store.recovery import StoreRoot
+from lakestream.log.store.root import StoreRoot
 from lakestream.log.store.segment_log import LogOptions
 from tests.unit.test_engines import World
 

@@ -26,13 +26,12 @@ from lakestream.config.options import User as UserOptions
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import ANYBODY, Login
+from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.peers.client_counts import ClientCounts
 from lakestream.net.statistics import REFUSED, Statistics
-from lakestream.net.turn import Turn
-from lakestream.ops.system.messages import SystemMessages
-from lakestream.ops.system.replies import OPTIONS, Replies, concerns, encoded, read
+from lakestream.ops.system.events import ClientCounts
+from lakestream.ops.system.messages import OPTIONS, Replies, SystemMessages, concerns, encoded, read
 from lakestream.ops.system.requests import permissions_shown
 from lakestream.ops.system.system import System
 from lakestream.ports import ClientInfo

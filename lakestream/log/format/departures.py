@@ -1,8 +1,9 @@
-"""When messages left a stream.
+"""Removals of messages and their times.
 
-Belongs here: `Departures`, a list in columns of which sequences were removed and when, its two encodings, and which of
-them lie after a point of the stream. A stream with time travel keeps one for its open segment; it goes into the
-checkpoint and into the footer of the segment, and with the segment into the lake.
+Belongs here: `Departures`, the removed sequences in columns with the time of removal, its two encodings, and the search
+for removals after a point of the stream; `Removals`, what is kept of removals for the open segment. A stream with time
+travel keeps departures for its open segment; they go into the checkpoint and into the footer of the segment, and with
+the segment into the lake.
 
 A removal has two times. `removed_seq` is the first sequence at whose storing it was over: that of the message that made
 room for itself, or the next one to be stored when an operation (purge, delete, expiry) removed it. `removed_ns` is the
@@ -27,7 +28,7 @@ _LEVEL = 1  # of zlib: differences of ascending numbers compress well at any
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A place in a stream's log: right after sequence `seq` was stored; or, when `seq` is 0, behind everything that
+    """A point in a stream's log: right after sequence `seq` was stored; or, if `seq` is 0, after everything that
     happened before `before_ns` (ns since the epoch)."""
 
     seq: int = 0
@@ -41,7 +42,7 @@ class Departures:
 
     def __init__(self, whole: bool = True, columns: Sequence[array[int]] = ()) -> None:
         self.whole = whole
-        """Whether it has all removals since the segment was begun."""
+        """True if it has all removals since the segment was begun."""
         self._columns = list(columns) or [array("q") for _ in range(4)]
 
     def __len__(self) -> int:
@@ -68,10 +69,10 @@ class Departures:
         return self._columns[3]
 
     def note(self, gone: Sequence[int], removed_seq: int, removed_ns: int) -> None:
-        """Messages with these sequences (ascending) were removed. Hot: limits remove one with each that is stored."""
+        """Add the removal of messages (ascending). Hot: limits remove one message with each that is stored."""
         firsts, lasts, seqs, times = self._columns
         if times and removed_ns < times[-1]:
-            removed_ns = times[-1]  # a clock that was set back does not take a removal before the one it follows
+            removed_ns = times[-1]  # times ascend even if a clock was set back
         unbroken = gone[-1] - gone[0] + 1 == len(gone)
         for first, last in ((gone[0], gone[-1]),) if unbroken else stretches(gone):
             if lasts and first == lasts[-1] + 1 and removed_seq == seqs[-1] and removed_ns == times[-1]:
@@ -95,35 +96,35 @@ class Departures:
         self.whole = self.whole and later.whole
 
     def moment(self) -> int:
-        """The time of the last removal; 0 when there is none."""
+        """Return the time of the last removal; 0 if there is none."""
         return self.removed_ns[-1] if len(self) else 0
 
     def split(self, point: Point) -> int:
-        """How many of the runs had been removed at a point; those behind them were still there."""
+        """Return the number of runs that had been removed at a point; the later ones were still there."""
         if point.seq:
             return bisect_right(self.removed_seqs, point.seq)
         return bisect_left(self.removed_ns, point.before_ns)
 
     def behind(self, point: Point) -> Departures:
-        """Those that had yet to be removed at a point, as a list of its own."""
+        """Return a copy of the runs that were removed after a point."""
         at = self.split(point)
         return Departures(self.whole, [column[at:] for column in self._columns])
 
     def runs(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
-        """(first, last) of some runs, in the order of removal."""
+        """Yield (first, last) of runs, in the order of removal."""
         return zip(self.firsts[start:stop], self.lasts[start:stop], strict=True)
 
     def to_bytes(self) -> bytes:
-        """As the machine holds it: cheap, for checkpoints."""
+        """Encode in machine order: cheap, for checkpoints."""
         return bytes([self.whole]) + b"".join(column.tobytes() for column in self._columns)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Departures:
-        """The inverse of `to_bytes`."""
+        """Decode what `to_bytes` returned."""
         return cls(bool(data[0]), _columns(data[1:]))
 
     def pack(self) -> bytes:
-        """Short, for footers; a few tenths of a µs for each run."""
+        """Encode compactly, for footers; it takes a few tenths of a µs for each run."""
         parts = []
         for column in self._columns:
             parts.append(array("q", map(sub, column, array("q", [0]) + column[:-1])).tobytes())
@@ -131,12 +132,12 @@ class Departures:
 
     @classmethod
     def unpack(cls, data: bytes) -> Departures:
-        """The inverse of `pack`, of a list that is whole."""
+        """Decode what `pack` returned for a complete list."""
         return cls(True, [array("q", accumulate(column)) for column in _columns(zlib.decompress(data))])
 
 
 def moment_of(packed: bytes) -> int:
-    """`moment` of a packed list."""
+    """Return `moment` of a packed list."""
     return sum(_columns(zlib.decompress(packed))[3])
 
 

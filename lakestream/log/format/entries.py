@@ -1,8 +1,8 @@
 """Reading entries back by their index.
 
-Belongs here: finding the frames of an index range in one segment without reading all of it, for members of a group
-that lag behind, and the runs of terms in a log. A sealed segment's footer marks every MARK_BYTES which entry begins
-where; an open one knows the place of each.
+Belongs here: reading the frames of an index range from one segment without reading all of it, for followers that lag,
+and the runs of terms in a log. The footer of a sealed segment has the offset of an entry every MARK_BYTES; an open
+segment has the offset of each.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lakestream.log.format.packed import View
 from lakestream.log.format.segment import HEADER_SIZE, Segment
 
 MARK_BYTES = 256 << 10
-"""Bytes of frames between two marks, plus at most one frame: what a read may have to skip."""
+"""Bytes of frames between two marks, plus at most one frame: a read may have to skip as much."""
 
 
 def marks_of(first_index: int, offsets: array[int]) -> list[tuple[int, int]]:
-    """(index, offset) of entries about MARK_BYTES apart, from where the frames of a segment start."""
+    """Return (index, offset) of entries about MARK_BYTES apart, from where the frames of a segment start."""
     marks: list[tuple[int, int]] = []
     at, count = 0, len(offsets)
     while at < count:
@@ -33,7 +33,7 @@ def marks_of(first_index: int, offsets: array[int]) -> list[tuple[int, int]]:
 
 
 def read_entries(files: Files, segment: Segment, first_index: int, max_bytes: int) -> list[tuple[Frame, int]]:
-    """Entries of one segment from `first_index` on, each with the offset of its body. Blocks.
+    """Return entries of one segment from `first_index` on, each with the offset of its body. Block.
 
     Args:
         files: the file layer.
@@ -41,7 +41,7 @@ def read_entries(files: Files, segment: Segment, first_index: int, max_bytes: in
         first_index: of the first one.
         max_bytes: their frames together stay within that, but one is always given.
 
-    Raises CorruptLog when what is read is damaged, OSError.
+    Raise CorruptLog when what is read is damaged, OSError.
     """
     offset, index, end = _before(segment, first_index)
     found: list[tuple[Frame, int]] = []
@@ -80,7 +80,7 @@ def read_entries(files: Files, segment: Segment, first_index: int, max_bytes: in
 
 
 def _before(segment: Segment, index: int) -> tuple[int, int, int]:
-    """(offset, index) of an entry at or before `index` whose place is known, and where the frames end."""
+    """Return (offset, index) of an entry at or before `index` whose place is known, and where the frames end."""
     offsets, footer = segment.frame_offsets, segment.footer  # in this order: a seal sets the footer first
     if footer is None or len(offsets):
         at = index - segment.first_index
@@ -96,12 +96,12 @@ def _mark_index(mark: tuple[int, int]) -> int:
 
 
 def _length(buf: bytes, at: int) -> int:
-    """The length that the frame at `at` claims, its header included; less when not all of the header is there."""
+    """Return the length of the frame at `at` with its header, as it claims; less if the header is cut short."""
     return FRAME_HEADER + int.from_bytes(buf[at + LENGTH_AT : at + LENGTH_AT + 4], "little")
 
 
 def term_runs(segments: Iterable[Segment]) -> list[tuple[int, int]]:
-    """(first index, term) of each run of entries with one term, ascending."""
+    """Return (first index, term) of each run of entries with one term, ascending."""
     runs: list[tuple[int, int]] = []
     for segment in segments:
         for first, term in segment.terms:

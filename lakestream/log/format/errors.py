@@ -1,4 +1,4 @@
-"""What can go wrong with a log, as types.
+"""Errors of the log.
 
 Belongs here: every error that log/ raises on purpose. Each message names the file (and the byte offset where there is
 one) and says what to do next.
@@ -24,7 +24,7 @@ class LogError(PublicError):
 
 
 class CorruptRecord(LogError):
-    """Bytes that do not hold the record they should. `offset` counts from the start of the buffer."""
+    """Raised for bytes that do not hold the expected record. `offset` counts from the start of the buffer."""
 
     def __init__(self, offset: int, what: str) -> None:
         message = f"record at offset {offset}: {what}"
@@ -34,7 +34,7 @@ class CorruptRecord(LogError):
 
 
 class CorruptLog(LogError):
-    """A file of a stream is damaged where no crash can explain it. Nothing is skipped: the stream stays closed."""
+    """Raised when a stream's file is damaged in a way no crash causes. Nothing is skipped: the stream stays closed."""
 
     def __init__(self, file: str, offset: int, what: str) -> None:
         super().__init__(
@@ -48,10 +48,10 @@ class CorruptLog(LogError):
 
 
 class LostEntries(CorruptLog):
-    """Entries that were synced once are missing or damaged at the end of a log, and no other replica has them."""
+    """Raised when synced entries are missing or damaged at the end of a log, and no other replica has them."""
 
     def __init__(self, file: str, offset: int, what: str, known: str) -> None:
-        """`known`: the file that says that they were synced."""
+        """`known` is the file that says that they were synced."""
         super().__init__(file, offset, what)
         self.args = (
             f"{file}: damaged at offset {offset}: {what}; restore this file from a backup, or give these entries up: "
@@ -60,11 +60,11 @@ class LostEntries(CorruptLog):
 
 
 class Compacted(LogError):
-    """An entry that was asked for is no longer in the log: its state is in a snapshot."""
+    """Raised when a requested entry is no longer in the log: its state is in a snapshot."""
 
 
 class LogFrozen(LogError):
-    """A write or a sync failed: what is on the disk is unknown, so this log takes no more entries in this process."""
+    """Raised after a write or a sync failed: the disk content is unknown, so the log takes no more entries."""
 
     def __init__(self, file: str, cause: BaseException) -> None:
         why = cause.strerror if isinstance(cause, OSError) and cause.strerror else "a write failed"
@@ -77,17 +77,17 @@ class LogFrozen(LogError):
 
     @property
     def out_of_space(self) -> bool:
-        """Whether it was for want of room."""
+        """True if the cause was a full disk or quota."""
         return isinstance(self.cause, OSError) and self.cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class StoreVersionError(LogError):
-    """The store was written by a newer lakestream, or its VERSION file is not one."""
+    """Raised when a newer release wrote the store, or its VERSION file is invalid."""
 
 
 class StoreLocked(LogError):
-    """Another process has the store open."""
+    """Raised when another process has the store open."""
 
 
 class LogClosed(LogError):
-    """The log was closed: nothing can be written through this object any more."""
+    """Raised when the log was closed."""

@@ -1,7 +1,7 @@
-"""The few file operations that the log needs, and the threads they run in, behind names that a test can replace.
+"""File operations and the threads they run in, behind interfaces that a test can replace.
 
-Belongs here: system calls and their retry rules (short writes, short reads), nothing about what the bytes mean. Every
-durable step of log/ goes through `Files`, so that a fault test can make any one of them fail.
+Belongs here: system calls and their retry rules (short writes, short reads). Every durable step of log/ goes through
+`Files`, so that a fault test can make any one of them fail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS 
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Have an OSError say which file it is about: the system knows only a descriptor."""
+    """Add the path to an OSError that names no file, because the call took a descriptor."""
     try:
         yield
     except OSError as error:
@@ -32,20 +32,20 @@ def naming(path: str) -> Iterator[None]:
 
 
 class Io(Protocol):
-    """Threads for what would block the event loop."""
+    """Threads for work that would block the event loop."""
 
     def submit(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
     ) -> None:
         """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop.
 
-        `brief`: a quick disk needs less for it than a thread's turn costs (a lone small append and its sync). Then the
-        event loop may do it itself, in a later turn than this one.
+        `brief`: on a quick disk the work takes less time than switching to a thread (a lone small append and its
+        sync). Then the event loop may do it itself, in a later turn than this one.
         """
 
 
 class Files:
-    """The operating system's files. Descriptors are plain ints; every method raises OSError as the system does."""
+    """Files of the operating system. Descriptors are plain ints; every method raises OSError as the system does."""
 
     def open(self, path: str, write: bool = False) -> int:
         """Open an existing file for reading, or for reading and writing."""
@@ -86,20 +86,20 @@ class Files:
         return b"".join(pieces)
 
     def read(self, path: str) -> bytes:
-        """The whole content of a file."""
+        """Return the whole content of a file."""
         with open(path, "rb") as file:
             return file.read()
 
     def salt(self) -> int:
-        """A number of 32 bits that nobody can guess."""
+        """Return an unpredictable number of 32 bits."""
         return int.from_bytes(os.urandom(4), "little")
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory of that name."""
+        """Return True if there is a file or directory of that name."""
         return os.path.exists(path)
 
     def size(self, fd: int) -> int:
-        """The length in bytes of an open file."""
+        """Return the length in bytes of an open file."""
         return os.fstat(fd).st_size
 
     def sync(self, fd: int) -> None:
@@ -123,15 +123,15 @@ class Files:
         os.replace(source, target)
 
     def remove(self, path: str) -> None:
-        """Remove a file; one that is not there is fine."""
+        """Remove a file if it exists."""
         try:
             os.unlink(path)
         except FileNotFoundError:
             return
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with all it holds; one that is not there is fine."""
-        import shutil  # loads archive formats, which a start need not wait for
+        """Remove a directory and its content if it exists."""
+        import shutil  # imported late: it loads archive formats, which the start does not need
 
         try:
             shutil.rmtree(path)
@@ -139,7 +139,7 @@ class Files:
             return
 
     def names(self, path: str) -> list[str]:
-        """The names inside a directory, sorted; none when there is no such directory."""
+        """Return the names inside a directory, sorted; none when there is no such directory."""
         try:
             return sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -156,7 +156,7 @@ class Files:
         self.sync_directory(parent)
 
     def write_whole(self, path: str, buffers: Sequence[bytes]) -> None:
-        """Give a file new content in one durable step: a reader sees the old content or the new one, never a part."""
+        """Replace the content of a file in one durable step: a reader sees the old content or the new one."""
         temporary = path + ".tmp"
         fd = self.create(temporary)
         try:
@@ -179,7 +179,7 @@ class UnsyncedFiles(Files):
 
 
 def _rest(group: list[bytes | memoryview], written: int) -> list[bytes | memoryview]:
-    """What is left of `group` after its first `written` bytes."""
+    """Return the rest of `group` after its first `written` bytes."""
     for position, piece in enumerate(group):
         if written < len(piece):
             return [memoryview(piece)[written:], *group[position + 1 :]]

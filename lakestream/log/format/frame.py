@@ -14,7 +14,8 @@ Belongs here: the frame layout, encoding, decoding, and the search for frames in
 
 `write` numbers the synced writes by their first index. A frame of a later write is only written once every earlier
 write is durable; so a damaged frame with index i can be the trace of a crash iff no valid frame with `write` > i
-follows it. The salt keeps bytes that a client sent, or that an older file left on the disk, from passing for a frame.
+follows it. The salt prevents bytes that a client sent, or that an older file left on the disk, from passing for a
+frame.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ MAGIC_BYTES = struct.pack("<I", MAGIC)
 VERSION = 1
 HEADER_SIZE = 48
 LENGTH_AT = 8
-"""Where a frame says how long its body is."""
+"""Offset of the body's length in a frame."""
 MAX_BODY = 1 << 30
-"""Longest body in bytes: with the default seal size a segment stays far below the 4 GiB that its u32 offsets reach."""
+"""Maximum bytes of a body: with the default seal size a segment stays far below the 4 GiB limit of its u32 offsets."""
 
 _HEADER = struct.Struct("<IIIBBHQQQII")
 _REST = struct.Struct("<IBBHQQQII")
@@ -41,9 +42,10 @@ assert _HEADER.size == HEADER_SIZE
 
 
 class Kind(IntEnum):
-    """What a frame's body is: records back to back, or MessagePack that only JetStream reads, or nothing.
+    """Kind of a frame's body.
 
-    MEMBERSHIP is MessagePack that only Raft reads. SEAL is empty: the segment ends with it, on every replica alike.
+    MESSAGES are records back to back; OPERATION and PROGRESS are opaque to the log, MEMBERSHIP to all but Raft. SEAL is
+    empty: the segment ends with it, on every replica.
     """
 
     MESSAGES = 1
@@ -69,14 +71,14 @@ class Frame(msgspec.Struct, gc=False):
 
 
 def encode_header(frame: Frame, write: int, salt: int) -> bytes:
-    """The 48 bytes before the body of `frame`; computes the crc over both."""
+    """Return the 48 bytes before the body of `frame`, with the crc over both."""
     body = frame.body
     rest = _REST.pack(len(body), frame.kind, VERSION, 0, write, frame.index, frame.term, frame.count, salt)
     return _PREFIX.pack(MAGIC, crc32(body, crc32(rest))) + rest
 
 
 def decode_frame(buf: bytes, offset: int, end: int, salt: int) -> Frame | str:
-    """The frame at `offset`, or what is wrong with the bytes there. Nothing past `end` is looked at."""
+    """Return the frame at `offset`, or a description of the damage there. Nothing past `end` is read."""
     if end - offset < HEADER_SIZE:
         return f"{end - offset} bytes are left where a frame header of {HEADER_SIZE} belongs"
     magic, crc, length, kind, version, flags, write, index, term, count, found_salt = _HEADER.unpack_from(buf, offset)
@@ -96,7 +98,7 @@ def decode_frame(buf: bytes, offset: int, end: int, salt: int) -> Frame | str:
 
 
 def later_write(buf: bytes, offset: int, end: int, salt: int, index: int) -> int:
-    """The offset of a valid frame in `buf[offset:end]` whose write began after entry `index`; -1 when there is none."""
+    """Return the offset of a valid frame in `buf[offset:end]` whose write began after entry `index`, or -1."""
     at = buf.find(MAGIC_BYTES, offset, end)
     while at >= 0:
         frame = decode_frame(buf, at, end, salt)

@@ -1,8 +1,8 @@
-"""What stays here of segments that left the log: subject, size and time of each message.
+"""Outlines: subject, size and time of each message in segments that left the log.
 
 Belongs here: the outline file (`log/<first_index:020d>.outline`). Once the lake holds a segment's messages their
-records go, but a stream still has to know which subject and how many bytes leave it when one of them is removed, and
-which message was first at a time. Small neighbours are merged into one outline.
+records leave the log, but the stream still needs the subject and size of each message that is removed, and the first
+message at a time. Small neighbours are merged into one outline.
 
     magic, u32 version, u32 length and u32 crc of the MessagePack `OutlineInfo`, u32 crc of the content
     OutlineInfo, then the MessagePack content
@@ -27,7 +27,7 @@ from lakestream.log.format.segment import read_footer
 SUFFIX = ".outline"
 VERSION = 1
 MERGE_ROWS = 1 << 17
-"""An outline is joined with what follows it until it has this many rows."""
+"""An outline is merged with the next one until it has this many rows."""
 
 _MAGIC = b"LKOL"
 _HEAD = struct.Struct("<4sIIII")
@@ -35,7 +35,7 @@ _time_at = struct.Struct("<q").unpack_from
 
 
 class OutlineInfo(msgspec.Struct, frozen=True):
-    """What an outline covers. Index and sequence ranges include both ends; times in ns, 0 without rows."""
+    """Range of an outline. Index and sequence ranges include both ends; times in ns, 0 without rows."""
 
     first_index: int
     last_index: int
@@ -46,7 +46,7 @@ class OutlineInfo(msgspec.Struct, frozen=True):
 
 
 class OutlineFile:
-    """An outline on disk, and its columns while they are in memory."""
+    """An outline on disk, with its columns while they are in memory."""
 
     __slots__ = ("info", "outline", "path", "used")
 
@@ -57,11 +57,9 @@ class OutlineFile:
         self.used = False
 
     def release(self) -> None:
-        """See `cache.Loaded`."""
         self.outline = None
 
     def asked(self) -> bool:
-        """See `cache.Loaded`."""
         used, self.used = self.used, False
         return used
 
@@ -75,7 +73,7 @@ class _Content(msgspec.Struct):
 
 
 class Outline:
-    """A loaded outline: columns by row. Size 0 = there was no such message."""
+    """A loaded outline: columns by row. A size of 0 means that there was no such message."""
 
     __slots__ = ("_numbers", "ids", "names", "runs", "sizes", "times")
 
@@ -88,16 +86,16 @@ class Outline:
         self._numbers: dict[bytes, int] = {}
 
     def row(self, seq: int) -> int:
-        """The row of `seq`; -1 when there was no such message."""
+        """Return the row of `seq`; -1 if there was no such message."""
         row = self.runs.row(seq)
         return row if row >= 0 and self.sizes[row] else -1
 
     def memory(self) -> int:
-        """Roughly how many bytes this outline keeps."""
+        """Return roughly the bytes of memory of this outline."""
         return 16 * self.runs.rows + sum(map(len, self.names)) + 64 * len(self.names) + 512
 
     def add_segment(self, files: Files, path: str) -> None:
-        """Add the messages of a sealed segment. Blocks: reads the whole file. Raises CorruptLog."""
+        """Add the messages of a sealed segment by reading the whole file. Block. Raise CorruptLog."""
         footer, tables, _ = read_footer(path, files)
         content = read_plain(files, path)
         row = 0
@@ -118,7 +116,7 @@ class Outline:
                 self.times.append(time)  # a row without message repeats the time: the column stays sorted
 
     def add_outline(self, other: Outline) -> None:
-        """Add what another outline, of earlier messages, holds."""
+        """Add the rows of another outline, of earlier messages."""
         translated = [self._number(name) for name in other.names]
         row = 0
         for first, rows in other.runs.pairs():
@@ -144,16 +142,17 @@ class Outline:
 
 
 def outline_path(directory: str, first_index: int) -> str:
-    """Where the outline of the segments from entry `first_index` on is kept."""
+    """Return the path of the outline of the segments from entry `first_index` on."""
     return os.path.join(directory, f"{first_index:020d}{SUFFIX}")
 
 
 def write_outline(
     files: Files, path: str, first_index: int, last_index: int, outline: Outline, last_seq: int
 ) -> OutlineInfo:
-    """Write an outline, durably, over the one that is there. Blocks. Raises OSError.
+    """Write an outline, durably, over the one that is there. Block. Raise OSError.
 
-    `last_seq` is the stream's at the end of its last segment: that of an outline without rows, so that outlines ascend.
+    `last_seq` is the stream's at the end of the last segment; an outline without rows has that, so that outlines
+    ascend.
     """
     runs = outline.runs
     info = OutlineInfo(
@@ -173,7 +172,7 @@ def write_outline(
 
 
 def read_outline_info(files: Files, path: str) -> OutlineInfo:
-    """What the outline at `path` covers. Raises CorruptLog."""
+    """Return the range of the outline at `path`. Raise CorruptLog."""
     fd = files.open(path)
     try:
         data = files.read_at(fd, 256, 0)
@@ -183,7 +182,7 @@ def read_outline_info(files: Files, path: str) -> OutlineInfo:
 
 
 def read_outline(files: Files, path: str) -> Outline:
-    """The outline at `path`. Raises CorruptLog."""
+    """Return the outline at `path`. Raise CorruptLog."""
     data = files.read(path)
     info, at, crc = _info(path, data)
     if crc32(memoryview(data)[at:]) != crc:

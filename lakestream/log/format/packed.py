@@ -1,14 +1,13 @@
 """Sealed segments whose frames are compressed (a stream's `compression: s2`).
 
-Belongs here: the file, and reading it as if it were a plain one. Everybody else goes by the offsets that the frames had
-before, so tables, marks and footers are the same in both. A segment is compressed as a whole once it is sealed, and
-then takes the place of the plain file in one step:
+Belongs here: the file format, and reading it by the offsets of the plain file. Tables, marks and footers are the same
+in both. A segment is compressed as a whole once it is sealed, and then replaces the plain file in one step:
 
     header    as in segment.py, with another version
     blocks    zstd, each of `block_bytes` bytes of frames, the last one of what is left
     footer    as in segment.py; in its metadata also `packing`
 
-The codec is Arrow's, which is there for the lake already; it is loaded when the first such segment is met.
+The codec is Arrow's, which the lake needs anyway; it is loaded with the first such segment.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from lakestream.log.format.segment import (
 )
 
 BLOCK_BYTES = 128 << 10
-"""Frames of one block: what reading a single message decompresses (0.1 ms)."""
+"""Bytes of frames in one block: reading a single message decompresses as much (0.1 ms)."""
 LEVEL = 1
 WORTH = 0.9
-"""A file that would stay longer than this share of the plain one stays plain."""
+"""A segment whose compressed file would be longer than this share of the plain one stays plain."""
 
 
 def codec() -> Any:
-    """The compressor; the first call takes a while (0.4 s), so make it where nobody waits."""
+    """Return the compressor. The first call takes 0.4 s: make it before messages wait for it."""
     import pyarrow
 
     return pyarrow.Codec("zstd", compression_level=LEVEL)
 
 
 def pack(files: Files, path: str) -> int:
-    """Compress a sealed segment, durably, in its place; returns the new length of the file, 0 when it stays as it was.
+    """Compress a sealed segment, durably, in its place; return the new length of the file, 0 if it stays plain.
 
-    Blocks. Raises CorruptLog, OSError.
+    Block. Raise CorruptLog, OSError.
     """
     content = files.read(path)
     header, end = decode_segment_header(content), None
@@ -81,7 +80,7 @@ class View:
 
     Args:
         files: the file layer.
-        fd: the open file; it stays the caller's.
+        fd: the open file, which the caller closes.
         path: for errors.
     """
 
@@ -90,7 +89,7 @@ class View:
     def __init__(self, files: Files, fd: int, path: str) -> None:
         self._files, self._fd, self._path = files, fd, path
         self._starts: list[int] = []
-        self._number, self._block = -1, b""  # the block that was read last: the next read often begins in it
+        self._number, self._block = -1, b""  # the block read last: the next read often begins in it
         if not is_packed(files.read_at(fd, HEADER_SIZE, 0)):
             return
         found = read_end(files, fd)
@@ -102,13 +101,13 @@ class View:
 
     @property
     def packed(self) -> bool:
-        """Whether the file is compressed."""
+        """True if the file is compressed."""
         return bool(self._starts)
 
     def read_at(self, length: int, offset: int) -> bytes:
-        """Bytes as they lie in the plain file; fewer only at its end, which is that of the frames in a compressed one.
+        """Return bytes of the plain file; fewer only at its end, which is that of the frames in a compressed one.
 
-        Raises CorruptRecord for a block that does not decompress, OSError.
+        Raise CorruptRecord for a block that does not decompress, OSError.
         """
         if not self._starts:
             return self._files.read_at(self._fd, length, offset)
@@ -140,7 +139,7 @@ class View:
 
 
 def is_packed_file(files: Files, path: str) -> bool:
-    """Whether the segment at `path` is compressed. Blocks. Raises OSError."""
+    """Return True if the segment at `path` is compressed. Block. Raise OSError."""
     fd = files.open(path)
     try:
         return is_packed(files.read_at(fd, HEADER_SIZE, 0))
@@ -149,9 +148,9 @@ def is_packed_file(files: Files, path: str) -> bool:
 
 
 def read_plain(files: Files, path: str) -> bytes:
-    """The whole content of a segment file, of a compressed one as it was before.
+    """Return the whole content of a segment file, decompressed.
 
-    Blocks. Raises CorruptLog, OSError.
+    Block. Raise CorruptLog, OSError.
     """
     fd = files.open(path)
     try:

@@ -32,7 +32,7 @@ FLAG_HEADER = 1
 MAX_SUBJECT = 0xFFFF
 """Longest subject in bytes (a u16 field); the protocol's control line limit is far below it."""
 
-SEQ_AT, TIME_AT, SUBJECT_LENGTH_AT, FLAGS_AT = 4, 12, 20, 22
+TIME_AT, SUBJECT_LENGTH_AT, FLAGS_AT = 12, 20, 22
 """Offsets of single fields, for code that needs one field of many records."""
 
 _HEAD = struct.Struct("<IQqHHIH")
@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 def encode_record(seq: int, time_ns: int, subject: bytes, header: bytes, data: bytes) -> bytes:
     """Encode one message. `time_ns` counts from the epoch; `header` is the raw block, `b""` for none.
 
-    Raises `struct.error` for a subject above MAX_SUBJECT bytes or a payload of 4 GiB.
+    Raise `struct.error` for a subject above MAX_SUBJECT bytes or a payload of 4 GiB.
     """
     if header:
         rest = (
@@ -77,14 +77,14 @@ def encode_record(seq: int, time_ns: int, subject: bytes, header: bytes, data: b
 
 
 def record_length(subject: bytes, header: bytes, data: bytes) -> int:
-    """The bytes that `encode_record` makes of this message, which is also its share of `state.bytes`."""
+    """Return the bytes that `encode_record` makes of this message, which is also its share of `state.bytes`."""
     if header:
         return FIXED + 4 + len(subject) + len(header) + len(data)
     return FIXED + len(subject) + len(data)
 
 
 def contiguous(records: Iterable[Record]) -> Iterator[tuple[int, list[bytes], list[int], int]]:
-    """Records cut where their sequences jump: (first sequence, subjects, lengths, time of the last) of each part."""
+    """Yield (first sequence, subjects, lengths, time of the last) of each part of records without gaps."""
     subjects: list[bytes] = []
     lengths: list[int] = []
     first = following = last_time = 0
@@ -102,13 +102,13 @@ def contiguous(records: Iterable[Record]) -> Iterator[tuple[int, list[bytes], li
 
 
 def decode_record(buf: bytes, offset: int = 0, verify: bool = True) -> Record:
-    """Decode the record at `offset`. Raises CorruptRecord when it is cut short or, with `verify`, its crc is wrong."""
+    """Decode the record at `offset`. Raise CorruptRecord when it is cut short or, with `verify`, its crc is wrong."""
     record, _ = _decode(buf, offset, len(buf), verify)
     return record
 
 
 def iter_records(buf: bytes, start: int = 0, end: int | None = None) -> Iterator[Record]:
-    """The records that lie back to back in `buf[start:end]`. Raises CorruptRecord at the first one that is damaged."""
+    """Yield the records that lie back to back in `buf[start:end]`. Raise CorruptRecord at a damaged one."""
     stop = len(buf) if end is None else end
     offset = start
     while offset < stop:
@@ -130,9 +130,9 @@ class Columns(msgspec.Struct, gc=False):
 
 
 def columns(buf: bytes) -> Columns | None:
-    """The records of a frame whose bytes are known to be good; None when their sequences jump.
+    """Return the records of a frame whose crc was checked, or None if their sequences have gaps.
 
-    Raises CorruptRecord when one does not end where the buffer does.
+    Raise CorruptRecord when one does not end where the buffer does.
     """
     subjects: list[bytes] = []
     lengths: list[int] = []
@@ -168,7 +168,7 @@ def columns(buf: bytes) -> Columns | None:
 def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> list[Record]:
     """Decode the records at `offsets`, each `lengths` bytes long, in a tight loop.
 
-    Raises CorruptRecord when a crc or a length does not fit.
+    Raise CorruptRecord when a crc or a length does not fit.
     """
     records: list[Record] = []
     append = records.append
@@ -191,12 +191,12 @@ def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> 
 
 
 def time_of(record: bytes) -> int:
-    """When an encoded message was stored; ns."""
+    """Return the time when an encoded message was stored, in ns."""
     return int.from_bytes(record[TIME_AT : TIME_AT + 8], "little", signed=True)
 
 
 def subjects_at(buf: bytes, offsets: Iterable[int]) -> list[bytes]:
-    """The subjects of the records at `offsets`, without looking at the rest of them."""
+    """Return the subjects of the records at `offsets`, without decoding the rest of them."""
     subjects: list[bytes] = []
     append = subjects.append
     for offset in offsets:

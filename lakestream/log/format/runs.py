@@ -1,8 +1,8 @@
-"""Rows of a table by sequence.
+"""Runs of sequences.
 
-Belongs here: `Runs`, the map from stream sequences to rows 0, 1, 2, … that segment tables and outlines share, and
-runs as pairs (first, last), which `stretches` finds in a list of numbers. Streams number without gaps almost always, so
-the map is one addition; where a stream jumps, a new run begins.
+Belongs here: `Runs`, the map from stream sequences to rows 0, 1, 2, … of segment tables and outlines, and runs as pairs
+(first, last), which `stretches` finds in a list of numbers. Streams number almost always without gaps, so the map is
+one addition; after a gap a new run begins.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 MAX_GAP = 1024
-"""Missing sequences that keep their (empty) rows; a longer gap begins a new run, so that no jump makes a table huge."""
+"""Maximum gap of missing sequences that keep empty rows; a longer gap begins a new run, so that no table is huge."""
 
 
 class Runs:
@@ -28,7 +28,7 @@ class Runs:
 
     @classmethod
     def of(cls, pairs: list[tuple[int, int]]) -> Runs:
-        """Runs from the pairs that `pairs` gave."""
+        """Return runs from the pairs that `pairs` gave."""
         made = cls()
         for first, rows in pairs:
             made.firsts.append(first)
@@ -38,7 +38,7 @@ class Runs:
         return made
 
     def extend(self, first_seq: int, count: int) -> int:
-        """Add sequences `first_seq` … `first_seq + count - 1`; returns how many empty rows come before them."""
+        """Add sequences `first_seq` through `first_seq + count - 1`; return the number of empty rows before them."""
         gap = first_seq - self.next_seq
         assert gap >= 0 or not self.firsts, f"sequence {first_seq} was placed before {self.next_seq}"
         if not self.firsts or gap > MAX_GAP:
@@ -50,7 +50,7 @@ class Runs:
         return gap
 
     def rows_of(self, seqs: Sequence[int]) -> list[int]:
-        """The rows of sequences that have one, ascending."""
+        """Return the rows of sequences that have one, ascending."""
         found: list[int] = []
         at, end = 0, len(seqs)
         while at < end:
@@ -65,7 +65,7 @@ class Runs:
         return found
 
     def row(self, seq: int) -> int:
-        """The row of `seq`; -1 when it has none."""
+        """Return the row of `seq`; -1 if it has none."""
         firsts = self.firsts
         if len(firsts) == 1:
             row = seq - firsts[0]
@@ -78,23 +78,23 @@ class Runs:
         return row if row < end else -1
 
     def seq(self, row: int) -> int:
-        """The sequence of `row`."""
+        """Return the sequence of `row`."""
         position = bisect_right(self.starts, row) - 1
         return self.firsts[position] + row - self.starts[position]
 
     def pairs(self) -> list[tuple[int, int]]:
-        """(first sequence, rows) of each run."""
+        """Return (first sequence, rows) of each run."""
         ends = [*self.starts[1:], self.rows] if self.starts else []
         return [(first, end - start) for first, start, end in zip(self.firsts, self.starts, ends, strict=True)]
 
     def sequences(self) -> Iterator[int]:
-        """The sequence of every row, the empty ones too."""
+        """Yield the sequence of every row, the empty ones too."""
         for first, rows in self.pairs():
             yield from range(first, first + rows)
 
 
 def note_runs(runs: array[int], seqs: Sequence[int]) -> None:
-    """Put ascending numbers behind the first, last, first, last, … that are there: one pair where they have no gaps."""
+    """Append ascending numbers to an array of first, last, first, last, …: one pair for each run without gaps."""
     first, last = seqs[0], seqs[-1]
     if last - first + 1 == len(seqs):
         if runs and runs[-1] + 1 == first:
@@ -102,13 +102,13 @@ def note_runs(runs: array[int], seqs: Sequence[int]) -> None:
         else:
             runs.extend((first, last))
         return
-    pairs = array("Q", bytes(16 * len(seqs)))  # there may be a million: whoever writes them joins them
+    pairs = array("Q", bytes(16 * len(seqs)))  # there may be a million; the writer joins them
     pairs[::2] = pairs[1::2] = array("Q", seqs)
     runs.extend(pairs)
 
 
 def joined(runs: array[int]) -> list[tuple[int, int]]:
-    """The runs in order, neighbours as one."""
+    """Return the runs in order, with adjacent ones joined."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(zip(runs[::2], runs[1::2], strict=True)):
         if found and found[-1][1] + 1 == first:
@@ -119,7 +119,7 @@ def joined(runs: array[int]) -> list[tuple[int, int]]:
 
 
 def stretches(ascending: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """The (first, last) of each stretch of consecutive numbers."""
+    """Yield the (first, last) of each stretch of consecutive numbers."""
     first = last = -1
     for number in ascending:
         if number == last + 1 and first >= 0:

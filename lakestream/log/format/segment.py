@@ -13,7 +13,8 @@ Belongs here: the format of one file, read and written without knowing the files
 
 The tables are indexed by seq - first_seq. Where a stream jumps over many sequences (a purge beyond its end, a mirror)
 they hold several runs back to back, which `Footer.runs` lists as (first sequence, rows); otherwise there is one run.
-A sealed segment never changes again, and alone it says which of its rows, and of earlier ones, were dead by its end.
+A sealed segment never changes again, and its footer says which of its rows, and of earlier ones, were removed by its
+end.
 """
 
 from __future__ import annotations
@@ -36,23 +37,25 @@ from lakestream.log.format.runs import Runs
 
 assert sys.byteorder == "little", "the tables are written as the machine holds them"
 
+LOG_DIRECTORY = "log"
+"""Directory of the segments in a stream's directory."""
 HEADER_SIZE = 64
 TRAILER_SIZE = 28
 VERSION = 1
 PACKED_VERSION = 2
-"""Of a sealed segment whose frames are compressed (packed.py)."""
+"""Version of a sealed segment whose frames are compressed (packed.py)."""
 SUFFIX = ".seg"
 _NAME_LENGTH = 20 + len(SUFFIX)
 _MAGIC = b"LKSG"
 _FOOTER_MAGIC = b"LKSF"
-_TAIL_GUESS = 8192  # metadata is mostly shorter, so that one read gets it
+_TAIL_GUESS = 8192  # metadata is mostly shorter, so that one read is enough
 _HEADER = struct.Struct("<4sIQQqII")
 _TRAILER = struct.Struct("<QIIII4s")
 assert _TRAILER.size == TRAILER_SIZE
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What is known of a segment when it is begun. Times in ns since the epoch."""
+    """Header of a segment, written when it is begun. Times in ns since the epoch."""
 
     first_index: int
     first_seq: int
@@ -61,17 +64,17 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sealed segment says about itself and about the stream at the moment of its sealing.
+    """Metadata of a sealed segment and of the stream at the moment of its sealing.
 
-    `last_seq` is the stream's last sequence then; `count` and `bytes` are of the messages in this file, dead or not;
-    `floor` is the stream's first sequence: everything below is gone; `removed` lists the sequences ≥ `floor` that were
-    removed, for whatever cause, while this segment was open; `erased` are runs (first, last) of the sequences, also
-    below `floor`, that somebody asked to be removed then (delete, purge), which no archive keeps; `shredded` are runs
-    of those of them whose bytes nobody shall find any more (secure delete); `subjects` is the number of distinct
-    subjects in the stream; `config` is the stream's configuration as JSON. Times in ns since the epoch, 0 without
-    messages. `terms` are the runs (first index, term) of the entries in this file, `marks` pairs (index, offset of its
-    frame) at some distance from each other; an older release wrote neither. `departures` has all removals meanwhile
-    with their times, packed (departures.py); None where the stream did not keep them from the segment's beginning.
+    `last_seq` is the stream's last sequence then; `count` and `bytes` are of the messages in this file, removed or not;
+    `floor` is the stream's first sequence: everything below is removed; `removed` lists the sequences ≥ `floor` that
+    were removed, for whatever cause, while this segment was open; `erased` are runs (first, last) of the sequences,
+    also below `floor`, that a client asked to be removed then (delete, purge), which no archive keeps; `shredded` are
+    runs of those of them that were securely deleted; `subjects` is the number of distinct subjects in the stream;
+    `config` is the stream's configuration as JSON. Times in ns since the epoch, 0 without messages. `terms` are the
+    runs (first index, term) of the entries in this file, `marks` pairs (index, offset of its frame) at some distance
+    from each other; an older release wrote neither. `departures` has all removals meanwhile with their times, packed
+    (departures.py); None where the stream did not keep them from the segment's beginning.
     """
 
     uid: str
@@ -100,8 +103,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Packing(msgspec.Struct, frozen=True):
-    """How the frames of a segment are compressed: where they end in the plain file, how many of their bytes are in each
-    block, and how long the blocks are that lie behind the header."""
+    """Compression of a segment: the end of the frames in the plain file, their bytes in each block, and the lengths of
+    the blocks behind the header."""
 
     frames_end: int
     block_bytes: int
@@ -109,13 +112,13 @@ class Packing(msgspec.Struct, frozen=True):
 
 
 class _Packed(msgspec.Struct):
-    """What the metadata has beside the footer."""
+    """The part of the metadata that describes compression."""
 
     packing: Packing | None = None
 
 
 class SealedSegment(msgspec.Struct, frozen=True):
-    """A sealed segment as others see it. `bytes` is the file's length; the ranges include both ends."""
+    """Description of a sealed segment. `bytes` is the file's length; the ranges include both ends."""
 
     path: str
     first_index: int
@@ -127,7 +130,7 @@ class SealedSegment(msgspec.Struct, frozen=True):
 
 
 class Tables:
-    """Where the records of one segment lie: sequence → (offset, length)."""
+    """Places of the records of one segment: sequence → (offset, length)."""
 
     __slots__ = ("lengths", "offsets", "runs")
 
@@ -138,14 +141,14 @@ class Tables:
 
     @classmethod
     def empty(cls) -> Tables:
-        """The tables of a new segment."""
+        """Return the tables of a new segment."""
         return cls(Runs(), array("I"), array("I"))
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def extend(self, first_seq: int, offsets: Sequence[int], lengths: Sequence[int]) -> None:
-        """Add contiguous sequences from `first_seq` on, which is higher than all that were added before."""
+        """Add contiguous sequences from `first_seq` on, which is higher than all added before."""
         gap = self.runs.extend(first_seq, len(lengths))
         if gap:
             zeros = bytes(4 * gap)
@@ -155,17 +158,17 @@ class Tables:
         self.lengths.extend(lengths)
 
     def row(self, seq: int) -> int:
-        """The row of `seq`; -1 when this segment holds no such message."""
+        """Return the row of `seq`; -1 if this segment holds no such message."""
         row = self.runs.row(seq)
         return row if row >= 0 and self.lengths[row] else -1
 
     def memory(self) -> int:
-        """Roughly how many bytes these tables keep."""
+        """Return roughly the bytes of memory of these tables."""
         return 8 * len(self.offsets) + 512
 
 
 class Segment:
-    """One segment in the log's list.
+    """One segment of a log.
 
     `end` is where its frames end and the next one goes; `tables` is always there while it is open, and may be dropped
     and read again once `footer` is set, which is what makes it sealed. `frame_offsets[i]` is where the frame of entry
@@ -209,41 +212,40 @@ class Segment:
         self.first_append_ns = 0
         self.frame_offsets = array("I")
         self.tables: Tables | None = Tables.empty()
-        self.used = False  # the tables, since the cache last asked
+        self.used = False  # True if the tables were used since the cache last asked
         self.footer: Footer | None = None
         self.terms: list[tuple[int, int]] = []
         self.memberships: list[tuple[int, bytes]] = []
 
     @classmethod
     def sealed(cls, path: str, header: Header, footer: Footer, frames_end: int, file_bytes: int) -> Segment:
-        """A segment whose footer was read back; its tables stay on disk."""
+        """Return a segment whose footer was read back; its tables stay on disk."""
         made = cls(path, header)
         made.footer = footer
         made.last_index, made.last_seq, made.last_time = footer.last_index, footer.last_seq, footer.last_time
         made.first_seq, made.count, made.bytes, made.end = footer.first_seq, footer.count, footer.bytes, frames_end
         made.file_bytes = file_bytes
-        # Before there were runs there were no other members either: one term from the first entry to the last.
+        # Releases without runs of terms had no other members either: all entries have one term.
         made.terms = footer.terms or [(footer.first_index, footer.last_term)]
         made.tables = None
         return made
 
     @property
     def newest(self) -> tuple[int, int, int]:
-        """(index of the newest entry, first index of the segment, offset where that entry's frame ends)."""
+        """Index of the newest entry, first index of the segment, offset where that entry's frame ends."""
         return self.last_index, self.first_index, self.end
 
     def release(self) -> None:
-        """See `cache.Loaded`. Only the tables of sealed segments are in the cache."""
+        """Only the tables of sealed segments are in the cache."""
         assert self.footer is not None
         self.tables = None
 
     def asked(self) -> bool:
-        """See `cache.Loaded`."""
         used, self.used = self.used, False
         return used
 
     def place(self, first_seq: int, offsets: Sequence[int], lengths: Sequence[int], last_time: int) -> None:
-        """Note where contiguous messages lie. Invariant: called once for each, in order, and only while open."""
+        """Add the places of contiguous messages. Invariant: called once for each, in order, and only while open."""
         assert self.tables is not None
         assert self.footer is None
         if not self.count:
@@ -256,12 +258,12 @@ class Segment:
 
 
 def segment_name(first_index: int) -> str:
-    """The file name of the segment that begins with entry `first_index`."""
+    """Return the file name of the segment that begins with entry `first_index`."""
     return f"{first_index:020d}{SUFFIX}"
 
 
 def is_segment_name(name: str) -> bool:
-    """Return True if `name` is spelled as `segment_name` spells it."""
+    """Return True if `name` is a file name that `segment_name` returns."""
     return len(name) == _NAME_LENGTH and name.endswith(SUFFIX) and name[:20].isdecimal() and name.isascii()
 
 
@@ -271,14 +273,14 @@ def first_index_of(name: str) -> int:
 
 
 def encode_segment_header(header: Header, version: int = VERSION) -> bytes:
-    """The first 64 bytes of a segment."""
+    """Return the first 64 bytes of a segment."""
     fields = (_MAGIC, version, header.first_index, header.first_seq, header.created_ns, header.salt)
     crc = crc32(_HEADER.pack(*fields, 0)[:-4])
     return _HEADER.pack(*fields, crc).ljust(HEADER_SIZE, b"\0")
 
 
 def decode_segment_header(data: bytes) -> Header | str:
-    """The header in the first bytes of a segment, or what is wrong with them."""
+    """Return the header in the first bytes of a segment, or a description of the damage."""
     if len(data) < HEADER_SIZE:
         return f"the segment header is {len(data)} bytes long instead of {HEADER_SIZE}"
     magic, version, first_index, first_seq, created_ns, salt, crc = _HEADER.unpack_from(data)
@@ -292,12 +294,12 @@ def decode_segment_header(data: bytes) -> Header | str:
 
 
 def is_packed(data: bytes) -> bool:
-    """Whether the first bytes of a segment say that its frames are compressed."""
+    """Return True if the first bytes of a segment say that its frames are compressed."""
     return data[:4] == _MAGIC and int.from_bytes(data[4:8], "little") == PACKED_VERSION
 
 
 def encode_footer(footer: Footer, tables: Tables, frames_end: int) -> list[bytes]:
-    """The pieces that follow the frames of a sealed segment, which end at offset `frames_end`."""
+    """Return the pieces that follow the frames of a sealed segment, which end at offset `frames_end`."""
     offsets, lengths = tables.offsets.tobytes(), tables.lengths.tobytes()
     metadata = msgspec.msgpack.encode(footer)
     trailer = encode_trailer(frames_end, len(tables), crc32(lengths, crc32(offsets)), metadata)
@@ -305,14 +307,14 @@ def encode_footer(footer: Footer, tables: Tables, frames_end: int) -> list[bytes
 
 
 def encode_trailer(tables_at: int, rows: int, tables_crc: int, metadata: bytes) -> bytes:
-    """The last bytes of a sealed segment, whose tables begin at offset `tables_at`."""
+    """Return the last bytes of a sealed segment, whose tables begin at offset `tables_at`."""
     fields = struct.pack("<QIII", tables_at, rows, len(metadata), tables_crc)
     return fields + struct.pack("<I4s", crc32(fields, crc32(metadata)), _FOOTER_MAGIC)
 
 
 class SealedEnd(msgspec.Struct, frozen=True):
-    """The end of a sealed segment: its metadata, where its frames end (before they were compressed, if they are, as
-    `packing` tells), and what is needed to read its tables."""
+    """The end of a sealed segment: its metadata, the end of its frames (in the plain file, if `packing` says that they
+    are compressed), and the place of its tables."""
 
     footer: Footer
     frames_end: int
@@ -324,7 +326,7 @@ class SealedEnd(msgspec.Struct, frozen=True):
 
 
 def read_end(files: Files, fd: int) -> SealedEnd | None:
-    """The metadata of a sealed segment; None when the file does not end in an undamaged footer."""
+    """Return the metadata of a sealed segment; None if the file does not end in an undamaged footer."""
     size = files.size(fd)
     if size < HEADER_SIZE + TRAILER_SIZE:
         return None
@@ -346,7 +348,7 @@ def read_end(files: Files, fd: int) -> SealedEnd | None:
 
 
 def read_tables(files: Files, fd: int, path: str, end: SealedEnd) -> Tables:
-    """The tables of a sealed segment. Raises CorruptLog when they are damaged."""
+    """Return the tables of a sealed segment. Raise CorruptLog when they are damaged."""
     data = files.read_at(fd, 8 * end.rows, end.tables_at)
     runs = Runs.of(end.footer.runs)
     if len(data) != 8 * end.rows or crc32(data) != end.tables_crc or runs.rows != end.rows:
@@ -358,9 +360,9 @@ def read_tables(files: Files, fd: int, path: str, end: SealedEnd) -> Tables:
 
 
 def read_footer(path: str, files: Files | None = None) -> tuple[Footer, Tables, int]:
-    """The footer of the sealed segment at `path`, its tables, and the offset where its frames end.
+    """Return the footer of the sealed segment at `path`, its tables, and the offset where its frames end.
 
-    Raises CorruptLog when there is no undamaged footer.
+    Raise CorruptLog when there is no undamaged footer.
     """
     files = files or Files()
     fd = files.open(path)
@@ -375,35 +377,10 @@ def read_footer(path: str, files: Files | None = None) -> tuple[Footer, Tables, 
         files.close(fd)
 
 
-def decode_footer(content: bytes) -> tuple[Footer, Tables, int] | None:
-    """What `read_footer` gives, from a segment's whole content; None when there is no undamaged footer."""
-    files = _Content(content)
-    end = read_end(files, 0)
-    if end is None:
-        return None
-    try:
-        return end.footer, read_tables(files, 0, "", end), end.frames_end
-    except CorruptLog:
-        return None
-
-
-class _Content(Files):
-    """One file's content in memory, in the place of an open file."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def size(self, fd: int) -> int:
-        return len(self._content)
-
-    def read_at(self, fd: int, length: int, offset: int) -> bytes:
-        return self._content[offset : offset + length]
-
-
 def iter_frames(buf: bytes, path: str, header: Header, end: int) -> Iterator[tuple[Frame, int]]:
-    """Every frame of a segment's content with the offset of its body; `end` is where the frames end.
+    """Yield every frame of a segment's content with the offset of its body; `end` is where the frames end.
 
-    For bytes that must be whole: raises CorruptLog at the first frame that is damaged or out of order.
+    For bytes that must be intact: raise CorruptLog at the first frame that is damaged or out of order.
     """
     offset, index = HEADER_SIZE, header.first_index
     while offset < end:
@@ -418,7 +395,7 @@ def iter_frames(buf: bytes, path: str, header: Header, end: int) -> Iterator[tup
 
 
 def record_spans(body: bytes) -> Iterator[tuple[int, int, int]]:
-    """(sequence, offset in the body, length) of each record of a MESSAGES body whose crc was already checked."""
+    """Yield (sequence, offset in the body, length) of each record of a MESSAGES body whose crc was already checked."""
     head = struct.Struct("<4xQ8xHHI2x").unpack_from
     offset, end = 0, len(body)
     while offset < end:

@@ -1,9 +1,8 @@
 """Rows of the subject index outside of memory.
 
-Belongs here: a block (some hundred subjects in order with their sequences, as bytes that are never changed), finding
-one subject in it without decoding the others, and the files that blocks lie in: the checkpoint that a store was opened
-from, and a scratch file for what was taken out of memory since. The scratch file has no name, so that a crash leaves
-nothing to clean up.
+Belongs here: a block (some hundred subjects in order with their sequences, as immutable bytes), the search for one
+subject in it without decoding the others, and the files of blocks: the checkpoint that a store was opened from, and a
+scratch file for rows that left memory since. The scratch file has no name, so that a crash leaves nothing to clean up.
 
     u32 crc of what follows, u32 number of rows, u32 length of the names, u32 1 when every row has one sequence
     the names in byte order, a space before each and behind the last (no subject contains one)
@@ -25,15 +24,15 @@ from lakestream.log.format.files import Files
 from lakestream.log.index.histories import count
 
 UNIT = 512
-"""Places in a scratch file are 1, 1.5, 2, 3, 4, 6, … times as long, so that one that becomes free fits other blocks of
-about its length, and blocks that grow leave little behind."""
+"""Places in a scratch file are 1, 1.5, 2, 3, 4, 6, … times as long, so that a free one fits other blocks of about its
+length, and blocks that grow waste little."""
 
 _HEAD = struct.Struct("<IIII")
 _one = struct.Struct("<Q").unpack_from
 
 
 class BlockFile:
-    """A file with blocks. It is closed when no block lies in it any more."""
+    """A file with blocks. It is closed when its last block is released."""
 
     __slots__ = ("_end", "_fd", "_files", "_free", "path", "scratch")
 
@@ -41,11 +40,11 @@ class BlockFile:
         self.path, self.scratch = path, scratch
         self._files, self._fd = files, fd
         self._end = 0
-        self._free: dict[int, list[int]] = {}  # how long → where so much is free
+        self._free: dict[int, list[int]] = {}  # length → offsets of free places
 
     @classmethod
     def make_scratch(cls, files: Files, path: str) -> BlockFile:
-        """A new file without a name. Raises OSError."""
+        """Return a new file without a name. Raise OSError."""
         fd = files.create(path)
         try:
             files.remove(path)
@@ -56,15 +55,15 @@ class BlockFile:
 
     @property
     def size(self) -> int:
-        """How long a scratch file is."""
+        """Length of a scratch file in bytes."""
         return self._end
 
     def read(self, offset: int, length: int) -> bytes:
-        """The bytes there. Raises OSError."""
+        """Return the bytes at an offset. Raise OSError."""
         return self._files.read_at(self._fd, length, offset)
 
     def write(self, data: bytes) -> Block:
-        """Put an encoded block into a scratch file. Raises OSError, and then nothing has changed."""
+        """Put an encoded block into a scratch file. Raise OSError, and then nothing has changed."""
         room = _room(len(data))
         free = self._free.get(room)
         offset = free.pop() if free else self._end
@@ -78,16 +77,16 @@ class BlockFile:
         return Block(self, offset, len(data), _HEAD.unpack_from(data)[1])
 
     def free(self, offset: int, length: int) -> None:
-        """Nobody has the block there any more. Any thread."""
+        """Release the place of a block. Any thread."""
         self._free.setdefault(_room(length), []).append(offset)
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError):  # nothing in it is needed: there is nobody to tell
+        with contextlib.suppress(OSError):  # nothing in it is needed
             self._files.close(self._fd)
 
 
 class Block:
-    """A block in a file. Whoever holds it can read it: its place is not used anew before it is let go."""
+    """A block in a file. It can be read as long as it is referenced: only then its place is used anew."""
 
     __slots__ = ("_file", "_length", "_offset", "count")
 
@@ -97,19 +96,19 @@ class Block:
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """Length of the block in bytes."""
         return self._length
 
     def read(self) -> bytes:
-        """Its bytes. Any thread. Raises CorruptLog, OSError."""
+        """Return its bytes. Any thread. Raise CorruptLog, OSError."""
         data = self._file.read(self._offset, self._length)
         if len(data) != self._length or crc32(memoryview(data)[4:]) != int.from_bytes(data[:4], "little"):
             raise CorruptLog(self._file.path, self._offset, "a block of the subject index is damaged")
         return data
 
     def find(self, subject: bytes) -> int:
-        """The sequences of `subject`, packed; 0 when it is not here. Raises CorruptLog, OSError."""
-        if b" " in subject:  # a request may name anything: two subjects that follow each other are not one
+        """Return the sequences of `subject`, packed; 0 if it is not here. Raise CorruptLog, OSError."""
+        if b" " in subject:  # a request may contain a space: two adjacent subjects must not match
             return 0
         data = self.read()
         _, rows, size, single = _HEAD.unpack_from(data)
@@ -126,7 +125,7 @@ class Block:
         return int.from_bytes(data[start : start + 8 * counts[row]], "little")
 
     def rows(self) -> dict[bytes, int]:
-        """Every subject with its packed sequences, in order. Any thread. Raises CorruptLog, OSError."""
+        """Return every subject with its packed sequences, in order. Any thread. Raise CorruptLog, OSError."""
         return decode_rows(self.read())
 
     def __del__(self) -> None:
@@ -135,15 +134,15 @@ class Block:
 
 
 def _room(length: int) -> int:
-    """How much of a scratch file a block of that length is given."""
+    """Return the length of the place in a scratch file for a block of this length."""
     room = UNIT << (-(-length // UNIT) - 1).bit_length()
     return room * 3 // 4 if length <= room * 3 // 4 else room
 
 
 def encode_rows(names: Sequence[bytes], packed: Sequence[int]) -> bytes:
-    """A block of these subjects, which are in order, and their packed sequences."""
+    """Encode a block of these subjects, which are in order, and their packed sequences."""
     joined = b" %b " % b" ".join(names)
-    # Invariant: a block can be taken apart into the names that were put into it.
+    # Invariant: no subject contains a space, so that the names can be split again.
     assert joined.count(b" ") == len(names) + 1, "a subject contains a space"
     if max(packed) < 1 << 64:
         tail = array("Q", packed).tobytes()
@@ -158,12 +157,12 @@ def encode_rows(names: Sequence[bytes], packed: Sequence[int]) -> bytes:
 
 
 def first_name(data: bytes) -> bytes:
-    """The first subject of a block."""
+    """Return the first subject of a block."""
     return data[_HEAD.size + 1 : data.index(b" ", _HEAD.size + 1)]
 
 
 def decode_rows(data: bytes) -> dict[bytes, int]:
-    """Every subject of a block with its packed sequences, in order."""
+    """Return every subject of a block with its packed sequences, in order."""
     _, rows, size, single = _HEAD.unpack_from(data)
     end = _HEAD.size + size
     names = data[_HEAD.size + 1 : end - 1].split(b" ")

@@ -1,4 +1,4 @@
-"""The live sequences of one subject, as small as they can be kept.
+"""The live sequences of one subject, in compact forms.
 
 Belongs here: the two forms that they have in memory. Up to `PACKED` of them are one integer, the newest in its low 64
 bits and each older one 64 bits higher: most subjects have one message or a few, and an integer needs neither an object
@@ -15,32 +15,32 @@ from collections.abc import Iterable
 import msgspec
 
 PACKED = 16
-"""So many sequences are kept in one integer."""
+"""Maximum number of sequences in one integer."""
 MASK = (1 << 64) - 1
-"""Cuts the newest out of it."""
+"""Mask of the newest sequence."""
 FULL = 1 << 64 * (PACKED - 1)
-"""An integer below this has room for another one."""
+"""An integer below this has room for another sequence."""
 PAIR = 1 << 64
-"""An integer below this holds one at most."""
+"""An integer below this holds at most one sequence."""
 _SHRINK_AT = 64  # heads shorter than this are not worth moving an array for
 
 
 class Ascending(msgspec.Struct, gc=False):
-    """Ascending sequences; cheap at both ends. There may be many: the garbage collector does not look at them."""
+    """Ascending sequences; cheap at both ends. There may be many, so the garbage collector does not track them."""
 
     items: array[int]
     epoch: int
-    """Snapshots taken before it was made."""
+    """Number of snapshots taken before it was made."""
     head: int = 0
-    """Items before it are gone."""
+    """Number of removed items at the front."""
     shared: bool = False
-    """A snapshot has these items too: they are not changed, only others appended."""
+    """Number of items shared with a snapshot: they are not changed, only others appended."""
 
     def __len__(self) -> int:
         return len(self.items) - self.head
 
     def remove(self, seq: int) -> bool:
-        """Remove `seq`, moving whichever side is shorter; False when it is not there."""
+        """Remove `seq`, moving the shorter side; return False if it is not there."""
         items, head = self.items, self.head
         if items[head] == seq:
             self._advance(head + 1)
@@ -63,7 +63,7 @@ class Ascending(msgspec.Struct, gc=False):
         self._advance(bisect_left(self.items, seq, self.head))
 
     def packed(self, through: int = MASK) -> int:
-        """The sequences ≤ `through` as one integer, however many there are."""
+        """Return the sequences ≤ `through` as one integer of any length."""
         found = self.items[self.head : bisect_right(self.items, through, self.head)]
         found.reverse()
         return int.from_bytes(found.tobytes(), "little")
@@ -84,46 +84,46 @@ class Ascending(msgspec.Struct, gc=False):
 
 
 Held = int | Ascending
-"""What a subject has: an integer (0: nothing), or what does not fit into one."""
+"""The sequences of a subject: an integer (0: none), or an `Ascending` if they do not fit into one."""
 
 
 def count(packed: int) -> int:
-    """How many sequences an integer holds."""
+    """Return the number of sequences in an integer."""
     return (packed.bit_length() + 63) >> 6
 
 
 def oldest(packed: int) -> int:
-    """The lowest of them; 0 when there is none."""
+    """Return the oldest sequence of an integer, or 0."""
     return packed if packed < PAIR else packed >> ((packed.bit_length() - 1) & ~63)
 
 
 def unpack(packed: int) -> array[int]:
-    """The sequences of an integer, ascending."""
+    """Return the sequences of an integer, ascending."""
     found = array("Q", packed.to_bytes(count(packed) * 8, "little"))
     found.reverse()
     return found
 
 
 def pack(seqs: Iterable[int]) -> int:
-    """Ascending sequences as one integer."""
+    """Return ascending sequences as one integer."""
     found = array("Q", seqs)
     found.reverse()
     return int.from_bytes(found.tobytes(), "little")
 
 
 def without(packed: int, seq: int) -> int:
-    """The integer without one of its sequences; the same when that is not in it."""
+    """Return the integer without one of its sequences; the same if it does not hold that."""
     if packed & MASK == seq:
         return packed >> 64
     shift = (packed.bit_length() - 1) & ~63 if packed else 0
-    if packed >> shift == seq:  # the oldest: what limits by subject remove
+    if packed >> shift == seq:  # the oldest: limits by subject remove it
         return packed & ((1 << shift) - 1)
     found = unpack(packed)
     return pack(each for each in found if each != seq) if seq in found else packed
 
 
 def between(value: Held, lo: int, hi: int) -> list[int]:
-    """The sequences in `lo` … `hi`, both included, ascending."""
+    """Return the sequences `lo` through `hi`, inclusive, ascending."""
     if isinstance(value, int):
         if value < PAIR:
             return [value] if value and lo <= value <= hi else []
@@ -133,7 +133,7 @@ def between(value: Held, lo: int, hi: int) -> list[int]:
 
 
 def count_between(value: Held, lo: int, hi: int) -> int:
-    """How many those are."""
+    """Return the number of sequences `lo` through `hi`, inclusive."""
     if isinstance(value, int):
         if value < PAIR:
             return 1 if value and lo <= value <= hi else 0
@@ -143,7 +143,7 @@ def count_between(value: Held, lo: int, hi: int) -> int:
 
 
 def at_or_before(value: Held, seq: int) -> int:
-    """The newest sequence ≤ `seq`; 0 when there is none."""
+    """Return the newest sequence ≤ `seq`; 0 if there is none."""
     if isinstance(value, int):
         while value & MASK > seq:
             value >>= 64
@@ -153,7 +153,7 @@ def at_or_before(value: Held, seq: int) -> int:
 
 
 def at_or_after(value: Held, seq: int) -> int:
-    """The oldest sequence ≥ `seq`; 0 when there is none."""
+    """Return the oldest sequence ≥ `seq`; 0 if there is none."""
     if isinstance(value, int):
         found = 0
         while value and value & MASK >= seq:
@@ -165,7 +165,7 @@ def at_or_after(value: Held, seq: int) -> int:
 
 
 def split(packed: int, seq: int) -> tuple[int, int]:
-    """The sequences of an integer < `seq`, and the others, as integers."""
+    """Return the sequences of an integer < `seq`, and the others, as integers."""
     if packed & MASK < seq:
         return packed, 0
     if oldest(packed) >= seq:
@@ -177,7 +177,7 @@ def split(packed: int, seq: int) -> tuple[int, int]:
 
 
 def numbers(values: Iterable[Held]) -> array[int]:
-    """The sequences of all of these, in no order. Hot."""
+    """Return the sequences of all these integers, in no order. Hot."""
     found = array("Q")
     found.frombytes(
         b"".join(
@@ -193,10 +193,10 @@ def numbers(values: Iterable[Held]) -> array[int]:
 
 
 def held(packed: int, epoch: int) -> Held:
-    """The form that an integer of any length has in memory."""
+    """Return the form that an integer of any length has in memory."""
     return packed if count(packed) <= PACKED else Ascending(unpack(packed), epoch)
 
 
 def weight(value: Held) -> int:
-    """The memory that it takes, more or less."""
+    """Return roughly its bytes of memory."""
     return sys.getsizeof(value) + (0 if isinstance(value, int) else sys.getsizeof(value.items))

@@ -1,8 +1,7 @@
 """A set of sequences at one bit each.
 
-Belongs here: `SequenceSet`, which says which sequences of a stream are alive, and nothing about messages. Sequences
-mostly come in runs and mostly live, so bits are kept in chunks of 1024; a full chunk is one shared integer and an
-absent chunk is empty.
+Belongs here: `SequenceSet`, the live sequences of a stream. Sequences mostly come in runs and mostly live, so bits are
+kept in chunks of 1024; a full chunk is one shared integer and an absent chunk is empty.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _LOW = CHUNK - 1
 _FULL = (1 << CHUNK) - 1
 _TO_BIT = bytes.maketrans(b"01", b"\x00\x01")
 _SPREAD = 64
-"""Numbers that lie further apart than this are sorted by comparing them."""
+"""Numbers spread wider than this are sorted by comparison, not through a bitmap."""
 
 
 class SequenceSet:
@@ -41,7 +40,7 @@ class SequenceSet:
         return chunk is not None and (chunk is _FULL or chunk >> (seq & _LOW) & 1 == 1)
 
     def present(self, seqs: Iterable[int]) -> list[int]:
-        """Those of `seqs` that are in the set."""
+        """Return those of `seqs` that are in the set."""
         found: list[int] = []
         append, chunks, key, chunk = found.append, self._chunks, -1, None
         for seq in seqs:
@@ -69,7 +68,7 @@ class SequenceSet:
             self._chunks[key] = _FULL if added == _FULL else added
 
     def discard(self, seq: int) -> bool:
-        """Remove one sequence; False when it was not there."""
+        """Remove one sequence; return False if it was not there."""
         key = seq >> CHUNK_BITS
         chunk = self._chunks.get(key)
         if chunk is None:
@@ -105,7 +104,7 @@ class SequenceSet:
             self._store(key, kept)
 
     def discard_below(self, seq: int) -> int:
-        """Remove everything < `seq`; returns how many that were."""
+        """Remove everything < `seq`; return how many were removed."""
         before = self._size
         border = seq >> CHUNK_BITS
         gone = bisect_left(self._keys, border)
@@ -121,7 +120,7 @@ class SequenceSet:
         return before - self._size
 
     def next_at_or_after(self, seq: int) -> int:
-        """The lowest member ≥ `seq`; 0 when there is none."""
+        """Return the lowest member ≥ `seq`; 0 if there is none."""
         key = seq >> CHUNK_BITS
         chunk = self._chunks.get(key)
         if chunk is not None:
@@ -136,7 +135,7 @@ class SequenceSet:
         return (key << CHUNK_BITS) + ((chunk & -chunk).bit_length() - 1)
 
     def previous_at_or_before(self, seq: int) -> int:
-        """The highest member ≤ `seq`; 0 when there is none."""
+        """Return the highest member ≤ `seq`; 0 if there is none."""
         key = seq >> CHUNK_BITS
         chunk = self._chunks.get(key)
         if chunk is not None:
@@ -150,7 +149,7 @@ class SequenceSet:
         return (key << CHUNK_BITS) + self._chunks[key].bit_length() - 1
 
     def count(self, low: int, high: int) -> int:
-        """How many members lie in `low` … `high`, both included."""
+        """Return the number of members `low` through `high`, inclusive."""
         if high < low:
             return 0
         total = 0
@@ -159,7 +158,7 @@ class SequenceSet:
         return total
 
     def nth(self, place: int) -> int:
-        """The member that has `place` members below it; there is one."""
+        """Return the member that has `place` members below it, which exists."""
         assert 0 <= place < self._size, f"{self._size} members have none at place {place}"
         for key in self._keys:
             chunk = self._chunks[key]
@@ -170,7 +169,7 @@ class SequenceSet:
         raise AssertionError("the chunks hold as many as are counted")
 
     def members(self, low: int, limit: int, high: int = (1 << 64) - 1) -> Sequence[int]:
-        """The first `limit` members ≥ `low` and ≤ `high`, ascending: a `range` when they have no gaps."""
+        """Return the first `limit` members `low` through `high`, ascending: a `range` if they have no gaps."""
         first = self.next_at_or_after(low)
         if first == 0 or first > high or limit <= 0:
             return ()
@@ -186,7 +185,7 @@ class SequenceSet:
         return found[:limit]
 
     def iter_missing(self, low: int, high: int) -> Iterator[int]:
-        """The sequences in `low` … `high` that are not members, ascending."""
+        """Yield the sequences `low` through `high` that are not members, ascending."""
         while low <= high:
             first = self.next_at_or_after(low)
             gap_end = high + 1 if first == 0 or first > high else first
@@ -194,12 +193,12 @@ class SequenceSet:
             low = self._run_end(gap_end) + 1
 
     def to_bytes(self) -> bytes:
-        """The whole set, for `from_bytes`. A full chunk costs a few bytes."""
+        """Encode the set, for `from_bytes`. A full chunk takes a few bytes."""
         return msgpack.encode([[key, _encode_chunk(self._chunks[key])] for key in self._keys])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SequenceSet:
-        """The set that `to_bytes` wrote."""
+        """Decode the set that `to_bytes` encoded."""
         made = cls()
         for key, bits in msgpack.decode(data, type=list[tuple[int, bytes]]):
             chunk = int.from_bytes(bits, "little") if bits else _FULL
@@ -209,13 +208,13 @@ class SequenceSet:
         return made
 
     def _run_end(self, seq: int) -> int:
-        """The last member of the unbroken run that begins at `seq`; `seq` itself when it is no member."""
+        """Return the last member of the run without gaps that begins at `seq`; `seq` itself if it is no member."""
         key = seq >> CHUNK_BITS
         while True:
             low = seq - (key << CHUNK_BITS) if seq >> CHUNK_BITS == key else 0
             chunk = self._chunks.get(key, 0)
             if chunk is not _FULL:
-                zeros = ~chunk >> low  # at the chunk's end at the latest there is a zero
+                zeros = ~chunk >> low  # there is a zero at the end of the chunk at the latest
                 return max(seq, (key << CHUNK_BITS) + low + (zeros & -zeros).bit_length() - 2)
             key += 1
 
@@ -238,7 +237,7 @@ class SequenceSet:
 
 
 def _between(chunk: int, base: int, low: int, high: int) -> int:
-    """The bits of `chunk` (which starts at `base`) that stand for `low` … `high`."""
+    """Return the bits of `chunk` (which starts at `base`) for sequences `low` through `high`."""
     if low > base:
         chunk = chunk >> (low - base) << (low - base)
     if high < base + _LOW:
@@ -256,20 +255,20 @@ def _ones(chunk: int, base: int) -> list[int]:
 
 
 def _bits(seqs: Sequence[int]) -> int:
-    """Sequences of one chunk as its bits."""
+    """Return sequences of one chunk as its bits."""
     if len(seqs) < 64:
         bits = 0
         for seq in seqs:
             bits |= 1 << (seq & _LOW)
         return bits
-    digits = bytearray(b"0") * CHUNK  # a long number is changed once this way, not once for each of its bits
+    digits = bytearray(b"0") * CHUNK  # build the number once instead of changing it for each bit
     for seq in seqs:
         digits[~seq & _LOW] = 49
     return int(digits, 2)
 
 
 def ascending(seqs: array[int]) -> Sequence[int]:
-    """Different numbers in order: a `range` when they have no gaps. Hot: there may be millions."""
+    """Sort distinct numbers; return a `range` if they have no gaps. Hot: there may be millions."""
     if not seqs:
         return ()
     low, high = min(seqs), max(seqs)

@@ -1,10 +1,9 @@
-"""Which sequences each subject has.
+"""Index from subjects to live sequences.
 
-Belongs here: the sequences of every subject (histories.py has the forms), first of all the last one, which is what
-publishes and direct gets ask for. Only live messages are listed. Those subjects that are in memory are in one dict.
-Once a wildcard is asked for, or there are many subjects, they are also kept in order (subject_leaves.py); from then on
-those that nobody has written to for a while may lie in a file, if all of them would take more memory than there is for
-them (memory_limit.py).
+Belongs here: the sequences of every subject (histories.py has the forms), first of all the last one, which publishes
+and direct gets need. Only live messages are listed. The subjects in memory are in one dict. After the first search by
+wildcard, or above a number of subjects, they are also kept in order (subject_leaves.py); from then on subjects that
+were not written to for a while may be moved to a file, if all of them exceed the memory limit (memory_limit.py).
 """
 
 from __future__ import annotations
@@ -42,25 +41,24 @@ from lakestream.log.index.histories import (
     without,
 )
 from lakestream.log.index.memory_limit import STEP, IndexMemory
-from lakestream.log.index.subject_leaves import Leaves
-from lakestream.log.index.subject_snapshot import Snapshot
+from lakestream.log.index.subject_leaves import Leaves, Snapshot
 from lakestream.protocol import subjects as grammar
 
 ORDERED_SUBJECTS = 1 << 15
-"""So many subjects are kept in order whether or not a wildcard was asked for: to order more at once takes too long."""
+"""Above this many subjects they are kept in order even without wildcards: sorting more at once takes too long."""
 SCANNED_SUBJECTS = 64
-"""So few are faster looked through."""
+"""Up to this many subjects a scan is faster than ordered leaves."""
 FRESH_SUBJECTS = 1024
-"""Subjects new in memory that are gathered before they are put in order."""
+"""Number of subjects new in memory that are gathered before they are put in order."""
 LOOK_MESSAGES = 8192
-"""After so many messages memory is looked at, also when no subjects came."""
+"""The memory is estimated after this many messages, even without new subjects."""
 FEW = 4
-"""A subject with so many messages left is kept in the short form again."""
+"""A subject with this many messages left is kept in the short form again."""
 SCRATCH = "index.cold"
-"""What the file in a stream's directory is called for the moment in which it has a name."""
+"""Prefix of the scratch file in a stream's directory, for the moment in which it has a name."""
 
 _SAMPLE = 32
-_SLOT = 64  # bytes of a dict's slot, and of the pointers in leaves: more or less
+_SLOT = 64  # rough bytes of a dict's slot and of the pointers in leaves
 _logger = logging.getLogger(__name__)
 
 
@@ -86,21 +84,21 @@ class SubjectIndex:
     def __init__(self) -> None:
         self._epoch = 0  # snapshots taken so far
         self._through = 0  # the newest sequence so far
-        self._look_at = LOOK_MESSAGES  # when that is here, `_look`
-        self._held: dict[bytes, Held] = {}  # those in memory
+        self._look_at = LOOK_MESSAGES  # the sequence at which memory is estimated next
+        self._held: dict[bytes, Held] = {}  # the subjects in memory
         self._leaves: Leaves | None = None
-        self._fresh: list[bytes] = []  # subjects that came into memory and are in no leaf yet, once there are leaves
+        self._fresh: list[bytes] = []  # once there are leaves: subjects that entered memory and are in no leaf yet
         self._files: Files | None = None
         self._directory = ""
         self._scratch: BlockFile | None = None
         self._shared: IndexMemory | None = None
-        self._room = False  # whether there was memory left when it was last looked at
+        self._room = False  # True if memory was left at the last estimate
         self.memory = 0
-        """Roughly how many bytes are in memory, as of the last time that it was looked at; 0 while they are few."""
+        """Rough bytes of memory at the last estimate; 0 while they are few."""
 
     @classmethod
     def over(cls, rows: dict[bytes, int]) -> SubjectIndex:
-        """The index of subjects with these packed sequences."""
+        """Return the index of subjects with these packed sequences."""
         made = cls()
         made._held = {name: held(packed, 0) for name, packed in rows.items()}
         made._through = max((packed & MASK for packed in rows.values()), default=0)
@@ -110,15 +108,17 @@ class SubjectIndex:
 
     @classmethod
     def cold(cls, lows: list[bytes], blocks: list[Block], through: int) -> SubjectIndex:
-        """The index of what lies in these blocks, in order, which begin with the subjects `lows`. Blocks. Raises
-        CorruptLog, OSError."""
+        """Return the index over these blocks, in order, which begin with the subjects `lows`.
+
+        Block. Raise CorruptLog, OSError.
+        """
         made = cls()
         made._leaves = Leaves.over(made._held, lows, blocks)
         made._through = through
         return made
 
     def keep_within(self, memory: IndexMemory, files: Files, directory: str) -> None:
-        """Leave memory for a file in this directory when there is not enough of it."""
+        """Move subjects to a file in this directory when the memory limit is exceeded."""
         self._shared, self._files, self._directory = memory, files, directory
         self._weigh()
 
@@ -129,12 +129,12 @@ class SubjectIndex:
             before._shared.replace(before, self)
 
     def share(self) -> None:
-        """From now on it is the event loop's, and others may make it move to its file. In the event loop."""
+        """Give the index to the event loop: other indexes may make it move subjects to its file. In the event loop."""
         if self._shared is not None:
             self._shared.add(self)
 
     def unshare(self) -> None:
-        """It may be given to a thread from now on. In the event loop."""
+        """Take the index from the event loop, so that it can be given to a thread. In the event loop."""
         if self._shared is not None:
             self._shared.leave(self)
 
@@ -182,7 +182,7 @@ class SubjectIndex:
         self.add_run((subject,), seq)
 
     def remove(self, subject: bytes, seq: int) -> bool:
-        """Remove one message; False when it is not listed."""
+        """Remove one message; return False if it is not listed."""
         if len(self._fresh) >= FRESH_SUBJECTS:
             self._settle()
         value = self._held.get(subject)
@@ -204,14 +204,17 @@ class SubjectIndex:
         return True
 
     def trim(self, subjects: Iterable[bytes], keep: int) -> list[tuple[int, bytes]]:
-        """Leave each of `subjects` its newest `keep` (≥ 1); (sequence, subject) of those removed, ascending. Hot."""
+        """Leave each of `subjects` its newest `keep` (≥ 1); return (sequence, subject) of the removed, ascending.
+
+        Hot.
+        """
         gone: list[tuple[int, bytes]] = []
         mine, shift = self._held, 64 * min(keep, PACKED)
         get, full, next_size, newest = mine.get, 1 << shift, 1 << shift + 64, (1 << shift) - 1
         for subject in subjects:
             value = get(subject)
             if type(value) is int and value < next_size:
-                if value >= full:  # the oldest is in the high bits
+                if value >= full:  # the oldest sequence is in the high bits
                     gone.append((value >> shift, subject))
                     mine[subject] = value & newest
                 continue
@@ -238,8 +241,10 @@ class SubjectIndex:
                 self._settle()
 
     def remove_all(self, gone: Iterable[tuple[int, bytes]]) -> None:
-        """Remove many listed messages, given as (sequence, subject), ascending. A subject that loses all it has is not
-        read for that."""
+        """Remove many listed messages, given as (sequence, subject), ascending.
+
+        A subject that loses all its messages is not read for that.
+        """
         groups: dict[bytes, list[int]] = {}
         group = groups.get
         for seq, subject in gone:
@@ -249,7 +254,7 @@ class SubjectIndex:
             else:
                 seqs.append(seq)
         mine = self._held
-        for subject in sorted(groups) if self.cold_subjects else groups:  # one after the other in their files
+        for subject in sorted(groups) if self.cold_subjects else groups:  # in the order of the files
             seqs = groups[subject]
             if len(seqs) < self.count(subject):
                 self.remove_many(subject, seqs)
@@ -262,19 +267,19 @@ class SubjectIndex:
         self._settle()
 
     def together(self, subjects: Iterable[bytes]) -> array[int]:
-        """All sequences of these subjects, in no order."""
+        """Return all sequences of these subjects, in no order."""
         return numbers(map(self._find, subjects))
 
     def cut(self, subjects: Sequence[bytes], seq: int) -> array[int]:
-        """Remove every message < `seq` of these subjects, each named once; returns them, in no order. Hot."""
-        # First those in memory: when they move to the file while the others pass through memory, they are done.
+        """Remove every message < `seq` of these subjects, each named once; return them, in no order. Hot."""
+        # Subjects in memory first: they may move to the file while the others pass through memory.
         gone = self._cut_held(subjects, seq)
         if self.cold_subjects:
             gone.extend(numbers(self._cut_cold(sorted(set(subjects) - self._held.keys()), seq)))
         return gone
 
     def discard_below(self, seq: int) -> None:
-        """Remove every message < `seq`, of all subjects. Looks at each of them."""
+        """Remove every message < `seq`, of all subjects, in one scan."""
         self._cut_held(list(self._held), seq)
         for _ in self._cut_cold(self._cold_subjects(), seq):
             continue
@@ -282,7 +287,7 @@ class SubjectIndex:
             continue
 
     def _cut_held(self, subjects: Iterable[bytes], seq: int) -> array[int]:
-        """`cut` for those of the subjects that are in memory."""
+        """Do `cut` for the subjects that are in memory."""
         mine, leaves = self._held, self._leaves
         get, filed = mine.get, leaves is not None and leaves.filed
         parts: list[Held] = []
@@ -307,11 +312,11 @@ class SubjectIndex:
         for subject in emptied:
             del mine[subject]
         if leaves is not None and not filed and len(mine) < min(len(emptied), ORDERED_SUBJECTS):
-            self._leaves, self._fresh = None, []  # they would keep the names of all that has gone
+            self._leaves, self._fresh = None, []  # they hold the names of all removed subjects
         return numbers(parts)
 
     def _cut_cold(self, subjects: Iterable[bytes], seq: int) -> Iterator[int]:
-        """`cut` for subjects that are not in memory; what goes of each, packed."""
+        """Do `cut` for subjects that are not in memory; return the removed sequences of each, packed."""
         for subject in subjects:
             value = self._find(subject)
             assert isinstance(value, int), "what is not in memory has the short form"
@@ -326,7 +331,7 @@ class SubjectIndex:
         self._settle()
 
     def _empty_cold(self, subject: bytes) -> None:
-        """A subject that is not in memory has nothing any more."""
+        """Remove all sequences of a subject that is not in memory."""
         assert self._leaves is not None, "what is not in memory is in a leaf"
         self._held[subject] = 0
         self._fresh.append(subject)
@@ -341,50 +346,50 @@ class SubjectIndex:
 
     # ------------------------------------------------------------------ ask
     def last(self, subject: bytes) -> int:
-        """The newest sequence of `subject`; 0 when it has none."""
+        """Return the newest sequence of `subject`; 0 if it has none."""
         value = self._held.get(subject)
-        if type(value) is int:  # the quickest question: direct gets and publishes ask for nothing else
+        if type(value) is int:  # hot: direct gets and publishes
             return value if value < PAIR else value & MASK
         if isinstance(value, Ascending):
             return value.items[-1]
         return self._cold_last(subject) if self._leaves is not None and self._leaves.cold else 0
 
     def first(self, subject: bytes) -> int:
-        """The oldest sequence of `subject`; 0 when it has none."""
+        """Return the oldest sequence of `subject`; 0 if it has none."""
         value = self._find(subject)
         return oldest(value) if isinstance(value, int) else value.items[value.head]
 
     def count(self, subject: bytes) -> int:
-        """How many messages `subject` has."""
+        """Return the number of messages of `subject`."""
         value = self._find(subject)
         return count(value) if isinstance(value, int) else len(value)
 
     def seqs(self, subject: bytes, lo: int = 0, hi: int = MASK) -> list[int]:
-        """The sequences of `subject` in `lo` … `hi`, both included, ascending."""
+        """Return the sequences `lo` through `hi`, inclusive, of `subject`, ascending."""
         return between(self._find(subject), lo, hi)
 
     def last_at_or_before(self, subject: bytes, seq: int) -> int:
-        """The newest sequence ≤ `seq` of `subject`; 0 when there is none."""
+        """Return the newest sequence ≤ `seq` of `subject`; 0 if there is none."""
         return at_or_before(self._find(subject), seq)
 
     def next_at_or_after(self, subject: bytes, seq: int) -> int:
-        """The oldest sequence ≥ `seq` of `subject`; 0 when there is none."""
+        """Return the oldest sequence ≥ `seq` of `subject`; 0 if there is none."""
         return at_or_after(self._find(subject), seq)
 
     def count_range(self, subject: bytes, lo: int, hi: int) -> int:
-        """How many messages `subject` has in `lo` … `hi`, both included."""
+        """Return the number of messages `lo` through `hi`, inclusive, of `subject`."""
         return count_between(self._find(subject), lo, hi)
 
     def matching(self, filter: bytes) -> list[bytes]:
-        """The subjects that match `filter`, in no particular order; see `some_matching`."""
+        """Return the subjects that match `filter`, in no particular order; see `some_matching`."""
         return list(chain.from_iterable(self.some_matching(filter)))
 
     def some_matching(self, filter: bytes) -> Iterator[list[bytes]]:
-        """The subjects that match `filter`, each once, some or none at a time: who has seen enough can stop.
+        """Yield the subjects that match `filter`, each once, in batches (perhaps empty), so that the caller can stop.
 
-        A lookup for a literal. For a wildcard behind literal tokens only subjects in the range of those are looked
-        at. Where there are parts, they come in order, the subjects inside of one do not. The index may change between
-        them: subjects that come meanwhile are found or not. Raises CorruptLog, OSError.
+        A literal is one lookup. For a wildcard behind literal tokens only the range of those tokens is scanned. Batches
+        come in order, the subjects inside of one do not. The index may change between them: subjects added meanwhile
+        are found or not. Raise CorruptLog, OSError.
         """
         if grammar.is_literal(filter):
             if filter in self:
@@ -395,10 +400,10 @@ class SubjectIndex:
         choose = grammar.chooser(filter, b"" if leaves is None else head)
         for part in (list(self._held),) if leaves is None else leaves.walk(head):
             yield choose(part)
-            self._settle()  # what came into memory meanwhile counts in its file no more
+            self._settle()  # rows of subjects that entered memory are obsolete in the file
 
     def newest(self, filter: bytes) -> Iterator[list[int]]:
-        """The newest sequence of each subject that matches `filter`, some at a time; one may come twice. Hot.
+        """Yield the newest sequence of each subject that matches `filter`, in batches; one may come twice. Hot.
 
         Otherwise like `some_matching`.
         """
@@ -412,13 +417,13 @@ class SubjectIndex:
         for here, away in leaves.candidates(head):
             values = list(map(get, choose(here)))
             found = [value for value in values if type(value) is int and 0 < value < PAIR]
-            if len(found) < len(values):  # several messages, or none any more
+            if len(found) < len(values):  # some subjects have several messages or none
                 found = [value & MASK if isinstance(value, int) else value.items[-1] for value in values if value]
             yield found + list(map(last, choose(away)))
             self._settle()
 
     def _leaves_for(self, head: bytes) -> Leaves | None:
-        """All subjects in order; None where it is as quick to look at them all for those that begin with `head`."""
+        """Return all subjects in order, or None if scanning all for those that begin with `head` is as quick."""
         if self._leaves is None and head and len(self._held) > SCANNED_SUBJECTS:
             self._ordered()
         if self._leaves is not None:
@@ -426,7 +431,7 @@ class SubjectIndex:
         return self._leaves
 
     def items(self) -> Iterator[tuple[bytes, int]]:
-        """Every subject with its newest sequence. The index may not change meanwhile."""
+        """Yield every subject with its newest sequence. The index may not change meanwhile."""
         for subject, value in self._held.items():
             if value:
                 yield subject, value & MASK if isinstance(value, int) else value.items[-1]
@@ -434,7 +439,7 @@ class SubjectIndex:
             yield subject, self.last(subject)
 
     def snapshot(self) -> Snapshot:
-        """The index as it is now. Copies a dict and some lists; what they hold is copied once it changes."""
+        """Return a snapshot. It copies a dict and some lists; their items are copied once they change."""
         self._epoch += 1
         leaves = self._leaves
         if leaves is None:
@@ -444,7 +449,7 @@ class SubjectIndex:
 
     # ------------------------------------------------------------------ order and memory
     def cool(self, subjects: int) -> int:
-        """Move about so many subjects from memory to a file; 0 when that can not be. See memory_limit.py."""
+        """Move about this many subjects from memory to a file; return how many, or 0 if that is impossible."""
         leaves = self._ordered()
         leaves.place(self._fresh)
         self._fresh = []
@@ -454,7 +459,7 @@ class SubjectIndex:
                 self._scratch = BlockFile.make_scratch(self._files, os.path.join(self._directory, SCRATCH))
             moved = leaves.cool(self._scratch, subjects)
         except (CorruptLog, OSError) as error:
-            # Whoever asks for what is damaged is told. The limit of memory may be another stream's concern.
+            # A read of the damaged block reports it; the memory limit may concern another stream.
             _logger.error("%s: the subject index stays in memory: %s", self._directory, error)
             return 0
         self._weigh()
@@ -462,7 +467,7 @@ class SubjectIndex:
 
     @property
     def cold_subjects(self) -> int:
-        """How many subjects are not in memory."""
+        """Number of subjects that are not in memory."""
         return self._leaves.cold if self._leaves is not None else 0
 
     def _ordered(self) -> Leaves:
@@ -471,7 +476,7 @@ class SubjectIndex:
         return self._leaves
 
     def _settle(self) -> None:
-        """Put into order what is new in memory."""
+        """Put the subjects new in memory in order."""
         leaves, fresh = self._leaves, self._fresh
         if leaves is None or not fresh:
             return
@@ -484,7 +489,7 @@ class SubjectIndex:
             self._shared.grown(self)
 
     def _weigh(self) -> None:
-        """Guess the memory from some of the oldest and newest."""
+        """Estimate the memory from some of the oldest and newest subjects."""
         mine, self.memory = self._held, 0
         if len(mine) >= FRESH_SUBJECTS:
             some = [*islice(mine.items(), _SAMPLE), *islice(reversed(mine.items()), _SAMPLE)]
@@ -509,7 +514,7 @@ class SubjectIndex:
         return value
 
     def _arrived(self, subject: bytes) -> Held | None:
-        """A subject that is not in memory is about to enter it: what it has, None when it is new."""
+        """Return the sequences of a subject that is about to enter memory, or None if it is new."""
         value = self._warm(subject)
         if value:
             return value
@@ -517,8 +522,10 @@ class SubjectIndex:
         return None
 
     def _cold_last(self, subject: bytes) -> int:
-        """The newest sequence of a subject that is not in memory. It comes into memory for that, while there is room:
-        so after a start those that are asked for are as quick as ever."""
+        """Return the newest sequence of a subject that is not in memory.
+
+        The subject enters memory, while there is room: so after a start the subjects in use become quick again.
+        """
         if not self._room:
             assert self._leaves is not None, "what is not in memory is in a leaf"
             return self._leaves.find(subject) & MASK
@@ -528,7 +535,7 @@ class SubjectIndex:
         return value & MASK if isinstance(value, int) else value.items[-1]
 
     def _warm(self, subject: bytes) -> Held:
-        """Take a subject that is not in memory into it, if it is in a file; 0 if it is not."""
+        """Load a subject from the file into memory; return its sequences, or 0 if it is not there."""
         assert subject not in self._held, "what is in memory overrides the file, and is counted once"
         leaves = self._leaves
         packed = leaves.find(subject) if leaves is not None and leaves.cold else 0
@@ -540,7 +547,7 @@ class SubjectIndex:
         return value
 
     def _put(self, subject: bytes, packed: int) -> None:
-        """What a subject that is in memory has from now on."""
+        """Set the sequences of a subject that is in memory."""
         leaves = self._leaves
         if packed:
             self._held[subject] = held(packed, self._epoch)
@@ -551,7 +558,7 @@ class SubjectIndex:
             leaves.gone += 1
 
     def _cut(self, subject: bytes, value: Held, seq: int) -> None:
-        """Remove what a subject that is in memory has below `seq`."""
+        """Remove the sequences below `seq` of a subject that is in memory."""
         if isinstance(value, int):
             if 0 < oldest(value) < seq:
                 self._put(subject, pack(each for each in unpack(value) if each >= seq))
@@ -562,7 +569,7 @@ class SubjectIndex:
                 self._put(subject, value.packed())
 
     def _own(self, subject: bytes, value: Ascending) -> Ascending:
-        """A subject's sequences, to be changed other than at the end: no snapshot has them."""
+        """Return a subject's sequences for a change other than at the end, copied if a snapshot shares them."""
         if value.epoch != self._epoch:
             value = self._held[subject] = Ascending(value.items, self._epoch, value.head, shared=True)
         return value
@@ -573,7 +580,7 @@ class SubjectIndex:
         return Ascending(items, self._epoch)
 
     def _add_same(self, subject: bytes, first_seq: int, number: int) -> None:
-        """So many messages of one subject."""
+        """Add this many messages of one subject."""
         mine, seqs = self._held, range(first_seq, first_seq + number)
         value = mine.get(subject)
         if value is None and self._leaves is not None:

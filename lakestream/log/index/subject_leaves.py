@@ -1,11 +1,12 @@
-"""The subjects of an index in order, most of them perhaps outside of memory.
+"""The subjects of an index in order, partly on disk; snapshots of an index.
 
 Belongs here: `Leaves`, the ranges into which all subjects of one index are divided. A leaf knows which subjects of its
-range are in memory, in the order in which they came, some of them perhaps gone by now, and has at most one block of
-rows in a file (cold_rows.py). What is in memory overrides the block: a subject that is in both is in memory, and one
-that is in the block only by name has an integer of 0 in memory. So nothing in a file ever changes.
+range are in memory, in the order in which they were added, some perhaps removed by now, and has at most one block of
+rows in a file (cold_rows.py). Memory overrides the block: a subject that is in both is read from memory, and one that
+was removed but is still in the block has an integer of 0 in memory. So nothing in a file ever changes.
 
-Whatever takes long is cut into steps over few leaves, which a caller spreads over its work.
+Long operations are cut into steps over few leaves, which the caller spreads over its work. `Snapshot` is what
+checkpoints and long answers read of an index in threads, while it changes in the event loop.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from lakestream.log.format.errors import CorruptLog
-from lakestream.log.index.cold_rows import Block, BlockFile, encode_rows
-from lakestream.log.index.histories import Held
+from lakestream.log.index.cold_rows import Block, BlockFile, encode_rows, first_name
+from lakestream.log.index.histories import MASK, Held
 from lakestream.log.index.histories import held as in_memory
 
 LEAF_ROWS = 256
@@ -24,17 +25,17 @@ LEAF_ROWS = 256
 SPLIT_ROWS = 2 * LEAF_ROWS
 """A leaf with more subjects in memory is divided."""
 COLD_HISTORY = 64
-"""A subject with more sequences stays in memory: writing them with each change of a neighbour would cost too much."""
+"""A subject with more sequences stays in memory: writing them with each change of a neighbour costs too much."""
 
 LONG_BLOCK = 1 << 18
-"""A block of a checkpoint with more bytes has long histories: its subjects are in memory when it is opened.
-Those that are made while a server runs are shorter."""
+"""A block of a checkpoint with more bytes has long histories: its subjects are loaded into memory when it is opened.
+Blocks that are made while a server runs are shorter."""
 
 
 class Leaf:
-    """One range of subjects; see the module. `part`: other leaves have the same block, each the rows in its range.
+    """One range of subjects; see the module. `part`: other leaves share the block, each with the rows in its range.
 
-    The first `ordered` names, those that it was made with, are in the order of subjects.
+    The first `ordered` names, with which it was made, are in the order of subjects.
     """
 
     __slots__ = ("block", "names", "ordered", "part")
@@ -46,7 +47,7 @@ class Leaf:
         self.part = part
 
     def begun(self, head: bytes, end: bytes) -> list[bytes]:
-        """The names from `head` on and before `end`: most leaves of hundreds hold few that a pattern wants."""
+        """Return the names from `head` on and before `end`, which are few in most leaves."""
         names, ordered = self.names, self.ordered
         found = names[bisect_left(names, head, 0, ordered) : bisect_left(names, end, 0, ordered)]
         if ordered < len(names):
@@ -68,14 +69,14 @@ class Leaves:
         self.leaves: list[Leaf] = [Leaf([])]
         self.cold = self.gone = 0
         self.listed = 0  # names in all leaves
-        self._cursor = 0  # the leaf where the next step of upkeep begins
-        self._asked: Block | None = None  # where the last row was looked for; a second time, all its rows are decoded
+        self._cursor = 0  # the leaf with which the next step of cooling begins
+        self._asked: Block | None = None  # block of the last lookup; a second one decodes all its rows
         self._walked: Block | None = None
         self._rows: dict[bytes, int] = {}
 
     @classmethod
     def of(cls, held: dict[bytes, Held]) -> Leaves:
-        """The leaves over subjects that are all in memory."""
+        """Return the leaves over subjects that are all in memory."""
         made = cls(held)
         names = sorted(held)
         made.listed = len(names)
@@ -86,7 +87,7 @@ class Leaves:
 
     @classmethod
     def over(cls, held: dict[bytes, Held], lows: list[bytes], blocks: list[Block]) -> Leaves:
-        """The leaves over blocks that begin with the subjects `lows`. Raises CorruptLog, OSError."""
+        """Return the leaves over blocks that begin with the subjects `lows`. Raise CorruptLog, OSError."""
         made = cls(held)
         if blocks:
             made.lows = [b"", *lows[1:]]
@@ -104,12 +105,12 @@ class Leaves:
 
     @property
     def filed(self) -> bool:
-        """Whether anything is in a file, overridden or not."""
+        """True if anything is in a file, overridden or not."""
         return any(leaf.block is not None for leaf in self.leaves)
 
     # ------------------------------------------------------------------ one subject
     def find(self, subject: bytes) -> int:
-        """The packed sequences of a subject that is not in memory; 0 when it is nowhere. Raises CorruptLog, OSError."""
+        """Return the packed sequences of a subject that is not in memory, or 0. Raise CorruptLog, OSError."""
         block = self.leaves[bisect_right(self.lows, subject) - 1].block
         if block is None:
             return 0
@@ -123,15 +124,15 @@ class Leaves:
 
     # ------------------------------------------------------------------ many
     def place(self, names: Iterable[bytes]) -> None:
-        """Subjects that came into memory."""
+        """Add subjects that entered memory."""
         lows, leaves = self.lows, self.leaves
         for name in names:
             at = bisect_right(lows, name) - 1
             listed = leaves[at].names
             listed.append(name)
             self.listed += 1
-            # A leaf whose block can not be read stays long: whoever asks for what is in there is told, and the subjects
-            # in memory are listed all the same. It is tried again with every LEAF_ROWS more.
+            # A leaf whose block cannot be read is not divided: a read of the block reports the damage, and the subjects
+            # in memory are still listed. Dividing is tried again after LEAF_ROWS more subjects.
             if len(listed) > SPLIT_ROWS and len(listed) % LEAF_ROWS == 1:
                 self._clean(at)
                 if len(leaves[at].names) > SPLIT_ROWS - LEAF_ROWS // 2:
@@ -139,16 +140,16 @@ class Leaves:
                         self._divide(at)
 
     def walk(self, head: bytes) -> Iterator[list[bytes]]:
-        """The subjects that have messages and begin with `head`, leaf by leaf. See `candidates`."""
+        """Yield the subjects that have messages and begin with `head`, leaf by leaf. See `candidates`."""
         held = self._held
         for here, away in self.candidates(head):
             yield [name for name in dict.fromkeys(here) if held.get(name)] + away
 
     def candidates(self, head: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """The subjects that begin with `head`, leaf by leaf: those in memory, which may have no message any more or
-        come twice, and those that are only in the file.
+        """Yield the subjects that begin with `head`, leaf by leaf: those in memory, which may have no message any more
+        or occur twice, and those that are only in the file.
 
-        Leaves may change meanwhile: each step goes on where the range of the last one ended. Raises CorruptLog,
+        Leaves may change meanwhile: each step goes on where the range of the last one ended. Raise CorruptLog,
         OSError.
         """
         held, low = self._held, head
@@ -168,7 +169,7 @@ class Leaves:
             low = high
 
     def copy(self, at: int) -> LeafCopy:
-        """One leaf as it is now."""
+        """Return one leaf as it is now."""
         leaf = self.leaves[at]
         if not leaf.part:
             return LeafCopy(leaf.names, leaf.block, None, None)
@@ -179,7 +180,7 @@ class Leaves:
 
     # ------------------------------------------------------------------ upkeep
     def clean(self, names: int) -> None:
-        """Forget subjects that have gone from memory, in leaves with about so many of them."""
+        """Forget subjects that have left memory, in leaves with about this many of them."""
         looked = turns = 0
         while looked < names and turns < len(self.leaves):
             if self._cursor >= len(self.leaves):
@@ -188,9 +189,9 @@ class Leaves:
             looked += len(leaf.names) + 1
             self._clean(at)
             if not leaf.names and leaf.block is None and at > 0 and not self.leaves[at - 1].part:
-                # The one before covers its range from now on. A block that it shared might have old rows there.
+                # The leaf before covers its range from now on. A block that it shared might have obsolete rows there.
                 del self.leaves[at], self.lows[at]
-                # A snapshot that has its list shall not get names from beyond the range that it had then.
+                # A snapshot with this list must not get names from beyond the range that the leaf had then.
                 self.leaves[at - 1].names = self.leaves[at - 1].names.copy()
             else:
                 self._cursor += 1
@@ -219,13 +220,13 @@ class Leaves:
         self.lows.insert(at + 1, border)
 
     def cool(self, file: BlockFile, names: int) -> int:
-        """Move about so many subjects from memory into `file`; returns how many it were. Raises CorruptLog, OSError."""
+        """Move about this many subjects from memory into `file`; return how many. Raise CorruptLog, OSError."""
         moved = turns = 0
         while moved < names and turns < len(self.leaves):
             if self._cursor >= len(self.leaves):
                 self._cursor = 0
             at = self._cursor
-            self._cursor += 1  # past a leaf whose block is damaged, the next time
+            self._cursor += 1  # skip a leaf whose block is damaged
             turns += 1
             if self.leaves[at].names:
                 some, pieces = self._cool(at, file)
@@ -235,7 +236,7 @@ class Leaves:
         return moved
 
     def _cool(self, at: int, file: BlockFile) -> tuple[int, int]:
-        """Move what is in memory of one leaf; returns (subjects, leaves that there are now in its place)."""
+        """Move the subjects of one leaf to the file; return (number of subjects, the leaves in its place)."""
         leaf, held = self.leaves[at], self._held
         rows = {name: packed for name, packed in self.copy(at).block_rows().items() if name not in held}
         before = len(rows)
@@ -261,7 +262,7 @@ class Leaves:
             both = parts[-2] + parts.pop()
             parts[-1:] = [both[: len(both) // 2], both[len(both) // 2 :]]
         blocks = [file.write(encode_rows(part, [rows[name] for name in part])) for part in parts]
-        # Nothing has changed up to here: an error leaves everything in memory.
+        # Nothing has changed before this point: an error leaves everything in memory.
         for name in moving:
             self.gone -= held.pop(name) == 0
         self.cold += len(rows) - before
@@ -273,10 +274,10 @@ class Leaves:
 
 
 class LeafCopy:
-    """A leaf at one moment; where a block is shared, with the range in which its rows count.
+    """A leaf at one moment; if a block is shared, with the range in which its rows are valid.
 
-    A leaf's list of names is replaced or appended to: names that came later are not among those that were in memory
-    then, and count for nothing.
+    A leaf's list of names is replaced or appended to: names added later were not in memory at that moment and are
+    ignored.
     """
 
     __slots__ = ("_high", "_low", "block", "names")
@@ -287,11 +288,11 @@ class LeafCopy:
 
     @property
     def encoded(self) -> Block | None:
-        """The block that is all that the leaf has, if there is one."""
+        """The block, if it is the whole content of the leaf, else None."""
         return self.block if not self.names and self._low is None else None
 
     def block_rows(self) -> dict[bytes, int]:
-        """The rows of its block in order. Any thread. Raises CorruptLog, OSError."""
+        """Return the rows of its block in order. Any thread. Raise CorruptLog, OSError."""
         if self.block is None:
             return {}
         rows, low, high = self.block.rows(), self._low, self._high
@@ -300,10 +301,13 @@ class LeafCopy:
         return {name: packed for name, packed in rows.items() if low <= name and (high is None or name < high)}
 
     def rows(self, held: dict[bytes, Held], through: int) -> dict[bytes, int]:
-        """Its subjects in order with their packed sequences ≤ `through`. Any thread. Raises CorruptLog, OSError."""
+        """Return its subjects in order with their packed sequences ≤ `through`. Any thread.
+
+        Raise CorruptLog, OSError.
+        """
         rows = self.block_rows()
         names = sorted(set(self.names))
-        if not rows:  # most often all of them are there, in the short form
+        if not rows:  # mostly all subjects are here in the short form
             values = list(map(held.get, names))
             if set(map(type, values)) == {int} and 0 not in values:
                 return dict(zip(names, values, strict=True))  # type: ignore[arg-type]
@@ -319,3 +323,57 @@ class LeafCopy:
             else:
                 rows.pop(name, None)
         return {name: rows[name] for name in sorted(rows)}
+
+
+class Snapshot:
+    """A SubjectIndex at one moment. Made in the event loop, read in a thread while the index changes."""
+
+    __slots__ = ("_held", "_leaves", "_through")
+
+    def __init__(self, held: dict[bytes, Held], leaves: list[LeafCopy] | None, through: int) -> None:
+        self._held, self._leaves, self._through = held, leaves, through
+
+    def rows(self) -> Iterator[dict[bytes, int]]:
+        """Yield all subjects in order with their packed sequences, in batches. Raise CorruptLog, OSError."""
+        for leaf in self._parts():
+            yield leaf.rows(self._held, self._through)
+
+    def newest(self) -> Iterator[tuple[bytes, int]]:
+        """Yield all subjects with their newest sequence. Any thread. Raise CorruptLog, OSError."""
+        for rows in self.rows():
+            for name, packed in rows.items():
+                yield name, packed & MASK
+
+    def blocks(self) -> Iterator[tuple[bytes, int, bytes]]:
+        """Yield (first subject, number of rows, bytes) of blocks that hold everything. Raise CorruptLog, OSError."""
+        for leaf in self._parts():
+            block = leaf.encoded
+            if block is not None:
+                data = block.read()
+                yield first_name(data), block.count, data
+                continue
+            rows = leaf.rows(self._held, self._through)
+            for names, packed in _cut_rows(rows):
+                yield names[0], len(names), encode_rows(names, packed)
+
+    def _parts(self) -> Iterable[LeafCopy]:
+        if self._leaves is not None:
+            return self._leaves
+        names = sorted(self._held)
+        return (LeafCopy(names[at : at + LEAF_ROWS], None, None, None) for at in range(0, len(names), LEAF_ROWS))
+
+
+def _cut_rows(rows: dict[bytes, int]) -> Iterator[tuple[list[bytes], list[int]]]:
+    """Yield the names and sequences of blocks. A long history ends a block, so that it is read without neighbours."""
+    names: list[bytes] = []
+    packed: list[int] = []
+    size = 0
+    for name, seqs in rows.items():
+        if names and (len(names) == LEAF_ROWS or size >= LONG_BLOCK // 4):
+            yield names, packed
+            names, packed, size = [], [], 0
+        names.append(name)
+        packed.append(seqs)
+        size += seqs.bit_length() // 8
+    if names:
+        yield names, packed

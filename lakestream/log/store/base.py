@@ -1,9 +1,9 @@
-"""The beginning of a store that was never in its log.
+"""The base of a store: messages that were never in its log.
 
-Belongs here: a *base*, the messages that a stream began with as a copy of another stream's table: which they are, and
-their subjects, sizes and times. Their records are in the stream's own table alone, as are those of segments that have
-left the log, so outlines tell of them and nothing else has to know. The base lies in a directory of its own beside the
-log, made whole before an entry of the log names it, and stays there.
+Belongs here: the sequences, subjects, sizes and times of the messages that a stream began with as a copy of another
+stream's table. Their records are only in the stream's own table, like those of segments that have left the log, so they
+are described by outlines like those. The base is a directory beside the log, complete before an entry of the log names
+it, and stays there.
 
     base/checkpoint             live sequences and the subject index, as a checkpoint has them (checkpoint.py)
     base/<0>-<number>.outline   outlines (outline.py) of no entries of the log, in order
@@ -26,19 +26,19 @@ from lakestream.log.store.checkpoint import Snapshot, State, read_checkpoint, wr
 
 DIRECTORY = "base"
 UNFINISHED = ".making"
-"""What the directory's name ends with while it is made."""
+"""Suffix of the directory while it is being made."""
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Which version of the stream's table a base was read from, and through which sequence it reaches: that may be
-    above its last message."""
+    """The version of the stream's table that a base was read from, and the sequence through which it reaches, which may
+    be above its last message."""
 
     version: int
     through: int
 
 
 class Base:
-    """A base, read."""
+    """A base, as read from its files."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Base:
 
 
 class BaseWriter:
-    """Writes the base of a stream, in ascending sequence. Everything blocks and may raise OSError.
+    """Write the base of a stream, in ascending sequence. All methods block and may raise OSError.
 
     Args:
         directory: the stream's; a base that is there is replaced.
@@ -70,7 +70,7 @@ class BaseWriter:
         files.make_directory(self._making)
 
     def add(self, outline: Outline) -> None:
-        """The messages that come next: all rows of an outline that have a size."""
+        """Add the next messages: all rows of an outline that have a size."""
         runs = outline.runs
         if not runs.rows:
             return
@@ -86,7 +86,7 @@ class BaseWriter:
             self._add_live(first, sizes)
 
     def _add_live(self, first: int, sizes: array[int]) -> None:
-        """Rows without a size are no messages."""
+        """Add the sequences of rows to the live ones; rows of size 0 are no messages."""
         at, end = 0, len(sizes)
         while at < end:
             try:
@@ -98,7 +98,7 @@ class BaseWriter:
             at = hole + 1
 
     def finish(self, origin: Origin, subjects: SubjectIndex) -> None:
-        """All messages were added, and these are their subjects: the base is whole, and durable."""
+        """Complete the base durably, with the subjects of all messages that were added."""
         first = self._live.next_at_or_after(1) or origin.through + 1
         state = State(
             index=0,
@@ -132,13 +132,13 @@ class BaseWriter:
 
 
 def origin_of(files: Files, directory: str) -> Origin | None:
-    """What the base in a stream's directory is of; None when there is none. Blocks. Raises CorruptLog, OSError."""
+    """Return the origin of the base in a stream's directory, or None. Block. Raise CorruptLog, OSError."""
     found = read_checkpoint(files, os.path.join(directory, DIRECTORY, CHECKPOINT))
     return None if found is None else msgspec.msgpack.decode(found[0].extra, type=Origin)
 
 
 def read_base(files: Files, directory: str) -> Base | None:
-    """The base in a stream's directory; None when there is none. Blocks. Raises CorruptLog, OSError."""
+    """Return the base in a stream's directory, or None if there is none. Block. Raise CorruptLog, OSError."""
     found = read_checkpoint(files, os.path.join(directory, DIRECTORY, CHECKPOINT))
     if found is None:
         return None
@@ -149,7 +149,7 @@ def read_base(files: Files, directory: str) -> Base | None:
 
 
 def outlines_of(files: Files, directory: str) -> list[OutlineFile]:
-    """The outlines of the base in a stream's directory, ascending. Blocks. Raises CorruptLog, OSError."""
+    """Return the outlines of the base in a stream's directory, ascending. Block. Raise CorruptLog, OSError."""
     path = os.path.join(directory, DIRECTORY)
     names = sorted(name for name in files.names(path) if name.endswith(SUFFIX))
     paths = [os.path.join(path, name) for name in names]
@@ -157,13 +157,13 @@ def outlines_of(files: Files, directory: str) -> list[OutlineFile]:
 
 
 def remove_base(files: Files, directory: str) -> None:
-    """Remove what there is of a base that no entry names. Blocks. Raises OSError."""
+    """Remove the files of a base that no entry names. Block. Raise OSError."""
     for name in (DIRECTORY, DIRECTORY + UNFINISHED):
         files.remove_tree(os.path.join(directory, name))
 
 
 class NoBase(LogError):
-    """The log says that the stream began with a copy, and what is known of that is not here."""
+    """Raised when the log says that the stream began with a copy, and its base is missing."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(f"{directory} lacks its base, which its log names; the stream's table has it")

@@ -1,11 +1,11 @@
-"""What reading keeps at hand: open descriptors and loaded tables.
+"""Read cache: open descriptors and loaded tables.
 
-Belongs here: one bounded cache that all streams of a server share. Both of its parts let go of what was not asked for
-since they last looked (second chance), so that finding something there costs one lookup and no bookkeeping. What
-else all streams share goes with it: the limit of their subject indexes (memory_limit.py).
+Belongs here: one bounded cache that all streams of a server share. Both parts evict entries that were not used since
+the last look (second chance), so that a hit costs one lookup and no bookkeeping. It also carries the other limit that
+all streams share, that of their subject indexes (memory_limit.py).
 
-Reading happens in the event loop. `forget` may come from any thread (a stream is destroyed in one): it only unlists;
-descriptors are closed in the event loop, so that none is closed while it is being read from.
+Reading happens in the event loop. `forget` may be called in any thread (a stream is destroyed in one): it only unlists
+descriptors; they are closed in the event loop, so that none is closed while it is being read from.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from lakestream.log.format.packed import View
 from lakestream.log.index.memory_limit import MAX_INDEX_MEMORY, IndexMemory
 
 MAX_FILES = 128
-"""Segments that are open for reading at once."""
+"""Maximum number of segments open for reading."""
 MAX_TABLE_BYTES = 256 << 20
-"""Memory for the tables of sealed segments and for outlines: those of some 30 million messages in the log, half as many
-in outlines. A limit by subject that removes old messages at random looks into all of them."""
+"""Bytes of memory for tables of sealed segments and for outlines: those of some 30 million messages in the log, half as
+many in outlines. A limit by subject that removes old messages at random reads all of them."""
 
 
 class Loaded(Protocol):
-    """Something that holds loaded tables until the cache takes them away."""
+    """Holder of loaded tables that the cache can evict."""
 
     def release(self) -> None:
-        """Let go of the tables."""
+        """Drop the tables."""
 
     def asked(self) -> bool:
-        """Whether they were used since this was last called."""
+        """Return True if they were used since the last call."""
 
 
 class _File:
@@ -45,7 +45,7 @@ class _File:
 
 
 class ReadCache:
-    """Descriptors and tables, each within its limit."""
+    """Cache of descriptors and of tables, each within its limit."""
 
     def __init__(
         self,
@@ -66,18 +66,18 @@ class ReadCache:
 
     @property
     def open_files(self) -> int:
-        """How many descriptors are open."""
+        """Number of open descriptors."""
         return len(self._open) + len(self._closing)
 
     @property
     def table_bytes(self) -> int:
-        """How much memory the loaded tables take."""
+        """Bytes of memory of the loaded tables."""
         return self._bytes
 
     def read_at(self, path: str, length: int, offset: int) -> bytes:
         """Read from a segment, opening it when it is not open yet, by the offsets of a plain one (packed.py).
 
-        Fewer bytes only at its end. Raises CorruptRecord for compressed bytes that are damaged, CorruptLog, OSError.
+        Fewer bytes only at its end. Raise CorruptRecord for compressed bytes that are damaged, CorruptLog, OSError.
         """
         file = self._open.get(path)
         if file is None:
@@ -86,7 +86,7 @@ class ReadCache:
         return file.view.read_at(length, offset)
 
     def keep(self, loaded: Loaded, size: int) -> None:
-        """Keep tables that were just loaded and take `size` bytes; releases others beyond the limit."""
+        """Add tables that were just loaded and take `size` bytes; evict others beyond the limit."""
         with self._lock:
             self._loaded[loaded] = size
             self._bytes += size
@@ -94,25 +94,25 @@ class ReadCache:
                 oldest = next(iter(self._loaded))
                 its_size = self._loaded.pop(oldest)
                 if oldest is loaded or oldest.asked():
-                    self._loaded[oldest] = its_size  # asked() forgets: the second time round it goes
+                    self._loaded[oldest] = its_size  # second chance: asked() resets the mark
                 else:
                     self._bytes -= its_size
                     oldest.release()
 
     def drop(self, loaded: Loaded) -> None:
-        """Release tables whose file is about to change or to vanish. Any thread."""
+        """Release tables whose file is about to be changed or removed. Any thread."""
         with self._lock:
             self._bytes -= self._loaded.pop(loaded, 0)
             loaded.release()
 
     def forget(self, path: str) -> None:
-        """Unlist the descriptor of a file that is about to change or to vanish. Any thread."""
+        """Unlist the descriptor of a file that is about to be changed or removed. Any thread."""
         file = self._open.pop(path, None)
         if file is not None:
             self._closing.append(file.fd)
 
     def sweep(self) -> None:
-        """Close what was forgotten."""
+        """Close the descriptors that were forgotten."""
         while self._closing:
             self.files.close(self._closing.popleft())
 

@@ -1,14 +1,14 @@
-"""The state of a stream at one index, so that opening it need not replay everything.
+"""The checkpoint of a store: its state at one index, from which recovery starts.
 
-Belongs here: the checkpoint file and its encoding. It replaces the one before in one durable step, so there always is
-a whole one. What JetStream keeps beside the store travels along as opaque bytes.
+Belongs here: the checkpoint file and its encoding. A checkpoint replaces the one before in one durable step, so there
+is always a complete one. It also holds the state of the store's owner, as opaque bytes.
 
     magic, u32 version, u64 length of the state, u64 length of the subject index, u32 crc of what follows
     MessagePack `State`
     the subject index: blocks (cold_rows.py) in order, MessagePack `_Directory` of them, u32 length of that
 
-It is written in parts, and an index of many subjects is left in the file when it is opened: what a stream takes to
-start does not depend on the number of its subjects. Version 1 had all names, then all sequences.
+It is written in parts, and an index of many subjects stays in the file when it is opened: the start of a stream does
+not depend on the number of its subjects. Version 1 had all names, then all sequences.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from lakestream.log.index import subject_index
 from lakestream.log.index.cold_rows import Block, BlockFile, decode_rows
 from lakestream.log.index.histories import pack
 from lakestream.log.index.subject_index import SubjectIndex
-from lakestream.log.index.subject_snapshot import Snapshot as Subjects
+from lakestream.log.index.subject_leaves import Snapshot as Subjects
 
 NAME = "checkpoint"
 TEMPORARY = ".tmp"
-"""What its name ends with while it is written."""
+"""Suffix of the file while it is being written."""
 VERSION = 3
 LEFT_SUBJECTS = subject_index.ORDERED_SUBJECTS
 """An index with more subjects stays in the file when it is opened."""
 WRITE_BYTES = 1 << 20
-"""About so much is written or read at once."""
+"""About this many bytes are written or read at once."""
 
 _MAGIC = b"LKCP"
 _HEAD = struct.Struct("<4sIQQI")
@@ -46,14 +46,13 @@ _REBUILD = " (if the log still has its first segment, remove the checkpoint: it 
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the store knows at `index`, except the subject index and where records lie.
+    """State of the store at `index`, except the subject index and the places of records.
 
     `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased_runs` are
-    runs (u64 first, last) of those that were asked for, `shredded` those whose bytes shall go too, `departures` all
-    removals with their times (departures.py; None where the stream does not keep them), and `moved` says that it saw
-    removals at all;
-    `size` is the stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy
-    (base.py). Times in ns.
+    runs (u64 first, last) of those that a client asked for, `shredded` those that were securely deleted, `departures`
+    all removals with their times (departures.py; None if the stream does not keep them), and `moved` is True if there
+    were any; `size` is the stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy (base.py).
+    Times in ns.
     """
 
     index: int
@@ -70,7 +69,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     moved: bool
     live: bytes
     extra: bytes
-    erased: list[int] = []  # how releases before `erased_runs` wrote it
+    erased: list[int] = []  # written by releases before `erased_runs`
     shredded: list[int] = []
     departures: bytes | None = None
     based: bool = False
@@ -85,7 +84,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class _Directory(msgspec.Struct, frozen=True):
-    """Where the blocks are: their first subjects, and arrays of u32 with their lengths and numbers of rows."""
+    """Directory of the blocks: their first subjects, and arrays of u32 with their lengths and numbers of rows."""
 
     firsts: list[bytes]
     lengths: bytes
@@ -93,9 +92,9 @@ class _Directory(msgspec.Struct, frozen=True):
 
 
 def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
-    """Write a checkpoint, durably, over the one before; returns its size in bytes. Blocks.
+    """Write a checkpoint, durably, over the one before; return its size in bytes. Block.
 
-    Raises OSError, and CorruptLog when a block that is to be copied is damaged.
+    Raise OSError, and CorruptLog when a block that is to be copied is damaged.
     """
     temporary = path + TEMPORARY
     fd = files.create(temporary)
@@ -106,8 +105,8 @@ def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
             files.close(fd)
         files.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # the error before tells more, and recovery removes it
-            files.remove(temporary)  # on a full disk it may be what fills it
+        with contextlib.suppress(OSError):  # the first error matters more, and recovery removes the file
+            files.remove(temporary)  # on a full disk it takes space
         raise
     files.sync_directory(os.path.dirname(path))
     return end
@@ -139,7 +138,7 @@ def _parts(state: bytes, subjects: Subjects) -> Iterator[bytes]:
 
 
 def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in fewer, longer parts."""
+    """Yield the same bytes in fewer, longer parts."""
     some: list[bytes] = []
     size = 0
     for part in parts:
@@ -152,21 +151,21 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def recover_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] | None:
-    """`read_checkpoint` of a stream that nobody has open: removes what a kill has left of the writing of another."""
+    """Read the checkpoint of a stream that is not open, and remove the remains of an interrupted write."""
     files.remove(path + TEMPORARY)
     return read_checkpoint(files, path)
 
 
 def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] | None:
-    """(state, subject index, size in bytes), or None when there is no checkpoint. Blocks.
+    """Return (state, subject index, size in bytes), or None when there is no checkpoint. Block.
 
-    Raises CorruptLog when it is damaged, StoreVersionError when a newer release wrote it, OSError.
+    Raise CorruptLog when it is damaged, StoreVersionError when a newer release wrote it, OSError.
     """
     try:
         fd = files.open(path)
     except FileNotFoundError:
         return None
-    file = BlockFile(files, path, fd, scratch=False)  # closes it when nobody needs it any more
+    file = BlockFile(files, path, fd, scratch=False)  # closed when its last block is released
     head = file.read(0, _HEAD.size)
     if len(head) < _HEAD.size:
         raise CorruptLog(path, 0, "the checkpoint is cut short" + _REBUILD)
@@ -210,7 +209,7 @@ def _read_subjects(file: BlockFile, at: int, end: int, last_seq: int) -> Subject
 
 
 def _first_version(data: bytes) -> SubjectIndex:
-    """What releases before 0.2 wrote."""
+    """Decode a checkpoint of releases before 0.2."""
     at = 4 + int.from_bytes(data[:4], "little")
     sections: list[bytes] = []
     for size in msgspec.msgpack.decode(data[4:at], type=list[int]):

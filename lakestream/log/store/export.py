@@ -1,7 +1,7 @@
-"""A store for another node.
+"""Export of a store to another node.
 
-Belongs here: which files another node needs to have a store as it is at this moment, collected so that the store goes
-on meanwhile: links to what never changes, the open segment as far as it was applied, and a checkpoint of now.
+Belongs here: collecting the files that another node needs to have a store at this moment, while the store continues:
+links to immutable files, the open segment through the applied entry, and a checkpoint of now.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lakestream.log.store.segment_log import SegmentLog
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One file: its path below the stream's directory, and its length in bytes."""
+    """A file of an export: its path below the stream's directory, and its length in bytes."""
 
     name: str
     size: int
 
 
 def link_part(path: str, directory: str, within: str, size: int | None = None) -> Part:
-    """Put a file, or as much of it as `size` says, under `directory`/`within`. Blocks. Raises OSError."""
+    """Link a file, of which `size` bytes count, to `directory`/`within`. Block. Raise OSError."""
     name = os.path.basename(path)
     target = os.path.join(directory, within, name)
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -36,7 +36,7 @@ def link_part(path: str, directory: str, within: str, size: int | None = None) -
         os.link(path, target)
     except PermissionError:  # a file system without hard links
         shutil.copyfile(path, target)
-    # Of what was linked: the file may be compressed, or written anew, in this moment.
+    # Take the size of the link: the file may be compressed or replaced at this moment.
     return Part(f"{within}/{name}", os.path.getsize(target) if size is None else size)
 
 
@@ -48,7 +48,7 @@ class Export:
         outlines: of the segments that have left it.
         snapshot: the store's state now.
         skip_through: the receiver reads messages through this index from the lake: of those segments it gets
-            outlines. The newest sealed segment always goes along: it says which terms the entries have.
+            outlines. The newest sealed segment is always sent: it has the terms of the entries.
         lock: held while files are linked, so that none of them is removed.
     """
 
@@ -71,14 +71,14 @@ class Export:
         self._open = [(each.path, self._applied_end(each)) for each in segments if each.footer is None]
 
     def _applied_end(self, segment: Segment) -> int:
-        """Where the frame of the applied entry ends. A write may be adding frames in a thread: the end first, then
-        whether there is a later frame."""
+        """Return the end of the applied entry's frame. A thread may be adding frames: read the end first, then check
+        for a later frame."""
         end, following = segment.end, self.index + 1 - segment.first_index
         offsets = segment.frame_offsets
         return offsets[following] if following < len(offsets) else end
 
     def write(self, directory: str) -> list[Part]:
-        """Collect everything in `directory`, which is empty. Blocks. Raises OSError, CorruptLog."""
+        """Collect everything in `directory`, which is empty. Block. Raise OSError, CorruptLog."""
         log_directory = os.path.join(directory, self._name)
         self._files.make_directory(log_directory)
         parts: list[Part] = []
@@ -92,7 +92,7 @@ class Export:
         return [*parts, Part(CHECKPOINT, size)]
 
     def _outlined(self, directory: str) -> list[Part]:
-        """Outlines of the segments that the receiver finds in the lake."""
+        """Write outlines of the segments that the receiver finds in the lake."""
         parts: list[Part] = []
         outline, first_index = Outline(), 0
         for segment in self._skipped:

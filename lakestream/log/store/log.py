@@ -97,43 +97,46 @@ class Log(Protocol):
 
 
 class Rows(Protocol):
-    """Records by sequence. The sequences asked for are live ones; they ascend where there are many."""
+    """Records by sequence. Callers pass live sequences, ascending where there are many."""
 
     local_floor: int
-    """The lowest sequence whose record is still here; the lake has the lower ones."""
+    """The lowest sequence whose record is local; the lake has the lower ones."""
 
     def place(self, at: Appended, first_seq: int, lengths: Sequence[int], last_time: int) -> int:
-        """Take in contiguous messages that the log put at `at`; returns the bytes that they count for."""
+        """Add contiguous messages that the log put at `at`; return their accounted size in bytes."""
 
     def read(self, seq: int) -> Record:
-        """One local message. Raises CorruptLog."""
+        """Return one local message. Raise CorruptLog."""
 
     def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
-        """Local messages while their records together stay within `max_bytes`, at least one. Raises CorruptLog."""
+        """Return local messages while their records together stay within `max_bytes`, at least one.
+
+        Raise CorruptLog.
+        """
 
     def subjects(self, seqs: Sequence[int]) -> list[bytes]:
-        """Their subjects, local or not."""
+        """Return their subjects, local or not."""
 
     def subject(self, seq: int) -> bytes:
-        """The subject of one message, local or not."""
+        """Return the subject of one message, local or not."""
 
     def size(self, seq: int) -> int:
-        """The bytes that a message counts for, local or not."""
+        """Return the bytes that a message counts for, local or not."""
 
     def sizes(self, seqs: Sequence[int]) -> list[int]:
-        """The bytes that each of these messages counts for."""
+        """Return the bytes that each of these messages counts for."""
 
     def total_size(self, seqs: Sequence[int]) -> int:
-        """The bytes that messages count for together."""
+        """Return the bytes that messages count for together."""
 
     def time(self, seq: int) -> int:
-        """When a message was stored, local or not; ns."""
+        """Return the time when a message was stored, in ns, local or not."""
 
     def first_at(self, time_ns: int) -> int:
-        """The lowest sequence, live or not, stored at or after a time, local or not; 0 when there is none."""
+        """Return the lowest sequence, live or not, stored at or after a time, local or not; 0 if there is none."""
 
     def forget(self, seqs: Sequence[int]) -> None:
-        """These messages were removed from the stream."""
+        """Note that messages were removed from the stream."""
 
     def close(self) -> None:
         """Release what is held for this stream. Any thread."""

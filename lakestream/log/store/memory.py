@@ -1,7 +1,7 @@
-"""A stream that lives in memory.
+"""A store in memory.
 
-Belongs here: the log and the rows of `storage: memory`, with the interfaces of the ones on disk. Entries are committed
-at once; removed messages give their memory back.
+Belongs here: log and rows of a stream with `storage: memory` that only this node holds. Entries are committed at once;
+removed messages release their memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LESS_HEADER = 4
 
 
 class MemoryLog:
-    """What a group writes to when nothing has to be durable."""
+    """A log that keeps nothing: its entries are durable as soon as they are appended."""
 
     durable = False
 
@@ -34,7 +34,7 @@ class MemoryLog:
         self.on_idle: Callable[[BaseException | None], None] = lambda error: None
         self.appended_bytes = 0
         self.packing = False
-        """Set like a log's on disk; nothing is compressed here."""
+        """Without effect."""
 
     def relax(self) -> None:
         """Nothing waits for the disk."""
@@ -53,7 +53,7 @@ class MemoryLog:
         return None
 
     def append(self, frames: list[Frame]) -> list[Appended]:
-        """Take entries; returns where they are. Raises LogClosed after `close`."""
+        """Take entries; return their places. Raise LogClosed after `close`."""
         if self.failed is not None:
             raise self.failed
         placed = [Appended(frame.body, 0, frame.index) for frame in frames]

@@ -1,8 +1,8 @@
-"""What the log alone knows of a stream's past.
+"""A stream's past, as far as its log holds it.
 
-Belongs here: whether the segments that are still in the log hold everything that happened behind a point of it, which
-messages were there at that point and have been removed since, and reading them. Removed messages stay in their
-segments until these leave; what has left is the lake's to tell.
+Belongs here: the test whether the segments in the log hold everything that happened after a point, the messages that
+existed at that point and were removed since, and reading them. Removed messages stay in their segments until these
+leave the log; then the lake has them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lakestream.log.store.segment_store import SegmentStore
 from lakestream.log.store.store import Store
 
 PIECE = 1_000
-"""Sequences of one piece, about."""
+"""About this many sequences form one piece."""
 
 
 class LogPast:
-    """The log of one store, looked at in one turn of the event loop."""
+    """The log of one store in one turn of the event loop."""
 
     def __init__(self, store: Store) -> None:
         assert isinstance(store, SegmentStore), "only files have a past"
@@ -35,7 +35,10 @@ class LogPast:
         return self.segments[0].header.first_index
 
     def last_seq(self, point: Point) -> int | None:
-        """The last sequence stored by a point; None when that was before the log's first segment. Raises CorruptLog."""
+        """Return the last sequence stored by a point; None if that was before the log's first segment.
+
+        Raise CorruptLog.
+        """
         store, begins = self._store, self.segments[0].header.first_seq
         seq = point.seq
         if not seq:
@@ -46,7 +49,7 @@ class LogPast:
         return seq
 
     def by_now(self, point: Point) -> Point:
-        """The point, or the present where it has yet to come: what happens from here on is behind it."""
+        """Return the point, or the present where it has yet to come: what happens from here on is behind it."""
         latest = self._store.last_time
         if point.seq or point.before_ns <= latest:
             return point
@@ -60,7 +63,7 @@ class LogPast:
         return Point(before_ns=min(point.before_ns, max(latest, moments[-1]) + 1))
 
     def holds(self, seq: int) -> bool:
-        """Whether the log knows each removal since the entry that stored `seq`, which is in it."""
+        """Return True if the log has each removal since the entry that stored `seq`, which is in it."""
         at = 0
         for number, segment in enumerate(self.segments):
             if segment.header.first_seq <= seq:
@@ -68,7 +71,7 @@ class LogPast:
         return self._known(self.segments[at:])
 
     def holds_from(self, index: int) -> bool:
-        """Whether the log has every entry from `index` on and knows each removal since. Not, if some have left."""
+        """Return True if the log has every entry from `index` on and each removal since."""
         return self.first_index <= index and self._known([each for each in self.segments if each.last_index >= index])
 
     def _known(self, segments: Sequence[Segment]) -> bool:
@@ -77,19 +80,20 @@ class LogPast:
         return known and here is not None and here.whole
 
     def returning(self, point: Point, through: int) -> Callable[[], list[Sequence[int]]]:
-        """What finds the sequences ≤ `through` of messages that were removed behind a point, ascending in pieces. It
-        may be called in a thread, where a million of them do not keep the event loop.
+        """Return a function that finds the sequences ≤ `through` of messages removed after a point, ascending in
+        pieces.
 
-        What somebody asked to be shredded does not return.
+        It may be called in a thread, so that a million of them do not block the event loop. Securely deleted messages
+        are not found.
         """
         here, index = self._store.departures, self._store.departures_index
-        # Right after a seal it is the sealed segment's own list: what is there twice would not ascend.
+        # Right after a seal it is the sealed segment's own list: runs that occur twice would not ascend.
         packed = [
             each.footer.departures
             for each in self.segments
             if each.footer is not None and each.header.first_index != index
         ]
-        latest = None if here is None else here.behind(point)  # the list itself goes on
+        latest = None if here is None else here.behind(point)  # a copy: the list itself grows
         shredded = frozenset(seq for first, last in self.shredded() for seq in range(first, last + 1))
 
         def find() -> list[Sequence[int]]:
@@ -100,17 +104,18 @@ class LogPast:
         return find
 
     def shredded(self) -> list[tuple[int, int]]:
-        """Runs of the sequences that are no part of any past, as far as the log knows them."""
+        """Return runs of the securely deleted sequences in the log: they are part of no past."""
         runs = [run for each in self.segments if each.footer is not None for run in each.footer.shredded]
         return runs + list(stretches(sorted(self._store.removals().shredded)))
 
     def subjects(self, seqs: Sequence[int]) -> list[bytes]:
-        """The subjects of messages, live or not, some of which may have left the log. Raises CorruptLog."""
+        """Return the subjects of messages, live or not, some of which may have left the log. Raise CorruptLog."""
         return self._rows.subjects(seqs)
 
     def read(self, seqs: Sequence[int], max_bytes: int) -> tuple[list[Record], int]:
-        """The records of the sequences that are in the log, live or not, from the first one on that is; and how many of
-        `seqs` (ascending) come before it. At least one is given, if it is there. Raises CorruptLog."""
+        """Return the records of the sequences that are in the log, live or not, from the first one on that is; and how
+        many of
+        `seqs` (ascending) come before it. At least one is given, if it is there. Raise CorruptLog."""
         floor = self._rows.local_floor
         local = [seq for seq in seqs if seq >= floor]
         found = self._rows.read_seqs(local, max_bytes) if local else []
@@ -118,7 +123,7 @@ class LogPast:
 
 
 def _pieces(runs: Sequence[tuple[int, int]], through: int, shredded: frozenset[int]) -> Iterator[Sequence[int]]:
-    """The sequences of ascending runs, about `PIECE` at a time."""
+    """Yield the sequences of ascending runs, about `PIECE` at a time."""
     piece = array("q")
     for first, last in runs:
         for start in range(first, min(last, through) + 1, PIECE):

@@ -1,30 +1,29 @@
-"""Opening what an earlier process left, however it ended.
+"""Recovery of a log after the end of a process, whatever its cause.
 
-Belongs here: the version and the lock of a store, the list of its streams, and finding a stream's segments again:
-cutting what a crash tore off, and refusing whatever else is wrong (invariant 3).
+Belongs here: finding the segments of a stream, cutting the write that a crash tore, and refusing all other damage
+(invariant 3).
 
 The rule for a damaged frame in the last segment. A write is only begun once the one before is durable, and every frame
 carries the index of the first entry of its write. So if the damaged frame has index i, and a valid frame behind it
 belongs to a write that began after i, then entry i was durable and is damaged: CorruptLog. Otherwise it may be what a
-crash left of a write that was never acknowledged: it is cut off. A member of a group keeps beside its log through
-which entry it was durable: nothing before that may be missing or damaged either.
+crash left of a write that was never acknowledged: it is cut off. A member of a group keeps beside its log the index
+through which it was durable: nothing before that may be missing or damaged either.
 
-Which entries are in the tables. A checkpoint covers the entries through its index, so their records are entered here;
-what comes after is entered when it is applied, by the replay, or later by the group. With other members the newest
-entries may not be committed: the replay ends where the member knows them to be, and the rest stays in the file and in
-no table until the group hands it out or cuts it off.
+The entries in the tables. A checkpoint covers the entries through its index, so their records are added here; later
+ones are added when they are applied, by the replay or by the group. With other members the newest entries may not be
+committed: the replay ends with the last one that the member knows to be committed, and the rest stays in the file and
+in no table until the group hands it out or cuts it off.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable
 
 import msgspec
 
-from lakestream.log.format.errors import CorruptLog, LostEntries, StoreLocked, StoreVersionError
+from lakestream.log.format.errors import CorruptLog, LostEntries
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind, decode_frame, later_write
@@ -46,151 +45,18 @@ from lakestream.log.format.segment import (
     record_spans,
 )
 from lakestream.log.store.base import outlines_of
-from lakestream.log.store.names import RESERVED, account_directory, account_of
-from lakestream.log.store.root import ASIDE, GONE, OWING, set_aside
+from lakestream.log.store.root import set_aside
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment, last_term, write_frames
 from lakestream.log.store.synced import MarkFile
 
-STORE_VERSION = 1
 UNFINISHED = "{}; a crash in the middle of a write leaves this, and nothing says that it had been acknowledged"
 """Log text for the end of a log that cannot be told from a torn write."""
-STREAMS = "streams"
-"""Where an account's directory has its streams."""
-
-
-INCOMING = ".incoming"
-"""Suffix of the directory that receives a replica's state from another node."""
-UNKNOWN = "it is left as it is; move it away if it is not meant to be here"
-
-Tell = Callable[[str], None]
-"""Gets a line for the server's log about something that was found and cannot be used."""
-
-
-class Survey(msgspec.Struct, frozen=True):
-    """What lies in a store: (account, stream) of every stream, ascending, and (account, stream, directory) of every
-    deleted stream of which somebody is still owed something (root.py)."""
-
-    streams: list[tuple[str, str]]
-    left: list[tuple[str, str, str]]
-
-
-class StoreRoot:
-    """The directory of all streams of a server, locked for this process."""
-
-    def __init__(self, path: str, lock: int) -> None:
-        self.path = path
-        self._lock = lock
-
-    @classmethod
-    def open(cls, path: str, files: Files | None = None) -> StoreRoot:
-        """Lock the store at `path`, making it when it is not there.
-
-        Raises StoreLocked when another process has it, StoreVersionError when a newer release wrote it, OSError.
-        """
-        files = files or Files()
-        files.make_directory(path)
-        name = os.path.join(path, "VERSION")
-        lock = os.open(os.path.join(path, "LOCK"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.exists(name):
-                files.write_whole(name, [b"%d\n" % STORE_VERSION])
-            _check_version(name, files)
-        except BlockingIOError:
-            os.close(lock)
-            raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
-        except BaseException:
-            os.close(lock)
-            raise
-        return cls(path, lock)
-
-    def stream_directory(self, account: str, stream: str) -> str:
-        """Where a stream's files are."""
-        return os.path.join(self.path, account_directory(account), STREAMS, stream)
-
-    def accounts(self, files: Files) -> list[str]:
-        """Every account that has had streams, ascending by directory."""
-        found = [name for name in files.names(self.path) if name not in RESERVED]
-        return [account_of(name) for name in found if os.path.isdir(os.path.join(self.path, name, STREAMS))]
-
-    def survey(self, files: Files, tell: Tell) -> Survey:
-        """Look over everything that lies in the store. Blocks. Raise OSError when the store itself cannot be listed.
-
-        What is left of discarded streams is removed. What cannot be read or is not known is told, one line each, and
-        left alone: it never keeps the rest from being found.
-        """
-        found = Survey([], [])
-        for name in files.names(self.path):
-            base = os.path.join(self.path, name, STREAMS)
-            if name.partition(".")[0] in RESERVED:  # some have files or directories beside them for a while
-                continue
-            try:
-                inside = files.names(os.path.dirname(base))
-                if os.path.isdir(base):
-                    self._look(account_of(name), base, files, found, tell)
-                    for each in inside:
-                        if each not in (STREAMS, ASIDE):
-                            tell(f"{os.path.join(os.path.dirname(base), each)} is no part of a store: {UNKNOWN}")
-                elif inside or not os.path.isdir(os.path.dirname(base)):
-                    tell(f"{os.path.join(self.path, name)} has no directory `{STREAMS}`: {UNKNOWN}")
-            except OSError as error:
-                tell(f'account "{account_of(name)}": {base} cannot be read: {error}; its streams are not served')
-        return found
-
-    def _look(self, account: str, base: str, files: Files, found: Survey, tell: Tell) -> None:
-        for name in files.names(base):
-            path = os.path.join(base, name)
-            if name.endswith(OWING):
-                found.left.append((account, name.partition(GONE)[0], path))
-            elif GONE in name:
-                self._remove(files, path, tell)
-            elif name.endswith(INCOMING):
-                continue  # of a replica, which sees to it
-            elif not os.path.isdir(path):
-                tell(f"{path} is not a stream's directory: {UNKNOWN}")
-            elif "." in name:
-                tell(f"{path}: no stream can have this name: {UNKNOWN}")
-            else:
-                found.streams.append((account, name))
-
-    @staticmethod
-    def _remove(files: Files, path: str, tell: Tell) -> None:
-        try:
-            if os.path.isdir(path):
-                files.remove_tree(path)
-            else:
-                files.remove(path)
-        except OSError as error:
-            tell(f"{path} is left of a deleted stream and cannot be removed: {error}; it is tried again at each start")
-
-    def close(self) -> None:
-        """Let go of the lock. Idempotent."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-
-def _check_version(name: str, files: Files) -> None:
-    remedy = f"if the directory is a store of this release, write {STORE_VERSION} into that file and start again"
-    try:
-        version = int(files.read(name))
-    except ValueError:
-        raise StoreVersionError(f"{name} does not hold a number: the file is damaged; {remedy}") from None
-    except OSError as error:
-        raise StoreVersionError(f"{name} cannot be read ({error.strerror}); {remedy}") from error
-    if version > STORE_VERSION:
-        raise StoreVersionError(
-            f"{name} says that a newer lakestream (store version {version}) wrote this store, this release reads "
-            f"{STORE_VERSION}: run the newer release, or choose another store_dir"
-        )
-    if version != STORE_VERSION:
-        raise StoreVersionError(f"{name} says store version {version}, which no release of lakestream wrote")
 
 
 def find_outlines(directory: str, files: Files, based: bool = False) -> list[OutlineFile]:
-    """The outlines of what is in the log no more, or never was, ascending. Raises CorruptLog.
+    """Return the outlines of messages that have left the log or never were in it, ascending. Raise CorruptLog.
 
-    `based`: the stream began with a copy (base.py). In a state that came from another node, that lies here as well.
+    `based`: the stream began with a copy (base.py), whose outlines are added.
     """
     base = outlines_of(files, os.path.dirname(directory)) if based else []
     paths = [os.path.join(directory, name) for name in files.names(directory) if name.endswith(OUTLINE_SUFFIX)]
@@ -200,7 +66,7 @@ def find_outlines(directory: str, files: Files, based: bool = False) -> list[Out
 def synced_through(marks: MarkFile, files: Files) -> tuple[int, list[str]]:
     """Return the entry through which a log was synced, as its mark says, and what is to be told of the mark.
 
-    A mark that cannot be read protects nothing any more; it is set aside, and the next one takes its place. Blocks.
+    A mark that cannot be read protects nothing any more; it is set aside, and the next one takes its place. Block.
     """
     try:
         return marks.read().index, []
@@ -224,7 +90,10 @@ def open_log(
     durable_through: int = 0,
     known_from: str = "",
 ) -> SegmentLog:
-    """The log in `directory`, which is made when it is not there; see `find_segments`. Blocks. Raises CorruptLog."""
+    """Return the log in `directory`, which is made when it is not there; see `find_segments`. Block.
+
+    Raise CorruptLog.
+    """
     files.make_directory(directory)
     known = Known(outlined, checkpoint_index, max(checkpoint_index, durable_through), known_from)
     notes: list[str] = []
@@ -257,7 +126,7 @@ class Known(msgspec.Struct, frozen=True):
 def find_segments(
     directory: str, files: Files, now: Callable[[], int], known: Known, notes: list[str]
 ) -> list[Segment]:
-    """The segments of a log, ascending, the last one open and cut to whole frames. Raises CorruptLog.
+    """Return the segments of a log, ascending, the last one open and cut to whole frames. Raise CorruptLog.
 
     Args:
         directory: the stream's `log` directory, which exists.
@@ -286,10 +155,10 @@ def find_segments(
     if newest is None and max(known.outlined, durable_through):
         what = f"the segments after entry {max(known.outlined, durable_through)} are missing"
         raise known.lost(directory, 0, what)
-    # Store.open says it of checkpoints.
+    # check_whole reports a missing end that a checkpoint covers.
     if newest is not None and known.checkpoint_index <= newest.last_index < durable_through:
         raise known.lost(newest.path, newest.end, f"the log ends before entry {durable_through}, which was durable")
-    if newest is not None:  # what a killed process left in the page cache is taken for durable from here on
+    if newest is not None:  # from here on, what a killed process left in the page cache counts as durable
         _make_durable(directory, files, newest.path)
     if newest is None or newest.footer is not None:
         first_index, first_seq = (newest.last_index + 1, _next_seq(newest)) if newest is not None else (1, 1)
@@ -331,7 +200,7 @@ def _next_seq(segment: Segment) -> int:
 
 
 def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Known, notes: list[str]) -> Segment:
-    """`begun`: the header of a segment that was just being made at this place; its salt does not count."""
+    """Open a segment file. `begun` is the header for one whose creation was interrupted; its salt is replaced."""
     first_index = begun.first_index
     fd = files.open(path, write=True)
     try:
@@ -349,7 +218,7 @@ def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Kno
             raise CorruptLog(path, 0, f"the header says that it begins with entry {header.first_index}")
         if end is not None:
             if end.packing is not None:
-                codec()  # before anybody waits for a message
+                codec()  # load it before messages wait for it
             return Segment.sealed(path, header, end.footer, end.frames_end, end.file_bytes)
         if not last or is_packed(files.read_at(fd, HEADER_SIZE, 0)):
             raise CorruptLog(path, size, "the footer of this sealed segment is damaged")
@@ -367,7 +236,7 @@ def _remake(files: Files, fd: int, begun: Header) -> Header:
 
 
 def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> None:
-    """Walk the frames of the last segment and cut off what a crash tore. Raises CorruptLog."""
+    """Walk the frames of the last segment and cut off what a crash tore. Raise CorruptLog."""
     fd = files.open(segment.path, write=True)
     try:
         content = files.read_at(fd, files.size(fd), 0)
@@ -382,8 +251,11 @@ def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> Non
 
 
 def _walk(segment: Segment, content: bytes, known: Known) -> str:
-    """Enter the frames into the segment; `segment.end` is where the good ones end. Return what is wrong with the bytes
-    behind them, "" when there are none. Raise CorruptLog."""
+    """Add the intact frames to the segment and set `segment.end`. Return a description of the damage behind them, or
+    "".
+
+    Raise CorruptLog if the damage cannot be a torn write.
+    """
     offset, index, end = HEADER_SIZE, segment.first_index, len(content)
     salt, term, wrong = segment.header.salt, -1, ""
     while offset < end:
@@ -415,7 +287,7 @@ def _walk(segment: Segment, content: bytes, known: Known) -> str:
 
 
 def _join_split(directory: str, files: Files, names: list[str], checkpoint_index: int) -> list[str]:
-    """Undo a seal in the middle of the newest entries that did not get as far as its footer; the names that are left.
+    """Undo an interrupted seal in the middle of the newest entries; return the remaining names.
 
     Such a seal puts the entries behind the SEAL into the next segment before it touches the older one (`_split` of
     segment_log.py), so whichever of the two has more of them has them all.
@@ -423,7 +295,7 @@ def _join_split(directory: str, files: Files, names: list[str], checkpoint_index
     path, later = (os.path.join(directory, name) for name in names[-2:])
     first_later = first_index_of(names[-1])
     if checkpoint_index >= first_later:
-        return names  # what was applied behind a SEAL was applied after the seal
+        return names  # entries behind a SEAL are applied only after the seal
     old, moved = _intact_frames(path, files), _intact_frames(later, files)
     if not old or moved is None or old[-1].index < first_later - 1:
         return names
@@ -451,7 +323,7 @@ def _join(path: str, files: Files, kept: list[Frame], moved: list[Frame]) -> Non
 
 
 def _intact_frames(path: str, files: Files) -> list[Frame] | None:
-    """The frames of a segment that is not sealed, up to the first damage; None when it is sealed."""
+    """Return the frames of a segment that is not sealed, up to the first damage; None if it is sealed."""
     fd = files.open(path)
     try:
         if read_end(files, fd) is not None:
@@ -470,7 +342,7 @@ def _intact_frames(path: str, files: Files) -> list[Frame] | None:
 
 
 def place_body(segment: Segment, body: bytes, at: int) -> None:
-    """Enter the records of a MESSAGES body that lies at offset `at` into the tables of an open segment."""
+    """Add the records of a MESSAGES body at offset `at` to the tables of an open segment."""
     first, next_seq = 0, 0
     offsets: list[int] = []
     lengths: list[int] = []
@@ -490,7 +362,7 @@ def place_body(segment: Segment, body: bytes, at: int) -> None:
 
 
 def check_whole(segments: list[Segment], outlines: list[OutlineFile], checkpoint_index: int, whole: bool) -> None:
-    """Raise CorruptLog unless checkpoint and segments together hold every entry, and outlines what has left the log."""
+    """Raise CorruptLog unless checkpoint, segments and outlines together hold every entry."""
     first, last = segments[0], segments[-1]
     outlined = outlines[-1].info.last_index if outlines else 0
     if whole and outlined + 1 < first.first_index <= checkpoint_index + 1:

@@ -1,10 +1,12 @@
-"""Keeping what is intact of a damaged log.
+"""Repair of damaged logs from what other members have.
 
 Belongs here: cutting the log of a member of a group back to the entries before the first damage, so that it can be
-opened and the group can give it the rest again. A group of one has nobody to ask: its log is never cut like this.
+opened and the group can give it the rest again (`salvage`); and verifying a sealed segment and putting another
+replica's file of the same entries in its place (`take_over`). The two files differ in salt and time of sealing, and in
+nothing that is read. A group of one has no other copy: its log is never cut like this.
 
-Invariant 3: before this is called the member is durably marked as recovering (`Member.damaged`), because entries that
-it acknowledged go.
+Invariant 3: before `salvage` is called the member is durably marked as recovering (`Member.damaged`), because entries
+that it acknowledged go.
 """
 
 from __future__ import annotations
@@ -16,29 +18,35 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, CorruptRecord, LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.format.frame import Frame, decode_frame
+from lakestream.log.format.frame import Frame, Kind, decode_frame
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import read_outline, read_outline_info
-from lakestream.log.format.packed import View
+from lakestream.log.format.packed import View, read_plain
+from lakestream.log.format.record import iter_records
 from lakestream.log.format.segment import (
     HEADER_SIZE,
+    LOG_DIRECTORY,
     SUFFIX,
+    Footer,
+    Header,
     SealedEnd,
+    Segment,
     decode_segment_header,
     first_index_of,
     is_packed,
     is_segment_name,
+    iter_frames,
     read_end,
+    read_footer,
     read_tables,
 )
+from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 
-LOG = "log"
-
 
 class Salvaged(msgspec.Struct, frozen=True):
-    """What is left. `intact_through`: the newest entry, 0 when nothing could be used. `damage`: what was found first.
+    """Result of `salvage`. `intact_through`: the newest entry left, or 0. `damage`: the first damage found.
 
     `cut_entries` were read and removed; with `intact_through` 0 the group begins with nothing and is given everything,
     entry by entry or as a state.
@@ -50,13 +58,13 @@ class Salvaged(msgspec.Struct, frozen=True):
 
 
 def salvage(directory: str, files: Files) -> Salvaged:
-    """Cut the log in `directory` (a stream's, or another group's) to what is intact. Blocks. Raises OSError.
+    """Cut the log in `directory` (a stream's, or another group's) to what is intact. Block. Raise OSError.
 
     Everything is read. Killed on the way, the log is still damaged, or is whole already: call it again. The checkpoint
     stays if the log reaches that far; otherwise the state is replayed from the first entry, and if that has left the
     log, nothing can be used.
     """
-    log_directory = os.path.join(directory, LOG)
+    log_directory = os.path.join(directory, LOG_DIRECTORY)
     names = _segments(log_directory, files)
     damage = ""
     last = 0
@@ -91,7 +99,7 @@ def _segments(directory: str, files: Files) -> list[str]:
 
 
 class _Walk:
-    """One segment, read from its beginning to its end or the first damage."""
+    """A segment, read from its beginning to its end or the first damage."""
 
     def __init__(self, path: str, files: Files, first_index: int) -> None:
         self.sealed = False
@@ -110,7 +118,7 @@ class _Walk:
             sealed = _end(files, fd, path)
             content = View(files, fd, path).read_at(sealed.frames_end if sealed else files.size(fd), 0)
         except (CorruptRecord, CorruptLog) as error:
-            self.damage = f"{path}: {error}"  # a compressed segment is whole, or nothing of it is used
+            self.damage = f"{path}: {error}"  # a damaged compressed segment is not used at all
             return
         finally:
             files.close(fd)
@@ -133,7 +141,7 @@ class _Walk:
 
 
 def _end(files: Files, fd: int, path: str) -> SealedEnd | None:
-    """The footer, if it and its tables are whole."""
+    """Return the footer, if it and its tables are whole."""
     end = read_end(files, fd)
     if end is None:
         return None
@@ -154,7 +162,7 @@ def _count(path: str, files: Files) -> int:
 
 
 def _cut_file(files: Files, path: str, end: int) -> None:
-    """Nothing of the file is left when not even its header is."""
+    """Cut a segment file after its intact frames; remove it if its header is damaged."""
     if end < HEADER_SIZE:
         files.remove(path)
         return
@@ -167,14 +175,14 @@ def _cut_file(files: Files, path: str, end: int) -> None:
 
 
 def _usable(directory: str, files: Files, first: int, last: int) -> bool:
-    """Whether a state can be had from the entries `first` … `last`. Removes a checkpoint that is of no use."""
+    """Return True if the state can be recovered from entries `first` through `last`. Remove a useless checkpoint."""
     path = os.path.join(directory, CHECKPOINT)
     try:
         found = read_checkpoint(files, path)
         through = 0
-        for name in files.names(os.path.join(directory, LOG)):
+        for name in files.names(os.path.join(directory, LOG_DIRECTORY)):
             if name.endswith(OUTLINE_SUFFIX):
-                outline = os.path.join(directory, LOG, name)
+                outline = os.path.join(directory, LOG_DIRECTORY, name)
                 through = read_outline_info(files, outline).last_index
                 read_outline(files, outline)
         index = found[0].index if found is not None else 0
@@ -182,7 +190,7 @@ def _usable(directory: str, files: Files, first: int, last: int) -> bool:
             return first == 1 or found is not None
     except LogError:
         pass
-    outlined = any(name.endswith(OUTLINE_SUFFIX) for name in files.names(os.path.join(directory, LOG)))
+    outlined = any(name.endswith(OUTLINE_SUFFIX) for name in files.names(os.path.join(directory, LOG_DIRECTORY)))
     if first > 1 or outlined or last == 0:
         return False
     files.remove(path)
@@ -191,11 +199,52 @@ def _usable(directory: str, files: Files, first: int, last: int) -> bool:
 
 
 def _empty(directory: str, files: Files) -> None:
-    """Remove log and checkpoint, the checkpoint first: without it nobody misses the log."""
+    """Remove log and checkpoint, the checkpoint first: with it alone, the log would be missing."""
     files.remove(os.path.join(directory, CHECKPOINT))
-    log_directory = os.path.join(directory, LOG)
+    log_directory = os.path.join(directory, LOG_DIRECTORY)
     for name in reversed(files.names(log_directory)):
         if name.endswith((SUFFIX, OUTLINE_SUFFIX)):
             files.remove(os.path.join(log_directory, name))
     files.sync_directory(log_directory)
     files.sync_directory(directory)
+
+
+def verify(files: Files, path: str) -> tuple[Header, Footer]:
+    """Read everything of the sealed segment at `path`. Block. Raise CorruptLog at the first damage, OSError."""
+    footer, _, frames_end = read_footer(path, files)
+    content = read_plain(files, path)
+    header = decode_segment_header(content)
+    if isinstance(header, str):
+        raise CorruptLog(path, 0, header)
+    last = header.first_index - 1
+    for frame, _ in iter_frames(content, path, header, frames_end):
+        last = frame.index
+        if frame.kind == Kind.MESSAGES:
+            for _ in iter_records(frame.body):
+                pass
+    if (header.first_index, last) != (footer.first_index, footer.last_index):
+        raise CorruptLog(path, frames_end, f"it holds entries {header.first_index} to {last}")
+    return header, footer
+
+
+def take_over(files: Files, segment: Segment, fetched: str) -> Header:
+    """Replace the file of a sealed segment by `fetched`, another replica's of the same entries. Block.
+
+    Return the new header, for `adopt`. Raise CorruptLog when the other file is damaged or holds something else.
+    """
+    header, footer = verify(files, fetched)
+    known = segment.footer
+    assert known is not None, "only a sealed segment is replaced"
+    if msgspec.structs.replace(footer, closed_ns=known.closed_ns) != known:
+        raise CorruptLog(fetched, 0, "it does not hold the same messages")
+    files.replace(fetched, segment.path)
+    files.sync_directory(os.path.dirname(segment.path))
+    return header
+
+
+def adopt(cache: ReadCache, segment: Segment, header: Header) -> None:
+    """Forget what is known of the file that was replaced. In the event loop."""
+    segment.header = header
+    segment.file_bytes = os.path.getsize(segment.path)  # either file may be compressed
+    cache.forget(segment.path)
+    cache.drop(segment)

@@ -1,35 +1,197 @@
-"""How a stream's directory goes.
+"""The store directory of a server and the stream directories in it.
 
-Belongs here: the names by which a directory that is no stream's any more is known, and the two ways there. One rename
-decides: before it the stream is whole, behind it the name is free and no start takes the directory for a stream.
-What is only thrown away (`discard`) is removed at once, or by the next start. What leaves (`leave`) stays with a note
-until somebody who is still owed something of it has that, and `clear`s it; a start finds it again (`left`).
+Belongs here: the version and the lock of a store, the spelling of accounts as directories, the survey of what lies in a
+store, and the removal of stream directories. The lake spells names of its own accord (lake/files/paths.py).
+
+Removal. One rename decides: before it the stream is whole, behind it the name is free and no start takes the directory
+for a stream. A directory that is no longer needed (`discard`) is removed at once, or by the next start. One of which
+the lake is still owed something (`leave`) stays with a note until `clear`; a start finds it again (`Survey.left`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import time
+from collections.abc import Callable
 
-from lakestream.log.format.errors import CorruptLog
+import msgspec
+
+from lakestream.log.format.errors import CorruptLog, StoreLocked, StoreVersionError
 from lakestream.log.format.files import Files
-from lakestream.log.format.segment import first_index_of, is_segment_name, read_footer
+from lakestream.log.format.segment import LOG_DIRECTORY, first_index_of, is_segment_name, read_footer
+
+RESERVED = frozenset({"VERSION", "LOCK", "_meta_"})
+"""Other names beside the directories of accounts."""
+
+_UNSAFE = re.compile(r"[\x00-#%-,./:-@\[-^`{-\x7f]")
+_SPELLED = re.compile(r"~([0-9A-F]{2})")
+
+
+def account_directory(account: str) -> str:
+    """Return the directory name of an account.
+
+    Letters, digits, `_`, `-`, `$` and all characters beyond ASCII are kept; any other character becomes `~` and two hex
+    digits, as does the last one of a reserved name.
+    """
+    spelled = _UNSAFE.sub(lambda found: f"~{ord(found.group()):02X}", account)
+    return spelled if spelled not in RESERVED else f"{spelled[:-1]}~{ord(spelled[-1]):02X}"
+
+
+def account_of(directory: str) -> str:
+    """Return the account of a directory name; the inverse of `account_directory`."""
+    return _SPELLED.sub(lambda found: chr(int(found.group(1), 16)), directory)
+
+
+STORE_VERSION = 1
+STREAMS = "streams"
+"""Directory of the streams in an account's directory."""
+
+
+INCOMING = ".incoming"
+"""Suffix of the directory that receives a replica's state from another node."""
+UNKNOWN = "it is left as it is; move it away if it is not meant to be here"
+
+Tell = Callable[[str], None]
+"""Takes a line for the server's log about something that was found and cannot be used."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """Content of a store: (account, stream) of every stream, ascending, and (account, stream, directory) of every
+    deleted stream that `leave` left."""
+
+    streams: list[tuple[str, str]]
+    left: list[tuple[str, str, str]]
+
+
+class StoreRoot:
+    """The directory of all streams of a server, locked for this process."""
+
+    def __init__(self, path: str, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: str, files: Files | None = None) -> StoreRoot:
+        """Lock the store at `path`; make it if it is missing.
+
+        Raise StoreLocked when another process has it, StoreVersionError when a newer release wrote it, OSError.
+        """
+        files = files or Files()
+        files.make_directory(path)
+        name = os.path.join(path, "VERSION")
+        lock = os.open(os.path.join(path, "LOCK"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.exists(name):
+                files.write_whole(name, [b"%d\n" % STORE_VERSION])
+            _check_version(name, files)
+        except BlockingIOError:
+            os.close(lock)
+            raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, lock)
+
+    def stream_directory(self, account: str, stream: str) -> str:
+        """Return the directory of a stream."""
+        return os.path.join(self.path, account_directory(account), STREAMS, stream)
+
+    def accounts(self, files: Files) -> list[str]:
+        """Return every account that ever had streams, ascending by directory."""
+        found = [name for name in files.names(self.path) if name not in RESERVED]
+        return [account_of(name) for name in found if os.path.isdir(os.path.join(self.path, name, STREAMS))]
+
+    def survey(self, files: Files, tell: Tell) -> Survey:
+        """Return the content of the store. Block. Raise OSError if the store itself cannot be listed.
+
+        Remains of discarded streams are removed. Entries that cannot be read or are unknown are reported, one line
+        each, and left alone: they never hide the rest.
+        """
+        found = Survey([], [])
+        for name in files.names(self.path):
+            base = os.path.join(self.path, name, STREAMS)
+            if name.partition(".")[0] in RESERVED:  # also temporary names beside them
+                continue
+            try:
+                inside = files.names(os.path.dirname(base))
+                if os.path.isdir(base):
+                    self._look(account_of(name), base, files, found, tell)
+                    for each in inside:
+                        if each not in (STREAMS, ASIDE):
+                            tell(f"{os.path.join(os.path.dirname(base), each)} is no part of a store: {UNKNOWN}")
+                elif inside or not os.path.isdir(os.path.dirname(base)):
+                    tell(f"{os.path.join(self.path, name)} has no directory `{STREAMS}`: {UNKNOWN}")
+            except OSError as error:
+                tell(f'account "{account_of(name)}": {base} cannot be read: {error}; its streams are not served')
+        return found
+
+    def _look(self, account: str, base: str, files: Files, found: Survey, tell: Tell) -> None:
+        for name in files.names(base):
+            path = os.path.join(base, name)
+            if name.endswith(OWING):
+                found.left.append((account, name.partition(GONE)[0], path))
+            elif GONE in name:
+                self._remove(files, path, tell)
+            elif name.endswith(INCOMING):
+                continue  # a replica removes or uses it
+            elif not os.path.isdir(path):
+                tell(f"{path} is not a stream's directory: {UNKNOWN}")
+            elif "." in name:
+                tell(f"{path}: no stream can have this name: {UNKNOWN}")
+            else:
+                found.streams.append((account, name))
+
+    @staticmethod
+    def _remove(files: Files, path: str, tell: Tell) -> None:
+        try:
+            if os.path.isdir(path):
+                files.remove_tree(path)
+            else:
+                files.remove(path)
+        except OSError as error:
+            tell(f"{path} is left of a deleted stream and cannot be removed: {error}; it is tried again at each start")
+
+    def close(self) -> None:
+        """Release the lock. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _check_version(name: str, files: Files) -> None:
+    remedy = f"if the directory is a store of this release, write {STORE_VERSION} into that file and start again"
+    try:
+        version = int(files.read(name))
+    except ValueError:
+        raise StoreVersionError(f"{name} does not hold a number: the file is damaged; {remedy}") from None
+    except OSError as error:
+        raise StoreVersionError(f"{name} cannot be read ({error.strerror}); {remedy}") from error
+    if version > STORE_VERSION:
+        raise StoreVersionError(
+            f"{name} says that a newer lakestream (store version {version}) wrote this store, this release reads "
+            f"{STORE_VERSION}: run the newer release, or choose another store_dir"
+        )
+    if version != STORE_VERSION:
+        raise StoreVersionError(f"{name} says store version {version}, which no release of lakestream wrote")
+
 
 GONE = ".deleted-"
-"""A stream's directory whose name goes on like this is no stream's; stream names cannot contain a dot."""
+"""Marks the name of a directory that is no stream's any more; stream names cannot contain a dot."""
 OWING = "-owing"
-"""One whose name also ends like this is not to be removed before its note has been seen to. Releases that do not know
-it remove it, as the rest of its name tells them to."""
+"""Suffix of such a directory that must not be removed before its note was processed. Releases that do not know the
+suffix remove it because of GONE."""
 ASIDE = "aside"
-"""Where, beside an account's streams, lies what could not be used: it may be the only copy of something, so nothing
-there is ever opened or removed by a server, this release's or an earlier one's."""
+"""Directory beside an account's streams for files that could not be used. They may be the only copy of something, so no
+server, of this release or an earlier one, opens or removes anything there."""
 NOTE = "leaving"
-"""The note in it: whose it is, in the words of whoever gave it."""
-LOG = "log"
+"""Name of the note that identifies the deleted stream."""
 
 
 def discard(files: Files, directory: str) -> None:
-    """Remove a directory that nobody uses, if it is there. Blocks."""
+    """Remove an unused directory if it exists. Block."""
     if os.path.isdir(directory):
         gone = f"{directory}{GONE}{time.time_ns()}"
         files.replace(directory, gone)
@@ -38,10 +200,10 @@ def discard(files: Files, directory: str) -> None:
 
 
 def leave(files: Files, directory: str, note: bytes) -> str:
-    """Have a directory that nobody uses wait under another name; that name, "" when it is not there. Blocks.
+    """Rename an unused directory to one that waits with a note; return its name, "" if it is missing. Block.
 
     Invariant: the note is durable before the rename, which alone decides. A kill between them leaves a stream with a
-    note that nobody reads.
+    note that is never read.
     """
     if not os.path.isdir(directory):
         return ""
@@ -53,9 +215,9 @@ def leave(files: Files, directory: str, note: bytes) -> str:
 
 
 def set_aside(files: Files, path: str, directory: str = "") -> str:
-    """Rename what cannot be used, into `directory` or else beside itself, so that nobody takes it for what it was.
+    """Rename an unusable file or directory, into `directory` or else beside itself, so that it is not opened again.
 
-    Return its new path. Blocks. Raise OSError.
+    Return its new path. Block. Raise OSError.
     """
     beside = os.path.dirname(path)
     target = os.path.join(directory or beside, f"{os.path.basename(path)}.{ASIDE}-{time.time_ns()}")
@@ -67,12 +229,12 @@ def set_aside(files: Files, path: str, directory: str = "") -> str:
 
 
 def note_in(files: Files, directory: str) -> bytes:
-    """The note that `leave` put into a directory. Raises OSError."""
+    """Return the note that `leave` wrote into a directory. Raise OSError."""
     return files.read(os.path.join(directory, NOTE))
 
 
 def clear(files: Files, directory: str) -> None:
-    """Remove a directory that `leave` named, of which everybody has what they were owed. Blocks.
+    """Remove a directory that `leave` renamed, once nothing of it is needed any more. Block.
 
     Invariant: the name by which the note is looked for is durably gone before the note is. Else a power loss could
     leave the name without its note.
@@ -85,12 +247,12 @@ def clear(files: Files, directory: str) -> None:
 
 
 def sealed_in(files: Files, directory: str) -> list[tuple[str, int, int]]:
-    """(path, first index, last index) of the sealed segments of a stream that is not open, ascending. Blocks.
+    """Return (path, first index, last index) of the sealed segments of a stream that is not open, ascending. Block.
 
-    Names tell where a segment ends, so that a damaged one is found too: its reader says what is wrong with it. Only of
-    the newest file, which may be an open one, the footer is asked.
+    The next file name tells where a segment ends, so that a damaged one is found too: its reader reports the damage.
+    Only the footer of the newest file, which may be an open segment, is read.
     """
-    log = os.path.join(directory, LOG)
+    log = os.path.join(directory, LOG_DIRECTORY)
     names = [name for name in files.names(log) if is_segment_name(name)]
     firsts = [first_index_of(name) for name in names]
     paths = [os.path.join(log, name) for name in names]

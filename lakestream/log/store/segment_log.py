@@ -1,8 +1,7 @@
 """Writing the log: append, sync, seal, truncate.
 
 Belongs here: everything that changes segment files, and the rule that one failed write or sync ends it for good. Its
-methods block: the group calls them in an I/O thread, never two at a time. What is read of a record goes through
-segment_rows.py.
+methods block: the group calls them in an I/O thread, never two at a time. Records are read through segment_rows.py.
 
 A group of one seals when its segment is due, and every entry in it is committed. In a group of several members a
 SEAL entry says where a segment ends, on every replica alike: each seals through that entry once it is applied
@@ -53,7 +52,7 @@ MAX_SEAL_BYTES = 1 << 31
 
 
 class LogOptions(msgspec.Struct, frozen=True):
-    """How a log is kept.
+    """Options of a log.
 
     seal_bytes: a segment is sealed once it is this long (plus at most one write); at most 2 GiB.
     seal_age_ns: or once its first entry is this old, if it holds messages or saw removals.
@@ -73,7 +72,7 @@ class LogOptions(msgspec.Struct, frozen=True):
 
 
 class SegmentLog:
-    """The segments of one stream, the last of them open for appending."""
+    """The segments of one stream, the last one open for appending."""
 
     durable = True
 
@@ -86,7 +85,7 @@ class SegmentLog:
         segments: list[Segment],
         last_term: int,
     ) -> None:
-        """`segments` as recovery found them, ascending, the last one open. `now` is wall time in ns."""
+        """`segments` are as recovery found them, ascending, the last one open. `now` returns wall time in ns."""
         self.directory = directory
         self.files = files
         self.options = options
@@ -97,33 +96,33 @@ class SegmentLog:
         self.busy = False
         """Used in the event loop: a write or a seal is under way."""
         self.on_idle: Callable[[BaseException | None], None] = _nothing
-        """Set by the group, called in the event loop: a seal that the store began has ended, well or not."""
+        """Set by the group, called in the event loop with the error or None when a seal of the store has ended."""
         self.on_sealed: Callable[[SealedSegment], None] | None = None
         """Called in the I/O thread after a segment is sealed and its successor exists. It must be quick."""
         self.seal_state: Callable[[int], SealState | None] = _never
         """Set by the store: the stream's state when the open segment is due for sealing (at a time in ns), or None."""
         self.seal_due: Callable[[int], bool] = self._long_enough
-        """Set by the store: whether the open segment is due for sealing at a time in ns, applied or not."""
+        """Set by the store: return True if the open segment is due for sealing at a time in ns, applied or not."""
         self.sealing_state: Callable[[], SealState] = _stateless
         """Set by the store: the stream's state as of its applied entry, a SEAL."""
         self.applied: Callable[[], int] | None = None
         """Set by the store: the index of the newest applied entry."""
         self.propose_seal: Callable[[], None] | None = None
-        """Set by a group of several members: have the open segment sealed, if it is due, by an entry of the log."""
+        """Set by a Raft group: have the open segment sealed, if it is due, by an entry of the log."""
         self.packing = False
-        """Set by the store: whether segments are compressed once they are sealed."""
+        """Set by the store: True if segments are compressed once they are sealed."""
         self.on_packed: Callable[[str], None] = _no_reader
-        """Set by the store, called in the I/O thread: this file is another one now."""
-        self._lock = threading.Lock()  # writers take turns by `busy`; this is for closing while one is at work
+        """Set by the store, called in the I/O thread when the file at a path was replaced."""
+        self._lock = threading.Lock()  # writers take turns by `busy`; the lock is for `close` during a write
         self._fd = files.open(segments[-1].path, write=True)
         self._write = 0  # relaxed mode: the first index since the last sync; 0 = nothing waits for a sync
         self.appended_bytes = 0  # by this process
         self.synced = segments[-1].newest
         """The newest entry that is on stable storage, as `Segment.newest`."""
         self.marks: MarkFile | None = None
-        """Set by the store of a group of one: where that is noted."""
+        """Set by the store of a group of one: the file in which `synced` is noted."""
         self.notes: list[str] = []
-        """Set by recovery: what it cut off or made anew, for the server's log."""
+        """Set by recovery: lines for the server's log about what was cut off or made anew."""
 
     @property
     def last_index(self) -> int:
@@ -152,17 +151,17 @@ class SegmentLog:
 
     @property
     def unsynced(self) -> bool:
-        """Whether entries wait for `sync` (relaxed mode only)."""
+        """True if entries wait for `sync` (relaxed mode only)."""
         return self._write != 0
 
     def relax(self) -> None:
-        """From now on a write counts before it is synced; in the event loop, whatever is being written."""
+        """Let a write count before it is synced from now on; in the event loop, also for a write under way."""
         self.options = msgspec.structs.replace(self.options, sync_always=False)
 
     def append(self, frames: list[Frame]) -> list[Appended]:
-        """Write entries with one write and, unless relaxed, one fdatasync; returns where they went.
+        """Write entries with one write and, unless relaxed, one fdatasync; return where they went.
 
-        Raises ValueError, before anything is written, for a body above MAX_BODY or an index that does not follow;
+        Raise ValueError, before anything is written, for a body above MAX_BODY or an index that does not follow;
         LogFrozen when the write or the sync fails, and ever after.
         """
         with self._lock:
@@ -212,7 +211,7 @@ class SegmentLog:
         return placed
 
     def sync(self) -> None:
-        """Make durable what relaxed appends left. Raises LogFrozen."""
+        """Make durable what relaxed appends left. Raise LogFrozen."""
         with self._lock:
             self._check()
             if self._write:
@@ -224,7 +223,7 @@ class SegmentLog:
                 self.synced = self.segments[-1].newest
 
     def settle(self) -> None:
-        """Make durable what recovery found: a process that was killed may not have got to it. Raises LogFrozen."""
+        """Make durable what recovery found: a killed process may not have synced it. Raise LogFrozen."""
         with self._lock:
             self._check()
             try:
@@ -235,16 +234,16 @@ class SegmentLog:
     def seal(self, state: SealState) -> SealedSegment:
         """End the open segment with a footer and begin the next one; both are durable when this returns.
 
-        Invariant: every entry of the segment was applied before `state` was taken. Raises LogFrozen.
+        Invariant: every entry of the segment was applied before `state` was taken. Raise LogFrozen.
         """
         with self._lock:
             self._seal(state)
         return self._tell_sealed()
 
     def seal_through(self, state: SealState, index: int) -> list[Appended]:
-        """Like `seal`, with the footer right behind entry `index`; returns where the entries behind it are now.
+        """Like `seal`, with the footer right behind entry `index`; return the new places of the entries behind it.
 
-        Invariant: `state` is as of entry `index`, and nothing behind it was applied. Raises LogFrozen.
+        Invariant: `state` is as of entry `index`, and nothing behind it was applied. Raise LogFrozen.
         """
         moved: list[Appended] = []
         with self._lock:
@@ -256,8 +255,10 @@ class SegmentLog:
         return moved
 
     def seal_rest(self, index: int, state: Callable[[], SealState | None]) -> None:
-        """End the open segment behind entry `index`, the last that was applied and ever will be; `state` as of that
-        (None: it is not worth it) is asked for once nobody else writes. Raises LogFrozen."""
+        """End the open segment behind entry `index`, the last one that will ever be applied. Raise LogFrozen.
+
+        `state` is called while no other thread writes; it returns the state as of that entry, or None not to seal.
+        """
         with self._lock:
             if self.segments[-1].first_index > index or (last := state()) is None:
                 return
@@ -279,7 +280,7 @@ class SegmentLog:
         return sealed
 
     def _pack(self, segment: Segment) -> None:
-        """Compress what was sealed. A failure leaves the plain file; the stream may be being destroyed, too."""
+        """Compress a sealed segment. A failure leaves the plain file; the stream may also be being destroyed."""
         try:
             size = pack(self.files, segment.path)
             if size:
@@ -318,12 +319,12 @@ class SegmentLog:
         segment.last_seq = footer.last_seq
         segment.footer = footer
         segment.frame_offsets = array("I")
-        self.segments = [*self.segments, fresh]  # replaced, not changed: readers in the loop hold the old list
+        self.segments = [*self.segments, fresh]  # replaced, not changed: readers in the event loop hold the old list
         self.synced = fresh.newest
 
     def _split(self, state: SealState, index: int) -> list[Appended]:
-        """Seal through `index`. The entries behind it are durable in the new segment before they go from the old one:
-        recovery joins them again when it finds that the footer was not reached."""
+        """Seal through `index`. The entries behind it are durable in the new segment before they are cut from the old
+        one: recovery joins them again if the footer was not written."""
         self._check()
         segment, fd = self.segments[-1], -1
         assert segment.first_index <= index
@@ -344,9 +345,9 @@ class SegmentLog:
         return placed
 
     def truncate(self, last_index: int) -> None:
-        """Remove the entries after `last_index`, which were never committed. Raises LogFrozen.
+        """Remove the entries after `last_index`, which were never committed. Raise LogFrozen.
 
-        Raises ValueError when that would reach into a sealed segment: what is sealed was committed.
+        Raise ValueError when that would reach into a sealed segment: what is sealed was committed.
         """
         with self._lock:
             self._truncate(last_index)
@@ -359,7 +360,7 @@ class SegmentLog:
             raise ValueError(f"entry {last_index + 1} is in a sealed segment and cannot be truncated")
         if last_index >= segment.last_index:
             return
-        # Invariant: what was applied was committed, and what was committed is not truncated.
+        # Invariant: applied entries were committed, and committed entries are not truncated.
         assert segment.tables is not None
         assert not segment.tables.offsets or segment.tables.offsets[-1] < segment.frame_offsets[kept]
         try:
@@ -373,7 +374,10 @@ class SegmentLog:
         self.last_term = last_term(self.segments)
 
     def frames(self, first_index: int, last_index: int = 1 << 62) -> Iterator[tuple[Frame, Appended]]:
-        """The entries from `first_index` through `last_index`, as they are on disk. Raises CorruptLog on any damage."""
+        """Yield the entries from `first_index` through `last_index`, as they are on disk.
+
+        Raise CorruptLog on any damage.
+        """
         for segment in list(self.segments):
             if segment.last_index < first_index:
                 continue
@@ -387,15 +391,15 @@ class SegmentLog:
                     yield frame, Appended(segment, offset, frame.index)
 
     def entries(self, first_index: int, max_bytes: int) -> list[tuple[Frame, Appended]]:
-        """Entries from `first_index` on, as many as fit into `max_bytes` and are in one segment, at least one.
+        """Return entries from `first_index` on, as many as fit into `max_bytes` and are in one segment, at least one.
 
-        Blocks, in any thread, also while another one writes. Raises Compacted when the log begins after `first_index`,
+        Block, in any thread, also while another one writes. Raise Compacted when the log begins after `first_index`,
         ValueError when it ends before, CorruptLog, OSError.
         """
         try:
             return self._entries(first_index, max_bytes)
         except (CorruptLog, IndexError, FileNotFoundError):
-            with self._lock:  # the segment was being sealed, cut or removed meanwhile; or it is damaged indeed
+            with self._lock:  # the segment was being sealed, cut or removed meanwhile, or is damaged
                 return self._entries(first_index, max_bytes)
 
     def _entries(self, first_index: int, max_bytes: int) -> list[tuple[Frame, Appended]]:
@@ -409,7 +413,7 @@ class SegmentLog:
         return [(frame, Appended(segment, offset, frame.index)) for frame, offset in found]
 
     def remove_through(self, index: int) -> None:
-        """Remove sealed segments whose entries are all ≤ `index`, but never the newest sealed one. Raises OSError.
+        """Remove sealed segments whose entries are all ≤ `index`, but never the newest sealed one. Raise OSError.
 
         For a log without a store; the other logs lose their segments to the lake (segment_store.py).
         """
@@ -419,7 +423,7 @@ class SegmentLog:
             self.files.remove(segment.path)
 
     def forget(self, segments: list[Segment]) -> None:
-        """Take sealed segments that are about to be removed out of the list."""
+        """Drop sealed segments that are about to be removed from the list."""
         gone = {id(segment) for segment in segments}
         with self._lock:
             self.segments = [segment for segment in self.segments if id(segment) not in gone]
@@ -444,7 +448,7 @@ class SegmentLog:
                 _logger.warning("%s: its last synced mark was not written: %s", self.directory, error)
 
     def _check(self) -> None:
-        """Invariant 4: nothing is written after a failure."""
+        """Raise the failure that froze the log, if any (invariant 4)."""
         if self.failed is not None:
             raise self.failed
 
@@ -501,7 +505,7 @@ def _never(now_ns: int) -> None:
 
 
 def _stateless() -> SealState:
-    """A log without messages has no state to tell."""
+    """Return the empty state of a log without a store."""
     return SealState("", "", "", b"", 0, 1, [], 0, array("Q"))
 
 
@@ -510,7 +514,7 @@ def _first_index(segment: Segment) -> int:
 
 
 def _cut(segment: Segment, last_index: int) -> None:
-    """Forget the entries of an open segment after `last_index`, none of which was applied."""
+    """Drop the entries of an open segment after `last_index`, none of which was applied."""
     kept = last_index + 1 - segment.first_index
     segment.end, segment.last_index = segment.frame_offsets[kept], last_index
     del segment.frame_offsets[kept:]
@@ -518,13 +522,13 @@ def _cut(segment: Segment, last_index: int) -> None:
 
 
 def last_term(segments: list[Segment]) -> int:
-    """The term of the newest entry; 0 for an empty log."""
+    """Return the term of the newest entry; 0 for an empty log."""
     runs = segments[-1].terms or (segments[-2].terms if len(segments) > 1 else [])
     return runs[-1][1] if runs else 0
 
 
 def describe(segment: Segment) -> SealedSegment:
-    """A sealed segment as others see it."""
+    """Return the description of a sealed segment."""
     footer = segment.footer
     assert footer is not None
     return SealedSegment(
@@ -539,7 +543,7 @@ def describe(segment: Segment) -> SealedSegment:
 
 
 def begin_segment(directory: str, files: Files, first_index: int, first_seq: int, now_ns: int) -> tuple[Segment, int]:
-    """Create a segment, durably; returns it with a descriptor open for writing."""
+    """Create a segment, durably; return it with a descriptor open for writing."""
     header = Header(first_index, first_seq, now_ns, files.salt())
     path = os.path.join(directory, segment_name(first_index))
     fd = files.create(path)
@@ -554,7 +558,7 @@ def begin_segment(directory: str, files: Files, first_index: int, first_seq: int
 
 
 def write_frames(files: Files, fd: int, segment: Segment, frames: list[Frame], write: int) -> list[Appended]:
-    """Put frames, that belong to one write, at the end of an open segment, and note where; not synced."""
+    """Write the frames of one write to the end of an open segment and note their places; not synced."""
     buffers: list[bytes] = []
     placed: list[Appended] = []
     start, term = segment.end, segment.terms[-1][1] if segment.terms else -1

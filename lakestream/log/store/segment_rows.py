@@ -1,4 +1,4 @@
-"""Reading messages out of segment files, and out of the outlines of segments that have left.
+"""Reading messages from segment files, and from the outlines of segments that have left the log.
 
 Belongs here: sequence → file, offset, length → record. Only committed messages are in the tables, so reading is safe
 while an I/O thread appends to the same file. Used in the event loop.
@@ -20,10 +20,10 @@ from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.log import Appended
 
 SPAN = 1 << 20
-"""Most bytes of one read, unless a single record is longer."""
-_HEAD_GUESS = 512  # bytes of a record that hold its subject, mostly
+"""Maximum bytes of one read (1 MiB), unless a single record is longer."""
+_HEAD_GUESS = 512  # bytes of a record that mostly include its subject
 MAX_HOLE = 8192
-"""Dead bytes that are read along rather than skipped with another read."""
+"""Removed bytes up to this number (8 KiB) are read along rather than skipped with another read."""
 
 _first_seq = attrgetter("first_seq")
 _last_seq = attrgetter("info.last_seq")
@@ -33,16 +33,16 @@ class SegmentRows:
     """`Rows` over files."""
 
     def __init__(self, segments: list[Segment], outlines: list[OutlineFile], cache: ReadCache) -> None:
-        """`segments` as the log has them, and the outlines of those that have left; both ascending."""
+        """`segments` are those of the log, `outlines` those of segments that have left; both ascending."""
         self.segments = list(segments)
         self.outlines = outlines
         self.cache = cache
         self.local_floor = self._first_local()
         self.on_corrupt: Callable[[CorruptLog], None] = lambda error: None
-        """Told of damage that a read has met, before the read raises it."""
+        """Called with damage that a read meets, before the read raises it."""
 
     def place(self, at: Appended, first_seq: int, lengths: Sequence[int], last_time: int) -> int:
-        """See `Rows.place`. A sealed segment already knows its messages: recovery replays it."""
+        """A sealed segment has the places of its messages already: recovery replays it."""
         segment = cast(Segment, at.segment)
         if segment is not self.segments[-1]:
             self._adopt(segment)
@@ -55,7 +55,6 @@ class SegmentRows:
         return sum(lengths)
 
     def read(self, seq: int) -> Record:
-        """See `Rows.read`."""
         segment = self._segment(seq)
         tables = self._tables(segment)
         row = tables.row(seq)
@@ -69,7 +68,6 @@ class SegmentRows:
         return record
 
     def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
-        """See `Rows.read_seqs`."""
         records: list[Record] = []
         for segment, part in self._by_segment(seqs):
             offsets, lengths = self._places(segment, part)
@@ -89,7 +87,6 @@ class SegmentRows:
         return records
 
     def subjects(self, seqs: Sequence[int]) -> list[bytes]:
-        """See `Rows.subjects`."""
         local = bisect_left(seqs, self.local_floor)
         names: list[bytes] = []
         for file, part in self._by_outline(seqs[:local]):
@@ -104,7 +101,6 @@ class SegmentRows:
         return names
 
     def subject(self, seq: int) -> bytes:
-        """See `Rows.subject`."""
         if seq < self.local_floor:
             outline = self._outline_of(seq)
             return outline.names[outline.ids[_row(outline, seq)]]
@@ -114,11 +110,11 @@ class SegmentRows:
         length = min(tables.lengths[row], _HEAD_GUESS)
         head = self._bytes(segment, tables.offsets[row], length)
         name = subjects_at(head, (0,))[0]
-        # A subject that may go on behind what was read is rare: read the record.
+        # A subject that may be longer than what was read is rare: read the record.
         return name if len(name) < length - FIXED - 4 else self.read(seq).subject
 
     def place_of(self, seq: int) -> tuple[Segment, int, int] | None:
-        """The segment, offset and length of a record, live or not; None when no segment of the log has it."""
+        """Return the segment, offset and length of a record, live or not; None if no segment of the log has it."""
         if seq < self.local_floor:
             return None
         segment = self._segment(seq)
@@ -127,7 +123,6 @@ class SegmentRows:
         return (segment, tables.offsets[row], tables.lengths[row]) if row >= 0 else None
 
     def size(self, seq: int) -> int:
-        """See `Rows.size`."""
         if seq < self.local_floor:
             outline = self._outline_of(seq)
             return outline.sizes[_row(outline, seq)]
@@ -135,11 +130,9 @@ class SegmentRows:
         return tables.lengths[tables.row(seq)]
 
     def sizes(self, seqs: Sequence[int]) -> list[int]:
-        """See `Rows.sizes`."""
         return list(chain.from_iterable(self._sizes(seqs)))
 
     def total_size(self, seqs: Sequence[int]) -> int:
-        """See `Rows.total_size`."""
         return sum(map(sum, self._sizes(seqs)))
 
     def _sizes(self, seqs: Sequence[int]) -> Iterator[Iterable[int]]:
@@ -156,7 +149,6 @@ class SegmentRows:
                 yield map(tables.lengths.__getitem__, tables.runs.rows_of(part))
 
     def time(self, seq: int) -> int:
-        """See `Rows.time`."""
         if seq < self.local_floor:
             outline = self._outline_of(seq)
             return outline.times[_row(outline, seq)]
@@ -165,7 +157,7 @@ class SegmentRows:
         return self._time_at(segment, tables.offsets[tables.row(seq)])
 
     def first_at(self, time_ns: int) -> int:
-        """See `Rows.first_at`. Times ascend with sequences, so two binary searches find it."""
+        """Times ascend with sequences, so two binary searches find it."""
         for file in self.outlines:
             if file.info.rows and file.info.last_time >= time_ns:
                 outline = self._outline(file)
@@ -181,10 +173,10 @@ class SegmentRows:
         return 0
 
     def forget(self, seqs: Sequence[int]) -> None:
-        """See `Rows.forget`. The log keeps removed messages until the lake has caught up."""
+        """The log keeps removed messages until their segment leaves."""
 
     def dropped(self, segments: list[Segment], outlines: list[OutlineFile]) -> None:
-        """`segments` left the log; `outlines` are all there are now."""
+        """Note that `segments` left the log; `outlines` is the new list of outlines."""
         gone = {segment.path for segment in segments}
         for segment in segments:
             self.cache.forget(segment.path)
@@ -198,18 +190,18 @@ class SegmentRows:
         self.local_floor = self._first_local()
 
     def begin_with(self, outlines: list[OutlineFile]) -> None:
-        """What comes before all segments, while nothing does (base.py)."""
+        """Set the outlines of a base (base.py) before all segments."""
         assert not self.outlines, "a store begins once"
         self.outlines = outlines
         self.local_floor = self._first_local()
 
     def _first_local(self) -> int:
-        """The first sequence that can be in the log: not below those of outlines, also of what never was in it."""
+        """Return the first sequence that can be in the log: above those of all outlines."""
         after = self.outlines[-1].info.last_seq + 1 if self.outlines else 0
         return max(self.segments[0].first_seq, after)
 
     def close(self) -> None:
-        """Let go of what the cache holds for this stream. Any thread."""
+        """Release what the cache holds for this stream. Any thread."""
         for segment in self.segments:
             self.cache.forget(segment.path)
             if segment.footer is not None:
@@ -218,10 +210,10 @@ class SegmentRows:
             self.cache.drop(outline)
 
     def _adopt(self, segment: Segment) -> None:
-        """The log has begun a new segment; the tables of the one before may leave memory from now on."""
+        """Add a segment that the log has begun; the tables of the one before may be evicted from now on."""
         known = self.segments[-1]
         if segment.first_index <= known.first_index:
-            return  # recovery replays an older one
+            return  # recovery replays an older segment
         if known.footer is not None and known.tables is not None:
             self.cache.keep(known, known.tables.memory())
         self.segments = [*self.segments, segment]

@@ -21,7 +21,7 @@ from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.outline import MERGE_ROWS, Outline, OutlineFile, outline_path, read_outline, write_outline
 from lakestream.log.format.runs import note_runs
-from lakestream.log.format.segment import Header, SealedSegment, Segment
+from lakestream.log.format.segment import LOG_DIRECTORY, Header, SealedSegment, Segment
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store import recovery
@@ -32,7 +32,7 @@ from lakestream.log.store.checkpoint import Snapshot, State, recover_checkpoint,
 from lakestream.log.store.export import Export
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.memory import MemoryStore
-from lakestream.log.store.mend import adopt, take_over
+from lakestream.log.store.repair import adopt, take_over
 from lakestream.log.store.root import discard, leave
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, describe
 from lakestream.log.store.segment_rows import SegmentRows
@@ -45,7 +45,6 @@ CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_FACTOR = 4
 CHECKPOINT_SEGMENTS = 64
 """… and after this many sealed segments, so that the segments of a quiet stream can leave too."""
-LOG_DIRECTORY = "log"
 
 _logger = logging.getLogger(__name__)
 
@@ -81,9 +80,7 @@ def open_store(
     """
     if memory and durable_through is None:
         return MemoryStore(uid)
-    files = files or Files()
-    if memory:
-        files = UnsyncedFiles()
+    files = UnsyncedFiles() if memory else files or Files()
     log_directory = os.path.join(directory, LOG_DIRECTORY)
     files.make_directory(log_directory)
     found = recover_checkpoint(files, os.path.join(directory, CHECKPOINT))
@@ -139,11 +136,11 @@ class SegmentStore(Store):
         self.removed = Removals()
         self.removed.index = log.open_segment.first_index
         self._replaying = 0  # first index of the segment that is being replayed; 0 = not replaying
-        self._seal_through = 0  # somebody wants the log sealed through this index
+        self._seal_through = 0  # index through which a seal was requested
         self._checkpoint_index = 0
         self._size = 0  # of the last checkpoint
-        self._floor = 0  # the first sequence there: what went since then goes again when the log is replayed
-        self._extra: int | None = None  # hash of the owner's part in it; None: what the store was opened with
+        self._floor = 0  # the first sequence there: a replay repeats later removals
+        self._extra: int | None = None  # hash of the owner's part in it; None: the one that the store was opened with
         self._seen_bytes = 0  # log.appended_bytes at the last checkpoint
         self._seals = 0  # since the last checkpoint
         self._saving = self._dropping = self._destroyed = False
@@ -199,7 +196,7 @@ class SegmentStore(Store):
         replayed = 0
         last = self.log.last_index
         if through is not None:
-            last = min(max(through, self.log.open_segment.first_index - 1), last)  # what is sealed is committed
+            last = min(max(through, self.log.open_segment.first_index - 1), last)  # sealed entries are committed
         try:
             self._seal_restored()
             resume = True
@@ -444,11 +441,11 @@ class SegmentStore(Store):
         if not leaving:
             return []
         self._dropping = True
-        # An outline without messages that live in the checkpoint goes: a replay removes what went since, and asks for
-        # its subjects. But never the newest: it tells recovery which segments have left.
+        # Remove outlines without messages that are live in the checkpoint: a replay repeats later removals, and needs
+        # their subjects. The newest outline stays: it tells recovery which segments have left.
         floor = self._floor
         if self.departures is not None and (footer := leaving[-1].footer) is not None:
-            # Departures that stay in the log name messages from here on, and readers of the past ask for subjects.
+            # Departures in the log refer to messages from here on, whose subjects readers of the past need.
             floor = min(floor, footer.floor)
         dead = [outline for outline in rows.outlines[:-1] if outline.info.last_seq < floor]
         kept = rows.outlines[len(dead) :]
@@ -471,8 +468,8 @@ class SegmentStore(Store):
 
     def _droppable(self, index: int) -> list[Segment]:
         log, options = self.log, self.log.options
-        # Of the log, not of the rows: those know no segment without messages. They always end with the newest segment
-        # that they know, so it stays, and what comes after it.
+        # Take segments from the log, not from the rows, which have no segments without messages. The newest segment of
+        # the rows and all later ones stay.
         newest = self._rows.segments[-1].first_index
         sealed = [each for each in log.segments if each.footer is not None and each.first_index < newest]
         kept, size = 0, 0
@@ -481,7 +478,7 @@ class SegmentStore(Store):
             if kept == options.retain_segments or size > options.retain_bytes:
                 break
             kept += 1
-        if log.propose_seal is not None:  # with other members: what a log begins with is committed, and has a term
+        if log.propose_seal is not None:  # with other members the log must begin with a committed entry of known term
             kept = max(min(kept, len(sealed) - self._shredder.leaving(sealed)), 1)
         return [segment for segment in sealed[: len(sealed) - kept] if segment.last_index <= index]
 
@@ -491,7 +488,7 @@ class SegmentStore(Store):
         with self._lock_open():
             made = list(outlines)
             outline, first_index = Outline(), leaving[0].first_index
-            if made and made[-1].info.rows < MERGE_ROWS and made[-1].info.last_index:  # a base stays as it is
+            if made and made[-1].info.rows < MERGE_ROWS and made[-1].info.last_index:  # not one of a base
                 before = made.pop()
                 outline.add_outline(read_outline(log.files, before.path))
                 first_index = before.info.first_index
@@ -557,7 +554,7 @@ class SegmentStore(Store):
         self.closed = True
         log = self.log
         try:
-            # Consumers move without an entry at once: their progress may be newer than the last one.
+            # Progress of consumers is logged with delay: it may be newer than the last entry.
             saved = hash(self.extra) if self._extra is None else self._extra
             changed = self.applied > self._checkpoint_index or hash(extra) != saved
             if log.failed is None and changed:
@@ -600,6 +597,6 @@ class SegmentStore(Store):
         try:
             self.log.close()
         except (LogError, OSError) as error:
-            _logger.warning("%s: %s", self.directory, error)  # it is removed all the same
+            _logger.warning("%s: %s", self.directory, error)  # the directory is removed anyway
         self._rows.close()
         return True

@@ -1,14 +1,14 @@
-"""Secure delete in the log: the bytes of such messages leave its files.
+"""Secure delete in the log: destroy the bytes of deleted messages.
 
-Belongs here: which of these messages the log still holds, and taking their bytes out of sealed segments. In a group of
-one the segment is written anew beside the old file, with zeros for the payload and dashes for the values of headers,
-and takes its place in one step: same offsets, same lengths, right checksums. The open segment is sealed first.
+Belongs here: the deleted messages that the log still holds, and blanking them in sealed segments. In a group of one the
+segment is written anew beside the old file, with zeros for the payload and dashes for the values of headers, and
+replaces it in one step: same offsets, same lengths, valid checksums. The open segment is sealed first.
 
-What stays is what applying the entry once more depends on, until a checkpoint spares that: subject, time and size, and
+Data that applying the entry again needs is kept, until a checkpoint makes that unnecessary: subject, time and size, and
 the headers whose names begin with `Nats-` or `KV-`.
 
-With other members a frame is never changed: one that catches up gets the entry as it was, and could be asked for the
-message before it gets to the deletion. There the segment leaves the log as soon as the lake holds it, also when it is
+With other members a frame is never changed: a member that catches up gets the original entry, and could be asked for
+the message before it applies the deletion. There the segment leaves the log as soon as the lake holds it, even if it is
 among those that are retained; see `SegmentStore._droppable`.
 """
 
@@ -32,7 +32,7 @@ from lakestream.log.store.segment_log import SegmentLog
 from lakestream.log.store.segment_rows import SegmentRows
 
 KEPT_HEADERS = (b"nats-", b"kv-")
-"""How the names of headers begin that mean something to the server, in lower case."""
+"""Prefixes of the names of headers that the server interprets, in lower case."""
 
 _logger = logging.getLogger(__name__)
 
@@ -136,14 +136,14 @@ class Shredder:
         return True
 
     def _work(self, segments: list[tuple[Segment, list[tuple[int, int]]]]) -> None:
-        """Block. Raise CorruptLog for a segment that was damaged before, OSError, LogClosed."""
+        """Blank the records of segments. Block. Raise CorruptLog if one was damaged before, OSError, LogClosed."""
         with self._lock():
             for segment, places in segments:
                 blank_segment(self._log.files, segment, places)
 
 
 def blank_segment(files: Files, segment: Segment, places: Iterable[tuple[int, int]]) -> bool:
-    """Blank the records at (offset, length) in a sealed segment's file; False when they were already. Blocks."""
+    """Blank the records at (offset, length) in a sealed segment's file; return False if they already were. Block."""
     content, packed = read_plain(files, segment.path), is_packed_file(files, segment.path)
     blanks = [(offset, blank_record(content[offset : offset + length])) for offset, length in places]
     blanks = sorted(each for each in blanks if content[each[0] : each[0] + len(each[1])] != each[1])
@@ -166,7 +166,7 @@ def blank_segment(files: Files, segment: Segment, places: Iterable[tuple[int, in
 
 
 def blank_record(record: bytes) -> bytes:
-    """A record of the same length without what its sender said."""
+    """Return a record of the same length with header values and payload blanked."""
     subject_end = FIXED + int.from_bytes(record[SUBJECT_LENGTH_AT : SUBJECT_LENGTH_AT + 2], "little")
     data_at = subject_end
     header = b""
@@ -179,7 +179,7 @@ def blank_record(record: bytes) -> bytes:
 
 
 def blank_header(block: bytes) -> bytes:
-    """A header block with the same names and other values, but for the headers that mean something to the server."""
+    """Return a header block with blanked values, except of the headers that the server interprets."""
     status, *lines = block.split(b"\r\n")
     return b"\r\n".join([status, *map(_blank_line, lines)])
 

@@ -35,7 +35,7 @@ FEWER = 8
 class Store:
     """Messages and indexes of one stream.
 
-    `applied` is the index of the newest applied entry: whoever applies an entry sets it afterwards. `first_seq` is 0
+    `applied` is the index of the newest applied entry: the owner sets it after applying an entry. `first_seq` is 0
     until the first message, and last_seq + 1 in a stream that was emptied. `extra` is the owner's part of the
     checkpoint. Sizes are in bytes, times in ns.
     """
@@ -53,7 +53,7 @@ class Store:
         self.last_time = 0
         self.applied = 0
         self.extra = b""
-        self._first_time = (0, 0)  # (first_seq, its time): asked for often, changes rarely
+        self._first_time = (0, 0)  # (first_seq, its time): read often, changed rarely
         self._ahead: dict[int, bytes] = {}
         self.operation_ns: int | None = None
         """Set while an operation is applied, to the time that its entry says."""
@@ -62,7 +62,7 @@ class Store:
         self.shredding = False
         """Set beside it while a secure delete is applied: the bytes of the message go too."""
         self.on_settled: Callable[[], None] | None = None
-        """Set by whoever waits for a seal: called in the event loop whenever a write or a seal has ended."""
+        """Set by a caller that waits for a seal; called in the event loop whenever a write or a seal has ended."""
         self.directory = ""
         """The stream's directory; "" without files."""
         self.based = False
@@ -225,7 +225,7 @@ class Store:
             keep: of all messages that these subjects have, this many of the newest stay.
         """
         index = self.subjects
-        if len(subjects) == len(index):  # all there are
+        if len(subjects) == len(index):  # all subjects
             if not keep:
                 return self.sweep_through(border - 1)
             number = self.msgs - keep
@@ -284,7 +284,7 @@ class Store:
 
     @property
     def first_time(self) -> int:
-        """When the first message was stored; 0 in an empty stream. Raise CorruptLog."""
+        """Time of the first message; 0 in an empty stream. Raise CorruptLog."""
         if not self.msgs:
             return 0
         if self._first_time[0] != self.first_seq:
@@ -320,7 +320,7 @@ class Store:
         if wanted and wanted[0] < floor:
             wanted = wanted[bisect_left(wanted, floor) :]
         if wanted and wanted[-1] - wanted[0] < len(wanted):
-            wanted = range(wanted[0], wanted[-1] + 1)  # neighbours, which are found quicker
+            wanted = range(wanted[0], wanted[-1] + 1)  # a range is looked up faster
         return self._rows.read_seqs(wanted, max_bytes) if wanted else []
 
     def size_of(self, seq: int) -> int:

@@ -1,4 +1,4 @@
-"""The synced mark of a log: through which entry it is known to be on stable storage.
+"""The synced mark of a log: the entry through which it is known to be on stable storage.
 
 Belongs here: the file `synced` in a stream's directory, its format, and reading and writing it. Only logs of a group
 of one keep it; a member of a larger group keeps the same fact in its file `raft`.
@@ -42,17 +42,17 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class MarkFile:
-    """The file of one log. Its methods block; `note` and `close` may come from any thread."""
+    """The mark file of one log. Its methods block; `note` and `close` may be called in any thread."""
 
     def __init__(self, files: Files, directory: str) -> None:
-        """The file in `directory`, a stream's. Nothing is opened yet."""
+        """`directory` is the stream's. Nothing is opened yet."""
         self.path = os.path.join(directory, NAME)
         self.index = 0
-        """The entry through which the file says that the log is durable; 0: nothing is noted."""
+        """The entry through which the file says that the log is durable, or 0."""
         self._files = files
         self._lock = threading.Lock()
         self._closed = False
-        self._slot = -1  # the one that was written last; -1: the file is to be written as a whole
+        self._slot = -1  # the slot written last; -1: the next mark replaces the whole file
 
     def read(self) -> Mark:
         """Return what is noted, an empty mark if there is no file. Raise CorruptLog if no slot is valid, OSError."""
@@ -86,7 +86,7 @@ class MarkFile:
 
     def _write(self, mark: Mark) -> None:
         content = _encode(mark)
-        if self._slot < 0:  # a slot that a killed process has written may not be durable, so neither may be relied on
+        if self._slot < 0:  # slots written by a killed process may not be durable
             self._files.write_whole(self.path, [content])
             self._slot = 0
         else:

@@ -1,7 +1,7 @@
-"""Which accounts a server has, and what each has.
+"""Accounts of a running server.
 
-Belongs here: making an account's hub, its limits, who is connected in it. How messages go inside an account is the
-hub's; what of them crosses to another is in stream_imports.py and service_imports.py; streams are the engines'.
+Belongs here: the hub, the limits and the connected clients of each account. Routing inside an account is the hub's;
+messages cross accounts in stream_imports.py and service_imports.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from lakestream.config.options import AccountOptions, Options, Permissions, Subj
 from lakestream.logging import Logger
 from lakestream.net.accounts.auth import Login
 from lakestream.net.accounts.permissions import Rules
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Counted
-from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, UNLIMITED, JetStreamLimits
 
 
@@ -40,12 +39,12 @@ class Account:
 
     Attributes:
         name: as configured.
-        hub: where its messages go.
-        options: what was configured.
-        is_system: its users see to the server.
-        jetstream: its limits; None: it has no JetStream.
-        connections: by client id.
-        others: how many clients it has on other nodes.
+        hub: routes its messages.
+        options: its configuration.
+        is_system: True for the system account.
+        jetstream: its JetStream limits; None: JetStream is off.
+        connections: connected clients by client id.
+        others: returns the number of its clients on other nodes.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Account:
             self.hub.mappings = Mappings(*wanted) if self.options.mappings else None
 
     def rules(self, user: User | None) -> Rules | None:
-        """What that user may do here; None: everything. One who has no permissions has the account's."""
+        """Return the permissions of a user, by default those of the account; None: unrestricted."""
         permissions = None if user is None else user.permissions or self.options.default_permissions
         if permissions is None:
             return None
@@ -90,17 +89,17 @@ class Account:
         return True
 
     def forget(self, connection: Client) -> None:
-        """A client is in this account no more."""
+        """Remove a client from this account."""
         self.connections.pop(connection.id, None)
 
 
 class Accounts:
-    """The accounts of a running server.
+    """All accounts of a running server.
 
     Attributes:
-        default: the account of clients who are in no other one.
-        system: the account of those who see to the server.
-        alone: nobody has configured any account, so that whoever may connect sees to the server, too.
+        default: the global account.
+        system: the system account.
+        alone: no account is configured, so every client may use the system API too.
     """
 
     def __init__(self, options: Options, turn: Turn, log: Logger) -> None:
@@ -141,7 +140,7 @@ class Accounts:
         return options.jetstream
 
     def stores(self, account: Account) -> bool:
-        """Whether an account has JetStream on those servers that have it: this one may be none of them."""
+        """Return True if the account has JetStream on servers with JetStream enabled; this server may have none."""
         if account.name == GLOBAL_ACCOUNT:
             return self._global_streams
         return account.options.jetstream is not None and not account.is_system
@@ -170,16 +169,16 @@ class Accounts:
         return iter(list(self._accounts.values()))
 
     def get(self, name: str) -> Account | None:
-        """The account of that name."""
+        """Return the account of that name; None: not configured."""
         return self._accounts.get(name)
 
     def of(self, name: str) -> Account:
-        """The account of that name; one that only other nodes know is made, with a hub and nobody in it."""
+        """Return the account of that name. An account that only other nodes have is made without clients."""
         if name not in self._accounts:
             hub = Hub(self._turn, self._log, name)
             self._add(Account(AccountOptions(name=name), hub, is_system=False, jetstream=None))
         return self._accounts[name]
 
     def bus(self, name: str) -> Hub:
-        """The hub of that account, see `of`."""
+        """Return the hub of that account; see `of`."""
         return self.of(name).hub

@@ -1,12 +1,15 @@
-"""Who may connect, and as whom.
+"""Authentication of clients.
 
-Belongs here: checking the credentials of a CONNECT against the configured token or users, which tells the account.
-What a user may do once connected is in permissions.py.
+Belongs here: comparing the credentials of a CONNECT with the configured token or users, which determines the account.
+Permissions of a user are in permissions.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from lakestream.config.options import Options, User
@@ -15,23 +18,54 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 
 
-def same_secret(given: str, stored: str) -> bool:
-    """Compare a secret in constant time; `stored` may be a bcrypt hash (as nats-server's `mkpasswd` makes them)."""
-    if stored.startswith(_BCRYPT):
-        import bcrypt  # only needed with hashed secrets
+def is_hashed(stored: str) -> bool:
+    """Return True if a configured secret is a bcrypt hash (as nats-server's `mkpasswd` makes them)."""
+    return stored.startswith(_BCRYPT)
 
-        try:
-            return bcrypt.checkpw(given.encode(), stored.encode())
-        except ValueError:
-            return False
+
+def same_text(given: str, stored: str) -> bool:
+    """Compare a secret with a plain text in constant time."""
     return hmac.compare_digest(given.encode(), stored.encode())
 
 
+def _same_hash(given: str, stored: str) -> bool:
+    import bcrypt  # only needed with hashed secrets
+
+    try:
+        return bcrypt.checkpw(given.encode(), stored.encode())
+    except ValueError:
+        return False
+
+
+class HashChecks:
+    """Comparisons of secrets with bcrypt hashes. Each takes a core for 50 ms to 1 s: one thread does all of them."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="lakestream-login")
+
+    def check(self, given: str, stored: str, done: Callable[[bool], None]) -> None:
+        """Compare in the thread, then call back in the event loop."""
+        work = asyncio.get_running_loop().run_in_executor(self._executor, _same_hash, given, stored)
+        work.add_done_callback(lambda work: done(not work.cancelled() and work.exception() is None and work.result()))
+
+    def close(self) -> None:
+        """Give up what is waiting."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
 class Login(NamedTuple):
-    """As whom a client is connected. `user` None: as nobody in particular."""
+    """The account and user of a client. `user` None: anonymous."""
 
     account: str
     user: User | None = None
+
+
+class HashedLogin(NamedTuple):
+    """A login that is good if the given secret matches the stored hash."""
+
+    login: Login
+    given: str
+    stored: str
 
 
 ANYBODY = Login(GLOBAL_ACCOUNT)
@@ -41,10 +75,10 @@ class Authenticator:
     """Checks CONNECT options against the server's token or users.
 
     Attributes:
-        configured: there are credentials at all, and INFO says so once a client is in.
-        anonymous: who a client is that gives none; None: it must.
-        required: the first INFO says that a client must give credentials. As in nats-server it says so even where only
-            the system account has users, and a client without any is in the global one.
+        configured: credentials are configured; INFO says so once a client is in.
+        anonymous: the login of clients without credentials; None: they are rejected.
+        required: the first INFO says that credentials are required. As in nats-server that is so even where only the
+            system account has users, and clients without credentials are in the global account.
     """
 
     def __init__(self, options: Options) -> None:
@@ -60,11 +94,11 @@ class Authenticator:
 
     @property
     def by_token(self) -> bool:
-        """Whether clients give a token, and are all the same by that."""
+        """Return True if clients authenticate with a token, so that all have the same login."""
         return bool(self._token)
 
     def login_of(self, user: str) -> Login | None:
-        """Who that user is; None: nobody."""
+        """Return the login of a user; None: no such user."""
         return self._logins.get(user)
 
     def _anonymous(self, options: Options) -> Login | None:
@@ -76,15 +110,20 @@ class Authenticator:
             return None
         return ANYBODY
 
-    def check(self, connect: dict[str, Any]) -> Login | None:
-        """Who a client with these CONNECT options is; None: its credentials are not good."""
+    def check(self, connect: dict[str, Any]) -> Login | HashedLogin | None:
+        """Return the login of a client with these CONNECT options; None: wrong credentials."""
         if self._token:
-            good = same_secret(str(connect.get("auth_token") or ""), self._token)
-            return ANYBODY if good else None
+            return _compared(ANYBODY, str(connect.get("auth_token") or ""), self._token)
         user = str(connect.get("user") or "")
         if not self._logins or (self.anonymous is not None and not user and not connect.get("auth_token")):
             return self.anonymous
         login = self._logins.get(user)
         if login is None or login.user is None:
             return None
-        return login if same_secret(str(connect.get("pass") or ""), login.user.password) else None
+        return _compared(login, str(connect.get("pass") or ""), login.user.password)
+
+
+def _compared(login: Login, given: str, stored: str) -> Login | HashedLogin | None:
+    if is_hashed(stored):
+        return HashedLogin(login, given, stored)
+    return login if same_text(given, stored) else None

@@ -1,8 +1,7 @@
 """The step of a connection's pipeline that applies permissions and subject mappings.
 
-Belongs here: what becomes of one message of a restricted user, or of an account with mappings: mapped, rejected,
-counted as an answer, hidden. The rules are in permissions.py and config/mappings.py. A connection without either has
-no guard and skips this step.
+Belongs here: decisions about one message of a restricted user, or of an account with mappings: map, reject, count as
+a reply, hide. The rules are in permissions.py and config/mappings.py. A connection without either has no guard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the accounts of a server have from each other, as configured.
+"""Imports between the accounts of a server.
 
-Belongs here: which import goes with which export, and setting both up between the accounts' hubs, at start and after a
-reload. That an import is allowed at all is checks.py's; how messages cross is in stream_imports.py,
+Belongs here: matching each import with its export and connecting the accounts' hubs, at start and after a reload.
+Whether an import is allowed is decided in config/account_checks.py; messages cross in stream_imports.py,
 service_imports.py and responses.py.
 """
 
@@ -25,10 +25,10 @@ class AccountLinks:
     """The imports of all accounts of a server.
 
     Args:
-        where: this server, as requests that say who asks name it.
+        where: returns the names of this server for shared requests.
 
     Attributes:
-        responses: the ways back out of an account, by its name.
+        responses: reply paths out of an account, by its name.
     """
 
     def __init__(self, accounts: Accounts, clock: Clock, log: Logger, where: Callable[[], Whereabouts]) -> None:
@@ -103,7 +103,7 @@ class AccountLinks:
             return None
 
     def _service_export(self, exporter: AccountOptions, importer: str, subject: bytes) -> ServiceExport | None:
-        """The export by which an account has this service."""
+        """Return the export through which an account imports this service."""
         index = self._exports.get(exporter.name)
         if index is None:
             services = [export for export in exporter.exports if isinstance(export, ServiceExport)]

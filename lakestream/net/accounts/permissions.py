@@ -1,7 +1,7 @@
 """The permissions of one user.
 
-Belongs here: decisions from subjects and queue groups alone, the answers that a user may still send, and the texts of
-violations (-ERR and log line) as nats-server has them. What becomes of a denied message is in guard.py.
+Belongs here: decisions from subjects and queue groups alone, the replies that a user may still send, and the texts of
+violations (-ERR and log line) as nats-server has them. Handling of a denied message is in guard.py.
 
 Permissions with wildcards are read as in nats-server, except where that would allow more than is written: `orders.*`
 does not allow a subscription to `orders.>`, and a subject stays denied for a queue group when another group is denied
@@ -57,24 +57,24 @@ def removal_refusal(subject: bytes, sid: bytes, user: str) -> Refusal:
 
 
 MAX_REMEMBERED = 4096
-"""Decisions remembered for all connections of a user (default 4,096 each for publishing and for what is filtered out of
-deliveries); with more subjects in use the memory begins anew, and nothing else changes."""
+"""Cached decisions per user (default 4,096 each for publishing and for filtering deliveries). The cache is cleared when
+it is full."""
 
 MAX_REMEMBERED_SUBJECT = 256
-"""Decisions for longer subjects (bytes, default 256) are not remembered but made each time."""
+"""Decisions for subjects longer than this (bytes, default 256) are not cached."""
 
 MAX_ANSWERS = 65_536
-"""Reply subjects that a connection with allow_responses may have open (default 65,536); the oldest one closes for one
-more."""
+"""Reply subjects that a connection with allow_responses may have open (default 65,536). The oldest one is closed for
+the next."""
 
 MAX_ANSWER_BYTES = 16 << 20
-"""The length of those subjects together (default 16 MiB); the oldest ones close for one more."""
+"""Total length of these subjects in bytes (default 16 MiB). The oldest ones are closed when it is exceeded."""
 
 _EVERYTHING = SubjectRule()
 
 
 class _Entries:
-    """The entries of an allow or deny list: subjects, and subjects for certain queue groups."""
+    """Entries of an allow or deny list: subjects, and subjects for given queue groups."""
 
     def __init__(self, entries: Iterable[str]) -> None:
         self.plain: list[bytes] = []
@@ -88,13 +88,14 @@ class _Entries:
         self.filters = Filters(self.plain)
 
     def groups(self, subject: bytes, *, whole: bool) -> list[bytes]:
-        """The queue groups that entries for `subject` name. `whole`: only entries that select all of it."""
+        """Return the queue groups that entries for `subject` name. `whole`: only entries that cover all of it."""
         return [queue for entry, queue in self._groups if _selects(entry, subject, whole)]
 
     def match(self, subject: bytes, *, whole: bool) -> bool:
-        """Whether an entry without a queue group selects `subject`, wildcards in it taken as tokens.
+        """Return True if an entry without a queue group matches `subject`; wildcards in `subject` are literal tokens.
 
-        whole: an entry must select all that a subscription to `subject` would get.
+        Args:
+            whole: the entry must cover everything that a subscription to `subject` receives.
         """
         if not self.filters.match(subject):
             return False
@@ -106,7 +107,7 @@ def _selects(entry: bytes, subject: bytes, whole: bool) -> bool:
 
 
 def _named(queue: bytes, groups: Iterable[bytes]) -> bool:
-    """Whether the queue group is one of these; a group in the rules may have wildcards."""
+    """Return True if the queue group matches one of these, which may have wildcards."""
     return any(queue == group or (not is_literal(group) and matches(group, queue)) for group in groups)
 
 
@@ -114,7 +115,7 @@ class Rules:
     """The permissions of one user; shared by its connections.
 
     Attributes:
-        responses: how far the user may answer what it received; None: its permissions alone count.
+        responses: the user's allow_responses; None: not set.
     """
 
     def __init__(self, permissions: Permissions) -> None:
@@ -132,7 +133,7 @@ class Rules:
         self._hidden: dict[bytes, bool] = {}
 
     def may_publish(self, subject: bytes) -> bool:
-        """Whether the user may publish to `subject`, answers aside."""
+        """Return True if the user may publish to `subject`, apart from replies."""
         known = self._may_publish.get(subject)
         if known is None:
             allow = self._publish_allow
@@ -141,10 +142,10 @@ class Rules:
         return known
 
     def may_subscribe(self, subject: bytes, queue: bytes = b"") -> bool:
-        """Whether the user may subscribe to `subject`, in that queue group or (b"") in none.
+        """Return True if the user may subscribe to `subject`, in that queue group or (b"") in none.
 
-        An entry without a queue group is for any; but where others that allow name groups for the same subject, these
-        count.
+        An entry without a queue group applies to any group, unless other allow entries name groups for the same
+        subject.
         """
         allow, deny = self._subscribe_allow, self._subscribe_deny
         if allow is not None:
@@ -157,12 +158,12 @@ class Rules:
         return not denied and not deny.match(subject, whole=False)
 
     def filtered(self, subject: bytes) -> bool:
-        """Whether a subscription to `subject` would get some of what is denied."""
+        """Return True if a subscription to `subject` would receive denied subjects too."""
         deny = self._subscribe_deny.plain
         return bool(deny) and not is_literal(subject) and any(overlaps(entry, subject) for entry in deny)
 
     def hides(self, subject: bytes) -> bool:
-        """Whether a message with this subject is denied to the user, however it subscribed."""
+        """Return True if messages with this subject are denied to the user, whatever it subscribed to."""
         known = self._hidden.get(subject)
         if known is None:
             known = self._subscribe_deny.filters.match(subject)
@@ -183,7 +184,7 @@ def _remember(decisions: dict[bytes, bool], subject: bytes, decision: bool) -> N
 
 
 class Answers:
-    """The reply subjects of what a connection received, to which it may publish for a while (allow_responses)."""
+    """Reply subjects of received messages, to which a connection may publish for a while (allow_responses)."""
 
     def __init__(self, rule: AllowResponses, maximum: int = MAX_ANSWERS) -> None:
         usual = AllowResponses()
@@ -199,7 +200,7 @@ class Answers:
         return len(self._open)
 
     def received(self, reply: bytes, now: int) -> None:
-        """A message with this reply subject was delivered."""
+        """Permit replies to a message that was delivered with this reply subject."""
         self._close(reply)
         self._forget(now)
         self._open[reply] = (now, 0)
@@ -222,7 +223,7 @@ class Answers:
         return 0 < self._expires_ns < now - came
 
     def spend(self, subject: bytes, now: int) -> bool:
-        """Whether the connection may publish to `subject` as an answer; counts it."""
+        """Return True if the connection may publish to `subject` as a reply, and count it."""
         found = self._open.get(subject)
         if found is None:
             return False

@@ -1,10 +1,10 @@
-"""The way back of answers to requests from other accounts.
+"""Reply paths of requests to services in other accounts.
 
-Belongs here: the subjects that stand for a requester's reply subject in the account that is asked, how many answers go
-through one, and until when. Who may ask is in service_imports.py.
+Belongs here: the subjects that replace a requester's reply subject in the exporting account, the number of replies
+that pass each, and its expiry. Requests are in service_imports.py.
 
-Such a subject is `_R_.<who>.<which>`. One subscription hears all of a server's in an account, so that no request
-changes anybody's interest; whether somebody still waits behind one, the account's hub asks here.
+Such a subject is `_R_.<account>.<path>`. One subscription receives all replies in an account, so that requests do
+not change interest; the account's hub asks here whether a path is open.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Clock, Delivery, Timer
 
 MAX_WAYS = 131_072
-"""Ways back that an account keeps (default). When there are more, the one that has rested longest is closed."""
+"""Open reply paths of an account (default). For one more, the path that is idle longest is closed."""
 
 Kind = Literal["singleton", "stream", "chunked"]
 
 _ALPHABET = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _KEPT_REPLIES = (b"$JS.ACK.", b"$JS.FC.")
-"""Replies that an account imports under their own name, if at all."""
+"""Reply subjects that are not replaced."""
 
 
 class Asker(Protocol):
-    """Who opened a way back."""
+    """The service import that opened a reply path."""
 
     def nobody(self, subject: bytes, reply: bytes) -> None:
-        """A request that was called `subject` here found nobody, wherever it went."""
+        """Report that a request, called `subject` here, has no responders."""
 
 
 class Way:
-    """One way back.
+    """One reply path.
 
     Attributes:
-        back: the ways of the account that asked.
-        reply: the subject where it waits.
-        asked: what it asked, as it is called there.
-        asker: hears when nobody answers.
-        kind: how many answers there are.
-        threshold_ns: how long the way may rest before it is closed.
-        due_ns: when that is.
-        measured: told what becomes of the request; of one that has one answer.
+        back: the reply paths of the requesting account.
+        reply: the requester's reply subject.
+        asked: the request's subject in the requesting account.
+        asker: told when there are no responders.
+        kind: the number of replies (`response_type`).
+        threshold_ns: idle time after which the path is closed.
+        due_ns: time at which it is closed.
+        measured: the latency measurement of a request with one reply; None: none.
     """
 
     __slots__ = ("asked", "asker", "back", "due_ns", "kind", "measured", "reply", "threshold_ns")
@@ -68,16 +68,15 @@ class Way:
 
 
 class Responses:
-    """The ways back out of one account, as one server has them. Is the sink of the subscription that hears them.
+    """The reply paths out of one account on this server, and the sink of their subscription.
 
     Args:
-        hub: of the account that is asked.
+        hub: of the exporting account.
         clock: for thresholds.
         max_ways: see `MAX_WAYS`.
 
     Attributes:
-        hub, clock: see above.
-        prefix: how the subjects begin.
+        prefix: the common prefix of the subjects.
     """
 
     congested = False
@@ -96,11 +95,11 @@ class Responses:
         hub.interest_graph.insert(Subscription(self, self.prefix + b"*", b"", b""))
 
     def __len__(self) -> int:
-        """How many ways are open."""
+        """Return the number of open paths."""
         return len(self._ways)
 
     def __iter__(self) -> Iterator[tuple[bytes, Way]]:
-        """(subject, way) of those that are open."""
+        """Iterate over (subject, path) of the open paths."""
         return iter([(self.prefix + name, way) for name, way in self._ways.items()])
 
     def _name(self) -> bytes:
@@ -117,7 +116,7 @@ class Responses:
         asker: Asker | None = None,
         measured: Measured | None = None,
     ) -> bytes:
-        """A subject whose messages go to `reply` in the account of `back`, the asker's ways; see `Way`."""
+        """Open a path to `reply` in the account of `back`; return its subject. For the arguments see `Way`."""
         name = self._name()
         while name in self._ways:
             name = self._name()
@@ -129,7 +128,7 @@ class Responses:
         return self.prefix + name
 
     def _used(self, name: bytes, way: Way) -> None:
-        """The way is open for another while."""
+        """Restart the idle time of a path."""
         line = self._lines.setdefault(way.threshold_ns, {})
         line.pop(name, None)
         line[name] = way
@@ -165,7 +164,7 @@ class Responses:
             del self._lines[way.threshold_ns]
 
     def close(self, subject: bytes) -> None:
-        """Nothing goes through here any more."""
+        """Close a path."""
         name = subject[len(self.prefix) :]
         if name in self._ways:
             self._close(name)
@@ -179,7 +178,6 @@ class Responses:
         self._lines.clear()
 
     def behind(self, subject: bytes) -> tuple[Hub, bytes] | None:
-        """See `Ways.behind`."""
         way = self._ways.get(subject[len(self.prefix) :])
         return (way.back.hub, way.reply) if way is not None else None
 
@@ -187,7 +185,6 @@ class Responses:
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        """See `Sink.receive`."""
         name = subject[len(self.prefix) :]
         way = self._ways.get(name)
         if way is None:
@@ -209,18 +206,19 @@ class Responses:
                 way.measured.failed(REQUESTER_GONE)
 
     def _returned(self, way: Way, subject: bytes, reply: bytes) -> bytes:
-        """What the answer's own reply subject is called in the account that asked."""
+        """Return the reply subject of a reply, as the requesting account sees it."""
         if reply.startswith(_KEPT_REPLIES):
             return reply
         return way.back.open(self, subject, reply, way.kind, way.threshold_ns)
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """See `Sink.receive_many`; batches come through `deliver`, which knows for whom they are."""
+        """Take replies that come together. Batches of consumers come through `deliver`, which knows the path."""
         for subject, reply, header, payload in messages:
             self.receive(sub, subject, reply, header, payload, self.hub.system)
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        """See `Ways.deliver`. All of a batch go through an open way: an empty message of a stream ends none."""
+        """Send a batch through an open path; return False when it is closed. Empty messages in a batch do not end the
+        replies."""
         name = to[len(self.prefix) :]
         way = self._ways.get(name)
         if way is None:
@@ -239,7 +237,7 @@ class Responses:
         return False
 
     def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
-        """See `Requester.unheard`: `reply` is a way back, and nobody will answer through it."""
+        """Report that the request behind the path `reply` has no responders."""
         name = reply[len(self.prefix) :]
         way = self._ways.get(name)
         if way is not None:
@@ -250,5 +248,4 @@ class Responses:
                 way.asker.nobody(way.asked, way.reply)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
         callback()

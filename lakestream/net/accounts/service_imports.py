@@ -1,10 +1,10 @@
-"""Requests into another account.
+"""Requests to services in other accounts.
 
-Belongs here: the subscription by which an account has a service of another one, what a request looks like there, and
-what the requester hears when nobody listens. The way back of answers is in responses.py.
+Belongs here: the subscription of a service import, the request as the exporting account sees it, and no responders.
+Replies are in responses.py.
 
-The other nodes do not hear of such a subscription: each has the same configuration, and takes the requests of its own
-clients to the other account itself.
+Such a subscription is not announced to other nodes: each node has the same configuration and forwards the requests
+of its own clients.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from lakestream.net.tracing import MessageTrace
 
 MAX_HOPS = 16
-"""A request that goes from account to account more often (default) ends there: its imports form a ring."""
+"""Accounts that a request may cross (default). A request beyond that is dropped: its imports form a ring."""
 
 _API = (b"$JS.API.>", b"$JS.>", b">")
 
 
 class Whereabouts(msgspec.Struct, frozen=True):
-    """What a shared request says of the server where it was made."""
+    """Names of the requester's server in a shared request."""
 
     server: str
     cluster: str = ""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """What the two accounts agree on.
+    """The terms of a service import, of the export and the import together.
 
     Attributes:
-        subjects: its names in both.
+        subjects: its subjects in both accounts.
         kind, threshold_ns: of the export; see `Way`.
-        share: tell who asks.
-        allow_trace: a trace goes on in the exporter's account.
-        latency: how requests are measured; None: not.
+        share: send the requester's identity with the request.
+        allow_trace: a trace continues in the exporting account.
+        latency: latency sampling; None: off.
     """
 
     subjects: ImportSubjects
@@ -62,11 +62,11 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceImport:
-    """The sink of a service's subscription in the importing account.
+    """The sink of a service import in the importing account.
 
     Args:
-        importer, exporter: the ways of the two accounts.
-        where: this server, as it is now.
+        importer, exporter: the reply paths of the two accounts.
+        where: returns the names of this server.
     """
 
     congested = False
@@ -98,7 +98,6 @@ class ServiceImport:
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        """See `Sink.receive`."""
         self._ask(subject, reply, header, payload, client, None)
 
     def traced(
@@ -111,7 +110,6 @@ class ServiceImport:
         payload: bytes,
         client: ClientInfo,
     ) -> None:
-        """See `Abroad.traced`."""
         trace.crosses(self.exporter.hub.account, self._there(subject), subject)
         if self.service.allow_trace:
             # What other nodes tell of it comes back like an answer.
@@ -124,7 +122,7 @@ class ServiceImport:
             self.nobody(subject, reply)
 
     def _there(self, subject: bytes) -> bytes:
-        """What a request that is called `subject` here is called by the exporter."""
+        """Return the subject of a request in the exporting account."""
         there = self.service.subjects.to_theirs(subject)
         mappings = self.exporter.hub.mappings
         return there if mappings is None else mappings.apply(there)
@@ -171,7 +169,7 @@ class ServiceImport:
             exporter.unheard(self._sub, there, way)
 
     def _tell(self, client: ClientInfo) -> None:
-        """Know what to say of this client: what the header says, and who it is in the exporter's account."""
+        """Prepare the header and the identity of a client for the exporting account."""
         share, where = self.service.share, self._where()
         if not share and not client.service:
             client_there = ClientInfo(id=0, host="", account=client.account, kind="", rtt_ns=client.rtt_ns)
@@ -192,23 +190,20 @@ class ServiceImport:
         return Measured(exporter.hub, exporter.clock, sampler.subject, self._where().server, self._shown, traced)
 
     def receive_many(self, sub: Subscription, messages: Iterable[Delivery]) -> None:
-        """See `Sink.receive_many`."""
         for subject, reply, header, payload in messages:
             self.receive(sub, subject, reply, header, payload, self.importer.hub.system)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
         callback()
 
     # ------------------------------------------------------------------ nobody
     def nobody(self, subject: bytes, reply: bytes) -> None:
-        """See `Asker.nobody`: unless somebody in the importer's own account has the request."""
+        """Report no responders, unless the importing account has another subscriber for the request."""
         match = self.importer.hub.interest_graph.match(subject)
         if not match.queues and all(type(sub.sink) is ServiceImport for sub in match.plain):
             self.importer.hub.no_responders(subject, reply)
 
 
 def replaces_api(options: AccountOptions) -> bool:
-    """Whether an account asks another one for all of JetStream's API, under the subject of its own: then it is the
-    other's that it gets."""
+    """Return True if the account imports the whole JetStream API of another account under its own API subject."""
     return any(isinstance(one, Configured) and (one.to or one.subject).encode() in _API for one in options.imports)

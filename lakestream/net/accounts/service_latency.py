@@ -1,10 +1,10 @@
-"""How long requests into another account take, told to whoever the export names.
+"""Latency of requests to services in other accounts.
 
-Belongs here: which requests are measured, and what a measurement looks like. When a request is answered is
-responses.py's.
+Belongs here: sampling, and the metric that is published to the subject of the export. When a request is answered is
+decided in responses.py.
 
-The time of the service is what it took here without the way to whoever answered and back; the total is what the
-requester sees. Both count the round trip that the client's last PING took.
+The service time is measured here, without the round trip of the responder; the total time includes the round trip of
+the requester. Both use the round trip of the client's last PING.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _B3_SAMPLED, _B3_ID = b"X-B3-Sampled", b"X-B3-TraceId"
 
 
 class Measured:
-    """One request that is measured: tells of it once.
+    """One sampled request; publishes its metric once.
 
     Args:
-        hub: of the exporter.
-        subject: where to tell.
-        requester: who asks, as far as it is known there.
-        traced: the headers by which the request was chosen.
+        hub: of the exporting account.
+        subject: where the metric is published.
+        requester: the requester as the exporting account sees it.
+        traced: the headers by which the request was sampled.
     """
 
     __slots__ = ("_clock", "_hub", "_requester", "_start_ns", "_subject", "_traced", "server")
@@ -60,7 +60,7 @@ class Measured:
         self._start_ns = clock.steady()
 
     def answered(self, client: ClientInfo) -> None:
-        """The requester has its answer, from this client."""
+        """Publish the metric of a request that this client answered."""
         shown = client_shown(client, self.server) if client.kind == "Client" else {}
         took = self._clock.steady() - self._start_ns
         away, asked = shown.get("rtt", 0), self._requester.get("rtt", 0)
@@ -68,7 +68,7 @@ class Measured:
         self._tell(OK, shown, service=max(0, took - away), total=asked + took)
 
     def failed(self, status: int) -> None:
-        """There will be no answer."""
+        """Publish the metric of a request without a reply."""
         self._tell(status, {}, service=0, total=0)
 
     def _tell(self, status: int, responder: dict[str, Any], service: int, total: int) -> None:
@@ -93,7 +93,7 @@ class Measured:
 
 
 class Sampler:
-    """Chooses which requests for one service are measured."""
+    """Chooses the requests for one service that are sampled."""
 
     def __init__(self, latency: Latency, draw: Callable[[], float] = random.random) -> None:
         self.subject = latency.subject.encode()
@@ -101,14 +101,14 @@ class Sampler:
         self._draw = draw
 
     def chosen(self, header: bytes) -> dict[str, list[str]] | None:
-        """None: not this request. Else the headers that say so, where it is for them to say."""
+        """Return None if the request is not sampled, else the headers that asked for it."""
         if self._share:
             return {} if self._share >= 1 or self._draw() < self._share else None
         return _sampled(header)
 
 
 def _sampled(header: bytes) -> dict[str, list[str]] | None:
-    """The tracing headers of a request that ask for it to be sampled: those of Jaeger, Zipkin and W3C."""
+    """Return the tracing headers of a request that ask for sampling: Jaeger, Zipkin and W3C."""
     uber = headers.get(header, _UBER)
     if uber is not None:
         flags = uber.split(b":")
@@ -130,7 +130,7 @@ def _sampled(header: bytes) -> dict[str, list[str]] | None:
 
 
 def _named(header: bytes, *names: bytes) -> dict[str, list[str]]:
-    """The lines of a header block whose names begin so, each word of a name written large, as nats-server does."""
+    """Return the header lines whose names begin so, with each word of a name capitalized, as in nats-server."""
     found: dict[str, list[str]] = {}
     for name, value in headers.parse(header):
         if name.startswith(names):

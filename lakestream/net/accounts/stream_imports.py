@@ -1,11 +1,11 @@
-"""Messages of other accounts that an account has as its own.
+"""Messages of other accounts that an account imports.
 
-Belongs here: subscriptions of one account in another's interest graph. Each subscription that asks for imported
-messages has a shadow there, whose sink hands on what comes, under the importer's subject. What is imported is not
-exported again: a shadow has no shadows.
+Belongs here: shadow subscriptions. Each subscription that matches an import has a shadow in the exporting account's
+interest graph, whose sink delivers messages under the importer's subject. Imported messages are not exported again:
+a shadow has no shadows.
 
-A shadow belongs to this node like the subscription that it stands for: the other nodes hear of it, and it hears what
-is published there.
+A shadow belongs to this node like its subscription: it is announced to other nodes and receives what is published
+there.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from lakestream.net.tracing import MessageTrace
 
 _OF_THE_SERVER = (b"$JS.API.", b"$JS.ACK.", b"$JS.FC.", b"$JS.SNAPSHOT.", b"$SYS.REQ.")
-"""What the server itself is asked in an account is for that account's clients alone."""
+"""Subjects of requests to the server: only for clients of the account itself."""
 
 
 class StreamRoute:
-    """One import.
+    """One stream import.
 
     Attributes:
-        exporter: where the messages come from.
-        subjects: their names there and here.
-        allow_trace: a trace tells who gets them here.
+        exporter: the hub of the exporting account.
+        subjects: its subjects in both accounts.
+        allow_trace: a trace names the receivers in the importing account.
     """
 
     __slots__ = ("allow_trace", "exporter", "subjects")
@@ -44,12 +44,12 @@ class StreamRoute:
 
 
 class Shadow:
-    """The sink of a shadow: stands for one subscription of the importer.
+    """The sink of a shadow subscription.
 
     Attributes:
-        sub: that subscription.
-        account: of the importer.
-        route: the import that it is for.
+        sub: the subscription that it stands for.
+        account: the importing account.
+        route: the import.
     """
 
     __slots__ = ("account", "echo", "route", "sub")
@@ -60,17 +60,14 @@ class Shadow:
 
     @property
     def congested(self) -> bool:
-        """See `Sink.congested`."""
         return self.sub.sink.congested
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
         self.sub.sink.on_drain(callback)
 
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        """See `Sink.receive`."""
         mine = self.sub
         mine.sink.receive(mine, self.route.subjects.to_ours(subject), reply, header, payload, client)
 
@@ -84,7 +81,6 @@ class Shadow:
         payload: bytes,
         client: ClientInfo,
     ) -> None:
-        """See `Abroad.traced`."""
         mine, here = self.sub, self.route.subjects.to_ours(subject)
         trace.crosses(self.account, here)
         if self.route.allow_trace:
@@ -96,7 +92,7 @@ class Shadow:
             mine.sink.receive(mine, here, reply, header, payload, client)
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """See `Sink.receive_many`. What a consumer delivers is shown under the subject that it is stored with."""
+        """Deliver a batch. Messages of a consumer keep the subject that they are stored with."""
         if any(message[0] == sub.subject for message in messages):  # said to the deliver subject under its own name
             here = self.route.subjects.to_ours(sub.subject)
             messages = [(here, *message[1:]) if message[0] == sub.subject else message for message in messages]
@@ -104,10 +100,10 @@ class Shadow:
 
 
 class StreamImports:
-    """What one account imports; the hub of that account tells who begins and ends to listen.
+    """The stream imports of one account; follows the subscriptions of its hub.
 
     Args:
-        hub: of the importer.
+        hub: of the importing account.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -119,12 +115,12 @@ class StreamImports:
         self._shadows: dict[Subscription, list[tuple[StreamRoute, Subscription]]] = {}
 
     def __len__(self) -> int:
-        """How many shadows there are."""
+        """Return the number of shadows."""
         return sum(map(len, self._shadows.values()))
 
     @property
     def routes(self) -> Sequence[StreamRoute]:
-        """The imports there are."""
+        """Return the current imports."""
         return self._routes
 
     def replace(self, routes: Sequence[StreamRoute], subscriptions: Iterable[Subscription]) -> None:
@@ -152,7 +148,6 @@ class StreamImports:
                 self._follow(sub, new)
 
     def joined(self, sub: Subscription) -> None:
-        """See `Imports.joined`."""
         if sub in self._shadows:
             return
         start = _start(sub.subject)
@@ -178,12 +173,11 @@ class StreamImports:
                     route.exporter.interest_graph.insert(shadow)
 
     def left(self, sub: Subscription) -> None:
-        """See `Imports.left`."""
         for route, shadow in self._shadows.pop(sub, ()):
             route.exporter.interest_graph.remove(shadow)
 
 
 def _start(subject: bytes) -> bytes:
-    """The first two tokens of a filter when they are literal, else b""."""
+    """Return the first two tokens of a filter when they are literal, else b""."""
     tokens = subject.split(b".", 2)[:2]
     return b".".join(tokens) if len(tokens) == 2 and not {b"*", b">"}.intersection(tokens) else b""

@@ -1,11 +1,10 @@
-"""Results of the interest graph, kept until interest changes.
+"""Caches of the interest graph.
 
-Belongs here: which results are kept under which key, how many, and what a change drops. How a result is found is the
-interest graph's.
+Belongs here: the keys and limits of cached matches, and what a change of interest drops. Matching is in interest.py.
 
-A change of interest drops at least what it can touch: one subject (literal), one head (`head.*`), or, for any other
-filter, what shares its first two literal tokens (or its only one). Each drop costs in proportion to what it removes,
-so that no stream of SUB and UNSUB, however long, costs more than the matches that filled the caches.
+A change of interest drops at least what it can affect: one subject (literal), one head (`head.*`), or, for any other
+filter, all entries that share its first two literal tokens (or its only one). The cost is proportional to what is
+dropped, so that no sequence of SUB and UNSUB costs more than the matches that filled the caches.
 """
 
 from __future__ import annotations
@@ -16,22 +15,23 @@ from itertools import islice
 from lakestream.net.interest.subscription import Match
 
 MAX_CACHED = 8192
-"""Entries in each cache (default). When one is full, its older half goes."""
+"""Entries in each cache (default). When a cache is full, its older half is dropped."""
 
 MAX_CACHED_SUBJECT = 512
-"""Longest subject in bytes that is cached, which bounds the caches in bytes too. Longer ones are matched each time."""
+"""Length in bytes of the longest cached subject, which bounds the caches in bytes too. Longer ones are matched each
+time."""
 
 
 MAX_DEPTH = 5
-"""Longest prefix in tokens by which results are kept: `$JS.ACK.<stream>.<consumer>.<deliveries>` is one."""
+"""Tokens of the longest prefix by which matches are cached: `$JS.ACK.<stream>.<consumer>.<deliveries>`."""
 
 
 class Deep:
-    """Results by the first `depth` tokens (3 or more) of subjects that share their first two.
+    """Matches by the first `depth` tokens (3 or more) of subjects that share their first two.
 
     Attributes:
-        depth: how many tokens it takes until no subscription looks further.
-        matches: whole results.
+        depth: the number of tokens behind which no subscription differs.
+        matches: complete matches.
     """
 
     __slots__ = ("depth", "matches")
@@ -41,7 +41,7 @@ class Deep:
         self.matches: dict[bytes, Match] = {}
 
     def find(self, subject: bytes, second: int) -> Match | None:
-        """What is kept for a subject; `second` is where the dot after its first two tokens is."""
+        """Return the cached match of a subject; `second` is the position of the dot behind its first two tokens."""
         end = second
         for _ in range(self.depth - 2):
             end = subject.find(b".", end + 1)
@@ -51,7 +51,7 @@ class Deep:
 
 
 def prefixes_of(subject: bytes) -> Iterator[bytes]:
-    """The first token of `subject` and its first two, where at least one token more follows."""
+    """Yield the first token of `subject` and its first two, where at least one more token follows."""
     first = subject.find(b".")
     if first >= 0:
         yield subject[:first]
@@ -61,7 +61,7 @@ def prefixes_of(subject: bytes) -> Iterator[bytes]:
 
 
 def _first_two(head: bytes) -> tuple[bytes, bytes]:
-    """The first token of `head`, and its first two joined (the first again, when it has no other)."""
+    """Return the first token of `head`, and its first two joined (the first again, when it has no other)."""
     first = head.find(b".")
     if first < 0:
         return head, head
@@ -73,15 +73,15 @@ class Caches:
     """The caches of one interest graph.
 
     Attributes:
-        subjects: whole results by subject.
-        heads: the part of a result that comes from wildcards, by all but the subject's last token, where no filter
-            looks at the last token.
-        inboxes: the same for heads where that is the whole result, because no literal subject is below them, and
+        subjects: complete matches by subject.
+        heads: the part of a match that comes from wildcards, by all but the subject's last token, where no filter
+            depends on the last token.
+        inboxes: the same for heads where that is the complete match, because no literal subject is below them, and
             which have a `head.*` subscription of their own. Not more of them than such subscriptions.
-        firsts: whole results by the first token, where no subscription looks below it.
-        seconds: whole results by the first two tokens, where no subscription looks below them; grouped by the first.
-        deeps: whole results by more tokens, where only filters look below the first two and none below those;
-            grouped by the first token, then by the first two.
+        firsts: complete matches by the first token, where no subscription depends on more.
+        seconds: complete matches by the first two tokens, where no subscription depends on more; grouped by the first.
+        deeps: complete matches by more tokens, where only filters depend on tokens behind the first two; grouped by
+            the first token, then by the first two.
     """
 
     __slots__ = (
@@ -181,7 +181,7 @@ class Caches:
         deep.matches[prefix] = match
 
     def depth(self, two: bytes) -> int:
-        """How deep results below these two tokens are kept already; 0: not at all."""
+        """Return the depth of the cached matches below these two tokens; 0: none."""
         deep = self.deeps.get(two[: two.find(b".")], {}).get(two)
         return deep.depth if deep is not None else 0
 

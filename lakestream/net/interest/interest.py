@@ -1,7 +1,7 @@
-"""Who listens to what.
+"""The interest graph of an account.
 
-Belongs here: the interest graph, from a published subject to the subscriptions that match it, and the watching of
-single subjects for the coming and going of listeners. What is done with a match is the hub's.
+Belongs here: finding the subscriptions that match a published subject, and watching single subjects for interest.
+Delivery is the hub's.
 
 Three structures hold the subscriptions, by the form of their subject:
 
@@ -9,9 +9,9 @@ Three structures hold the subscriptions, by the form of their subject:
 - `head.*` with a literal head, the form of request inboxes, which come and go by the thousand: a dict by head;
 - every other filter: a trie by token.
 
-Caches stand before them (cache.py): by subject for the subjects that repeat, and by the head or the first few
-tokens of a subject wherever nobody looks further. Subjects that never repeat (inboxes, acks, keys, device numbers) are
-served from the latter and leave no trace.
+Caches stand before them (cache.py): by subject for subjects that repeat, and by the head or the first few tokens of a
+subject wherever no subscription depends on more. Subjects that never repeat (inboxes, acks, keys, device numbers) are
+served from the latter and are not cached themselves.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from lakestream.protocol.subjects import is_literal
 _DOT = 46
 
 SAMPLE_EVERY = 8
-"""One in so many matches that were not served from `_subjects` is sampled."""
+"""One in this many matches that are not served from `_subjects` is sampled."""
 
 MAX_SAMPLED = 256
-"""Sampled subjects remembered. One that is sampled again while remembered is cached by subject from then on: the often
-repeated ones soon take the shortest way, and those that never repeat never take up a place."""
+"""Sampled subjects that are remembered. A subject that is sampled again is cached by subject from then on, so that only
+repeated ones take a place in the cache."""
 
 
 class _Watcher:
-    """A watched queue group of one subject, the last told value, and whom to tell."""
+    """A watched queue group of one subject, the last reported value, and the callback."""
 
     __slots__ = ("callback", "queue", "value")
 
@@ -45,7 +45,7 @@ class _Watcher:
 
 
 def _literal_tokens(pattern: bytes) -> bytes:
-    """The tokens of a filter before its first wildcard token, joined."""
+    """Return the tokens of a filter before its first wildcard token, joined."""
     words = pattern.split(b".")
     for i, word in enumerate(words):
         if word == b"*" or word == b">":
@@ -54,7 +54,7 @@ def _literal_tokens(pattern: bytes) -> bytes:
 
 
 NO_PREFIX = b"\n"
-"""No published subject begins with it."""
+"""Prefix of no published subject."""
 
 
 class Interest:
@@ -85,15 +85,16 @@ class Interest:
         self._observer: Callable[[Subscription, bool], None] | None = None
 
     def __len__(self) -> int:
-        """The number of subscriptions."""
+        """Return the number of subscriptions."""
         return self._count
 
     # ------------------------------------------------------------------ matching
     def match(self, subject: bytes) -> Match:
-        """Whoever listens to `subject`, as a published subject: any bytes are allowed, wildcards in it are ordinary
-        tokens, and nobody listens to a subject with an empty token.
+        """Return the subscriptions that match `subject`, a published subject: any bytes are allowed, wildcards in it
+        are
+        literal tokens, and a subject with an empty token matches nothing.
 
-        The result stays as it is while subscriptions come and go; hold it no longer than one delivery.
+        The result does not change with subscriptions; hold it no longer than one delivery.
         """
         found = self._subjects.get(subject)
         if found is not None:
@@ -155,7 +156,7 @@ class Interest:
             self._sampled.add(subject)
 
     def _resolve(self, subject: bytes, head: bytes, last: bytes) -> Match:
-        """The answer for a subject of several tokens that is in no cache, and the most general cache entry for it."""
+        """Match a subject of several tokens that no cache covers, and make the most general cache entry for it."""
         for prefix in prefixes_of(subject):
             if prefix not in self._below:
                 found, nodes = self._trie.reach(prefix.split(b"."))
@@ -184,7 +185,7 @@ class Interest:
         return match
 
     def _resolve_deep(self, words: list[bytes]) -> Match | None:
-        """The answer where only filters look below the first two tokens, and none of them beyond MAX_DEPTH.
+        """Match where only filters depend on tokens behind the first two, and none beyond MAX_DEPTH.
 
         Args:
             words: all tokens of the subject but the last.
@@ -203,7 +204,7 @@ class Interest:
         return None
 
     def _full(self, subject: bytes, head: bytes, last: bytes) -> Match:
-        """The answer from the structures, no cache read or written. Every token must be non-empty."""
+        """Match without caches. No token may be empty."""
         has_head = len(head) != len(subject) - len(last)
         found, nodes = self._trie.reach(head.split(b".") if has_head else [])
         leaves = self._last(found, nodes, last)
@@ -327,7 +328,7 @@ class Interest:
                 self._caches.forget_wild(head)
 
     def subscriptions(self) -> list[Subscription]:
-        """All of them, in no particular order."""
+        """Return all subscriptions, in no particular order."""
         leaves = [*self._literals.values(), *self._stars.values(), *self._trie.leaves()]
         return [sub for leaf in leaves for sub in leaf.subscriptions()]
 
@@ -341,17 +342,18 @@ class Interest:
         self._observer = observer
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
-        """Whether a message to `subject` would reach anybody; with `queue`, whether anybody in that group."""
+        """Return True if a message to `subject` has a receiver; with `queue`, one in that group."""
         found = self.match(subject)
         if not queue:
             return bool(found.plain or found.queues)
         return any(group[0].queue == queue for group in found.queues)
 
     def bound(self, subject: bytes, queue: bytes = b"") -> bool:
-        """Whether somebody subscribes to exactly `subject`, in exactly that queue group (b"": in none).
+        """Return True if there is a subscription to exactly `subject` in exactly that queue group (b"": in none).
 
-        This is what makes nats-server call a push consumer bound: subscribers through wildcards, or in another group
-        (or in any, when the consumer has none), get what is delivered but do not start it.
+        This is nats-server's rule for an active push consumer: subscribers through wildcards or in another group
+        receive its
+        messages but do not start it.
         """
         leaf = self._literals.get(subject)
         if leaf is None:

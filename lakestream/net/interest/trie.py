@@ -1,7 +1,7 @@
 """Filters with wildcards, by token.
 
-Belongs here: the subscriptions of one filter (`Leaf`), what several of them select together (`merge`), and the trie of
-filters. Caches, and who asks, are the interest graph's.
+Belongs here: the subscriptions of one filter (`Leaf`), the union of several (`merge`), and the trie of filters.
+Caches are in cache.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ NOBODY = Match([], [])
 
 
 class Leaf:
-    """The subscriptions of one filter. `special` counts those of other nodes or carriers, and those that other nodes do
-    not hear of."""
+    """The subscriptions of one filter. `special` counts those of other nodes and carriers, and local ones."""
 
     __slots__ = ("plain", "queues", "special")
 
@@ -26,7 +25,7 @@ class Leaf:
         self.special = 0
 
     def add(self, sub: Subscription) -> bool:
-        """False when it is there already."""
+        """Add a subscription; return False when it is there already."""
         if sub.queue:
             if self.queues is None:
                 self.queues = {}
@@ -41,7 +40,7 @@ class Leaf:
         return True
 
     def discard(self, sub: Subscription) -> bool:
-        """False when it is not there."""
+        """Remove a subscription; return False when it is not there."""
         if not sub.queue:
             if sub not in self.plain:
                 return False
@@ -64,14 +63,14 @@ class Leaf:
         return not self.plain and not self.queues
 
     def subscriptions(self) -> Iterator[Subscription]:
-        """All of them."""
+        """Iterate over the subscriptions."""
         yield from self.plain
         for members in (self.queues or {}).values():
             yield from members
 
 
 class Node:
-    """One token of the trie. `rest` holds the subscriptions of a `>` that follows this node."""
+    """One token of the trie. `rest` holds the subscriptions of a `>` behind this node."""
 
     __slots__ = ("children", "leaf", "rest", "star")
 
@@ -86,7 +85,8 @@ class Node:
 
 
 def merge(leaves: Iterable[Leaf]) -> Match:
-    """What several filters select together; members of one queue group are one group whatever filter they used."""
+    """Return the union of several filters' subscriptions. Members of one queue group form one group whatever their
+    filters."""
     plain: list[Subscription] = []
     groups: dict[bytes, list[Subscription]] = {}
     special = 0
@@ -102,7 +102,7 @@ def merge(leaves: Iterable[Leaf]) -> Match:
 
 
 def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> Match:
-    """A match that looks different from another node, or in which other nodes take part."""
+    """Return a match in which other nodes or carriers take part, or that has local subscriptions."""
     own = [sub for sub in plain if sub.remote is None]
     # Like a node, a carrier gets one copy for all of its filters.
     carriers = {sub.carrier: sub for sub in reversed(own) if sub.carrier is not None}
@@ -119,8 +119,8 @@ def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> 
 
 
 def _taking(group: list[Subscription]) -> list[Subscription]:
-    """The members of a queue group that take part. Of the links to another server one takes all, this node's if it has
-    one: what one client sends stays in order."""
+    """Return the members of a queue group that may be chosen. Of links to another server that is one, preferably of
+    this node, so that the messages of one client stay in order."""
     if group[0].queue != LINK_QUEUE:
         return group
     return [sub for sub in group if sub.remote is None] or [min(group, key=_name_of_node)]
@@ -132,7 +132,7 @@ def _name_of_node(sub: Subscription) -> str:
 
 
 class Trie:
-    """Filters with wildcards, by token."""
+    """Trie of filters with wildcards."""
 
     __slots__ = ("_root",)
 
@@ -202,7 +202,7 @@ class Trie:
                 del path[depth - 1].children[words[depth - 1]]
 
     def leaves(self) -> Iterator[Leaf]:
-        """Every leaf, in no particular order."""
+        """Iterate over all leaves, in no particular order."""
         nodes = [self._root]
         while nodes:
             node = nodes.pop()

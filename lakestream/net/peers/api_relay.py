@@ -1,9 +1,9 @@
 """JetStream API requests of clients on a node without JetStream.
 
-Belongs here: handing such a request to a node that has JetStream, in the account of the client. Everything else that
-clients of JetStream send and get (messages, acks, pull requests, deliveries) finds its way by interest.
+Belongs here: forwarding such a request to a node with JetStream, in the account of the client. All other messages of
+JetStream clients (publishes, acks, pull requests, deliveries) are routed by interest.
 
-API requests cannot: every node with JetStream takes those of its own clients, so none tells the others that it does.
+Interest does not route API requests: every node with JetStream serves its own clients and announces nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Nodes(Protocol):
     """The nodes of the cluster; see `Peers` in peers.py."""
 
     def nodes(self) -> dict[str, NodeInfo]:
-        """Every node that is connected now, without this one."""
+        """Return the connected nodes, without this one."""
 
     def watch_links(self, callback: Callable[[NodeInfo, bool], None]) -> None:
         """Call back when a connection to a node begins and when it has ended."""
@@ -35,13 +35,13 @@ class Nodes(Protocol):
 
 
 class ApiRelay:
-    """Takes API requests for as long as a node with JetStream is connected; without one nobody listens (503), nor does
-    anybody in an account without JetStream (where a node with JetStream answers 10039).
+    """Serves API requests while a node with JetStream is connected; otherwise they have no responders (503). So do
+    requests in an account without JetStream (where a node with JetStream answers 10039).
 
     Args:
         accounts: of this node, which has no JetStream.
-        routes: to the others; they watch the same connections already.
-        nodes: the others.
+        routes: to the other nodes; they must watch the links already.
+        nodes: the other nodes.
     """
 
     def __init__(self, accounts: Accounts, routes: Routes, nodes: Nodes) -> None:
@@ -59,7 +59,7 @@ class ApiRelay:
         self._relays.append(relay)
 
     def _able(self) -> list[NodeInfo]:
-        """Nodes to ask; those that are about to go only when there is no other."""
+        """Return the nodes to choose from; nodes in lame duck mode only when there is no other."""
         able = [info for info in self._nodes.nodes().values() if info.jetstream]
         return [info for info in able if not info.lame_duck] or able
 
@@ -74,7 +74,7 @@ class ApiRelay:
             relay.serve(wanted)
 
     def choose(self, account: Account) -> RemoteNode | None:
-        """A node to ask, any of them; None when there is none just now."""
+        """Choose a node at random; None: none is available."""
         if not account.is_system and not self._accounts.stores(account):
             return None
         nodes = [self._routes.nodes[info.name] for info in self._able() if info.name in self._routes.nodes]
@@ -83,7 +83,7 @@ class ApiRelay:
 
 
 class _Relay:
-    """The part of an `ApiRelay` in one account."""
+    """The relay of one account."""
 
     def __init__(self, account: Account, relays: ApiRelay) -> None:
         self._account, self._relays = account, relays

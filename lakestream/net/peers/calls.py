@@ -1,7 +1,7 @@
-"""Requests between nodes, each with one answer.
+"""Requests between nodes, each with one response.
 
-Belongs here: `Calls` (raft/group/ports.py) over one channel of `Peers`: numbering, timeouts, and what becomes of
-requests to a node that goes. What a method does is its server's.
+Belongs here: `Calls` (raft/group/ports.py) over one channel of `Peers`: numbering, timeouts, and the failure of
+requests to a node that is lost. Methods are registered by their servers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
 
 MAX_WAITING = 65_536
-"""Calls of this node that wait for an answer; further ones fail at once."""
+"""Calls of this node that wait for a response; further ones fail at once."""
 
 Answer = Callable[[bytes], None]
 Method = Callable[[str, bytes, Answer], None]
@@ -23,7 +23,7 @@ Done = Callable[[bytes | None, str], None]
 
 
 class _Ask(msgspec.Struct, array_like=True, tag="q", gc=False):
-    """A request; `number` 0: nobody waits."""
+    """A request; `number` 0: no response expected."""
 
     number: int
     method: str
@@ -47,7 +47,7 @@ class _Waiting(msgspec.Struct, eq=False, gc=False):
 
 
 class Reports(Protocol):
-    """Where failures of methods are told."""
+    """The log, for failures of methods."""
 
     def exception(self, text: str, error: BaseException) -> None:
         """See `Logger.exception`."""
@@ -59,9 +59,9 @@ class PeerCalls:
     Args:
         peers: the other nodes.
         clock: the event loop's turn and timers.
-        log: where a method's failure is reported; its caller is told too.
-        before: called with a node's name before anything leaves for it: what has to be there by then is sent (routing
-            tells of new inboxes, to which the other side may answer, and hands on what clients published before).
+        log: for failures of methods; their caller gets an error too.
+        before: called with a node's name before anything is sent to it, to send what must precede it (routing announces
+            new inboxes, and forwards what clients published before).
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PeerCalls:
 
     @property
     def waiting(self) -> int:
-        """Calls without an answer yet."""
+        """Return the number of calls without a response."""
         return len(self._waiting)
 
     # ------------------------------------------------------------------ in
@@ -178,7 +178,7 @@ class PeerCalls:
             waiting.done(None, why)
 
     def _changed(self, node: str, up: bool) -> None:
-        """A node that went answers nothing more: its callers need not wait for their timeouts."""
+        """Fail the calls to a node that is lost at once."""
         if up:
             return
         for number in [number for number, waiting in self._waiting.items() if waiting.node == node]:

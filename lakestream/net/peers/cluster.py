@@ -1,13 +1,14 @@
-"""What makes a node part of a cluster.
+"""A node's part in a cluster.
 
-Belongs here: putting the cluster's parts together (peers, calls; on them routing, groups and the meta group), and the
-order in which they start and stop. Without a `cluster` block there is no `Cluster`.
+Belongs here: construction of the cluster's parts (peers, calls, routes, Raft groups), the order in which they start
+and stop, and the addresses that clients may connect to. Without a `cluster` block there is no `Cluster`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Protocol
 
 from lakestream import __version__
 from lakestream.config.options import ClusterOptions, Options, RouteUrl
@@ -16,7 +17,6 @@ from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity, addresses
 from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.calls import PeerCalls
-from lakestream.net.peers.connect_urls import ConnectUrls
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.routes import Routes
 from lakestream.protocol.peer_wire import NodeInfo
@@ -25,20 +25,76 @@ from lakestream.raft.group.ports import Calls
 from lakestream.runtime import LoopClock, ThreadIo
 
 
-class Cluster:
-    """The cluster as one node has it. `Node.cluster` holds it; None without a `cluster` block.
+class Nodes(Protocol):
+    """The nodes of the cluster; see `Peers` in peers.py."""
+
+    @property
+    def node(self) -> NodeInfo:
+        """Return this node."""
+
+    def nodes(self) -> dict[str, NodeInfo]:
+        """Return the connected nodes, without this one."""
+
+    def watch_links(self, callback: Callable[[NodeInfo, bool], None]) -> None:
+        """Call back when a connection to a node begins and when it has ended."""
+
+    def watch_nodes(self, callback: Callable[[NodeInfo], None]) -> None:
+        """Call back when a connected node says something new of itself."""
+
+
+class ConnectUrls:
+    """The `connect_urls` of INFO, as in nats-server.
+
+    A node that never met another shows none; from then on it shows its own addresses and those of the connected nodes.
+    A
+    node in lame duck mode is left out. With `no_advertise` a node shows its clients no addresses and its own to nobody.
 
     Args:
-        node: this node as others are to see it.
-        accounts: of this node; nobody is in them yet.
-        announce: called when clients are to get a new INFO.
+        nodes: the cluster.
+        advertise: returns False with `no_advertise`, which a reload may change.
+        changed: called when clients must get a new INFO; not for this node's own lame duck mode, which is announced
+            anyway.
+    """
+
+    def __init__(self, nodes: Nodes, advertise: Callable[[], bool], changed: Callable[[], None]) -> None:
+        self._nodes = nodes
+        self._advertise = advertise
+        self._changed = changed
+        self._met = False
+        self._told: tuple[str, ...] = ()
+        nodes.watch_links(lambda node, up: self._look(up))
+        nodes.watch_nodes(lambda node: self._look(False))
+
+    def now(self) -> tuple[str, ...]:
+        """Return `host:port` of every server of the cluster, this node's first; empty when none are shown."""
+        if not self._advertise() or not self._met:
+            return ()
+        own = self._nodes.node
+        infos = [own, *(info for _, info in sorted(self._nodes.nodes().items()))]
+        return tuple(dict.fromkeys(url for info in infos if not info.lame_duck for url in info.client_urls))
+
+    def _look(self, met: bool) -> None:
+        self._met |= met
+        urls = self.now()
+        if urls != self._told:
+            self._told = urls
+            self._changed()
+
+
+class Cluster:
+    """A node's part in the cluster.
+
+    Args:
+        node: this node as other nodes see it.
+        accounts: of this node; without clients yet.
+        announce: called when clients must get a new INFO.
 
     Attributes:
         peers: the other nodes.
         calls: requests to them.
         routes: interest and messages between nodes.
-        connect_urls: where clients are told to connect to.
-        on_lame_duck: what to do before others hear that this node is about to go: hand over what it leads.
+        connect_urls: addresses for clients.
+        on_lame_duck: called before other nodes are told that this node is about to stop: leaders move away.
         groups: the Raft groups of this node.
     """
 
@@ -63,12 +119,12 @@ class Cluster:
 
     @property
     def options(self) -> ClusterOptions:
-        """The cluster block; a reload may change it."""
+        """Return the cluster block; a reload may change it."""
         return self.peers.options
 
     @property
     def name(self) -> str:
-        """The cluster's name; one that was made up may still give way to another's."""
+        """Return the cluster's name; a generated one may still be replaced by another node's."""
         return self.peers.node.cluster
 
     async def listen(self) -> int:
@@ -94,7 +150,7 @@ class Cluster:
 
 
 def node_info(identity: Identity, options: Options, started_ns: int) -> NodeInfo:
-    """This node as the others are to see it."""
+    """Return this node as other nodes see it."""
     jetstream, cluster = options.jetstream, options.cluster
     hidden = cluster is not None and cluster.no_advertise
     return NodeInfo(
@@ -114,8 +170,8 @@ def node_info(identity: Identity, options: Options, started_ns: int) -> NodeInfo
 
 
 def client_urls(identity: Identity) -> tuple[str, ...]:
-    """`host:port` under which clients reach this node: what is configured, or its addresses, 127.0.0.1 only when there
-    is no other."""
+    """Return `host:port` under which clients reach this node: as configured, else its addresses; 127.0.0.1 only when
+    there is no other."""
     if identity.advertise is not None:
         return (RouteUrl(*identity.advertise).address,)
     found = addresses(identity.host)

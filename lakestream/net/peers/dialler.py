@@ -1,7 +1,7 @@
 """Dialling the other nodes.
 
-Belongs here: one task for each place to dial (peer_dial.py knows how often), from the attempt to the end of the
-connection that came of it. What is said on a connection is peers.py's.
+Belongs here: one task for each place to dial, from the attempt to the end of its connection; back-off, and which
+failures are logged. The handshake is in peers.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Container
+from random import Random
 from typing import Any
 
 from lakestream.config.errors import reason_of
@@ -18,24 +19,84 @@ from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.peers.link import HANDSHAKE_TIMEOUT, Link
-from lakestream.net.peers.peer_dial import Target
 from lakestream.protocol import peer_wire as wire
 
 DIAL_TIMEOUT_S = 2.0
-"""How long a connection may take to come about, before the handshake (2 s)."""
+"""Maximum time to connect, before the handshake (2 s)."""
 
 SETTLED_S = 5.0
-"""A connection that was up for less (5 s) counts as a failed attempt for the pause before the next one."""
+"""A connection that was up for less (5 s) counts as a failed attempt for the back-off."""
+
+FIRST_DELAY_S = 0.1
+"""Pause before the second attempt; doubles with each further one."""
+
+MAX_DELAY_S = 2.0
+"""Maximum pause between two attempts."""
+
+FORGET_AFTER = 30
+"""Failed attempts in a row (about a minute) after which a discovered node is forgotten. Gossip brings it back while
+another node is connected to it."""
+
+REPORT_EVERY = 3600
+"""An unchanged failure is logged once in this many attempts (as in nats-server)."""
+
+
+class Target:
+    """A place to dial.
+
+    Args:
+        url: address and credentials.
+        explicit: configured, and dialled for ever; else discovered.
+        name: the name of the node there, if known.
+        retries: attempts at a discovered place; 0: `FORGET_AFTER`.
+    """
+
+    def __init__(self, url: RouteUrl, *, explicit: bool, name: str = "", retries: int = 0) -> None:
+        self.url = url
+        self.explicit = explicit
+        self.name = name
+        self.myself = False
+        self.failures = 0
+        self._retries = retries or FORGET_AFTER
+        self._reported = ""
+        self._same = 0
+
+    @property
+    def finished(self) -> bool:
+        """Return True if the place is not dialled any more."""
+        return self.myself or (not self.explicit and self.failures > self._retries)
+
+    def delay(self, random: Random) -> float:
+        """Return the seconds until the next attempt, with a random part so that two nodes do not dial each other in
+        step."""
+        if not self.failures:
+            return FIRST_DELAY_S * random.uniform(0.5, 1)
+        return min(MAX_DELAY_S, FIRST_DELAY_S * float(2 ** min(self.failures - 1, 10))) * random.uniform(0.75, 1)
+
+    def reached(self, name: str) -> None:
+        """Note that a node answered there."""
+        self.name = name
+        self.failures = 0
+        self._reported = ""
+
+    def failed(self, why: str) -> bool:
+        """Note a failed attempt; return True if it should be logged: a new reason, or an old one after a long time."""
+        self.failures += 1
+        if why != self._reported:
+            self._reported, self._same = why, 0
+            return True
+        self._same += 1
+        return self._same % REPORT_EVERY == 0
 
 
 class Dialler:
-    """Keeps dialling what is to be connected.
+    """Keeps dialling the configured and discovered nodes.
 
     Args:
         options: the cluster block.
         link: makes the protocol of a new connection to a target.
-        engaged: whether there is a connection to a node, or one that it dialled is about to be.
-        log: where failures are reported.
+        engaged: returns True if a node is connected, or its own dial is being accepted.
+        log: for failures.
     """
 
     def __init__(
@@ -81,7 +142,7 @@ class Dialler:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def learn(self, name: str, url: RouteUrl) -> None:
-        """Another node tells of a node. It is dialled unless it is already; it may have another place than before."""
+        """Dial a node that another node reported, unless it is dialled already; its address may have changed."""
         if self._stopped:
             return
         known = [target for target in (*self._tasks, *self._explicit) if target.name == name]
@@ -92,12 +153,12 @@ class Dialler:
                 target.url = url
 
     def freed(self, name: str) -> None:
-        """A connection to that node has ended: it may have to be dialled."""
+        """Note that a connection to that node ended: it may have to be dialled."""
         if name in self._freed:
             self._freed.pop(name).set()
 
     def met(self, up: Container[str]) -> bool:
-        """Every configured node is among these, or is this node itself."""
+        """Return True if every configured node is among these, or is this node itself."""
         return all(target.myself or target.name in up for target in self._explicit)
 
     # ------------------------------------------------------------------ one place
@@ -130,11 +191,11 @@ class Dialler:
             await asyncio.sleep(target.delay(self._random))
 
     def _superfluous(self, target: Target) -> bool:
-        """A place that was learnt of and turned out to be a configured one's."""
+        """Return True for a discovered place that is the one of a configured node."""
         return not target.explicit and any(target.name == configured.name for configured in self._explicit)
 
     async def _dial(self, target: Target) -> str:
-        """One attempt. Why it failed; "" after a connection that was up, or when there was one already."""
+        """Make one attempt; return why it failed, "" after a connection that was up or when there was one already."""
         link = self._link(target)
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -159,7 +220,7 @@ class Dialler:
         await asyncio.get_running_loop().create_connection(lambda: link, url.host, url.port, **kwargs)
 
     def _outcome(self, target: Target, link: Link) -> str:
-        """What an attempt that got through came to; see `_dial`."""
+        """Return the result of an attempt that connected; see `_dial`."""
         refused = link.refused
         if link.was_up:
             if time.time_ns() - link.start_ns < SETTLED_S * 1e9:

@@ -1,17 +1,16 @@
-"""Which connection leads to which node.
+"""The handshake between nodes.
 
-Belongs here: the decisions of the handshake, without sockets: who is let in, which of two connections between the same
-nodes stays, and what is remembered of those that ended. The handshake has three steps, so that neither side counts on a
-connection that the other does not have:
+Belongs here: its decisions, without sockets: who is admitted, which of two connections between the same nodes stays,
+and which ended connections are remembered. It has three steps, so that neither side relies on a connection that the
+other does not have:
 
 1. the dialling side sends HELLO;
-2. the other side looks at it (`admit`) and answers with its own, or refuses;
-3. the dialling side looks at that (`accept`) and sends READY: both are connected.
+2. the other side decides (`admit`) and answers with its own HELLO, or refuses;
+3. the dialling side decides (`accept`) and sends READY: both are connected.
 
 When two nodes dial each other, each sees the other's HELLO on both connections. A node that has answered a HELLO and
-then gets an answer to its own keeps the connection that the smaller name dialled, and the other node, which has seen
-the same two, decides the same. A node that is connected already refuses. So no connection that carried a buffer is
-ever given up for another one.
+then gets an answer to its own keeps the connection that the smaller name dialled; the other node decides the same. A
+node that is connected already refuses. So no connection that carried a buffer is ever replaced by another.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Hello, NodeInfo, Refused
 
 GONE_KEPT = 64
-"""Ended connections that are remembered, to tell the other nodes of them."""
+"""Ended connections that are remembered, to report them in the next HELLO."""
 
 
 MAX_ATTEMPT = 64
-"""Characters of a connection's name."""
+"""Maximum length of a connection's name."""
 
 
 class Candidate(Protocol):
@@ -41,45 +40,45 @@ class Candidate(Protocol):
 
     @property
     def dialled(self) -> bool:
-        """This node dialled the other."""
+        """Return True if this node dialled."""
 
     @property
     def alive(self) -> bool:
-        """The other node was heard within the liveness limit."""
+        """Return True if the other node was heard within the liveness limit."""
 
 
 C = TypeVar("C", bound=Candidate)
 
 
 class Verdict(msgspec.Struct, Generic[C], frozen=True):
-    """What becomes of a connection: `refused` tells why it does not stay, `replaced` are those that it replaces."""
+    """The decision about a connection: `refused` says why it is closed, `replaced` are the connections that it
+    replaces."""
 
     refused: Refused | None = None
     replaced: tuple[C, ...] = ()
 
 
 class Table(Generic[C]):
-    """The connections of one node: `up`, by the other's name, and those whose handshake is not over.
+    """The connections of one node: `up`, by the other's name, and those in the handshake.
 
     Args:
-        me: tells what this node says of itself now.
-        dynamic: tells whether its cluster's name was made up.
-        trusted: whether (user, password) are good.
+        me: returns the current `NodeInfo` of this node.
+        dynamic: returns True if the cluster's name was generated.
     """
 
-    def __init__(
-        self, me: Callable[[], NodeInfo], dynamic: Callable[[], bool], trusted: Callable[[str, str], bool]
-    ) -> None:
+    def __init__(self, me: Callable[[], NodeInfo], dynamic: Callable[[], bool]) -> None:
         self.up: dict[str, C] = {}
         self._answered: dict[str, C] = {}
         self._gone: deque[str] = deque(maxlen=GONE_KEPT)
         self._me = me
         self._dynamic = dynamic
-        self._trusted = trusted
 
-    def admit(self, candidate: C, hello: Hello) -> Verdict[C]:
-        """Step 2: a node that dialled says HELLO. Without refusal the candidate is waited for (READY)."""
-        refused = self._stranger(hello, checked=True)
+    def admit(self, candidate: C, hello: Hello, trusted: bool) -> Verdict[C]:
+        """Step 2: a node that dialled sent HELLO. Unless refused, the candidate waits for READY.
+
+        `trusted`: user and password of the HELLO are right.
+        """
+        refused = self._stranger(hello, trusted=trusted)
         if refused is not None:
             return Verdict(refused)
         name, replaced = hello.node.name, []
@@ -94,8 +93,8 @@ class Table(Generic[C]):
         return Verdict(None, tuple(replaced))
 
     def accept(self, candidate: C, hello: Hello) -> Verdict[C]:
-        """Step 3: the node that this one dialled has answered. Without refusal the candidate is up."""
-        refused = self._stranger(hello, checked=False)
+        """Step 3: the node that this one dialled sent HELLO. Unless refused, the candidate is up."""
+        refused = self._stranger(hello, trusted=True)
         if refused is not None:
             return Verdict(refused)
         name, replaced = hello.node.name, []
@@ -114,7 +113,7 @@ class Table(Generic[C]):
         return Verdict(None, tuple(replaced))
 
     def ready(self, candidate: C) -> bool:
-        """The node that dialled says READY: the candidate is up. False when it was replaced meanwhile."""
+        """Take READY from the node that dialled: the candidate is up. Return False when it was replaced meanwhile."""
         name = candidate.remote.name if candidate.remote is not None else ""
         if self._answered.get(name) is not candidate:
             return False
@@ -122,7 +121,7 @@ class Table(Generic[C]):
         return True
 
     def ended(self, candidate: C) -> bool:
-        """A connection is over. Whether it was up."""
+        """Remove a connection that ended; return True if it was up."""
         name = candidate.remote.name if candidate.remote is not None else ""
         if candidate.dialled or candidate in (self._answered.get(name), self.up.get(name)):
             self._gone.append(candidate.attempt)  # not of strangers, who could fill the list
@@ -134,16 +133,16 @@ class Table(Generic[C]):
         return True
 
     def gone(self) -> tuple[str, ...]:
-        """The last connections that ended, for the next HELLO: the other side may hold one of them for alive."""
+        """Return the last ended connections for the next HELLO: the other side may still hold one of them for alive."""
         return tuple(self._gone)
 
     def engaged(self, name: str) -> bool:
-        """There is a connection to that node, or one that it dialled is about to be."""
+        """Return True if the node is connected, or its own dial is being accepted."""
         return name in self.up or name in self._answered
 
     # ------------------------------------------------------------------ rules
-    def _stranger(self, hello: Hello, *, checked: bool) -> Refused | None:
-        """Why a node is not let in, whatever connections there are. `checked`: it has to name user and password."""
+    def _stranger(self, hello: Hello, *, trusted: bool) -> Refused | None:
+        """Return why a node is refused, whatever connections there are."""
         me, other = self._me(), hello.node
         if len(hello.attempt) > MAX_ATTEMPT:
             return self._refuse(wire.WRONG_PROTOCOL, "the name of the connection is too long")
@@ -154,7 +153,7 @@ class Table(Generic[C]):
             return self._refuse(wire.WRONG_PROTOCOL, "a node needs a name and an id")
         if other.server_id == me.server_id:
             return self._refuse(wire.MYSELF, "a connection of this node to itself")
-        if checked and not self._trusted(hello.user, hello.password):
+        if not trusted:
             return self._refuse(wire.WRONG_CREDENTIALS, "Authorization Violation: wrong user or password")
         if wire.agreed_cluster(me.cluster, self._dynamic(), other.cluster, hello.dynamic) is None:
             return self._refuse(
@@ -165,7 +164,7 @@ class Table(Generic[C]):
         return None
 
     def _contest(self, held: C, hello: Hello) -> Refused | None:
-        """Why a connection stays although its node says HELLO again; None when it gives way."""
+        """Return why a connection stays although its node sends HELLO again; None when it is replaced."""
         if _same_start(held, hello):
             if held.attempt in hello.gone:
                 return None  # the other side has seen its end, this side has not yet

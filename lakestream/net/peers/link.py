@@ -1,7 +1,7 @@
 """One connection to another node.
 
-Belongs here: the thin asyncio shell around the frames of peer_wire.py: bytes in and out, one write a turn, the bound of
-the queue, the time a handshake may take. Who is let in is peer_table.py's, what buffers mean their receivers'.
+Belongs here: the asyncio shell around the frames of protocol/peer_wire.py: one write per turn, the limit of the queue,
+the time limit of the handshake. Admission is decided in handshake.py, buffers are handled by their receivers.
 """
 
 from __future__ import annotations
@@ -13,69 +13,80 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from lakestream.net.peers.peer_dial import Target
+from lakestream.config.options import RouteUrl
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, WireError
 
 MAX_PENDING_BYTES = 64 << 20
-"""Unsent bytes to one node (64 MiB). A buffer that would go beyond is dropped and counted; one of a route, which must
-not be missed, ends the connection instead."""
+"""Maximum of unsent bytes to one node (64 MiB). A buffer beyond that is dropped and counted; on a route, where none may
+be missing, the connection ends instead."""
 
 HIGH_WATER = 1 << 20
-"""Unsent bytes (1 MiB) above which a node counts as congested. What a turn gathers is written as soon as it comes to
-this."""
+"""Unsent bytes (1 MiB) above which a node counts as congested. A turn's output is written early at this size."""
 
 JOIN_BELOW = 1 << 16
-"""A turn's output below this (64 KiB) is copied into one buffer: cheaper than telling the system of each part."""
+"""Output of a turn below this size (64 KiB) is copied into one buffer, which is cheaper than passing each part."""
 
 ALIVE_NS = 1_000_000_000
-"""A node that was not heard for so long (1 s) is not alive."""
+"""A node that was not heard for this long (1 s) is not alive."""
 
 STALE_NS = 5_000_000_000
-"""A connection on which nothing was heard for so long (5 s) is closed."""
+"""A connection on which nothing was heard for this long (5 s) is closed."""
 
 HANDSHAKE_TIMEOUT = "Handshake Timeout"
-"""Why a connection ends whose other side did not say what it has to say."""
+"""Close reason of a connection whose other side did not finish the handshake."""
 
 CLOSE_WAIT_S = 1.0
-"""How long the last words of a connection may take to leave (1 s)."""
+"""Time that the last bytes of a closing connection may take (1 s)."""
+
+
+class Place(Protocol):
+    """A place that this node dials; see `Target` in dialler.py."""
+
+    url: RouteUrl
+    explicit: bool
+
+    def reached(self, name: str) -> None:
+        """Note that the node of this name answered there."""
 
 
 class LinkOwner(Protocol):
-    """What a connection needs of the node."""
+    """The node, as a connection needs it."""
 
     def made(self, link: Link) -> None:
-        """The connection is there; on the dialling side HELLO is to be sent."""
+        """Begin the handshake of a new connection."""
 
     def control(self, link: Link, record: Control) -> None:
-        """A control record has come."""
+        """Handle a control record."""
 
     def payload(self, link: Link, channel: int, payload: bytes) -> None:
-        """A buffer has come on a connection that is up."""
+        """Handle a buffer."""
 
     def heard(self, link: Link) -> None:
-        """A node that was silent is heard again."""
+        """Note that a silent node is heard again."""
 
     def lost(self, link: Link) -> None:
-        """The connection is over, for `link.reason`."""
+        """Note the end of the connection, for `link.reason`."""
 
 
 class Link(asyncio.Protocol):
     """One connection.
 
-    `up` after the handshake; `silent` when nothing was heard beyond the liveness limit; `full` when it takes no more;
-    `remote` as soon as the other side has said who it is, `said` what this side said of itself in its HELLO; `over`
-    when it is not used any more, for `reason`, and `gone` when its socket is closed too.
-
     Args:
         number: for the log and /routez.
         handshake_s: seconds that the handshake may take.
-        target: what this node dialled; None: the other node dialled this one.
+        target: the place that this node dialled; None: the other node dialled.
 
-    `attempt` is the connection's name, chosen by the dialling side; the other one learns it from HELLO.
+    Attributes:
+        attempt: the connection's name, chosen by the dialling side; the other side reads it from HELLO.
+        up: the handshake is over.
+        silent: nothing was heard beyond the liveness limit.
+        full: nothing more is queued.
+        remote, said: the `NodeInfo` of the other side, and that of this side in its HELLO.
+        over, gone: done when the connection is not used any more, for `reason`, and when its socket is closed too.
     """
 
-    def __init__(self, owner: LinkOwner, number: int, handshake_s: float, target: Target | None = None) -> None:
+    def __init__(self, owner: LinkOwner, number: int, handshake_s: float, target: Place | None = None) -> None:
         self.owner = owner
         self.number = number
         self.target = target
@@ -111,22 +122,21 @@ class Link(asyncio.Protocol):
 
     @property
     def made(self) -> bool:
-        """There is, or was, a socket."""
+        """Return True once there was a socket."""
         return self._transport is not None
 
     @property
     def dialled(self) -> bool:
-        """This node dialled the other."""
+        """Return True if this node dialled."""
         return self.target is not None
 
     @property
     def name(self) -> str:
-        """The other node's name, "" before it has said it."""
+        """Return the other node's name, "" before its HELLO."""
         return self.remote.name if self.remote is not None else ""
 
     @property
     def alive(self) -> bool:
-        """See `Candidate.alive`."""
         return time.monotonic_ns() - self.heard_ns < ALIVE_NS
 
     # ------------------------------------------------------------------ asyncio.Protocol
@@ -185,7 +195,7 @@ class Link(asyncio.Protocol):
 
     # ------------------------------------------------------------------ handshake
     def rise(self) -> None:
-        """The handshake is over."""
+        """End the handshake: the connection is up."""
         self.up = self.was_up = True
         self._reader.limit = wire.MAX_FRAME_BYTES
         if self._timer is not None:
@@ -214,12 +224,12 @@ class Link(asyncio.Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that are not yet sent."""
+        """Return the unsent bytes."""
         return self._gathered + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
 
     @property
     def congested(self) -> bool:
-        """More unsent bytes than the high-water mark."""
+        """Return True above the high-water mark of unsent bytes."""
         return self._paused and not self.reason
 
     def on_drain(self, callback: Callable[[], None]) -> None:
@@ -260,7 +270,7 @@ class Link(asyncio.Protocol):
 
     # ------------------------------------------------------------------ end
     def close(self, reason: str) -> None:
-        """Say what is left to say, then close."""
+        """Write what is queued, then close."""
         if self.reason:
             return
         self._write()
@@ -279,7 +289,7 @@ class Link(asyncio.Protocol):
             transport.abort()
 
     def _end(self, reason: str) -> None:
-        """The end, whatever brought it. Invariant: the owner hears of it once."""
+        """End the connection. Invariant: the owner is told once."""
         if self.reason:
             return
         self.reason = reason

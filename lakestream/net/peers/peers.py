@@ -1,8 +1,8 @@
 """The other nodes of the cluster.
 
 Belongs here: `Peers` (raft/group/ports.py) over asyncio: the listener for other nodes, the handshake, heartbeats,
-gossip, and who is told when a node comes or goes. One connection is peer_link.py, its bytes peer_wire.py, the decisions
-of the handshake peer_table.py, dialling peer_dialler.py.
+gossip, and callbacks for nodes that come and go. One connection is link.py's, the handshake's decisions are
+handshake.py's.
 """
 
 from __future__ import annotations
@@ -21,46 +21,45 @@ from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
-from lakestream.net.accounts.auth import same_secret
-from lakestream.net.peers.dialler import Dialler
+from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
+from lakestream.net.peers.dialler import Dialler, Target
 from lakestream.net.peers.handshake import Table, Verdict
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
-from lakestream.net.peers.peer_dial import Target
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Address, Control, Hello, NodeInfo
 from lakestream.raft.group.ports import Channel
 
 HEARTBEAT_S = 0.25
-"""Every connection gets a PING this often (250 ms)."""
+"""Interval of PINGs on every connection (250 ms)."""
 
 GOSSIP_EVERY = 40
-"""Heartbeats (10 s) between two rounds of gossip, beside the one at each change."""
+"""Heartbeats (10 s) between two rounds of gossip; each change causes a round too."""
 
 LATE_NS = 500_000_000
-"""A heartbeat that comes so much later than it should (0.5 s) tells that this node stood still, not the others."""
+"""A heartbeat that is late by this much (0.5 s) shows that this node stood still, not the others."""
 
 MAX_STRANGERS = 128
-"""Connections in their handshake at once that others dialled; further ones are closed."""
+"""Incoming connections in the handshake at once; further ones are closed."""
 
 MAX_REFUSALS = 1000
-"""Refused nodes and reasons that are remembered, to log each of them once; then all are forgotten."""
+"""Refused nodes and reasons that are remembered, to log each of them once. The memory is cleared when it is full."""
 
 NAME_SHOWN = 64
-"""Characters of a refused node's name that the log shows."""
+"""Logged characters of a refused node's name."""
 
 STOP_WAIT_S = 0.5
-"""How long goodbyes may take to leave (0.5 s)."""
+"""Time that the last records of closing connections may take (0.5 s)."""
 
 Handler = Callable[[str, bytes], None]
 
 
 class Peers:
-    """`raft.ports.Peers` and more: what routing, monitoring and the meta group need of the connections between nodes.
+    """The connections between nodes, for Raft (`raft.ports.Peers`), routing, monitoring and the meta group.
 
     Args:
-        node: this node as others are to see it (its `route` is filled in once the listener is up).
+        node: this node as other nodes see it (`route` is set once the listener is up).
         options: the cluster block.
-        log: where connections are reported.
+        log: for connections.
     """
 
     def __init__(self, node: NodeInfo, options: ClusterOptions, log: Logger) -> None:
@@ -70,7 +69,8 @@ class Peers:
         self.slow_consumers = self.stale_connections = 0
         self._node = msgspec.structs.replace(node, cluster=options.name or secrets.token_urlsafe(16))
         self._log = log
-        self._table: Table[Link] = Table(lambda: self._node, lambda: self.dynamic, self._trusted)
+        self._table: Table[Link] = Table(lambda: self._node, lambda: self.dynamic)
+        self._hash_checks = HashChecks()
         self._links: set[Link] = set()
         self._known: dict[str, NodeInfo] = {}
         self._dialler = Dialler(options, self._link, self._table.engaged, log)
@@ -137,6 +137,7 @@ class Peers:
     async def stop(self) -> None:
         """Tell the others, close everything. Idempotent."""
         self._open = False
+        self._hash_checks.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:
@@ -152,21 +153,18 @@ class Peers:
     # ------------------------------------------------------------------ raft.ports.Peers
     @property
     def me(self) -> str:
-        """See `Peers.me`."""
         return self._node.name
 
     def connected(self) -> list[str]:
-        """See `Peers.connected`."""
         return sorted(self._table.up)
 
     def alive(self, node: str) -> bool:
-        """See `Peers.alive`."""
         link = self._table.up.get(node)
         return not link.silent if link is not None else node == self._node.name
 
     def send(self, node: str, channel: Channel, payload: bytes) -> bool:
-        """See `Peers.send`. On `Channel.ROUTE` a full queue ends the connection in the next turn (slow consumer), on
-        the others the buffer is dropped and counted."""
+        """Send a buffer. On `Channel.ROUTE` a full queue ends the connection in the next turn (slow consumer); on other
+        channels the buffer is dropped and counted."""
         link = self._table.up.get(node)
         if link is None:
             return False
@@ -181,12 +179,11 @@ class Peers:
         return False
 
     def receive(self, channel: Channel, handler: Handler) -> None:
-        """See `Peers.receive`."""
         self._handlers[int(channel)] = handler
 
     def watch(self, callback: Callable[[str, bool], None]) -> None:
-        """See `Peers.watch`: liveness. A node may go (silent) and come (heard again) on the same connection; then
-        nothing that was sent is lost. `watch_links` tells of connections."""
+        """Call back on liveness. A node may fall silent and be heard again on the same connection, without losing
+        anything that was sent. For connections see `watch_links`."""
         self._watchers.append(callback)
 
     # ------------------------------------------------------------------ connections
@@ -198,7 +195,7 @@ class Peers:
         self._link_watchers.append(callback)
 
     def congested(self, node: str) -> bool:
-        """More unsent bytes to that node than the high-water mark (1 MiB); false without a connection."""
+        """Return True above the high-water mark of unsent bytes to that node (1 MiB); False without a connection."""
         link = self._table.up.get(node)
         return link is not None and link.congested
 
@@ -211,38 +208,38 @@ class Peers:
             link.on_drain(callback)
 
     def pending_bytes(self, node: str) -> int:
-        """Bytes to that node that are not yet sent."""
+        """Return the unsent bytes to that node."""
         link = self._table.up.get(node)
         return link.pending_bytes if link is not None else 0
 
     def links(self) -> list[Link]:
-        """The connections that are up, by the other's name; for monitoring."""
+        """Return the connections that are up, by the other's name; for monitoring."""
         return [link for _, link in sorted(self._table.up.items())]
 
     # ------------------------------------------------------------------ what is known
     @property
     def node(self) -> NodeInfo:
-        """This node."""
+        """Return this node."""
         return self._node
 
     def update(self, **changes: Any) -> None:
-        """Change what this node says of itself (fields of `NodeInfo`: `clustered=True`, `lame_duck=True`, …) and tell
-        the others. No change, no message."""
+        """Change fields of this node's `NodeInfo` (`clustered=True`, `lame_duck=True`, …) and announce them if they
+        differ."""
         node = msgspec.structs.replace(self._node, **changes)
         if node != self._node:
             self._node = node
             self._tell_all(wire.Update(node, self.dynamic))
 
     def info(self, node: str) -> NodeInfo | None:
-        """What a node said of itself last; also of nodes that are gone. None: never met."""
+        """Return the last `NodeInfo` of a node, also of a lost one; None: never met."""
         return self._node if node == self._node.name else self._known.get(node)
 
     def nodes(self) -> dict[str, NodeInfo]:
-        """Every node that is connected now, without this one."""
+        """Return the connected nodes, without this one."""
         return {name: self._known[name] for name in sorted(self._table.up)}
 
     def sees(self, node: str) -> frozenset[str]:
-        """The nodes to which that node says it is connected (for this node: `connected()`). Empty when it is not
+        """Return the nodes to which that node is connected (for this node: `connected()`); empty when it is not
         connected here."""
         if node == self._node.name:
             return frozenset(self._table.up)
@@ -250,7 +247,7 @@ class Peers:
         return frozenset(address.name for address in link.linked) if link is not None else frozenset()
 
     def routes_met(self) -> bool:
-        """Every node of the configured routes is connected now or is this node itself."""
+        """Return True if every configured route leads to a connected node or to this one."""
         return self._dialler.met(self._table.up)
 
     def watch_nodes(self, callback: Callable[[NodeInfo], None]) -> None:
@@ -259,13 +256,12 @@ class Peers:
 
     # ------------------------------------------------------------------ LinkOwner
     def _link(self, target: Target | None = None) -> Link:
-        """A connection in its making."""
+        """Make the protocol of a new connection."""
         link = Link(self, next(self._numbers), self.options.auth_timeout_ns / 1e9, target)
         self._links.add(link)
         return link
 
     def made(self, link: Link) -> None:
-        """See `LinkOwner.made`."""
         self._log.debug(f"{link} - Route connection created")
         if not self._open:
             link.abort("Server Shutdown")
@@ -277,14 +273,14 @@ class Peers:
             link.abort("Maximum Connections Exceeded")
 
     def control(self, link: Link, record: Control) -> None:
-        """See `LinkOwner.control`."""
         match record:
             case wire.Ping():
                 link.tell(wire.Pong(record.at))
             case wire.Pong():
                 link.rtt_ns = max(1, time.monotonic_ns() - record.at)
             case Hello() if link.remote is None:
-                self._greeted(link, record)
+                link.remote = self._placed(link, record.node)
+                self._authenticate(link, record)
             case wire.Refused() if link.dialled and not link.up:
                 link.refused = record
                 link.abort(f"refused: {record.text}")
@@ -301,7 +297,6 @@ class Peers:
                 raise wire.WireError(f"{type(record).__name__} out of turn")
 
     def payload(self, link: Link, channel: int, payload: bytes) -> None:
-        """See `LinkOwner.payload`."""
         handler = self._handlers.get(channel)
         if handler is None:
             return
@@ -314,13 +309,11 @@ class Peers:
                 link.abort("Protocol Violation")
 
     def heard(self, link: Link) -> None:
-        """See `LinkOwner.heard`."""
         if link.up:
             self._log.info(f"{link} - {link.name} is heard again")
             self._call(self._watchers, link.name, True)
 
     def lost(self, link: Link) -> None:
-        """See `LinkOwner.lost`."""
         self._links.discard(link)
         was_up = self._table.ended(link)
         if link.made and not was_up:
@@ -350,15 +343,31 @@ class Peers:
         )
         link.tell(hello)
 
-    def _greeted(self, link: Link, hello: Hello) -> None:
-        """The other side has said who it is."""
-        link.remote = self._placed(link, hello.node)
+    def _authenticate(self, link: Link, hello: Hello) -> None:
+        """Check user and password of a node that dialled this one; a bcrypt hash is compared in a thread."""
+        user, password = self.options.user, self.options.password
+        if link.dialled or not user or hello.user != user:
+            self._greeted(link, hello, trusted=link.dialled or not user)
+        elif not is_hashed(password):
+            self._greeted(link, hello, trusted=same_text(hello.password, password))
+        else:
+
+            def done(good: bool) -> None:
+                if not link.reason:
+                    self._greeted(link, hello, trusted=good)
+
+            self._hash_checks.check(hello.password, password, done)
+
+    def _greeted(self, link: Link, hello: Hello, *, trusted: bool) -> None:
+        """Decide about the HELLO of the other side."""
         link.linked = hello.linked
         if not link.dialled:
             link.attempt = hello.attempt
         elif hello.attempt != link.attempt:
             raise wire.WireError("HELLO answers another one")
-        verdict: Verdict[Link] = (self._table.accept if link.dialled else self._table.admit)(link, hello)
+        verdict: Verdict[Link] = (
+            self._table.accept(link, hello) if link.dialled else self._table.admit(link, hello, trusted)
+        )
         if verdict.refused is not None:
             self._refuse(link, verdict.refused)
             return
@@ -373,7 +382,7 @@ class Peers:
             self._greet(link)
 
     def _refuse(self, link: Link, refused: wire.Refused) -> None:
-        """Not let in, or not wanted: the other side is told. One line for each node and reason."""
+        """Refuse a node and tell it why. Each node and reason is logged once."""
         quiet = refused.code in (wire.MYSELF, wire.ALREADY_CONNECTED)
         if not link.dialled:
             link.tell(refused)
@@ -388,7 +397,7 @@ class Peers:
         link.close(f"refused: {refused.text}")
 
     def _rise(self, link: Link) -> None:
-        """The handshake is over: the node is connected."""
+        """Note that the handshake is over: the node is connected."""
         node = link.remote
         assert node is not None  # Invariant: nothing is up before it has said who it is.
         link.rise()
@@ -406,10 +415,6 @@ class Peers:
         self._gossip()
         self._linked(link, link.linked)
 
-    def _trusted(self, user: str, password: str) -> bool:
-        options = self.options
-        return not options.user or (user == options.user and same_secret(password, options.password))
-
     def _agree(self, cluster: str, dynamic: bool) -> None:
         """Take over the cluster name of a node that was let in, if ours was made up."""
         agreed = wire.agreed_cluster(self._node.cluster, self.dynamic, cluster, dynamic)
@@ -420,7 +425,7 @@ class Peers:
 
     @staticmethod
     def _placed(link: Link, node: NodeInfo) -> NodeInfo:
-        """A node whose listener is on every address of its machine is where its connection comes from."""
+        """Fill in the host of a node that listens on all its addresses: the one that its connection comes from."""
         if node.route.startswith(":") and node.route[1:].isdecimal():
             return msgspec.structs.replace(node, route=RouteUrl(link.host, int(node.route[1:])).address)
         return node
@@ -438,7 +443,7 @@ class Peers:
             link.tell(record)
 
     def _linked(self, link: Link, linked: tuple[Address, ...]) -> None:
-        """A node tells whom it is connected to: whoever is missing here is dialled."""
+        """Take the list of nodes that a node is connected to, and dial those that are missing here."""
         link.linked = linked
         for address in linked:
             if address.name == self._node.name or address.name in self._table.up:
@@ -461,7 +466,7 @@ class Peers:
             self._call(self._node_watchers, link.remote)
 
     def _call(self, callbacks: list[Any], *args: Any) -> None:
-        """One listener's failure must not keep the others from hearing of it."""
+        """Call every listener, also after the failure of one."""
         for callback in callbacks:
             try:
                 callback(*args)
@@ -493,7 +498,7 @@ class Peers:
 
 
 def parse_address(text: str) -> RouteUrl | None:
-    """`host:port` as other nodes tell it; None when it is none."""
+    """Parse `host:port` as other nodes send it; None when it is invalid."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:

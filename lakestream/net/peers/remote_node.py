@@ -1,10 +1,10 @@
 """Another node of the cluster, as this one sees it.
 
-Belongs here: what goes to a connected node (gathered over a turn, in the order in which it was said), whether the way
-to it is free, and what its subscribers listen to. Who gets what from there is routes.py's.
+Belongs here: sending to a connected node (gathered over a turn, in order), its back-pressure, and the interest of its
+subscribers. Records from it are handled in routes.py.
 
-A node is one connection and one queue, whatever the account. In the interest graph of each account stands a part of it
-of its own, `RemoteAccount`: so no message is ever matched against what another account listens to.
+A node is one connection and one queue for all accounts. In the interest graph of each account it has its own sink,
+`RemoteAccount`, so no message is matched against the interest of another account.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
-from lakestream.net.turn import Turn
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
@@ -24,17 +23,17 @@ from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, Within, 
 from lakestream.raft.group.ports import Channel
 
 HIGH_WATER = 1 << 20
-"""Bytes for one node (1 MiB) that are gathered at most; more leave before the end of the turn."""
+"""Gathered bytes for one node (1 MiB) that are sent before the end of the turn."""
 
 MARK_EVERY = 1 << 20
-"""Bytes to a node (1 MiB) after which it is asked to say when it has handed them on."""
+"""Bytes to a node (1 MiB) after which a `Mark` asks it to acknowledge that it handed them on."""
 
 MAX_MARKS = 8
-"""So many of these without an answer count as congestion: no more than some 8 MiB are on their way to a node, however
-much the sockets would take, so that a node that says `Hold` gets no more than that for its slow client."""
+"""Unacknowledged marks that count as congestion: at most some 8 MiB are on their way to a node, whatever the sockets
+take, so that a node that sends `Hold` gets no more than that for its slow client."""
 
 FORGOTTEN_IN_A_TURN = 1000
-"""Subscriptions of a node that is gone that are forgotten in one turn (about 10 ms): heartbeats go on meanwhile."""
+"""Subscriptions of a lost node that are removed in one turn (about 10 ms), so that heartbeats go on."""
 
 _numbers = itertools.count(1)
 
@@ -52,7 +51,7 @@ class Links(Protocol):
         """Call back when a connection to a node begins (True) and when it has ended (False), alternating."""
 
     def congested(self, node: str) -> bool:
-        """More unsent bytes to that node than the high-water mark; false without a connection."""
+        """Return True above the high-water mark of unsent bytes to that node; False without a connection."""
 
     def on_drain(self, node: str, callback: Callable[[], None]) -> None:
         """Call back once when the node is no longer congested, or gone; at once if it is not congested."""
@@ -72,16 +71,16 @@ class Routing(Protocol):
 
 
 class RemoteAccount(Remote):
-    """One account of a connected node, as a receiver of messages for its subscribers there.
+    """One account of a connected node: the sink of its subscribers there.
 
     Attributes:
-        id, name: of the node's connection and of the node, as traces of messages show them.
-        account: its name.
+        id, name: of the node's connection and of the node, as traces show them.
+        account: the account's name.
         node: the node.
         hub: of the account on this node.
-        client: the origin of messages from there.
-        subscriptions: what the subscribers there listen to.
-        holding: the subjects for which that node was told to wait (`Hold`).
+        client: the sender of messages from there.
+        subscriptions: the interest there.
+        holding: subjects for which that node was told to wait (`Hold`).
     """
 
     echo = True
@@ -99,17 +98,14 @@ class RemoteAccount(Remote):
     # ------------------------------------------------------------------ sink
     @property
     def congested(self) -> bool:
-        """See `Sink.congested`."""
         return self.node.congested
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
         self.node.on_drain(callback)
 
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        """See `Sink.receive`."""
         queue, node = sub.queue, self.node
         if not queue:
             node.gather(self, Routed(subject, reply, header, payload), len(header) + len(payload))
@@ -135,12 +131,10 @@ class RemoteAccount(Remote):
         node.gather(self, Routed(subject, reply, header, payload, [queue]), len(header) + len(payload))
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
-        """See `Sink.receive_many`."""
         self.carry(sub.queue, sub.subject, messages)
 
     # ------------------------------------------------------------------ remote
     def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
-        """See `Remote.carry`."""
         # The batch is the caller's: slices are copies.
         size = begin = 0
         for position, (_, _, header, payload) in enumerate(messages):
@@ -170,11 +164,9 @@ class RemoteAccount(Remote):
         self.node.gather(self, record, 0, 0)
 
     def holds(self, to: bytes) -> bool:
-        """See `Remote.holds`."""
         return to in self._held
 
     def on_release(self, to: bytes, callback: Callable[[], None]) -> None:
-        """See `Remote.on_release`."""
         waiting = self._held.get(to)
         if waiting is None:
             callback()
@@ -183,7 +175,7 @@ class RemoteAccount(Remote):
 
     # ------------------------------------------------------------------ in
     def learn(self, changes: Sequence[tuple[bytes, bytes, int]]) -> None:
-        """The node's subscribers have changed."""
+        """Apply changes of the node's interest."""
         if self.node.gone:
             return  # handling what came before has cost the connection
         # Not by `Hub.join`: what another account's messages are to these subscribers, their own node looks after.
@@ -206,7 +198,7 @@ class RemoteAccount(Remote):
                 graph.remove(old)
 
     def hold(self, to: bytes, on: bool) -> None:
-        """A receiver there has become too slow, or fast enough again."""
+        """Note that a receiver there is congested (`on`), or no longer."""
         if on:
             self._held.setdefault(to, [])
         else:
@@ -214,25 +206,25 @@ class RemoteAccount(Remote):
                 callback()
 
     def release(self) -> None:
-        """The connection has ended: nobody there is slow any more."""
+        """End all holds: the connection has ended."""
         for to in list(self._held):
             self.hold(to, False)
 
 
 class RemoteNode:
-    """A connected node: the way to it, for all accounts.
+    """A connected node, for all accounts.
 
     Args:
-        info: what the node says of itself.
+        info: its `NodeInfo`.
         routes: of this node.
 
     Attributes:
-        id: of the connection, as traces of messages show it.
+        id: of the connection, as traces show it.
         name: of the node.
-        accounts: it can read what belongs to another account than the default one.
-        default: the default account there.
+        accounts: it understands records of other accounts than the default one.
+        default: its default account.
         gone: the connection has ended.
-        backlog: what came from the node and waits for its turn.
+        backlog: records from the node that wait for their turn.
         in_msgs, in_bytes, out_msgs, out_bytes: messages and their headers and payloads, from and to the node.
     """
 
@@ -257,7 +249,7 @@ class RemoteNode:
         self._waiting: list[Callable[[], None]] = []
 
     def of(self, account: str) -> RemoteAccount:
-        """An account of the node, also one of which this node has not heard yet: a reload may still bring it."""
+        """Return an account of the node, also one that is not configured here: a reload may still add it."""
         part = self._parts.get(account)
         if part is None:
             part = self._parts[account] = RemoteAccount(self, self._routes.hub(account))
@@ -265,17 +257,15 @@ class RemoteNode:
 
     @property
     def subscriptions(self) -> list[tuple[str, Subscription]]:
-        """What the subscribers there listen to, with the account of each."""
+        """Return the interest of the node, with the account of each subscription."""
         return [(part.account, sub) for part in self._parts.values() for sub in part.subscriptions.values()]
 
     # ------------------------------------------------------------------ the way to it
     @property
     def congested(self) -> bool:
-        """See `Sink.congested`."""
         return not self.gone and (self._marks >= MAX_MARKS or self._links.congested(self.name))
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Sink.on_drain`."""
         if not self.congested:
             callback()
         elif self._marks >= MAX_MARKS:
@@ -284,7 +274,7 @@ class RemoteNode:
             self._links.on_drain(self.name, lambda: self.on_drain(callback))
 
     def last(self, part: RemoteAccount) -> Record | None:
-        """The record gathered last, if it is of this account."""
+        """Return the record gathered last, if it is of this account."""
         return self._out[-1] if self._out and self._within is part else None
 
     def gather(self, part: RemoteAccount, record: Record, size: int, messages: int = 1) -> None:
@@ -313,7 +303,7 @@ class RemoteNode:
         self.gather(self._within, record, 0, 0)
 
     def flush(self) -> None:
-        """See `Flushable.flush`. May be called before the turn ends, too."""
+        """Send what is gathered; also possible before the turn ends."""
         self._dirty = False
         self._write()
 
@@ -338,7 +328,7 @@ class RemoteNode:
         self._clogged = False
 
     def took(self) -> None:
-        """The node has handed on what came before a mark."""
+        """Note that the node acknowledged a mark."""
         self._marks -= 1
         if self._marks < MAX_MARKS:
             self._go_on()
@@ -350,7 +340,7 @@ class RemoteNode:
 
     # ------------------------------------------------------------------ the end
     def leave(self) -> None:
-        """The connection has ended: nobody there listens any more."""
+        """Remove the interest of a lost node."""
         self.gone = True
         self._out = []
         self.backlog.clear()

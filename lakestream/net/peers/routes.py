@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.hub import Hub
+from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Sink, Subscription
 from lakestream.net.peers.remote_node import Links, RemoteAccount, RemoteNode
-from lakestream.net.turn import Turn
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import (
@@ -47,7 +46,7 @@ Change = tuple[bytes, bytes, int]
 
 
 class _Account:
-    """Interest of one account, as the other nodes know it."""
+    """The interest of one account, as announced to the other nodes."""
 
     def __init__(self, name: str, announcer: InterestAnnouncer) -> None:
         self.name = name
@@ -56,7 +55,6 @@ class _Account:
         self._changed: set[tuple[bytes, bytes]] = set()
 
     def observed(self, sub: Subscription, joined: bool) -> None:
-        """See `Interest.observe`."""
         if sub.local or sub.remote is not None:
             return
         key = sub.subject, sub.queue
@@ -119,7 +117,6 @@ class InterestAnnouncer:
             self._turn.dirty(self)
 
     def flush(self) -> None:
-        """See `Flushable.flush`."""
         self._dirty = False
         self.announce_changes()
 
@@ -198,7 +195,7 @@ class Routes:
             node.flush()
 
     def hub(self, account: str) -> Hub:
-        """The hub of an account on this node."""
+        """Return the hub of an account on this node."""
         return self._accounts.of(account).hub
 
     # ------------------------------------------------------------------ connections
@@ -217,7 +214,7 @@ class Routes:
                 )
 
     def _received(self, name: str, payload: bytes) -> None:
-        """Raises `msgspec.DecodeError`; then the connection begins anew, since a change of interest may be lost."""
+        """Handle a buffer. Raises `msgspec.DecodeError`: the connection ends, as a change of interest may be lost."""
         node = self.nodes.get(name)
         if node is None:
             return
@@ -296,7 +293,7 @@ class Routes:
         slow.on_drain(drained)
 
     def _unserved(self, part: RemoteAccount, message: Routed, left: Sequence[bytes]) -> None:
-        """Whom a message was meant for is not here any more, at least not all of them."""
+        """Move or report a message whose receivers, or some of them, are not here any more."""
         queues = [queue for queue in left if queue]
         moved = not message.moved and self._move(part.hub, message, message.subject, queues)
         meant = 1 if message.groups is None else len(message.groups)

@@ -1,7 +1,6 @@
-"""Subjects in the bodies of the JetStream API, where requests go to a remote server.
+"""Deliver subjects in the bodies of JetStream API requests to a remote server.
 
-Belongs here: the deliver subject in a request, which has another name there, and its way back in the answer. Bytes to
-bytes, nothing else.
+Belongs here: the deliver subject in a request, which has another name on the remote, and its way back in the response.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from lakestream.protocol.domain_subjects import MARK
 from lakestream.protocol.subjects import valid_literal
 
 _UNACKED = (None, "none", "flow_control")
-"""Ack policies of consumers whose messages nobody acks one by one."""
+"""Ack policies of consumers whose messages are not acked one by one."""
 _ANSWER = b'{"type":"io.nats.jetstream.api.v1.'
 _KEY = b'"deliver_subject":"'
 _SNAPSHOT = b"$JS.SNAPSHOT."
 _STORED = b"Nats-Sequence:"
-"""In the header of a stored message that is the answer to a direct get: its body is nobody's to change."""
+"""Header of a direct get's response, whose body must not be changed."""
 _made_here = re.compile(re.escape(_KEY + INBOX) + rb"\w{8}\.d\.").sub
 _consumer = re.compile(rb'"type":"io\.nats\.jetstream\.api\.v1\.consumer_(?:create|info|reset)_response"').search
 
 
 class Pushed(NamedTuple):
-    """Where a consumer there delivers to.
+    """The deliver subject of a consumer on the remote.
 
     Attributes:
-        there, here: the deliver subject under both its names.
-        group: the queue group that goes with it.
-        acked: what it delivers is acked.
+        there, here: its two names.
+        group: the deliver group.
+        acked: deliveries are acked.
     """
 
     there: bytes
@@ -42,10 +41,10 @@ class Pushed(NamedTuple):
 
 
 def asked(body: bytes, prefix: bytes) -> tuple[bytes, Pushed] | None:
-    """A request that names a deliver subject, as it is made there; None: it names none.
+    """Return a request with its deliver subject as the remote sees it; None: it names none.
 
     Args:
-        prefix: what deliver subjects of this side begin with there.
+        prefix: the prefix of this side's deliver subjects on the remote.
     """
     if b"deliver_subject" not in body:
         return None
@@ -70,8 +69,8 @@ def _pushed(there: bytes, here: bytes, config: dict[str, Any]) -> Pushed:
 
 
 def prepared(body: bytes) -> Pushed | None:
-    """Where a consumer delivers to that was made on the remote for a mirror or a source, by the answer to
-    CONSUMER.INFO; None: it is none of those."""
+    """Return the deliver subject of a consumer that was made on the remote for a mirror or a source, from a
+    CONSUMER.INFO response; None: another consumer."""
     try:
         info = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -86,12 +85,12 @@ def prepared(body: bytes) -> Pushed | None:
 
 
 class Answers:
-    """Answers of a remote.
+    """Translates responses of a remote.
 
     Args:
-        prefix: what deliver subjects of this side begin with there.
-        domain: what the remote is called here.
-        remote_domain: what it is called there, b"" where requests name none.
+        prefix: the prefix of this side's deliver subjects on the remote.
+        domain: the remote's domain here.
+        remote_domain: its domain there, b"" where requests name none.
     """
 
     def __init__(self, prefix: bytes, domain: bytes, remote_domain: bytes = b"") -> None:
@@ -100,7 +99,7 @@ class Answers:
         self._prefix = prefix
 
     def shown(self, header: bytes, body: bytes) -> bytes:
-        """An answer as it is shown here."""
+        """Return a response as it is shown here."""
         if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body:
             return body
         # Also of another node's link: what comes to that reaches whoever listens on this node.
@@ -108,7 +107,7 @@ class Answers:
         return body.replace(self._behind, b"%b%b." % (self._snapshot, MARK)) if self._behind else body
 
     def consumer(self, header: bytes, body: bytes) -> Pushed | None:
-        """Where the consumer delivers to that an answer is about; None: it is about none that was made through here."""
+        """Return the deliver subject of the consumer that a response is about; None: not made through this link."""
         if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body or _consumer(body) is None:
             return None
         config: dict[str, Any] = msgspec.json.decode(body).get("config") or {}

@@ -1,7 +1,7 @@
-"""One connection to a remote server, as a client of it.
+"""One client connection to a remote server.
 
-Belongs here: the thin asyncio shell around the client's side of the protocol: INFO, TLS, CONNECT, PINGs, what is
-written and what came, and how it ends. What lasts longer than one connection is link.py's.
+Belongs here: the asyncio shell around the client's side of the protocol: INFO, TLS, CONNECT, PINGs, reading, writing
+and the end. State that outlives one connection is in link.py.
 """
 
 from __future__ import annotations
@@ -14,38 +14,37 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.config.options import Address, RemoteOptions
-from lakestream.net.remote.dial import dial, secure
+from lakestream.net.remote.dial import dial, login_fields, read_keys, secure
 from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed, unsent
-from lakestream.net.remote.login import login, read
 from lakestream.ports import Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.delivered import Answered, Asked, Delivered, DeliveredError, Info, Message, Said
 
 HIGH_WATER = 1 << 20
-"""Unsent bytes (1 MiB) above which the connection counts as congested; what one turn gathers is written at so much."""
+"""Unsent bytes (1 MiB) above which the connection is congested. A turn's output is written early at this size."""
 
 MAX_PENDING = 64 << 20
-"""Unsent bytes (64 MiB) at which a connection is given up: the remote does not read."""
+"""Unsent bytes (64 MiB) at which the connection is closed: the remote does not read."""
 
 HANDSHAKE_S = 5.0
-"""How long the remote may take for its INFO, and from CONNECT to its first PONG (5 s each)."""
+"""Time that the remote may take for its INFO, and from CONNECT to its first PONG (5 s each)."""
 
 PING_NS = 5_000_000_000
-"""A PING leaves so often (5 s) …"""
+"""Interval of PINGs (5 s)."""
 
 PINGS_OUT = 2
-"""… and a connection on which so many are not answered, and nothing else gets through, is dead."""
+"""Unanswered PINGs, while nothing else gets through, after which the connection is closed."""
 
 CLOSE_WAIT_NS = 1_000_000_000
-"""How long the last bytes may take to leave where a connection ends in good order (1 s)."""
+"""Time that the last bytes of an orderly close may take (1 s)."""
 
 LAST_WORDS_NS = 1_000_000_000
-"""What a remote refused so shortly (1 s) before it closed the connection is why it did."""
+"""An -ERR this shortly before the end (1 s) is reported as its reason."""
 
 
 class RemoteServer(msgspec.Struct, frozen=True):
-    """What a remote says of itself in INFO."""
+    """The INFO of a remote."""
 
     server_id: str = ""
     server_name: str = ""
@@ -66,35 +65,35 @@ _server = msgspec.json.Decoder(RemoteServer)
 
 
 class Carried(Protocol):
-    """Who uses a connection."""
+    """The user of a connection: its link."""
 
     def up(self) -> Iterable[bytes]:
-        """The remote has taken this server in. Returns what is to be said first."""
+        """Begin to use the connection, which is authenticated; return the first frames."""
 
     def told(self, server: RemoteServer) -> None:
-        """It tells something new of itself."""
+        """Note a changed INFO."""
 
     def came(self, messages: list[Message]) -> None:
-        """A run of messages of one subscription. May end or pause the connection."""
+        """Handle a run of messages of one subscription. May end or stall the connection."""
 
     def said(self, text: str) -> None:
-        """It refuses something; the connection is kept."""
+        """Note an -ERR that does not end the connection."""
 
 
 class RemoteConnection(asyncio.Protocol):
-    """A connection from its first byte to its last.
+    """One connection.
 
     Args:
         options: the remote.
-        address: the place that was dialled.
-        name: who this server says it is.
-        user: hears of what comes.
+        address: the dialled address.
+        name: the name of this server in CONNECT.
+        user: receives what comes.
         clock: timers.
 
     Attributes:
-        server: what the remote says of itself.
-        reason: why it ended; "" while it has not.
-        is_up: the remote has taken it in.
+        server: the last INFO.
+        reason: why the connection ended; "" before.
+        is_up: authenticated.
     """
 
     def __init__(self, options: RemoteOptions, address: Address, name: str, user: Carried, clock: Clock) -> None:
@@ -121,15 +120,15 @@ class RemoteConnection(asyncio.Protocol):
             lambda: self.end("it does not answer PINGs"),
         )
         self._said = ("", 0)
-        """What it refused last, and when."""
+        """The last -ERR and its time."""
 
     # ------------------------------------------------------------------ from beginning to end
     async def run(self, read_in_thread: Callable[[Callable[[], Any]], Any]) -> str:
-        """Be connected; returns when that is over: "" when the connection was up, else why it came to nothing.
+        """Run the connection to its end; return "" when it was up, else why it failed.
 
         Raises OSError, ssl.SSLError, TimeoutError, LoginError.
         """
-        keys = await read_in_thread(lambda: read(self._options))
+        keys = await read_in_thread(lambda: read_keys(self._options))
         try:
             self._transport, _ = await dial(self._options, self._address, lambda: self)
             await self._within(self._informed)
@@ -138,7 +137,7 @@ class RemoteConnection(asyncio.Protocol):
                 self._transport.set_write_buffer_limits(high=HIGH_WATER)
             if self.reason:
                 return self.reason
-            who = login(self._options, self._address, keys, self.server.nonce)
+            who = login_fields(self._options, self._address, keys, self.server.nonce)
             self._write([frames.CONNECT % dumps(self._connect(who))])
             self._alive.begin()
             await self._within(self._taken_in)
@@ -258,17 +257,17 @@ class RemoteConnection(asyncio.Protocol):
     # ------------------------------------------------------------------ writing
     @property
     def congested(self) -> bool:
-        """It has more unsent bytes than the high-water mark."""
+        """Return True above the high-water mark of unsent bytes."""
         return self._drain.paused
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes handed to the socket and not sent yet."""
+        """Return the bytes handed to the socket and not yet sent."""
         return unsent(self._transport)
 
     @property
     def rtt_ns(self) -> int:
-        """How long the last PING took; 0: none was answered yet."""
+        """Return the round-trip time of the last PING; 0: none was answered yet."""
         return self._alive.rtt_ns
 
     def on_drain(self, callback: Callable[[], None]) -> None:

@@ -1,39 +1,44 @@
 """Dialling a remote server.
 
-Belongs here: one task for each remote that dials its places in turn for ever, the pauses in between, which failures are
-worth a line in the log, and TLS. What is said on a connection is connection.py's.
+Belongs here: one task for each remote that dials its addresses in turn, back-off, which failures are logged, TLS, and
+the credentials for CONNECT. The protocol is in connection.py and leaf_connection.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lakestream.config.errors import reason_of
 from lakestream.config.options import Address, RemoteOptions, RemoteTls
 from lakestream.logging import Logger
-from lakestream.net.remote.login import LoginError
+from lakestream.protocol.nkeys import BadKeyError, credentials, key_pair
 
 DIAL_TIMEOUT_S = 5.0
-"""How long a connection may take to come about (5 s), before anything is said on it."""
+"""Maximum time to connect (5 s)."""
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 5.0
-"""Pause before the second round of attempts (0.1 s); it doubles with every further one, up to 5 s."""
+"""Pause before the second round of attempts (0.1 s); doubles with each further one, up to 5 s."""
 
 SETTLED_S = 5.0
-"""A connection that was up for less (5 s) counts as a failed attempt for the pause before the next one."""
+"""A connection that was up for less (5 s) counts as a failed attempt for the back-off."""
 
 REPORT_EVERY = 100
-"""Of an unchanged failure every so many attempts get a line, after the first."""
+"""An unchanged failure is logged once in this many attempts."""
 
 MAX_DISCOVERED = 64
-"""So many places are kept of those that a remote tells of (64), the first ones."""
+"""Discovered addresses that are kept (64), the first ones."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+class LoginError(Exception):
+    """Raised when a file with a key, credentials or certificates cannot be used; the text says why."""
 
 
 class Redial:
@@ -41,9 +46,10 @@ class Redial:
 
     Args:
         options: the remote.
-        attempt: makes one connection to a place and returns when it has ended: "" when it was up, else why it came to
-            nothing. What it raises of sockets, TLS and keys counts as such a reason.
-        log: where failures are reported.
+        attempt: makes one connection to an address and returns when it has ended: "" when it was up, else why it
+            failed.
+            Exceptions of sockets, TLS and keys count as failures.
+        log: for failures.
 
     Attributes:
         error: why there is no connection; "" while there is one, or before the first attempt.
@@ -70,17 +76,17 @@ class Redial:
             await asyncio.gather(task, return_exceptions=True)
 
     def reached(self) -> None:
-        """The connection is up."""
+        """Note that the connection is up."""
         self.error = ""
         self.attempts = 0
         self._told.clear()
 
     def lost(self, why: str) -> None:
-        """The connection that was up has ended."""
+        """Note that the connection ended."""
         self.error = why
 
     def discovered(self, places: Iterable[str]) -> None:
-        """The remote tells of members of its cluster, as `host:port`: they are dialled after the configured ones."""
+        """Take the members of the remote's cluster (`host:port`): they are dialled after the configured ones."""
         if self._options.ignore_discovered:
             return
         first = self._options.urls[0]
@@ -109,7 +115,7 @@ class Redial:
             delay = min(2 * delay, MAX_DELAY_S)
 
     async def _one(self, address: Address) -> str:
-        """One attempt; why it failed, "" after a connection that was up."""
+        """Make one attempt; return why it failed, "" after a connection that was up."""
         try:
             return await self._attempt(address)
         except TimeoutError:
@@ -167,7 +173,7 @@ async def secure(
 
 
 def context(tls: RemoteTls) -> ssl.SSLContext:
-    """Of the options, with the files as they are now. Raises LoginError."""
+    """Return the TLS context of the options, with the current files. Raises LoginError."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     if tls.insecure:
@@ -190,6 +196,63 @@ def context(tls: RemoteTls) -> ssl.SSLContext:
 
 
 def _name(options: RemoteOptions, address: Address) -> str:
-    """What the certificate has to carry. Members that were discovered are often told by address while certificates
-    carry names: that is what `server_name` is for."""
+    """Return the name that the certificate must have. Discovered members are often addresses while certificates have
+    names: that is what `server_name` is for."""
     return (options.tls.server_name if options.tls is not None else "") or address.host
+
+
+# ---------------------------------------------------------------------- login
+
+
+class Keys(NamedTuple):
+    """The seed to sign with, and the user JWT; "" where there is none."""
+
+    jwt: str = ""
+    seed: str = ""
+
+
+def read_keys(options: RemoteOptions) -> Keys:
+    """Read the keys of a remote from their current files, which are replaced before they expire. Blocks.
+
+    Raises:
+        LoginError: a file is missing or invalid.
+    """
+    file = options.credentials or options.nkey_file
+    if not file:
+        return Keys(seed=options.nkey)
+    try:
+        with open(file, "rb") as stream:
+            content = stream.read()
+        found = Keys(*credentials(content)) if options.credentials else Keys(seed=_seed(content))
+        key_pair(found.seed)
+    except OSError as error:
+        raise LoginError(f"cannot read {file!r}: {reason_of(error)}") from error
+    except BadKeyError as error:
+        raise LoginError(f"{file!r}: {error}") from error
+    return found
+
+
+def _seed(content: bytes) -> str:
+    """Return the first line of a file that is not a comment."""
+    lines = (line.strip() for line in content.decode("ascii", "replace").splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "")
+
+
+def login_fields(options: RemoteOptions, address: Address, keys: Keys, nonce: str) -> dict[str, Any]:
+    """Return the fields of CONNECT that authenticate. Credentials in the URL take precedence over those of the block.
+
+    Args:
+        nonce: the text to sign, from INFO; "" without one.
+    """
+    if address.user and not address.password:
+        return {"auth_token": address.user}
+    if address.user:
+        return {"user": address.user, "pass": address.password}
+    if keys.seed:
+        pair = key_pair(keys.seed)
+        signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
+        who = {"jwt": keys.jwt} if keys.jwt else {"nkey": pair.public}
+        return who | ({"sig": signature} if nonce else {})
+    if options.user:
+        return {"user": options.user, "pass": options.password}
+    return {"auth_token": options.token} if options.token else {}

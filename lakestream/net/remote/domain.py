@@ -1,20 +1,20 @@
-"""The JetStream of a remote server as a domain of this side.
+"""The JetStream of a remote server as a domain here.
 
-Belongs here: what goes through a link in the name of clients and streams here: requests under `$JS.<domain>.API.`, the
-way of their answers, deliveries of consumers there, acks and answers to flow control. Subjects alone decide; nothing is
-kept but who listens.
+Belongs here: what crosses a link for clients and streams: requests under `$JS.<domain>.API.`, their responses,
+deliveries of consumers there, acks and flow control. Subjects alone decide; no state is kept except interest.
 
 | here | there |
 |---|---|
 | `$JS.<domain>.API.x` | `$JS.API.x`, or under the remote's own domain |
 | a reply subject R | `<inbox>.r.R` |
-| a reply subject to which a consumer delivers | `<inbox>….p.<number>`, listened to by itself |
-| a deliver subject D | `<inbox>.d.D`, listened to by itself |
+| a reply subject to which a consumer delivers | `<inbox>….p.<number>`, with a subscription of its own |
+| a deliver subject D | `<inbox>.d.D`, with a subscription of its own |
 | `$JS.ACK.<domain>.@.x` | `$JS.ACK.x` |
 | `$JS.<domain>.FC.x`, `$JS.<domain>.SNAPSHOT.x` | `$JS.FC.x`, `$JS.SNAPSHOT.x` |
 
-What a consumer delivers is shown under the subject that it is stored with; so only the subscription tells whose it is.
-The reply of what is not acked stays what it is: there are clients that read it and know no other form.
+Messages of a consumer are shown under the subject that they are stored with, so only the subscription tells which
+consumer they belong to. The reply subject of messages that are not acked stays as it is: some clients read it and know
+no other form.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ from lakestream.protocol.domain_subjects import (
 from lakestream.protocol.subjects import valid_literal
 
 NO_ANSWER = (503, 10008)
-"""Code and error code of what a request is told while its domain can not be reached: as where JetStream is not
-available at the moment."""
+"""Code and error code of a request while its domain cannot be reached: JetStream is temporarily unavailable."""
 
 MAX_REMOTES = 5
-"""A request goes over so many links one behind the other; with more their domains lead back to each other."""
+"""Links that a request may cross one after the other; with more, domains lead back to each other."""
 
 NOBODY = b"_"
-"""A reply subject for requests without one."""
+"""Reply subject of requests without one."""
 
 _INBOX = b"_INBOX."
 _NEXT, _DIRECT, _RESET = b"CONSUMER.MSG.NEXT.", b"DIRECT.GET.", b"CONSUMER.RESET."
@@ -102,7 +101,7 @@ class RemoteDomain:
         self._pushes.close()
 
     def _changed(self, up: bool) -> None:
-        """The link has come up, or is gone: then other nodes may have one, and if none has, requests are told so."""
+        """Note that the link came up or was lost: other nodes may have one, and requests fail only when none has."""
         hub = self.link.hub
         before, self._subscribed = self._subscribed, []
         if up:
@@ -122,7 +121,7 @@ class RemoteDomain:
 
     @property
     def paths(self) -> int:
-        """How many subjects here consumers there deliver to."""
+        """Return the number of subjects here to which consumers there deliver."""
         return len(self._pulls) + len(self._pushes)
 
     # ------------------------------------------------------------------ requests
@@ -157,8 +156,8 @@ class RemoteDomain:
             self._refuse(rest, reply, error)
 
     def _reset(self, rest: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        """A session wants the messages of a prepared consumer, which delivers to a subject that only the remote can
-        tell. Nobody else gets them: a consumer of others may be served there."""
+        """Deliver the messages of a prepared consumer to a session. It delivers to a subject that only the remote
+        knows, and other consumers of that subject may be in use there."""
 
         wanted = headers.get(header, DELIVER_HEADER) or b""
         header = headers.remove(header, [DELIVER_HEADER]) if wanted else header
@@ -175,7 +174,7 @@ class RemoteDomain:
         self.link.request(self._there(b"CONSUMER.INFO." + rest[len(_RESET) :]), b"", b"", told)
 
     def _there(self, rest: bytes) -> bytes:
-        """What a request is called there."""
+        """Return the subject of a request on the remote."""
         if not self.link.options.remote_domain and rest.startswith(_STORES):
             return rest
         return self.link.api + rest
@@ -195,7 +194,7 @@ class RemoteDomain:
             self.link.hub.publish(reply, b"", b"", dumps({"error": error.as_dict()}))
 
     def _passed_on(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """An answer to flow control, or a piece of a backup."""
+        """Forward a flow control response, or a chunk of a backup."""
         word, _, rest = subject[len(self._own) :].partition(b".")
         there = b"$JS."
         if self._theirs and rest.startswith(MARK + b"."):
@@ -232,7 +231,7 @@ class RemoteDomain:
             publish(subject[at:], self._back(reply) if reply else b"", header, payload)
 
     def _back(self, reply: bytes) -> bytes:
-        """What a reply subject of the remote is called here; b"" for one that is no matter of JetStream's."""
+        """Return a reply subject of the remote as it is called here; b"" for one that is not JetStream's."""
         if reply.startswith(_ACK):
             if reply.count(b".") == V1_DOTS:
                 return self._ack_v1 + reply[len(_ACK) :]
@@ -246,13 +245,13 @@ class RemoteDomain:
         return b""
 
     def _stalled(self, header: bytes) -> bytes:
-        """A heartbeat, with the subject for an answer to flow control as it is called here."""
+        """Return a heartbeat with its flow control subject as it is called here."""
         wanted = headers.get(header, b"Nats-Consumer-Stalled")
         return headers.replaced(header, b"Nats-Consumer-Stalled", self._back(wanted)) if wanted else header
 
     # ------------------------------------------------------------------ deliveries
     def _pull(self, reply: bytes) -> bytes:
-        """The subject there for a reply subject to which a consumer delivers."""
+        """Return the subject there for a reply subject to which a consumer delivers."""
         path = self._pulls.get(reply)
         if path is None:
             self._number += 1
@@ -262,7 +261,7 @@ class RemoteDomain:
         return self._pulls.open(reply, to).to.there
 
     def _push(self, pushed: Pushed) -> None:
-        """What a consumer delivers there comes here, whenever somebody listens."""
+        """Deliver what a consumer there sends, whenever there is interest here."""
         self._pushes.open(pushed.there, pushed)
 
     def deliver(self, path: Path, messages: Sequence[Delivery]) -> bool:

@@ -1,6 +1,7 @@
-"""Whether the other side of a connection that this server opened takes what it is sent, and is there at all.
+"""Back-pressure and liveness of a connection that this server opened.
 
-Belongs here: who waits until it takes more, and when it counts as dead. Links and leaf connections have both of each.
+Belongs here: callbacks for a transport that drains, and the decision that the other side is dead. Used by links and
+leaf connections.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from lakestream.ports import Clock, Timer
 
 
 class Drain:
-    """Who waits until a transport takes more.
+    """Callbacks that wait until a transport drains.
 
     Attributes:
-        paused: it has more unsent bytes than its high-water mark.
+        paused: the transport is above its high-water mark.
     """
 
     def __init__(self) -> None:
@@ -26,11 +27,11 @@ class Drain:
         self._waiting: list[Callable[[], None]] = []
 
     def pause(self) -> None:
-        """It takes no more."""
+        """Note that the transport is above its high-water mark."""
         self.paused = True
 
     def resume(self) -> None:
-        """It takes more, or is gone: nobody waits any longer."""
+        """Note that the transport has drained or is gone, and call back."""
         self.paused = False
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
@@ -45,13 +46,13 @@ class Drain:
 
 
 def unsent(transport: asyncio.Transport | None) -> int:
-    """Bytes that the transport has and the kernel does not."""
+    """Return the bytes that the transport has and the kernel does not."""
     return transport.get_write_buffer_size() if transport is not None else 0
 
 
 def unconfirmed(transport: asyncio.Transport | None) -> int:
-    """Bytes that were written and that the other side's TCP has not confirmed: unsent ones, and those in the kernel
-    where it tells of them (Linux)."""
+    """Return the written bytes that the other side's TCP has not confirmed: unsent ones, and those in the kernel where
+    that is known (Linux)."""
     if transport is None or transport.is_closing():
         return 0
     kernel = 0
@@ -65,20 +66,20 @@ def unconfirmed(transport: asyncio.Transport | None) -> int:
 
 
 class KeepAlive:
-    """PINGs to the other side, and the verdict that it is dead.
+    """Sends PINGs and decides when the other side is dead.
 
-    A PING waits behind what was written before it, for as long as the line takes for that. So one is only counted while
-    none of that gets through: a full line is slow, a dead one takes nothing.
+    A PING waits behind what was written before it. So an unanswered PING only counts while none of that gets through: a
+    full line is slow, a dead one takes nothing.
 
     Args:
-        pause_ns: between two PINGs.
-        most: so many PINGs without an answer and the other side is dead.
+        pause_ns: interval of PINGs.
+        most: unanswered PINGs after which the other side is dead.
         ping: sends one.
-        way: bytes written so far, and how many of them the other side's TCP has not confirmed.
-        dead: hears of it, once.
+        way: returns the bytes written so far, and how many of them the other side's TCP has not confirmed.
+        dead: called once when the other side is dead.
 
     Attributes:
-        rtt_ns: how long the last answered PING took; 0: none was.
+        rtt_ns: the round-trip time of the last answered PING; 0: none.
     """
 
     def __init__(
@@ -100,28 +101,28 @@ class KeepAlive:
         self._timer: Timer | None = None
 
     def begin(self) -> None:
-        """The first PING leaves now."""
+        """Send the first PING now."""
         self._send()
 
     def end(self) -> None:
-        """No more PINGs. Idempotent."""
+        """Send no more PINGs. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def heard(self) -> None:
-        """Something came from the other side."""
+        """Note that something came from the other side."""
         self._unanswered = 0
 
     def answered(self) -> None:
-        """A PONG came."""
+        """Note a PONG."""
         self._unanswered = 0
         if self._sent_ns:
             self.rtt_ns = self._clock.steady() - self._sent_ns
             self._sent_ns = 0
 
     def reads(self, whether: bool) -> None:
-        """Whether this side reads: where it does not, answers are not read either."""
+        """Note whether this side reads; while it does not, PONGs are not read either."""
         self._reading = whether
 
     def _look(self) -> None:

@@ -1,24 +1,25 @@
 """One connection to the leaf node listener of a nats-server.
 
-Belongs here: the asyncio shell around the wire: what each thing that is said does, what is written back, and when the
-connection ends. Whom it leads to and how often is leaf_link.py's.
+Belongs here: the asyncio shell around the leaf node protocol, and the interest of the other side as subscriptions in an
+account's hub. Only responses and deliveries cross: the connection lets the other side read streams of this server, it
+does not join two subject spaces. Dialling is in leaf_link.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from lakestream.logging import Logger
 from lakestream.net.hub import TRACED, Hub
-from lakestream.net.interest.subscription import Sink
+from lakestream.net.interest.subscription import MAX_WEIGHT, Sink, Subscription
 from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed
-from lakestream.net.remote.leaf_interest import MAX_SUBJECTS, Listeners
-from lakestream.ports import ClientInfo, Clock
+from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames, leaf_wire
+from lakestream.protocol.frames import no_responders
 from lakestream.protocol.leaf_wire import Info, LeafParser, Left, Listens, Message, Names, Refused, Said, Word
 from lakestream.protocol.subjects import is_literal, matches
 
@@ -26,37 +27,168 @@ HIGH_WATER = 1 << 20
 """Unsent bytes (1 MiB) above which the connection counts as congested and JetStream holds its deliveries."""
 
 MAX_UNSENT = 64 << 20
-"""Unsent bytes (64 MiB) at which the connection is given up."""
+"""Unsent bytes (64 MiB) at which the connection is closed."""
 
 PING_NS = 15_000_000_000
-"""Pause between two PINGs (15 s); the first one is part of the greeting."""
+"""Interval of PINGs (15 s); the first one is part of the greeting."""
 
 MAX_PINGS = 2
-"""PINGs without an answer, while nothing else gets through, after which the connection is given up."""
+"""Unanswered PINGs, while nothing else gets through, after which the connection is closed."""
 
 MAX_PAYLOAD = 1 << 20
-"""What the other side takes when it does not say (1 MiB)."""
+"""The other side's maximum payload when its INFO names none (1 MiB)."""
 
 JETSTREAM = b"$JS."
-"""How all subjects of this server begin that nobody else listens to there."""
+"""Prefix of the subjects that only this server serves."""
+
+
+ANSWERS = (b"_INBOX.", b"_R_.", b"_GR_.", b"$JSC.R.", b"$JS.M.", b"$JS.S.")
+"""Prefixes of the subjects that are followed: inboxes of clients, reply subjects of other accounts and clusters, and
+those where mirrors and sources of nats-server wait for responses and messages."""
+
+MAX_SUBJECTS = 262_144
+"""Subjects of the other side's interest that are kept; further ones receive nothing."""
+
+
+def _counts(subject: bytes) -> bool:
+    """Return True if interest in that subject is followed. Each inbox has a token of its own, so a subscriber to all
+    inboxes there does not receive responses for clients here."""
+    prefix = next((prefix for prefix in ANSWERS if subject.startswith(prefix)), b"")
+    return bool(prefix) and not subject.startswith((b"*", b">"), len(prefix))
+
+
+class Way(Protocol):
+    """The output to the other side."""
+
+    @property
+    def congested(self) -> bool:
+        """Return True above the high-water mark of unsent bytes."""
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Call back once when no longer congested, or when gone."""
+
+    def send(self, frames: Sequence[bytes], messages: int, size: int) -> None:
+        """Send frames at the end of the turn. `size`: bytes of headers and payloads."""
+
+
+class Listeners:
+    """The subscribers of the other side, as one sink.
+
+    Args:
+        hub: of the connected account.
+        names: of this server's own subjects there.
+        way: to the other side.
+        max_payload: of the other side; a larger message would end the connection.
+        too_large: called with subject and size of each message that is dropped because of that.
+    """
+
+    echo = False
+
+    def __init__(
+        self, hub: Hub, names: Names, way: Way, max_payload: int, too_large: Callable[[bytes, int], None]
+    ) -> None:
+        self._hub, self._names, self._way = hub, names, way
+        self._max_payload, self._too_large = max_payload, too_large
+        self._subscriptions: dict[tuple[bytes, bytes], Subscription] = {}
+
+    def __len__(self) -> int:
+        """Return the number of followed subjects."""
+        return len(self._subscriptions)
+
+    def subjects(self) -> list[str]:
+        """Return the followed subjects."""
+        return [subject.decode("utf-8", "replace") for subject, _ in self._subscriptions]
+
+    # ------------------------------------------------------------------ interest
+    def begins(self, said: Listens) -> bool:
+        """Add interest of the other side; return False when there is no room for it."""
+        if not _counts(said.subject):
+            return True
+        key = said.subject, said.queue
+        old = self._subscriptions.pop(key, None)
+        if old is None and len(self._subscriptions) >= MAX_SUBJECTS:
+            return False
+        sub = Subscription(self, said.subject, said.queue, b"")
+        sub.carrier = self
+        sub.weight = min(max(said.count, 1), MAX_WEIGHT) if said.queue else 1
+        self._subscriptions[key] = sub
+        # First in, then out: whoever watches the subject sees it listened to throughout.
+        self._hub.join(sub)
+        if old is not None:
+            self._hub.leave(old)
+        return True
+
+    def ends(self, said: Left) -> None:
+        """Remove interest of the other side."""
+        sub = self._subscriptions.pop((said.subject, said.queue), None)
+        if sub is not None:
+            self._hub.leave(sub)
+
+    def clear(self) -> None:
+        """Remove all interest: the connection has ended."""
+        gone, self._subscriptions = self._subscriptions, {}
+        for sub in gone.values():
+            self._hub.leave(sub)
+
+    # ------------------------------------------------------------------ sink
+    @property
+    def congested(self) -> bool:
+        return self._way.congested
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        self._way.on_drain(callback)
+
+    def receive(
+        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        self.carry(sub.queue, subject, ((subject, reply, header, payload),))
+
+    def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
+        """Deliver messages of another account's stream."""
+        self.carry(sub.queue, sub.subject, messages)
+
+    def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
+        size = largest = 0
+        for _, _, header, payload in messages:
+            length = len(header) + len(payload)
+            size += length
+            if length > largest:
+                largest = length
+        if largest > self._max_payload:
+            messages = self._fitting(messages)
+        self._way.send(self._names.deliveries(to, queue, messages), len(messages), size)
+
+    def _fitting(self, messages: Sequence[Delivery]) -> list[Delivery]:
+        fitting = []
+        for one in messages:
+            size = len(one[2]) + len(one[3])
+            if size > self._max_payload:
+                self._too_large(one[0], size)
+            else:
+                fitting.append(one)
+        return fitting
+
+    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        header = no_responders(subject)
+        self.carry(b"", reply, ((reply, b"", header, b""),))
 
 
 class LeafConnection(asyncio.Protocol):
-    """From the first byte to the last.
+    """One connection.
 
     Args:
-        hub: of the account here that is connected.
+        hub: of the connected account.
         names: of this server's own subjects there.
-        label: how the log calls the other side.
+        label: the other side in the log.
 
     Attributes:
-        said_info: done with the fields of the first INFO, or when the connection has ended before that.
-        up: done when the other side has answered the greeting, or refused it (`refused`), or the connection has ended.
-        over: done when it has ended, with the reason.
+        said_info: done with True at the first INFO, with False when the connection ended before.
+        up: done with True when the greeting is answered, with False when it is refused or the connection ended.
+        over: done with the reason when the connection has ended.
         info: the fields of the last INFO.
-        listeners: who listens over there; None before the greeting.
-        refused: what the other side said of us last, "" for nothing.
-        unasked: messages that came on subjects that do not lead here.
+        listeners: the interest of the other side; None before the greeting.
+        refused: the last -ERR, "" without one.
+        unasked: messages on subjects that this side did not subscribe to.
     """
 
     def __init__(self, hub: Hub, names: Names, clock: Clock, log: Logger, label: str) -> None:
@@ -95,7 +227,7 @@ class LeafConnection(asyncio.Protocol):
         self._client = ClientInfo(id=0, host=str(peer[0]), account=self._hub.account, kind="Leafnode")
 
     def secured(self, transport: asyncio.Transport) -> None:
-        """This transport takes the bytes from now on."""
+        """Use this transport from now on."""
         self.transport = transport
         transport.set_write_buffer_limits(high=HIGH_WATER)
 
@@ -136,7 +268,7 @@ class LeafConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------------ in
     def _arrived(self, came: Message) -> None:
-        """A request, an ack or an answer to flow control."""
+        """Route a request, an ack or a flow control response."""
         self.in_msgs += 1
         self.in_bytes += len(came.header) + len(came.payload)
         if self.listeners is None:
@@ -152,7 +284,7 @@ class LeafConnection(asyncio.Protocol):
             self._nobody(came)
 
     def _unasked(self, subject: bytes) -> None:
-        """What nobody here asked for goes to nobody: the other side is trusted with what leads here, and no more."""
+        """Drop a message on a subject that this side did not subscribe to."""
         self.unasked += 1
         if self.unasked == 1:
             self._log.warn(
@@ -160,8 +292,8 @@ class LeafConnection(asyncio.Protocol):
             )
 
     def _nobody(self, came: Message) -> None:
-        """The other side can not tell that nobody listens: to it, this server does. Only for what leads nowhere else:
-        to other subjects somebody may listen there."""
+        """Send a 503: the other side sees a responder, this server. Only for JetStream subjects; other subjects may
+        have subscribers there."""
         header = frames.no_responders(came.subject)
         self.send(self._names.deliveries(came.reply, b"", ((came.reply, b"", header, b""),)), 1, len(header))
 
@@ -212,7 +344,8 @@ class LeafConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------------ out
     def greet(self, fields: dict[str, Any], subjects: Sequence[bytes], group: bytes) -> None:
-        """Say who this is and which subjects lead here; of the connections of a group each message takes one."""
+        """Send CONNECT and the subscriptions of the subjects that lead here; each message goes to one connection of the
+        group."""
         most = self.info.get("max_payload")
         self.listeners = Listeners(
             self._hub, self._names, self, most if isinstance(most, int) and most > 0 else MAX_PAYLOAD, self._too_large
@@ -232,20 +365,17 @@ class LeafConnection(asyncio.Protocol):
 
     @property
     def rtt_ns(self) -> int:
-        """How long the last PING took; 0: none was answered yet."""
+        """Return the round-trip time of the last PING; 0: none was answered yet."""
         return self._alive.rtt_ns
 
     @property
     def congested(self) -> bool:
-        """See `Way.congested`."""
         return self._drain.paused
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """See `Way.on_drain`."""
         self._drain.wait(callback)
 
     def send(self, frames: Sequence[bytes], messages: int, size: int) -> None:
-        """See `Way.send`."""
         self.out_msgs += messages
         self.out_bytes += size
         self._out.extend(frames)

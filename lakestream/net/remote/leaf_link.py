@@ -1,12 +1,11 @@
-"""A remote that is connected to as a leaf node: there, this server's streams can be mirrored.
+"""A remote that this server is a leaf node of, so that its streams can be mirrored there.
 
-Belongs here: the life of the link from dialling to dialling again, the greeting, and what the log and monitoring say of
-it. One connection is leaf_connection.py's, its bytes leaf_wire.py's, what goes over leaf_interest.py's.
+Belongs here: dialling, the greeting, which node of a cluster holds the connection, and its log lines and monitoring.
+One connection is in leaf_connection.py, its bytes in protocol/leaf_wire.py.
 
-The nats-server at the other end sees a leaf node with a JetStream domain of its own, which is ours: its mirrors,
-sources and clients reach our streams by `$JS.<domain>.API`, and it keeps everything that has to be remembered: a
-mirror there asks for what comes after its last message. So nothing is stored here, and it makes no difference who of
-the two stops when.
+The nats-server at the other end sees a leaf node with a JetStream domain of its own: its mirrors, sources and clients
+reach our streams by `$JS.<domain>.API`. All state is kept there: a mirror asks for what follows its last message. So
+nothing is stored here, and the order in which the two sides stop does not matter.
 """
 
 from __future__ import annotations
@@ -20,19 +19,138 @@ from lakestream.logging import Logger
 from lakestream.net.hub import Hub
 from lakestream.net.identity import NATS_VERSION
 from lakestream.net.remote import dial as remote_dial
-from lakestream.net.remote import login as remote_login
 from lakestream.net.remote.leaf_connection import LeafConnection
-from lakestream.net.remote.leaf_holder import Holder
-from lakestream.ports import Clock
+from lakestream.ports import ClientInfo, Clock, Subscribed, Timer
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.leaf_wire import Names
 from lakestream.protocol.subjects import short_hash
 
 GREETING_TIMEOUT_S = 5.0
-"""How long the other side may take to say INFO, and again to answer the greeting (5 s)."""
+"""Time that the other side may take for its INFO, and again to answer the greeting (5 s)."""
 
 WRONG_PORT = "; that port is not one for leaf nodes, which is in the `leafnodes` block there (7422 by default)"
+
+
+LOOK_NS = 250_000_000
+"""Interval of checks of the other nodes (0.25 s)."""
+
+SETTLE_NS = 2_000_000_000
+"""Time for which a starting node waits for the other nodes (2 s)."""
+
+PATIENCE_NS = 10_000_000_000
+"""A node that could not connect for this long (10 s) lets the others try, if there are any."""
+
+REST_NS = 30_000_000_000
+"""Time for which it lets the others try (30 s)."""
+
+
+class Holder:
+    """Decides which node of a cluster holds a leaf connection that several nodes have configured.
+
+    Two connections of one cluster to one remote would bring every delivery there twice. The nodes announce by interest
+    which of them may hold it and which does. That may be wrong for a moment, so nothing depends on it: all connections
+    are one queue group there, and a mirror takes a message once.
+
+    The holder keeps the connection unless it cannot connect. Without a holder the node with the lowest name takes it;
+    of
+    two holders the one with the higher name gives it up.
+
+    Args:
+        hub: of the connected account.
+        what: the remote, in the same words on every node.
+        name: of this node.
+        others: returns the names of the connected nodes; None: no cluster.
+        changed: called with True when this node becomes the holder, with False when it ceases to be.
+        connected: returns True while there is a connection.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        what: str,
+        name: str,
+        others: Callable[[], Iterable[str]] | None,
+        clock: Clock,
+        changed: Callable[[bool], None],
+        connected: Callable[[], bool],
+    ) -> None:
+        self._hub, self._name, self._others, self._clock = hub, name, others, clock
+        self._changed, self._connected = changed, connected
+        self._prefix = f"$LS.LEAF.{short_hash(what)}"
+        self._able: Subscribed | None = None
+        self._held: Subscribed | None = None
+        self._timer: Timer | None = None
+        self._since_ns = 0
+        """Time of the last connection, or of the last change of the holder here."""
+
+    @property
+    def holds(self) -> bool:
+        """Return True if this node is the holder."""
+        return self._held is not None
+
+    def start(self) -> None:
+        """Announce this node as a candidate."""
+        if self._others is None:
+            self._take()
+            return
+        self._able = self._listen("able")
+        self._timer = self._clock.call_later(SETTLE_NS, self._look)
+
+    def stop(self) -> None:
+        """Withdraw. `changed` is not called."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for subscription in (self._able, self._held):
+            if subscription is not None:
+                subscription.cancel()
+        self._timer = self._able = self._held = None
+
+    def _subject(self, kind: str, name: str) -> bytes:
+        return f"{self._prefix}.{kind}.{short_hash(name)}".encode()
+
+    def _listen(self, kind: str) -> Subscribed:
+        return self._hub.subscribe(self._subject(kind, self._name), _ignore)
+
+    def _who(self, kind: str, others: Iterable[str]) -> list[str]:
+        # Not whether anybody would hear it: a client may listen to everything.
+        return [name for name in others if self._hub.bound(self._subject(kind, name))]
+
+    def _look(self) -> None:
+        self._timer = self._clock.call_later(LOOK_NS, self._look)
+        others = list(self._others()) if self._others is not None else []
+        if self._held is not None:
+            self._look_as_holder(others)
+        elif self._able is None:
+            if self._clock.steady() - self._since_ns >= REST_NS or not self._who("able", others):
+                self._able = self._listen("able")
+        elif not self._who("held", others) and not any(name < self._name for name in self._who("able", others)):
+            self._take()
+
+    def _look_as_holder(self, others: list[str]) -> None:
+        if any(name < self._name for name in self._who("held", others)):
+            self._give_up()
+        elif self._connected():
+            self._since_ns = self._clock.steady()
+        elif self._clock.steady() - self._since_ns >= PATIENCE_NS and self._who("able", others):
+            assert self._able is not None
+            self._able.cancel()
+            self._able = None
+            self._give_up()
+
+    def _take(self) -> None:
+        self._held, self._since_ns = self._listen("held"), self._clock.steady()
+        self._changed(True)
+
+    def _give_up(self) -> None:
+        assert self._held is not None
+        self._held.cancel()
+        self._held, self._since_ns = None, self._clock.steady()
+        self._changed(False)
+
+
+def _ignore(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+    """Ignore a message: only the interest matters."""
 
 
 class LeafLink:
@@ -40,10 +158,10 @@ class LeafLink:
 
     Args:
         options: the remote.
-        hub: of the account that is connected.
-        domain: of this server's JetStream: what it is called there.
+        hub: of the connected account.
+        domain: of this server's JetStream, and its name there.
         name: of this server.
-        others: the names of the nodes of the cluster that are connected now; None: there is no cluster.
+        others: returns the names of the connected nodes of the cluster; None: no cluster.
         cluster: its name; "" without one.
     """
 
@@ -83,7 +201,7 @@ class LeafLink:
         await self._redial.stop()
 
     def _turn(self, mine: bool) -> None:
-        """This node is to hold the connection, or not any more."""
+        """Connect or disconnect when this node becomes the holder, or ceases to be."""
         if mine:
             self._redial.start()
         else:
@@ -92,11 +210,11 @@ class LeafLink:
 
     @property
     def up(self) -> bool:
-        """Whether there is a connection."""
+        """Return True while there is a connection."""
         return self._connection is not None
 
     def shown(self) -> dict[str, Any]:
-        """As monitoring shows it."""
+        """Return the remote as /varz shows it."""
         of = self._connection
         page: dict[str, Any] = {
             "type": "leaf",
@@ -122,7 +240,7 @@ class LeafLink:
         }
 
     def leafz(self, subs: bool) -> dict[str, Any] | None:
-        """As /leafz shows it; None without a connection. `subs`: with what is listened to there."""
+        """Return the connection as /leafz shows it; None without one. `subs`: with the other side's interest."""
         of, address = self._connection, self._address
         if of is None or address is None or of.listeners is None:
             return None
@@ -144,7 +262,6 @@ class LeafLink:
 
     # ------------------------------------------------------------------ one connection
     async def _attempt(self, address: Address) -> str:
-        """See `Redial`."""
         made = LeafConnection(self._hub, self._names, self._clock, self._log, self._label)
         try:
             transport, connection = await remote_dial.dial(self.options, address, lambda: made)
@@ -162,7 +279,7 @@ class LeafLink:
             made.end("it is given up here")
 
     async def _greeted(self, connection: LeafConnection, transport: asyncio.Transport, address: Address) -> str:
-        """Say who this is; returns why that came to nothing, "" when the connection is up."""
+        """Send the greeting; return why it failed, "" when the connection is up."""
         async with asyncio.timeout(GREETING_TIMEOUT_S):
             if not await connection.said_info:
                 return await connection.over
@@ -171,7 +288,7 @@ class LeafLink:
             connection.secured(await remote_dial.secure(transport, connection, self.options, address))
         if info.get("domain") == self._domain:
             return f"its JetStream has the domain {self._domain} itself: choose another jetstream.domain here"
-        keys = await asyncio.get_running_loop().run_in_executor(None, remote_login.read, self.options)
+        keys = await asyncio.get_running_loop().run_in_executor(None, remote_dial.read_keys, self.options)
         fields = {
             "name": self._who,
             "server_id": f"{self._who}-{self._domain}",
@@ -179,7 +296,7 @@ class LeafLink:
             "headers": True,
             "protocol": 1,
         }
-        fields |= remote_login.login(self.options, address, keys, str(info.get("nonce", "")))
+        fields |= remote_dial.login_fields(self.options, address, keys, str(info.get("nonce", "")))
         published = [subject.encode() for subject in self.options.subjects]
         connection.greet(
             fields, (b"$JS.%b.API.>" % self._domain.encode(), *self._names.subjects, *published), self._group

@@ -1,7 +1,7 @@
-"""The link to a remote server: a plain client connection that is made again whenever it is lost.
+"""The link to a remote server: a client connection that is made again whenever it is lost.
 
-Belongs here: what outlives one connection: subscriptions there, what is published, requests, and whom to tell that the
-link is up or down. Who the remote's JetStream is here, is domain.py's.
+Belongs here: what outlives one connection: subscriptions, publishing, requests, and callbacks when the link comes up or
+is lost. The remote's JetStream as a domain is in domain.py.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from lakestream.protocol.delivered import Message
 from lakestream.protocol.subjects import short_hash
 
 MAX_CONTROL_LINE = 4096
-"""Longest subject, reply and queue group together with the sizes (4096 bytes): what servers take where nobody has
-changed it. With a longer line the remote would end the connection."""
+"""Maximum length of subject, reply and queue group together with the sizes (4096 bytes): the default of servers. A
+longer line would end the connection."""
 
 INBOX = b"_INBOX.lake-"
-"""How the inboxes of all links begin."""
+"""Prefix of the inboxes of all links."""
 
 _SIZES = 32
-"""So much of it (bytes) is left for the verb, the sizes and a sid."""
+"""Bytes of that for the verb, the sizes and a sid."""
 
 ANSWER_NS = 5_000_000_000
-"""How long a request waits for its answer where nothing else is said (5 s)."""
+"""Default timeout of a request (5 s)."""
 
 _word = re.compile(rb"[!-~\x80-\xff]+").fullmatch
 
@@ -44,19 +44,19 @@ Take = Callable[[Sequence[Delivery]], None]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer to a request."""
+    """The response to a request."""
 
     header: bytes
     payload: bytes
 
     @property
     def nobody(self) -> bool:
-        """Nobody serves that there."""
+        """Return True for no responders."""
         return not self.payload and self.header.startswith(b"NATS/1.0 503")
 
 
 class _Listening(Subscribed):
-    """A subscription there."""
+    """A subscription on the remote."""
 
     __slots__ = ("_link", "queue", "sid", "subject", "take")
 
@@ -66,11 +66,10 @@ class _Listening(Subscribed):
 
     @property
     def frame(self) -> bytes:
-        """SUB."""
+        """Return its SUB."""
         return frames.SUB % (self.subject, self.queue + b" " if self.queue else b"", self.sid)
 
     def cancel(self) -> None:
-        """See `Subscribed.cancel`."""
         self._link.leave(self)
 
 
@@ -81,7 +80,6 @@ class _Watch(Subscribed):
         self._watches, self.changed = watches, changed
 
     def cancel(self) -> None:
-        """See `Subscribed.cancel`."""
         if self in self._watches:
             self._watches.remove(self)
 
@@ -92,18 +90,18 @@ class Link:
     Args:
         options: the remote.
         hub: of the account in which it is known here.
-        server_name: this server's.
+        server_name: of this server.
         clock, log: of this server.
-        call: runs something in a thread, awaited.
+        call: runs a function in a thread; awaited.
 
     Attributes:
-        name: what the log and monitoring call it.
-        up: the remote has taken this server in.
-        server: what it says of itself; None while down.
-        since_ns: since when it is up or down.
-        connected: how often it has come up.
+        name: in the log and monitoring.
+        up: the link is connected.
+        server: the remote's INFO; None while down.
+        since_ns: time of the last change of `up`.
+        connected: how often the link came up.
         in_msgs, in_bytes, out_msgs, out_bytes: messages with their headers and payloads.
-        refused: how often the remote has refused something on a connection that it kept.
+        refused: -ERR from the remote that did not end the connection.
     """
 
     def __init__(
@@ -126,7 +124,7 @@ class Link:
         self._redial = Redial(options, self._attempt, log)
         self._connection: RemoteConnection | None = None
         self._said = ""
-        """What it refused last: not said twice in a row."""
+        """The last -ERR: the same is not logged twice in a row."""
         self._listening: dict[bytes, _Listening] = {}
         self._watches: list[_Watch] = []
         self._sids = itertools.count(1)
@@ -141,13 +139,13 @@ class Link:
 
     @property
     def api(self) -> bytes:
-        """How requests to its JetStream begin there."""
+        """Return the prefix of JetStream API requests on the remote."""
         domain = self.options.remote_domain.encode()
         return b"$JS.%b.API." % domain if domain else b"$JS.API."
 
     @property
     def error(self) -> str:
-        """Why it is not up."""
+        """Return why the link is down."""
         return "" if self.up else self._redial.error or "not connected yet"
 
     # ------------------------------------------------------------------ life
@@ -172,7 +170,6 @@ class Link:
                 self._down(address, connection.reason)
 
     def came_up(self, address: Address) -> Iterable[bytes]:
-        """See `Carried.up`."""
         assert self._connection is not None  # Invariant: who calls is the connection of the attempt under way.
         self.up, self.server, self.address = True, self._connection.server, address
         self.since_ns = self._clock.now()
@@ -199,7 +196,6 @@ class Link:
         self._tell(False)
 
     def told(self, server: RemoteServer) -> None:
-        """See `Carried.told`."""
         if not self.up or self._connection is None:
             return
         self.server = server
@@ -208,7 +204,6 @@ class Link:
             self._connection.end("it is about to shut down", orderly=True)
 
     def said(self, text: str) -> None:
-        """See `Carried.said`."""
         self.refused += 1
         if text != self._said:
             self._log.warn(f"Remote {self.name} says: {text}")
@@ -228,7 +223,7 @@ class Link:
     # ------------------------------------------------------------------ to it
     @property
     def congested(self) -> bool:
-        """It has more unsent bytes than the high-water mark."""
+        """Return True above the high-water mark of unsent bytes."""
         return self._connection is not None and self._connection.congested
 
     def on_drain(self, callback: Callable[[], None]) -> None:
@@ -240,22 +235,22 @@ class Link:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes on their way to it that have not left."""
+        """Return the unsent bytes."""
         return self._connection.pending_bytes if self._connection is not None else 0
 
     @property
     def rtt_ns(self) -> int:
-        """How long the last PING took; 0: not known."""
+        """Return the round-trip time of the last PING; 0: unknown."""
         return self._connection.rtt_ns if self._connection is not None else 0
 
     @property
     def subscriptions(self) -> int:
-        """How many there are."""
+        """Return the number of subscriptions."""
         return len(self._listening)
 
     def fits(self, subject: bytes, reply: bytes, header: bytes = b"", payload: bytes = b"") -> bool:
-        """Whether it takes such a message. Nothing that a client names may end the connection, or be a line of its
-        own."""
+        """Return True if the remote accepts such a message. No subject that a client chooses may end the connection or
+        break a protocol line."""
         if self.server is None or len(header) + len(payload) > self.server.max_payload:
             return False
         return speakable(subject, reply)
@@ -284,7 +279,7 @@ class Link:
             self.hub.dirty(connection)
 
     def inbox(self) -> bytes:
-        """A subject that nobody else listens to there."""
+        """Return a new inbox."""
         return b"%b.%d" % (self._inboxes, next(self._numbers))
 
     def request(
@@ -317,7 +312,8 @@ class Link:
 
     # ------------------------------------------------------------------ from it
     def subscribe(self, subject: bytes, take: Take, queue: bytes = b"") -> Subscribed:
-        """Listen there, on this connection and those to come, until cancelled. Both names are speakable."""
+        """Subscribe on the remote, on this connection and later ones, until cancelled. Subject and queue must be
+        `speakable`."""
         assert speakable(subject, queue)  # Invariant: who takes them from a client has looked.
         listening = _Listening(self, b"%d" % next(self._sids), subject, queue, take)
         self._listening[listening.sid] = listening
@@ -326,12 +322,11 @@ class Link:
         return listening
 
     def leave(self, listening: _Listening) -> None:
-        """A subscription has ended."""
+        """End a subscription."""
         if self._listening.pop(listening.sid, None) is not None and self.up:
             self._say(frames.UNSUB % listening.sid)
 
     def came(self, messages: list[Message]) -> None:
-        """See `Carried.came`."""
         self.in_msgs += len(messages)
         self.in_bytes += sum([len(message.header) + len(message.payload) for message in messages])
         listening = self._listening.get(messages[0].sid)
@@ -348,14 +343,14 @@ class Link:
 
 
 def speakable(subject: bytes, other: bytes) -> bool:
-    """Whether a subject, and a reply or queue group (b"": none), can be said in one line."""
+    """Return True if a subject with a reply or queue group (b"": none) fits into one protocol line."""
     if len(subject) + len(other) > MAX_CONTROL_LINE - _SIZES:
         return False
     return _word(subject) is not None and (not other or _word(other) is not None)
 
 
 class _User:
-    """A connection's user: the link, which has to be told where it came up."""
+    """The link as the user of a connection; knows the address that it came up at."""
 
     __slots__ = ("_address", "_link", "came", "said", "told")
 
@@ -364,5 +359,4 @@ class _User:
         self.told, self.came, self.said = link.told, link.came, link.said
 
     def up(self) -> Iterable[bytes]:
-        """See `Carried.up`."""
         return self._link.came_up(self._address)

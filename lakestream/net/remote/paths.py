@@ -1,9 +1,9 @@
-"""Subjects of a remote whose messages come to subjects here.
+"""Paths: subscriptions on a remote whose messages are delivered to subjects here.
 
-Belongs here: listening there for as long as somebody listens here, and forgetting paths when there are too many. Which
-subjects these are, and what becomes of a message on its way, is domain.py's.
+Belongs here: subscribing there while there is interest here, and dropping paths when there are too many. Which subjects
+these are is decided in domain.py.
 
-Who listens to the very subject is noticed at once, who listens to it through a wildcard by looking every second.
+Interest in the literal subject is noticed at once, interest through a wildcard by a check every second.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from lakestream.net.remote.link import Link
 from lakestream.ports import Clock, Delivery, Subscribed, Timer
 
 MAX_PATHS = 16_384
-"""Paths of a remote; with more those go on which nobody listens, and then the one that was quiet for longest."""
+"""Paths of a remote. Beyond that, paths without interest are dropped, then the one that is idle longest."""
 
 QUIET_NS = 600_000_000_000
-"""A path that nobody took for so long (10 min), and nothing came on, is forgotten if it was for one pull."""
+"""A path for one pull that was idle for this long (10 min) is dropped."""
 
 LOOK_NS, LOOKED_AT = 1_000_000_000, 2000
-"""How often it is looked whether who listened is still there (1 s), and at how many paths at once."""
+"""Interval of interest checks (1 s), and paths checked at once."""
 
 Deliver = Callable[["Path", Sequence[Delivery]], bool]
-"""Hands on what came; False: nobody listens here any more."""
+"""Delivers messages; returns False when there is no interest any more."""
 
 
 class Path:
-    """One of them.
+    """One path.
 
     Attributes:
-        to: both its names, the queue group, and whether what comes is acked.
-        key: how it is found.
-        used_ns: when it was last asked for, or something came.
+        to: its two subjects, the queue group, and whether deliveries are acked.
+        key: its key in `Paths`.
+        used_ns: time of its last use.
     """
 
     def __init__(self, paths: Paths, key: bytes, to: Pushed) -> None:
@@ -46,11 +46,11 @@ class Path:
 
     @property
     def live(self) -> bool:
-        """Somebody listens."""
+        """Return True while it is subscribed."""
         return self._listening is not None
 
     def look(self) -> None:
-        """Listen there if anybody does here."""
+        """Subscribe if there is interest here, else unsubscribe."""
         self._changed(True)
 
     def _changed(self, _: bool) -> None:
@@ -70,7 +70,7 @@ class Path:
             self.look()
 
     def close(self) -> None:
-        """It leads nowhere any more."""
+        """Drop the path."""
         self._watch.cancel()
         if self._listening is not None:
             self._listening.cancel()
@@ -83,8 +83,8 @@ class Paths:
     Args:
         link: to the remote.
         clock: time.
-        deliver: takes what comes.
-        brief: they are forgotten when nobody took them for a while.
+        deliver: delivers their messages.
+        brief: drop idle paths.
     """
 
     def __init__(self, link: Link, clock: Clock, deliver: Deliver, *, brief: bool) -> None:
@@ -99,11 +99,11 @@ class Paths:
         return len(self._live) + len(self._dormant)
 
     def get(self, key: bytes) -> Path | None:
-        """The path of that name."""
+        """Return the path with that key."""
         return self._live.get(key) or self._dormant.get(key)
 
     def open(self, key: bytes, to: Pushed) -> Path:
-        """The path of that name; one that led elsewhere goes."""
+        """Return the path with that key; one with another target is replaced."""
         path = self.get(key)
         if path is not None and path.to != to:
             self._drop(path)
@@ -116,12 +116,12 @@ class Paths:
         return path
 
     def used(self, path: Path) -> None:
-        """Something came on it, or it was asked for."""
+        """Note that the path was used."""
         path.used_ns = self._clock.now()
         (self._live if path.live else self._dormant).move_to_end(path.key)
 
     def settled(self, path: Path) -> None:
-        """It has begun or ended to be listened on."""
+        """Note that the path is subscribed, or no longer."""
         if path.key in self._live or path.key in self._dormant:
             self._live.pop(path.key, None)
             self._dormant.pop(path.key, None)
@@ -130,7 +130,7 @@ class Paths:
                 self._timer = self._clock.call_later(LOOK_NS, self._look)
 
     def _look(self) -> None:
-        """Whether somebody still listens, of those paths whose turn it is."""
+        """Check the interest of the next paths."""
         self._timer = None
         if not self._to_look:
             self._to_look = list(self._live.values())

@@ -1,7 +1,7 @@
-"""The remote servers of this one.
+"""The remote servers of this server.
 
-Belongs here: a link for each `remote` of the configuration and what is served through it, start, end and reload of all
-of them, and what monitoring shows.
+Belongs here: one link or leaf connection for each `remote` of the configuration, their start, stop and reload, and
+their monitoring.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakestream.protocol.gotime import format_time
 
 
 class Served:
-    """A remote that is connected to as a client."""
+    """A remote that this server is a client of."""
 
     def __init__(self, link: Link, clock: Clock) -> None:
         self.link, self.domain = link, RemoteDomain(link, clock)
@@ -30,15 +30,15 @@ class Served:
         self.link.start()
 
     async def stop(self) -> None:
-        """Be connected no more."""
+        """Disconnect."""
         self.domain.stop()
         await self.link.stop()
 
     def leafz(self, subs: bool) -> dict[str, Any] | None:
-        """No leaf node, so nothing of /leafz."""
+        """Return None: the remote is not a leaf node."""
 
     def shown(self) -> dict[str, Any]:
-        """As monitoring shows it."""
+        """Return the remote as /varz shows it."""
         link, options = self.link, self.link.options
         page: dict[str, Any] = {
             "domain": options.domain,
@@ -73,10 +73,10 @@ class Remotes:
     """All remotes of a server.
 
     Args:
-        server_name: this server's.
-        domain: of this server's own JetStream.
-        call: runs something in a thread, awaited.
-        others: the nodes of the cluster that are connected now, by name; None: there is no cluster.
+        server_name: of this server.
+        domain: of this server's JetStream.
+        call: runs a function in a thread; awaited.
+        others: returns the names of the connected nodes; None: no cluster.
         cluster: its name; "" without one.
     """
 
@@ -116,7 +116,7 @@ class Remotes:
             served.start()
 
     async def stop(self) -> None:
-        """Be connected to none any more."""
+        """Disconnect from all of them."""
         self._started = False
         for served in self._served.values():
             await served.stop()
@@ -133,9 +133,9 @@ class Remotes:
                     self._served[new].start()
 
     def shown(self) -> list[dict[str, Any]]:
-        """As /varz shows them."""
+        """Return all of them as /varz shows them."""
         return [served.shown() for served in self._served.values()]
 
     def leafs(self, subs: bool = False) -> list[dict[str, Any]]:
-        """Those that are connected to as a leaf node, as /leafz shows them; `subs`: with what is listened to there."""
+        """Return the leaf connections as /leafz shows them; `subs`: with the other side's interest."""
         return [page for served in self._served.values() if (page := served.leafz(subs)) is not None]

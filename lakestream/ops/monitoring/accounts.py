@@ -1,8 +1,8 @@
-"""What the monitoring port says of accounts: /accountz and /accstatz.
+"""The monitoring pages of accounts: /accountz and /accstatz.
 
-Belongs here: which accounts there are, what each exports, imports and maps, and what its clients have moved. An
-account shows what every account may ask the system account besides its own imports: these answers are given without
-one here, yet they are there. Field names and their order are nats-server's.
+Belongs here: the list of accounts, their exports, imports and mappings, and the traffic of their clients. An account
+shows the requests to the system account among its imports: they are answered without imports here. Field names and
+their order are nats-server's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.gotime import format_time
 
 MAX_WAYS_SHOWN = 1024
-"""Awaited answers of an account that /accountz shows; the others are left out."""
+"""Open reply paths of an account that /accountz shows; others are left out."""
 
 _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
 
@@ -38,12 +38,12 @@ _EVERYBODYS_IMPORTS = (
     ("$SYS.REQ.USER.{}.INFO", "$SYS.REQ.USER.INFO", True),
     ("$JS.API.>", "$JS.API.>", True),
 )
-"""What every account may ask the system account: the subject there, the one here, whether it tells who asks."""
+"""Imports from the system account that every account has: the subject there, the one here, and `share`."""
 
 
 # ---------------------------------------------------------------------- /accountz
 def accountz(node: Monitored, query: Query) -> dict[str, Any]:
-    """The page; `acc`: in detail. Raises BadQuery for an account that does not exist."""
+    """Return the page; `acc`: with details. Raises BadQuery for an unknown account."""
     name, system = query.text("acc"), node.accounts.system.name
     page: dict[str, Any] = {
         "server_id": node.identity.server_id,
@@ -56,7 +56,7 @@ def accountz(node: Monitored, query: Query) -> dict[str, Any]:
 
 
 def account_detail(node: Monitored, name: str) -> dict[str, Any]:
-    """One account. Raises BadQuery when it does not exist."""
+    """Return one account. Raises BadQuery when it is unknown."""
     account = account_of(node, name)
     if account is None:
         raise BadQuery(f"Account {name} does not exist")
@@ -85,7 +85,7 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
 
 
 def _ways(ways: Responses) -> dict[str, Any]:
-    """The answers that are awaited from an account, by the subject under which it gives them."""
+    """Return the open reply paths of an account, by subject."""
     shown = {}
     for subject, way in itertools.islice(ways, MAX_WAYS_SHOWN):
         local = subject.decode("utf-8", "replace")
@@ -143,7 +143,7 @@ def _imported(
 
 
 def _everybodys(name: str, system: str, is_system: bool) -> list[dict[str, Any]]:
-    """The requests that every account may make; the system account makes the others under its own subjects."""
+    """Return the imports that every account has; the system account has the requests under its own subjects."""
     return [
         _imported(subject.format(name), system, {"to": local}, local, "service", share)
         for subject, local, share in _EVERYBODYS_IMPORTS
@@ -153,12 +153,12 @@ def _everybodys(name: str, system: str, is_system: bool) -> list[dict[str, Any]]
 
 # ---------------------------------------------------------------------- /accstatz
 def accstatz(node: Monitored, query: Query) -> dict[str, Any]:
-    """The page; `unused=1`: accounts nobody is connected in as well."""
+    """Return the page; `unused=1`: with accounts without connections."""
     return statz(node, None, unused=query.flag("unused"))
 
 
 def statz(node: Monitored, names: Sequence[str] | None, *, unused: bool) -> dict[str, Any]:
-    """The traffic of the accounts of these names, None: of all; `unused`: of those nobody is connected in as well."""
+    """Return the traffic of these accounts, None: all; `unused`: with those without connections."""
     found = [account for account in configured(node) if (names is None or account.name in names)]
     return {
         "server_id": node.identity.server_id,
@@ -168,7 +168,7 @@ def statz(node: Monitored, names: Sequence[str] | None, *, unused: bool) -> dict
 
 
 def account_traffic(node: Monitored, account: Watched) -> dict[str, Any]:
-    """Connections of an account, and what its clients have moved."""
+    """Return the connections of an account and the traffic of its clients."""
     clients = account.connections.values()
     traffic = node.statistics.account(account.name, clients)
     return {

@@ -1,7 +1,7 @@
-"""What the monitoring port says of clients: /connz and /subsz.
+"""The monitoring pages of clients: /connz and /subsz.
 
-Belongs here: connections open and closed, how they are sorted and chosen, and their subscriptions, by account where one
-is asked for. Field names and their order are nats-server's.
+Belongs here: open and closed connections, sorting and filters, and subscriptions by account. Field names and their
+order are nats-server's.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
 from lakestream.ops.monitoring.monitored import Live, Monitored, Watched, account_of
 from lakestream.ops.monitoring.query import BadQuery, Query
-from lakestream.ops.monitoring.text import uptime_text
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-from lakestream.protocol.durations import format_duration
+from lakestream.protocol.durations import format_duration, uptime_text
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import matches, valid_literal
 
 DEFAULT_LIMIT = 1024
-"""Entries of a list on one page when the query has no `limit`."""
+"""Entries of a page when the query has no `limit`."""
 
 _STATES = {"": "open", "open": "open", "closed": "closed", "any": "any", "all": "any"}
 
@@ -47,7 +46,7 @@ _SORTS: dict[str, tuple[Key, bool]] = {
 
 # ---------------------------------------------------------------------- /connz
 def connz(node: Monitored, query: Query) -> dict[str, Any]:
-    """The page for a query with state, sort, acc, user, cid, filter_subject, subs, auth, offset and limit."""
+    """Return the page for a query with state, sort, acc, user, cid, filter_subject, subs, auth, offset and limit."""
     now = time.time_ns()
     state = query.choice("state", _STATES)
     subs, auth, cid = query.flag_or_detail("subs"), query.flag("auth"), query.unsigned("cid")
@@ -71,7 +70,7 @@ def connz(node: Monitored, query: Query) -> dict[str, Any]:
 
 
 def _connections(node: Monitored, account: str, state: str) -> Sequence[Live | Closed]:
-    """Those in an account, or ("") all."""
+    """Return the connections of an account, or ("") all."""
     found: list[Live | Closed] = []
     if state != "closed":
         found += [one for one in node.connections.values() if account in ("", one.account.name)]
@@ -137,8 +136,8 @@ def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- /subsz
 def subsz(node: Monitored, query: Query) -> dict[str, Any]:
-    """The page for a query with subs, test, acc, offset and limit. What the server itself subscribes to, for its
-    streams and its own requests, is shown with cid 0; what other nodes do, counts but is not listed."""
+    """Return the page for a query with subs, test, acc, offset and limit. Subscriptions of the server itself have cid
+    0; those of other nodes are counted but not listed."""
     subs, test, only = query.flag("subs"), query.text("test"), query.text("acc")
     if test and not valid_literal(test.encode()):
         raise BadQuery(f"invalid test subject, must be valid publish subject: {test}")
@@ -166,7 +165,7 @@ def subsz(node: Monitored, query: Query) -> dict[str, Any]:
 
 
 def _held(account: Watched) -> list[tuple[Subscription, int]]:
-    """The subscriptions of an account on this server, with the client they are of."""
+    """Return the subscriptions of an account on this server, with their client ids."""
     cids = {id(sub): cid for cid, connection in account.connections.items() for sub in connection.subs.values()}
     held = account.hub.interest_graph.subscriptions()
     return [(sub, cids.get(id(sub), 0)) for sub in held if sub.remote is None]

@@ -1,6 +1,6 @@
-"""What the monitoring port says of JetStream.
+"""The monitoring pages of JetStream.
 
-Belongs here: /jsz, JetStream's part of /varz, and the health of the server's streams and consumers.
+Belongs here: /jsz, the `jetstream` object of /varz, and the health of streams and consumers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lakestream.stream.consumer.info import consumer_info
 from lakestream.stream.core.info import config_shown, state_shown
 
 _UINT64 = (1 << 64) - 1
-"""nats-server shows an account's limits as uint64, so that none (-1) is this."""
+"""The limit -1 as uint64, as nats-server shows limits of accounts."""
 
 DEFAULT_LIMIT = 1024
 
 
 class Health(NamedTuple):
-    """A health report; status 200 is good. `kind` is the error's type with details."""
+    """A health report; status 200 is healthy. `kind` is the error's type with details."""
 
     status: int
     reason: str = ""
@@ -37,14 +37,14 @@ class Health(NamedTuple):
 
 
 class JetStreamPages:
-    """JetStream's pages of one server."""
+    """The JetStream pages of one server."""
 
     def __init__(self, node: Monitored) -> None:
         self._node = node
 
     # ------------------------------------------------------------------ /varz
     def varz(self) -> dict[str, Any]:
-        """The `jetstream` object of /varz; empty without JetStream."""
+        """Return the `jetstream` object of /varz; empty without JetStream."""
         jetstream = self._node.jetstream
         if jetstream is None:
             return {}
@@ -86,7 +86,7 @@ class JetStreamPages:
 
     # ------------------------------------------------------------------ /jsz
     def jsz(self, query: Query) -> dict[str, Any]:
-        """The page for a query with acc, accounts, streams, consumers, config, offset and limit."""
+        """Return the page for a query with acc, accounts, streams, consumers, config, offset and limit."""
         account = query.text("acc")
         detailed = query.flag("accounts") or query.flag("streams") or query.flag("consumers")
         offset, limit = query.page(DEFAULT_LIMIT)
@@ -109,7 +109,7 @@ class JetStreamPages:
         return page | {"total": len(jetstream.served)}
 
     def account(self, name: str, serving: Serving, query: Query) -> dict[str, Any]:
-        """One account's part of the page."""
+        """Return one account of the page."""
         account = self._node.accounts.get(name)
         limits = account.jetstream if account is not None else None
         held = sorted(serving.engine.streams.values(), key=lambda one: one.name)
@@ -123,7 +123,7 @@ class JetStreamPages:
         return page
 
     def _stream(self, stream: Stream, consumers: bool, direct: bool, config: bool) -> dict[str, Any]:
-        """A stream; with its consumers, and with those of mirrors and sources, when asked for."""
+        """Return a stream; on request with its consumers, and those of mirrors and sources."""
         page: dict[str, Any] = {
             "name": stream.name,
             "created": format_time(stream.created_ns),
@@ -147,7 +147,7 @@ class JetStreamPages:
 
     # ------------------------------------------------------------------ /healthz
     def healthz(self, query: Query) -> Health:
-        """Health of the server, or of the account, stream or consumer asked for."""
+        """Return the health of the server, or of the given account, stream or consumer."""
         account, stream, consumer = query.text("account"), query.text("stream"), query.text("consumer")
         if consumer and not stream:
             return Health(400, '"stream" must not be empty when checking consumer health', "BAD_REQUEST")
@@ -206,7 +206,7 @@ def _streams(served: Iterable[Serving]) -> Iterator[Stream]:
 
 
 def _api(served: Iterable[Serving], level: int) -> dict[str, int]:
-    """Counters of the API; `internal_errors`, which nats-server does not have, only when there were any."""
+    """Return the counters of the API; `internal_errors`, which nats-server does not have, only when there were any."""
     calls = [serving.api for serving in served]
     page = {"level": level, "total": sum(one.total for one in calls), "errors": sum(one.errors for one in calls)}
     internal = sum(one.internal_errors for one in calls)
@@ -214,7 +214,7 @@ def _api(served: Iterable[Serving], level: int) -> dict[str, int]:
 
 
 def _usage(streams: Iterable[Stream]) -> dict[str, Any]:
-    """Bytes stored and reserved."""
+    """Return the bytes stored and reserved."""
     page = dict.fromkeys(("memory", "storage", "reserved_memory", "reserved_storage"), 0)
     for stream in streams:
         kind = "memory" if stream.config.storage == "memory" else "storage"

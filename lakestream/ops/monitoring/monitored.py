@@ -1,7 +1,6 @@
-"""What monitoring needs of a server.
+"""The server as the monitoring pages see it.
 
-Belongs here: the narrow interface between the monitoring pages and the node. The node has all of it; tests pass small
-servers of their own.
+Belongs here: the narrow interface between the pages and the node. Tests pass small servers of their own.
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits
 
 
 class Live(Counted, Protocol):
-    """A connection that is open."""
+    """An open connection."""
 
     login: Login
     subs: dict[bytes, Subscription]
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes not yet sent."""
+        """Return the unsent bytes."""
 
 
 class Behind(Protocol):
-    """Part of a stream that is not in its table."""
+    """The part of a stream that is not in its table."""
 
     @property
     def messages(self) -> int:
-        """Number of messages."""
+        """Return the number of messages."""
 
     @property
     def age_ns(self) -> int:
-        """The age of the oldest of them; 0 when there is none."""
+        """Return the age of the oldest of them; 0: none."""
 
     @property
     def committed_ns(self) -> int:
-        """Time of the last compaction, ns since the epoch; 0 when unknown."""
+        """Return the time of the last compaction, ns since the epoch; 0: unknown."""
 
 
 class Lag(Protocol):
-    """Who knows how far the lake is."""
+    """The lag of the lake."""
 
     root: str
 
@@ -61,11 +60,11 @@ class Lag(Protocol):
         """Return True if a compactor is at work in the lake."""
 
     def troubles(self) -> dict[str, str]:
-        """Streams whose tables do not follow them, with the reason."""
+        """Return the streams whose tables cannot follow them, with the reason."""
 
 
 class Calls(Protocol):
-    """Counters of a JetStream API."""
+    """The counters of a JetStream API."""
 
     total: int
     errors: int
@@ -77,11 +76,11 @@ class Serving(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """Its streams."""
+        """Return its streams."""
 
     @property
     def api(self) -> Calls:
-        """Its API."""
+        """Return its API."""
 
 
 class Streams(Protocol):
@@ -89,15 +88,15 @@ class Streams(Protocol):
 
     @property
     def served(self) -> Mapping[str, Serving]:
-        """By account, those that have JetStream."""
+        """Return the accounts with JetStream by name."""
 
     @property
     def keeper(self) -> Lag | None:
-        """None without a lake."""
+        """Return the lake's keeper; None without a lake."""
 
     @property
     def cluster(self) -> JetStreamCluster | None:
-        """None without a cluster."""
+        """Return the cluster; None without one."""
 
 
 class Watched(Protocol):
@@ -119,27 +118,27 @@ class WatchedAccounts(Protocol):
 
     @property
     def system(self) -> Watched:
-        """The account of those who see to the server."""
+        """Return the system account."""
 
     def get(self, name: str) -> Watched | None:
-        """The account of that name."""
+        """Return the account of that name."""
 
     def __iter__(self) -> Iterator[Watched]:
-        """All of them."""
+        """Iterate over all accounts."""
 
 
 class RemoteServers(Protocol):
     """The servers that this one connects to."""
 
     def shown(self) -> list[dict[str, Any]]:
-        """Each of them."""
+        """Return all of them."""
 
     def leafs(self, subs: bool = False) -> list[dict[str, Any]]:
-        """The leaf connections; `subs`: with the subjects that are listened to there."""
+        """Return the leaf connections; `subs`: with the other side's interest."""
 
 
 class Monitored(Protocol):
-    """What the pages need of a server; the node has all of it."""
+    """The server as the pages need it; the node implements it."""
 
     options: Options
     log: Logger
@@ -155,31 +154,31 @@ class Monitored(Protocol):
 
     @property
     def accounts(self) -> WatchedAccounts:
-        """See `Accounts`."""
+        """Return the accounts."""
 
     @property
     def jetstream(self) -> Streams | None:
-        """None without JetStream."""
+        """Return JetStream; None when it is off."""
 
     @property
     def cluster(self) -> Cluster | None:
-        """None without a cluster."""
+        """Return the cluster; None without one."""
 
     @property
     def remotes(self) -> RemoteServers | None:
-        """None without any."""
+        """Return the remote servers; None without any."""
 
     @property
     def bound_http_port(self) -> int:
-        """Where the monitoring port is."""
+        """Return the port of the monitoring listener."""
 
 
 def configured(node: Monitored) -> list[Watched]:
-    """The accounts that are configured now: not those that other nodes name, or that a reload has taken away."""
+    """Return the configured accounts, without those that only other nodes have or that a reload removed."""
     names = {GLOBAL_ACCOUNT, node.accounts.system.name, *(account.name for account in node.options.accounts)}
     return [account for account in node.accounts if account.name in names]
 
 
 def account_of(node: Monitored, name: str) -> Watched | None:
-    """The account of that name, None when it is not configured."""
+    """Return the account of that name; None when it is not configured."""
     return next((account for account in configured(node) if account.name == name), None)

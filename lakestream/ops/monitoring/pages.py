@@ -1,9 +1,9 @@
-"""What the monitoring port says.
+"""The monitoring pages.
 
-Belongs here: the pages as functions of a query and the server's state, without sockets, which page is where, and the
-ones about the server as a whole: /varz, /healthz and the index. Clients are in connections.py, accounts in
-accounts.py, JetStream in jetstream.py, the other nodes in routes.py. Field names and
-their order are nats-server's; fields that this server does not measure are left out rather than invented.
+Belongs here: the pages as functions of a query and the server's state, without sockets; their names, and the pages of
+the server as a whole: /varz, /healthz and the index. Clients are in connections.py, accounts in accounts.py, JetStream
+in jetstream.py, other nodes in routes.py. Field names and their order are nats-server's; fields that this server does
+not measure are left out.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
 from lakestream.ops.monitoring.monitored import Lag, Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import Routed, cluster_settings, routed, routez
-from lakestream.ops.monitoring.text import resident_bytes, uptime_text
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.durations import uptime_text
 from lakestream.protocol.gotime import format_time
 
 JSON = "application/json"
@@ -34,7 +34,7 @@ PAGES = ("varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "hea
 
 
 class Answer(NamedTuple):
-    """One HTTP answer."""
+    """An HTTP response."""
 
     status: int
     content_type: str
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What clients have sent and been sent since the start, and how badly connections have ended."""
+    """The traffic since the start, and connections that ended badly."""
 
     in_msgs: int
     in_bytes: int
@@ -52,12 +52,12 @@ class Traffic(NamedTuple):
 
     @property
     def sent(self) -> dict[str, int]:
-        """To clients and other nodes."""
+        """Return the messages and bytes to clients and other nodes."""
         return {"msgs": self.out_msgs + self.nodes.out_msgs, "bytes": self.out_bytes + self.nodes.out_bytes}
 
     @property
     def received(self) -> dict[str, int]:
-        """From clients and other nodes."""
+        """Return the messages and bytes from clients and other nodes."""
         return {"msgs": self.in_msgs + self.nodes.in_msgs, "bytes": self.in_bytes + self.nodes.in_bytes}
 
 
@@ -68,8 +68,8 @@ class Pages:
     """The pages of one server.
 
     Attributes:
-        pages: by name, those that are JSON whatever the state of the server.
-        jetstream: what they say of JetStream.
+        pages: JSON pages by name, those that do not depend on the health of the server.
+        jetstream: the JetStream pages.
     """
 
     def __init__(self, node: Monitored) -> None:
@@ -92,7 +92,7 @@ class Pages:
         self._paths |= {f"{base}/subscriptionsz": "subsz", f"{base}/": "", base or "/": ""}
 
     def answer(self, path: str, query: str) -> Answer:
-        """The answer to a request for `path` with this query string."""
+        """Return the response to a request for `path` with this query string."""
         name = self._paths.get(path)
         if name is None:
             return Answer(404, TEXT, b"404 page not found\n")
@@ -117,7 +117,7 @@ class Pages:
         )
 
     def _nothing(self, page: dict[str, Any]) -> dict[str, Any]:
-        """A page about what this server seldom or never has."""
+        """Return a page of a feature that this server does not have, or that is off."""
         return {"server_id": self._node.identity.server_id, "now": format_time(time.time_ns())} | page
 
     def _leafz(self, query: Query) -> dict[str, Any]:
@@ -193,10 +193,10 @@ class Pages:
 
     def _machine(self, uptime: int) -> dict[str, Any]:
         cpu = round(time.process_time_ns() * 100 / uptime, 2)
-        return {"mem": resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
+        return {"mem": _resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
 
     def traffic(self) -> Traffic:
-        """What has been moved since the start."""
+        """Return the traffic since the start."""
         node, ended = self._node, self._node.statistics
         live = list(node.connections.values())
         return Traffic(
@@ -234,7 +234,7 @@ class Pages:
 
     # ------------------------------------------------------------------ what the system account is told by the clock
     def statsz(self) -> dict[str, Any]:
-        """The server in short, as messages of the system show it."""
+        """Return the server's statistics as STATSZ messages show them."""
         node, traffic = self._node, self.traffic()
         page: dict[str, Any] = {"start": format_time(node.started_ns)}
         page |= self._machine(max(1, time.time_ns() - node.started_ns))
@@ -274,7 +274,7 @@ class Pages:
         return Answer(health.status, JSON, dumps(page))
 
     def health(self, query: Query) -> Health:
-        """Health of the server, or of what is asked for; what is wrong is logged."""
+        """Return the health of the server, or of the given part; log what is wrong."""
         health = self.jetstream.healthz(query)
         if health.status != 200:
             self._node.log.warn(f'Healthcheck failed: "{health.reason}"')
@@ -282,8 +282,8 @@ class Pages:
 
 
 def lake_of(keeper: Lag) -> dict[str, Any]:
-    """What the page says of the lake: by stream how many messages are not in its table, the age of the oldest of them
-    in seconds, and when it was compacted last."""
+    """Return the `lake` object: by stream the messages that are not in its table, the age of the oldest of them in
+    seconds, and the time of the last compaction."""
     lag = keeper.lag()
     return {
         "url": keeper.root,
@@ -296,7 +296,7 @@ def lake_of(keeper: Lag) -> dict[str, Any]:
 
 
 def unhealthy(health: Health, details: bool) -> dict[str, Any]:
-    """What the page says when something is wrong."""
+    """Return the body of a page that reports bad health."""
     if details:
         error = {"type": health.kind, "account": health.account, "stream": health.stream, "consumer": health.consumer}
         error = {name: value for name, value in error.items() if value}
@@ -305,9 +305,21 @@ def unhealthy(health: Health, details: bool) -> dict[str, Any]:
 
 
 def json_answer(page: Mapping[str, Any] | Sequence[Any]) -> Answer:
-    """A page as indented JSON with Go's escapes."""
+    """Encode a page as indented JSON with Go's escapes."""
     return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
 
 
 def _by_kind(clients: int, routes: int) -> dict[str, int]:
     return {"clients": clients, "routes": routes, "gateways": 0, "leafs": 0}
+
+
+def _resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        # No /proc: use the peak.
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,7 +1,7 @@
 """The monitoring port.
 
-Belongs here: HTTP for the pages of pages.py: an asyncio protocol around h11, which knows the wire. It is
-imported, and h11 with it, only when a monitoring port is asked for.
+Belongs here: HTTP for the pages of pages.py: an asyncio protocol around h11. This module, and h11 with it, is imported
+only with a monitoring port.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Answer, Pages
 
 MAX_OPEN = 128
-"""Connections to the monitoring port at once; further ones are answered 503 and closed."""
+"""Open connections to the monitoring port; further ones get 503 and are closed."""
 
 IDLE_S = 60.0
-"""A connection without a complete request for so long is closed."""
+"""A connection without a complete request for this long is closed."""
 
 MAX_BODY = 64 * 1024
 """Bytes of a request body that are read (and ignored); a longer one ends the connection."""
@@ -29,7 +29,7 @@ _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: c
 
 
 class Monitor(NamedTuple):
-    """A running monitoring listener and the port it got."""
+    """A monitoring listener and its port."""
 
     server: asyncio.AbstractServer
     port: int
@@ -40,10 +40,10 @@ async def serve(node: Monitored, pages: Pages | None = None) -> Monitor:
 
     Args:
         node: the server.
-        pages: what is shown; None: the server's pages, made here.
+        pages: the pages; None: the server's, made here.
 
     Raises:
-        StartError: the address is taken or not ours.
+        StartError: the address cannot be used.
     """
     options = node.options
     host = options.http_host or options.host
@@ -60,7 +60,7 @@ async def serve(node: Monitored, pages: Pages | None = None) -> Monitor:
 
 
 class _Connection(asyncio.Protocol):
-    """One client: request after request until either side closes."""
+    """One client: requests until either side closes."""
 
     def __init__(self, node: Monitored, pages: Pages, open_ones: set[_Connection]) -> None:
         self._log = node.log
@@ -141,7 +141,7 @@ class _Connection(asyncio.Protocol):
             return Answer(500, "text/plain; charset=utf-8", b"500 internal error\n")
 
     def _refuse(self, error: Any) -> None:
-        """The client broke HTTP: tell it, if it is its turn to be told, and close."""
+        """Reject a request that is not HTTP, and close."""
         self._log.debug(f"monitoring request refused: {error}")
         if self._wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             phrase = HTTPStatus(error.error_status_hint).phrase

@@ -13,7 +13,7 @@ _FALSE = ("0", "f", "F", "false", "FALSE", "False", "")
 
 
 class BadQuery(Exception):
-    """A parameter is wrong; the text is the body of the 400 answer."""
+    """Raised for an invalid parameter; the text is the body of the 400 response."""
 
 
 class Query:
@@ -23,17 +23,17 @@ class Query:
         self._values = {name: found[0] for name, found in parse_qs(text, keep_blank_values=True).items()} | values
 
     def but(self, **values: str) -> Query:
-        """The same with other values for some parameters."""
+        """Return a copy with other values for some parameters."""
         changed = Query()
         changed._values = self._values | values
         return changed
 
     def text(self, name: str) -> str:
-        """As it stands; "" when absent."""
+        """Return a text; "" when absent."""
         return self._values.get(name, "")
 
     def flag(self, name: str) -> bool:
-        """A boolean; false when absent."""
+        """Return a boolean; false when absent."""
         value = self.text(name)
         if value in _TRUE:
             return True
@@ -42,17 +42,17 @@ class Query:
         raise BadQuery(f"Error decoding boolean for '{name}': strconv.ParseBool: parsing \"{value}\": invalid syntax")
 
     def flag_or_detail(self, name: str) -> str:
-        """`subs` of /connz: "", "list" or "detail"."""
+        """Return `subs` of /connz: "", "list" or "detail"."""
         if self.text(name).lower() == "detail":
             return "detail"
         return "list" if self.flag(name) else ""
 
     def number(self, name: str) -> int:
-        """A whole number; 0 when absent."""
+        """Return an integer; 0 when absent."""
         return self._integer(name, "int", "Atoi")
 
     def unsigned(self, name: str) -> int:
-        """A whole number that is not negative; 0 when absent."""
+        """Return a non-negative integer; 0 when absent."""
         return self._integer(name, "uint64", "ParseUint")
 
     def _integer(self, name: str, kind: str, function: str) -> int:
@@ -65,13 +65,13 @@ class Query:
         return int(value or "0")
 
     def choice(self, name: str, known: Mapping[str, str]) -> str:
-        """One of a few words."""
+        """Return one of a few words."""
         value = self.text(name).lower()
         if value not in known:
             raise BadQuery(f"Error decoding {name} for {self.text(name)}")
         return known[value]
 
     def page(self, default: int) -> tuple[int, int]:
-        """`offset` and `limit`; negative ones mean none was given."""
+        """Return `offset` and `limit`; negative ones count as absent."""
         limit = self.number("limit")
         return max(0, self.number("offset")), limit if limit > 0 else default

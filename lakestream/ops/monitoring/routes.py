@@ -1,8 +1,7 @@
-"""What the monitoring port says of the other nodes.
+"""The monitoring pages of other nodes.
 
 Belongs here: /routez, the `cluster` object of /varz, and the traffic between nodes. There is one connection to each
-node, so a route is a node here. Messages are counted as clients' messages are: what groups and heartbeats need is not
-among them.
+node, so a route is a node here. Only messages of clients are counted, not those of Raft groups and heartbeats.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from lakestream.net.peers.cluster import Cluster
 from lakestream.net.peers.link import Link
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import Query
-from lakestream.ops.monitoring.text import uptime_text
-from lakestream.protocol.durations import format_duration
+from lakestream.protocol.durations import format_duration, uptime_text
 from lakestream.protocol.gotime import format_time
 
 
 class Routed(NamedTuple):
-    """Traffic with the connected nodes, and how connections to nodes ended badly."""
+    """Traffic with the connected nodes, and connections that ended badly."""
 
     nodes: int = 0
     in_msgs: int = 0
@@ -33,7 +31,7 @@ class Routed(NamedTuple):
 
 
 def routed(cluster: Cluster | None) -> Routed:
-    """The traffic with all nodes; nothing without a cluster."""
+    """Return the traffic with all nodes; zero without a cluster."""
     if cluster is None:
         return Routed()
     nodes = list(cluster.routes.nodes.values())
@@ -49,7 +47,7 @@ def routed(cluster: Cluster | None) -> Routed:
 
 
 def cluster_settings(cluster: Cluster | None) -> dict[str, Any]:
-    """The `cluster` object of /varz; empty without a cluster."""
+    """Return the `cluster` object of /varz; empty without a cluster."""
     if cluster is None:
         return {}
     options = cluster.options
@@ -67,7 +65,7 @@ def cluster_settings(cluster: Cluster | None) -> dict[str, Any]:
 
 
 def routez(node: Monitored, query: Query) -> dict[str, Any]:
-    """The page; `subs=1` lists what each node listens to, `subs=detail` with queue groups."""
+    """Return the page; `subs=1` lists the interest of each node, `subs=detail` with queue groups."""
     subs = query.flag_or_detail("subs")
     now = time.time_ns()
     routes = (

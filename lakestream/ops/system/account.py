@@ -1,8 +1,8 @@
-"""Requests to the server itself that only the system account may make.
+"""Requests to the server that only the system account may make.
 
-Belongs here: `$SYS.REQ.SERVER.*` and `$SYS.REQ.ACCOUNT.*`: the monitoring pages over NATS, of this server or of every
-one, and what may be done to a server: to reload, to send a client elsewhere, to close its connection. nats-server's
-PROFILEZ, EXPVARZ, IPQUEUESZ and RAFTZ are about its own insides and have no responders here.
+Belongs here: `$SYS.REQ.SERVER.*` and `$SYS.REQ.ACCOUNT.*`: the monitoring pages over NATS, of this server or of all
+servers, and commands: reload, redirect a client, close a connection. nats-server's PROFILEZ, EXPVARZ, IPQUEUESZ and
+RAFTZ are about its internals and have no responders here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from lakestream.ops.monitoring.jetstream import Health
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
 from lakestream.ops.monitoring.query import BadQuery
-from lakestream.ops.system.messages import SystemMessages
-from lakestream.ops.system.replies import Asked, Found, Replies, encoded
+from lakestream.ops.system.messages import Asked, Found, Replies, SystemMessages, encoded
 from lakestream.ports import ClientInfo, Handler
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Uint64, dumps, parse
@@ -31,7 +30,7 @@ _PAGES = ("Varz", "Subsz", "Connz", "Routez", "Gatewayz", "Leafz", "Accountz", "
 
 
 class Managed(Monitored, Protocol):
-    """A server that can be told what to do; the node is one."""
+    """A server that takes commands; the node implements it."""
 
     @property
     def accounts(self) -> Accounts:
@@ -58,10 +57,10 @@ class _OfAccount(msgspec.Struct):
 
 
 class SystemAccount:
-    """Answers the system account.
+    """Serves the system account.
 
-    With other nodes, PING and what is about an account is answered by every one of them, what names a server's id by
-    that one.
+    In a cluster every node answers PING and requests about an account; requests with a server's id are answered by that
+    server.
     """
 
     def __init__(self, node: Managed, pages: Pages, messages: SystemMessages, replies: Replies) -> None:
@@ -125,7 +124,7 @@ class SystemAccount:
             self._send(reply, header, self._replies.done(wrong))
 
     def _to_client(self, do: Callable[[int], str]) -> Handler:
-        """Do something to the client that the request names; a request that names none is only logged."""
+        """Apply a command to the client that the request names; a request without one is only logged."""
 
         def asked(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
             try:
@@ -205,8 +204,8 @@ class SystemAccount:
 
     # ------------------------------------------------------------------ $SYS.DEBUG
     def _subscribers(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """How many subscriptions of this server's clients in the system account `subject [queue]` reaches; with
-        wildcards in it: how many are for such subjects only."""
+        """Reply with the number of subscriptions of this server's clients in the system account that `subject [queue]`
+        reaches; with wildcards in it, of subscriptions that it covers."""
         wanted, _, queue = payload.strip().partition(b" ")
         connections = self._node.accounts.system.connections.values()
         held = [sub for connection in connections for sub in connection.subs.values()]

@@ -1,38 +1,108 @@
-"""What the system account hears of a server without asking.
+"""Events of the system account.
 
-Belongs here: the events of clients that come and go, of accounts' connections, of the server itself, when each is due,
-and the server's figures every few seconds. Nothing is made that nobody listens to. nats-server announces an account's
-connections for its own internal clients, too; there are none here.
+Belongs here: events of clients that connect and disconnect, of accounts' connections, of the server itself, and the
+server's statistics every few seconds; and counting an account's clients on other nodes by these events. No event is
+made without interest. nats-server also announces an account's connections for its own internal clients; there are
+none here.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
-from lakestream.net.peers.client_counts import ClientCounts
+from lakestream.net.peers.cluster import Cluster
 from lakestream.net.statistics import REFUSED
 from lakestream.ops.monitoring.accounts import account_traffic
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.system.messages import SystemMessages
-from lakestream.ports import Clock
+from lakestream.ports import ClientInfo, Clock, Subscribed
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.gotime import format_time
 
 FIRST_STATSZ_NS = 250_000_000
-"""The server's figures are told first this long after the start (250 ms), then each time after twice as long …"""
+"""Time of the first statistics after the start (250 ms); the interval doubles from there …"""
 
 STATSZ_NS = 10_000_000_000
 """… up to this (10 s)."""
 
 HEARTBEAT_NS = 30_000_000_000
-"""How often the connections of each account that has any are told though nothing changed (30 s)."""
+"""Interval at which the connections of accounts are announced without changes (30 s)."""
+
+
+class _Server(msgspec.Struct):
+    id: str
+
+
+class _Conns(msgspec.Struct):
+    """The fields that are read of an event."""
+
+    server: _Server
+    acc: str
+    conns: int
+
+
+class ClientCounts:
+    """The clients of accounts with max_connections on the other nodes.
+
+    Only connected nodes count. A number is as old as its event: when several clients connect at the same time on
+    several
+    nodes, more than the limit may get in (as with nats-server).
+    """
+
+    def __init__(self, accounts: Accounts, cluster: Cluster) -> None:
+        self._accounts, self._cluster = accounts, cluster
+        self._counts: dict[str, dict[str, int]] = {}
+        """By account and id of a server."""
+        self._heard: dict[str, Subscribed] = {}
+
+    def configured(self) -> None:
+        """Take the limits of the accounts as they are now."""
+        limited = {account.name for account in self._accounts if account.options.limits.max_connections >= 0}
+        for name in self._heard.keys() - limited:
+            self._heard.pop(name).cancel()
+            self._counts.pop(name, None)
+        for name in limited - self._heard.keys():
+            self._heard[name] = self._accounts.system.hub.subscribe(_told(name), self._hear)
+            self._accounts.of(name).others = partial(self.of, name)
+            self._ask(name)
+
+    def joined(self, account: Account) -> None:
+        """Ask the other nodes for their numbers when an account gets its first client here."""
+        if len(account.connections) == 1 and account.name in self._heard:
+            self._ask(account.name)
+
+    def of(self, account: str) -> int:
+        """Return the number of clients of that account on the other nodes."""
+        counts = self._counts.get(account)
+        if not counts:
+            return 0
+        up = {link.remote.server_id for link in self._cluster.peers.links() if link.remote is not None}
+        return sum(number for server, number in counts.items() if server in up)
+
+    def _ask(self, account: str) -> None:
+        self._accounts.system.hub.publish(f"$SYS.REQ.ACCOUNT.{account}.CONNS".encode(), _told(account), b"", b"")
+
+    def _hear(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        try:
+            event = msgspec.json.decode(payload, type=_Conns)
+        except msgspec.DecodeError:
+            return  # whatever a user of the system account has made up
+        self._counts.setdefault(event.acc, {})[event.server.id] = event.conns
+
+
+def _told(account: str) -> bytes:
+    return f"$SYS.ACCOUNT.{account}.SERVER.CONNS".encode()
 
 
 class SystemEvents:
-    """Tells the system account. Where no account is configured nobody can be in it: only refused logins are told."""
+    """Publishes events to the system account. Without configured accounts it has no clients, so only rejected logins
+    are published."""
 
     def __init__(
         self, node: Monitored, accounts: Accounts, clock: Clock, pages: Pages, messages: SystemMessages
@@ -45,7 +115,7 @@ class SystemEvents:
         self._statsz_ns = FIRST_STATSZ_NS
         self._stopped = False
         self._members: set[int] = set()
-        """Clients that were announced, by number."""
+        """Announced clients by number."""
 
     def start(self) -> None:
         """Begin with what is told by the clock."""
@@ -53,13 +123,13 @@ class SystemEvents:
         self._clock.call_later(HEARTBEAT_NS, self._heartbeat)
 
     def configured(self) -> None:
-        """The accounts have other limits now."""
+        """Take the limits of the accounts as they are now."""
         if self._counts is not None and not self._accounts.alone:
             self._counts.configured()
 
     # ------------------------------------------------------------------ clients
     def connected(self, connection: Connection) -> None:
-        """A client has said who it is, and may stay."""
+        """Announce a client that authenticated."""
         if self._accounts.alone:
             return
         if self._counts is not None:
@@ -71,7 +141,7 @@ class SystemEvents:
             self._send(subject, self._messages.event("client_connect") | {"client": _client(connection)})
 
     def disconnected(self, connection: Connection) -> None:
-        """A client has gone, or was refused."""
+        """Announce a client that disconnected or was rejected."""
         if connection.close_reason == REFUSED:
             self._refused(connection)
         if self._accounts.alone or self._stopped:
@@ -101,7 +171,7 @@ class SystemEvents:
         }
 
     def _connections(self, account: Account) -> None:
-        """How many clients an account has now: under the server's subjects, then under the account's."""
+        """Announce the number of clients of an account, under the server's and the account's subjects."""
         name = account.name
         event: dict[str, Any] | None = None
         for subject in (f"$SYS.SERVER.ACCOUNT.{name}.CONNS".encode(), f"$SYS.ACCOUNT.{name}.SERVER.CONNS".encode()):
@@ -127,11 +197,11 @@ class SystemEvents:
             self._send(subject, {"server": self._messages.server(), "statsz": self._pages.statsz()})
 
     def lame_duck(self) -> None:
-        """The server takes no new clients."""
+        """Announce lame duck mode."""
         self._server("LAMEDUCK")
 
     def stopping(self) -> None:
-        """The server is about to go; that its clients do is not told one by one."""
+        """Announce the shutdown; its clients are not announced one by one."""
         self._server("SHUTDOWN")
         self._stopped = True
 
@@ -145,7 +215,7 @@ class SystemEvents:
 
 
 def _client(connection: Connection, stop_ns: int = 0) -> dict[str, Any]:
-    """A client as events show it; when it is gone with its round trip."""
+    """Return a client as events show it; when it is gone with its round-trip time."""
     account = connection.account.name
     page: dict[str, Any] = {
         "start": format_time(connection.start_ns),

@@ -1,18 +1,27 @@
-"""What messages of the server itself begin with.
+"""Messages of the server itself: their heads, and replies to requests for monitoring pages.
 
-Belongs here: which server speaks, the number of the message, and the head of an event. What the messages go on to say
-is in requests.py, account.py and events.py.
+Belongs here: the description of this server in a message, its number, the envelope of an event; and reading requests
+as queries of the pages. The contents are in requests.py, account.py and events.py.
 """
 
 from __future__ import annotations
 
+import gzip
 import itertools
-from typing import Any, Protocol
+import json
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
 
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.identity import NATS_VERSION, Identity
+from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import Clock
+from lakestream.protocol import headers, s2
+from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
+from lakestream.protocol.api.jsonio import clean, dumps, parse
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
 
@@ -22,11 +31,11 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """As it is now."""
+        """Return the current name."""
 
 
 class Speaker(Protocol):
-    """The server that speaks; the node is one."""
+    """The server; the node implements it."""
 
     options: Options
     identity: Identity
@@ -34,18 +43,18 @@ class Speaker(Protocol):
 
     @property
     def cluster(self) -> Named | None:
-        """None without a cluster."""
+        """Return the cluster; None without one."""
 
 
 class SystemMessages:
-    """Heads of messages, numbered in the order in which they are made."""
+    """Heads of messages, numbered in order."""
 
     def __init__(self, node: Speaker, clock: Clock) -> None:
         self._node, self._clock = node, clock
         self._numbers = itertools.count(1)
 
     def server(self) -> dict[str, Any]:
-        """What a message of the system says of this server; each has a number of its own."""
+        """Return the description of this server in a message, with a number of its own."""
         identity, options, cluster = self._node.identity, self._node.options, self._node.cluster
         page: dict[str, Any] = {
             "name": identity.server_name,
@@ -66,10 +75,208 @@ class SystemMessages:
         return page | {"seq": next(self._numbers), "time": format_time(self._clock.now())}
 
     def event(self, kind: str) -> dict[str, Any]:
-        """The head of an event: its type, an id of its own, when and where."""
+        """Return the envelope of an event: type, id, time and server."""
         return {
             "type": f"io.nats.server.advisory.v1.{kind}",
             "id": nuid(),
             "timestamp": format_time(self._clock.now()),
             "server": self.server(),
         }
+
+
+_STATES = ("open", "closed", "any")
+
+_SNAPPY = b"\xff\x06\x00\x00sNaPpY"
+"""Magic of a stream in snappy's framing; its chunks are S2's."""
+
+_GO = {bool: "bool", str: "string", int: "int", list: "[]string"}
+
+_WORDS: Final[dict[type, Callable[[Any], str]]] = {
+    bool: lambda value: "true" if value else "",
+    str: lambda value: value,
+    int: str,
+}
+
+Names = dict[str, tuple[str, type]]
+"""By field of a request: the page's parameter and its type."""
+
+_FILTER: Names = {
+    "server_name": ("", str),
+    "cluster": ("", str),
+    "host": ("", str),
+    "domain": ("", str),
+    "tags": ("", list),
+    "exact_match": ("", bool),
+}
+"""Fields that select the servers that answer: all given ones must match."""
+
+_PAGED: Names = {"offset": ("offset", int), "limit": ("limit", int)}
+
+OPTIONS: Final[dict[str, Names]] = {
+    "Connz": {
+        "sort": ("sort", str),
+        "auth": ("auth", bool),
+        "subscriptions": ("subs", bool),
+        "subscriptions_detail": ("", bool),
+        "cid": ("cid", int),
+        "state": ("", int),
+        "user": ("user", str),
+        "acc": ("acc", str),
+        "filter_subject": ("filter_subject", str),
+        **_PAGED,
+    },
+    "Subsz": {"subscriptions": ("subs", bool), "account": ("acc", str), "test": ("test", str), **_PAGED},
+    "Routez": {"subscriptions": ("subs", bool), "subscriptions_detail": ("", bool)},
+    "Jsz": {
+        "account": ("acc", str),
+        "accounts": ("accounts", bool),
+        "streams": ("streams", bool),
+        "consumer": ("consumers", bool),
+        "config": ("config", bool),
+        **_PAGED,
+    },
+    "Accountz": {"account": ("acc", str)},
+    "AccountStatz": {"accounts": ("", list), "include_unused": ("", bool)},
+    "Healthz": {
+        "js-enabled": ("js-enabled", bool),
+        "js-enabled-only": ("js-enabled-only", bool),
+        "js-server-only": ("js-server-only", bool),
+        "account": ("account", str),
+        "stream": ("stream", str),
+        "consumer": ("consumer", str),
+        "details": ("details", bool),
+    },
+}
+"""Fields of a request beside the filter, by page. Pages that are not listed have none."""
+
+
+class _Nothing(msgspec.Struct):
+    """A body that is not JSON, or not an object, in nats-server's errors."""
+
+
+class Asked(NamedTuple):
+    """A decoded request: the query of the page, and every field as it came."""
+
+    query: Query
+    fields: dict[str, Any]
+
+
+def read(kind: str, body: bytes) -> Asked:
+    """Decode the options of a request; unknown fields are skipped.
+
+    Raises:
+        JsonError: with nats-server's texts.
+    """
+    if not body:
+        return Asked(Query(), {})
+    if not body.strip(b" \t\r\n"):
+        raise JsonError("unexpected end of JSON input")
+    root = f"{kind}EventOptions"
+    try:
+        end = end_of_value(body, next_value(body, 0))
+    except JsonError as error:
+        raise error.as_lenient() from None
+    rest = body[next_value(body, end) :].decode("utf-8", "replace")
+    if rest:  # even another value, which the API's decoder takes
+        raise JsonError(f"invalid character '{rest[0]}' after top-level value")
+    parse(body, _Nothing, root, strict=False)  # which refuses what is no object
+    names, given = _FILTER | OPTIONS.get(kind, {}), json.loads(body.decode("utf-8", "replace"), parse_int=_int) or {}
+    fields = {
+        key.lower(): _cleaned(value) for key, value in given.items() if key.lower() in names and value is not None
+    }
+    for key, value in fields.items():
+        kind_of = names[key][1]
+        fits = isinstance(value, kind_of) and (kind_of is bool or not isinstance(value, bool))
+        if not fits or (key == "cid" and value < 0):
+            raise JsonError(_mismatch(f"{root}.{key}", value, "uint64" if key == "cid" else _GO[kind_of]))
+    values = {
+        name: _WORDS[type(fields[key])](fields[key]) for key, (name, _) in names.items() if name and key in fields
+    }
+    if fields.get("subscriptions_detail"):
+        values["subs"] = "detail"
+    if "state" in fields:
+        values["state"] = _STATES[fields["state"]] if 0 <= fields["state"] < len(_STATES) else ""
+    return Asked(Query(**values), fields)
+
+
+def _int(literal: str) -> float:
+    """Return an integer; beyond what any field takes, and int() reads, a float, which none takes."""
+    return int(literal) if len(literal) < 25 else float(literal)
+
+
+def _cleaned(value: object) -> Any:
+    if isinstance(value, list):
+        return [_cleaned(each) for each in value]
+    return clean(value) if isinstance(value, str) else value
+
+
+def _mismatch(path: str, value: object, go_type: str) -> str:
+    words = {bool: "bool", str: "string", list: "array", dict: "object"}.get(type(value), "number")
+    if words == "number" and go_type in ("int", "uint64"):
+        words = f"number {value}"
+    return f"json: cannot unmarshal {words} into Go struct field {path} of type {go_type}"
+
+
+def concerns(node: Speaker, fields: dict[str, Any]) -> bool:
+    """Return True if the fields of a request select this server."""
+    identity, exact = node.identity, bool(fields.get("exact_match"))
+    cluster = node.cluster.name if node.cluster is not None else ""
+    for key, own in (("server_name", identity.server_name), ("host", identity.host), ("cluster", cluster)):
+        wanted = fields.get(key)
+        if wanted and (wanted != own if exact else wanted not in own):
+            return False
+    if fields.get("domain") and fields["domain"] != identity.domain:
+        return False
+    return all(tag in node.options.server_tags for tag in fields.get("tags", ()))
+
+
+Found = Callable[[Asked], Any]
+"""The reply's data; None: no reply from this server. Raises BadQuery, which is sent to the client."""
+
+
+class Replies:
+    """Makes replies to requests."""
+
+    def __init__(self, node: Speaker, messages: SystemMessages) -> None:
+        self._node, self._messages = node, messages
+
+    def answer(self, kind: str, body: bytes, found: Found, key: str = "data") -> bytes | None:
+        """Return the reply to a request for a page; None: no reply from this server."""
+        try:
+            asked = read(kind, body)
+        except JsonError as error:
+            return self.refusal(400, str(error))
+        if not concerns(self._node, asked.fields):
+            return None
+        try:
+            data = found(asked)
+            return None if data is None else dumps({"server": self._messages.server(), key: data})
+        except BadQuery as error:
+            return self.refusal(500, str(error), key)
+        except Exception as error:  # the last resort: who asks gets an answer
+            self._node.log.exception(f"system request for {kind}: internal error", error)
+            return self.refusal(500, "internal error, see the server's log", key)
+
+    def done(self, error: str = "") -> bytes:
+        """Return the reply to a command, with the error if it failed."""
+        return self.refusal(500, error) if error else dumps({"server": self._messages.server()})
+
+    def refusal(self, code: int, text: str, without: str = "") -> bytes:
+        """Return a reply with an error in the place of `without`."""
+        nothing = {without: None} if without else {}
+        error = {"code": code, "description": text}
+        return dumps({"server": self._messages.server()} | nothing | {"error": error})
+
+
+def encoded(header: bytes, body: bytes) -> tuple[bytes, bytes]:
+    """Return header and payload of a reply, in an encoding that the request's header accepts."""
+    accepted = headers.get(header, b"Accept-Encoding") if header else None
+    if not accepted:
+        return b"", body
+    if b"snappy" in accepted or b"s2" in accepted:
+        name, body = b"snappy", _SNAPPY + s2.encode(body)
+    elif b"gzip" in accepted:
+        name, body = b"gzip", gzip.compress(body)
+    else:
+        name = b"identity"
+    return headers.build([(b"Content-Encoding", name)]), body

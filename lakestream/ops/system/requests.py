@@ -1,8 +1,8 @@
-"""Requests to the server itself that clients of any account may make.
+"""Requests to the server that clients of any account may make.
 
-Belongs here: who they are, and the connections and the traffic of their own account
-(docs/internals/protocol.md#system-subjects), which nats-server answers through imports from its system account. What
-the system account may ask besides is in account.py.
+Belongs here: the identity of the client, and the connections and traffic of its account
+(docs/internals/protocol.md#system-subjects), which nats-server answers through imports from its system account.
+Requests of the system account are in account.py.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import statz
 from lakestream.ops.monitoring.connections import connz
 from lakestream.ops.monitoring.monitored import Monitored
-from lakestream.ops.system.messages import SystemMessages
-from lakestream.ops.system.replies import Found, Replies, encoded
+from lakestream.ops.system.messages import Found, Replies, SystemMessages, encoded
 from lakestream.ports import ClientInfo
 from lakestream.protocol.api.jsonio import dumps
 
 
 class SystemRequests:
-    """Answers the clients of every account it is told of.
+    """Serves the clients of all accounts.
 
-    With other nodes, the one that a client is connected to says who it is; about its account every node answers.
+    In a cluster the node of a client answers for its identity; every node answers about its account.
     """
 
     def __init__(self, node: Monitored, messages: SystemMessages, replies: Replies) -> None:
@@ -77,7 +76,7 @@ class _Asked:
 
 
 def permissions_shown(permissions: Permissions) -> dict[str, Any]:
-    """What a user may do, as nats-server writes it."""
+    """Return permissions as nats-server shows them."""
     page: dict[str, Any] = {"publish": _rule(permissions.publish), "subscribe": _rule(permissions.subscribe)}
     return page | ({} if permissions.responses is None else {"responses": _responses(permissions.responses)})
 

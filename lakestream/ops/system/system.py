@@ -1,7 +1,7 @@
-"""The server as its own clients hear of it: where these parts are put together.
+"""Construction of the system account's services.
 
-Belongs here: which of them there are, and when they begin. What every account may ask is in requests.py, what
-the system account may ask in account.py, what it hears in events.py.
+Belongs here: which of them there are, and when they start. Requests of every account are in requests.py, those of the
+system account in account.py, events in events.py.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from lakestream.net.tracing import Tracing
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.system.account import Managed, SystemAccount
 from lakestream.ops.system.events import SystemEvents
-from lakestream.ops.system.messages import SystemMessages
-from lakestream.ops.system.replies import Replies
+from lakestream.ops.system.messages import Replies, SystemMessages
 from lakestream.ops.system.requests import SystemRequests
 from lakestream.ports import Clock
 
 
 class System:
-    """See the module.
+    """The system account's services.
 
     Attributes:
-        pages: what the monitoring port shows, and requests over NATS are answered with.
-        messages: the heads of what the server says.
-        events: is to be told of clients that come and go.
+        pages: the monitoring pages, also for requests over NATS.
+        messages: heads of the server's messages.
+        events: takes clients that connect and disconnect.
     """
 
     def __init__(self, node: Managed, clock: Clock) -> None:
@@ -46,7 +45,7 @@ class System:
         self._requests.serve(account)
 
     def configured(self) -> None:
-        """The accounts are others now: once there are any, somebody may be in the system account."""
+        """Start serving the system account once accounts are configured, and take changed limits."""
         if self._account is None and not self._node.accounts.alone:
             self._account = SystemAccount(self._node, self.pages, self.messages, self._replies)
             self.events.start()

@@ -1,7 +1,7 @@
-"""Sending an advisory or a metric.
+"""Advisories and metrics.
 
-Belongs here: the envelope that all events share (docs/internals/api.md#advisories). What they tell is said where it
-happens.
+Belongs here: the envelope that all events share (docs/internals/api.md#advisories). Their contents are made where they
+happen.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def advise(bus: Publisher, clock: WallClock, domain: str, subject: str, kind: st
 
 
 def measure(bus: Publisher, clock: WallClock, domain: str, subject: str, kind: str, fields: dict[str, Any]) -> None:
-    """The same for a metric: `$JS.EVENT.METRIC.<subject>`."""
+    """Publish a metric to `$JS.EVENT.METRIC.<subject>`, like `advise`."""
     _send(bus, clock, domain, METRIC + subject, METRIC_TYPE + kind, fields)
 
 

@@ -1,7 +1,7 @@
-"""JetStream's error codes and the exception that carries one.
+"""JetStream's error codes, and errors for clients.
 
-Belongs here: the table of all codes of API level 5 (nats-server 2.15), which is data, and the way from a code to the
-`error` object of a reply. When a code is raised is decided where the rule is.
+Belongs here: the table of all codes of API level 5 (nats-server 2.15), the `error` object of a response, and the
+text of any error for clients. A code is raised where its rule is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class PublicError(Exception):
 
 
 class ApiError(PublicError):
-    """A refusal in the API's own terms.
+    """An error of the JetStream API.
 
     Args:
         code: the HTTP-like class of the error (400, 404, 500, 503 …).
-        err_code: the JetStream error code (10002 to 10228); 0 in an error that has none.
+        err_code: the JetStream error code (10002 to 10228); 0: none.
         description: the text for people.
     """
 
@@ -37,15 +37,15 @@ class ApiError(PublicError):
         self.err_code = err_code
         self.description = description
         self.inside = ""
-        """What nats-server calls it where no client sees it: in traces. "" = as the description says."""
+        """nats-server's text in traces, which no client sees; "": the description."""
 
     def called(self, inside: str) -> ApiError:
-        """The same error with its name in traces."""
+        """Set the text in traces; return the error."""
         self.inside = inside
         return self
 
     def as_dict(self) -> dict[str, int | str]:
-        """The `error` object of a reply; zero and empty fields are left out, as in Go's JSON."""
+        """Return the `error` object of a response; zero and empty fields are left out, as in Go's JSON."""
         shown: dict[str, int | str] = {"code": self.code}
         if self.err_code:
             shown["err_code"] = self.err_code
@@ -64,7 +64,7 @@ class ApiError(PublicError):
 
 
 class ErrorKind(NamedTuple):
-    """One row of the table: class of error, and description with `{x}` where something is filled in."""
+    """One row of the table: class of error, and description with `{x}` for arguments."""
 
     code: int
     description: str
@@ -86,7 +86,7 @@ def api_error(err_code: int, **fields: object) -> ApiError:
 
 
 def invalid(text: str) -> ApiError:
-    """A stream configuration that is not allowed (10052), with the reason."""
+    """Return the error of an invalid stream configuration (10052), with the reason."""
     return api_error(10052, err=text)
 
 
@@ -321,7 +321,7 @@ ERRORS: dict[int, ErrorKind] = {
     10227: ErrorKind(400, "message stream source header is not allowed"),
     10228: ErrorKind(500, "stream source consumer stalled on flow control"),
 }
-"""Every code that nats-server 2.15.1 defines, also those that no code path of it raises."""
+"""Every code that nats-server 2.15.1 defines, also unused ones."""
 
 
 def for_clients(error: BaseException | None) -> str:

@@ -1,7 +1,7 @@
-"""What is wrong with a text that should be JSON.
+"""Syntax errors of JSON.
 
-Belongs here: the syntax of RFC 8259 as nats-server's decoder sees it, with its words and offsets. Used only after the
-fast decoder has refused a text: to say why, or to find that Go would have taken it.
+Belongs here: the syntax of RFC 8259 as nats-server's decoder sees it, with its texts and offsets. Used only after the
+fast decoder has rejected a text: to find the reason, or that Go would accept it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 MAX_DEPTH: Final = 10_000
-"""Nesting beyond this is refused, as in Go. No request nests deeper than four."""
+"""Maximum nesting, as in Go. No request nests deeper than four."""
 
 _BLANK: Final = re.compile(rb"[ \t\r\n]*")
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]*')
@@ -23,30 +23,30 @@ _OFFSET: Final = re.compile(r" at offset \d+$")
 
 
 class JsonError(Exception):
-    """A text is no JSON, or not what was asked for. Its message is what follows `invalid JSON: ` in error 10025."""
+    """Raised for a text that is not the expected JSON. The message follows `invalid JSON: ` in error 10025."""
 
     def as_lenient(self) -> JsonError:
-        """In the words of Go's other decoder, which nats-server uses where unknown fields are no error."""
+        """Return the error in the words of Go's other decoder, used by nats-server where unknown fields are allowed."""
         text = _OFFSET.sub("", str(self))
         return JsonError("unexpected end of JSON input" if text == "unexpected EOF" else text)
 
 
 def trailing(body: bytes, at: int) -> JsonError | None:
-    """The lenient decoder's refusal of what follows a value, when no other value begins there."""
+    """Return the lenient decoder's error for text behind a value, when no other value begins there."""
     if body[at : at + 1] in (b"{", b"[", b'"', b"-", b"t", b"f", b"n") or body[at : at + 1].isdigit():
         return None
     return _wrong(body, at, "after top-level value")
 
 
 def next_value(body: bytes, at: int) -> int:
-    """Where the next value begins; the end of `body` when only blanks are left."""
+    """Return the position of the next value; the end of `body` when only blanks are left."""
     return _blank(body, at)
 
 
 def end_of_value(body: bytes, at: int) -> int:
-    """Where the value that begins at `at` ends. Raises JsonError when it is no JSON value.
+    """Return the position behind the value that begins at `at`. Raises JsonError when it is not JSON.
 
-    Keeps its own stack, so that a deep text costs no recursion.
+    Keeps its own stack, so that deep nesting needs no recursion.
     """
     stack: list[int] = []
     while True:
@@ -65,7 +65,7 @@ def _blank(body: bytes, at: int) -> int:
 
 
 def _wrong(body: bytes, at: int, where: str) -> JsonError:
-    """The refusal of the character at `at`; offsets count the bytes read, that character included."""
+    """Return the error for the character at `at`; offsets count the bytes read, including it."""
     if at >= len(body):
         return JsonError("unexpected EOF")
     length = 1
@@ -82,7 +82,7 @@ def _wrong(body: bytes, at: int, where: str) -> JsonError:
 
 
 def _end(body: bytes, at: int, stack: list[int]) -> tuple[int, bool]:
-    """After a value: close what it closes. (where the whole ends, False), or (begin of the next member, True)."""
+    """Close what a value ends: (end of the whole, False), or (position of the next member, True)."""
     while stack:
         at = _blank(body, at)
         closing = stack[-1]

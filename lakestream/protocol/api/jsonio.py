@@ -1,9 +1,8 @@
 """JSON as Go's encoder writes it and as nats-server reads it.
 
-Belongs here: the API's JSON conventions, independent of what is asked: escaping and omission rules, RFC 3339 times,
-case-insensitive field names, and refusals in Go's words. Request and configuration records are msgspec Structs whose
-annotations (`Int64`, `Duration`, `enum(...)`, `Time`) carry the Go type; field order is the order of the output. What
-is wrong with a text that is no JSON at all is json_syntax.py's.
+Belongs here: the API's JSON conventions: escaping and omission rules, RFC 3339 times, case-insensitive field names, and
+errors in Go's words. Request and configuration records are msgspec Structs whose annotations (`Int64`, `Duration`,
+`enum(...)`, `Time`) carry the Go type; field order is the order of the output. Syntax errors are in json_syntax.py.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Go(msgspec.Struct, frozen=True):
-    """The Go type behind an annotation, as it appears in error texts."""
+    """The Go type of an annotation, as it appears in error texts."""
 
     type: str
     low: int = 0
@@ -32,7 +31,7 @@ class Go(msgspec.Struct, frozen=True):
     fold: bool = False
     """Choices match in any case (discard)."""
     refusal: str = ""
-    """The whole error text of a bad choice, `{value}` = its JSON; "" = `can not unmarshal "…"`."""
+    """The whole error text of an invalid choice, `{value}` = its JSON; "" = `can not unmarshal "…"`."""
 
 
 Int = Annotated[int, Go("int", -(1 << 63), (1 << 63) - 1)]
@@ -76,7 +75,8 @@ def dumps(value: object) -> bytes:
 
 
 def shown(record: msgspec.Struct) -> dict[str, Any]:
-    """A record as a reply shows it: fields in order, empty ones left out unless its class names them in `ALWAYS`."""
+    """Return a record as a response shows it: fields in order, empty ones left out unless its class names them in
+    `ALWAYS`."""
     always: frozenset[str] = getattr(type(record), "ALWAYS", frozenset())
     out: dict[str, Any] = {}
     for name in record.__struct_fields__:
@@ -98,11 +98,11 @@ def _shown_value(value: object) -> object:
 
 # ---------------------------------------------------------------------------------------------------- input
 class _Number(str):
-    """The literal of a number that no Go integer takes as it stands (a fraction, an exponent)."""
+    """A number literal that is no Go integer as it stands (a fraction, an exponent)."""
 
 
 Converter = Callable[[object, str, bool], object]
-"""(value, path of the field, strict) → what the field becomes. Raises JsonError."""
+"""(value, path of the field, strict) → the field's value. Raises JsonError."""
 
 
 def parse(body: bytes, record: type[S], name: str = "", *, strict: bool = True) -> S:
@@ -135,7 +135,7 @@ def parse(body: bytes, record: type[S], name: str = "", *, strict: bool = True) 
 
 
 def _values(body: bytes, strict: bool) -> Iterator[object]:
-    """The values of `body` one after another, numbers with their literals. Raises JsonError."""
+    """Return the values of `body` one after another, numbers with their literals. Raises JsonError."""
     at = begin = next_value(body, 0)
     while at < len(body):
         wrong = None if strict or at == begin else trailing(body, at)
@@ -163,7 +163,7 @@ def _root(value: object, record: type[msgspec.Struct], root: str, strict: bool) 
 
 
 def _fill(value: dict[str, object], record: type[msgspec.Struct], path: str, strict: bool) -> dict[str, Any]:
-    """The fields of `record` that a JSON object gives."""
+    """Set the fields of `record` that a JSON object has."""
     fields = _fields(record)
     found: dict[str, Any] = {}
     for key, item in value.items():
@@ -213,12 +213,12 @@ def _mismatch(value: object, path: str, go_type: str, literal: str = "") -> Json
 
 
 Field = tuple[str, Converter, bool]
-"""(name, converter, whether it also sees null)."""
+"""(name, converter, whether it also takes null)."""
 
 
 @lru_cache(maxsize=256)
 def _fields(record: type[msgspec.Struct]) -> Mapping[str, Field]:
-    """The fields of a record class by lower-case name. A memo of class definitions; never of data."""
+    """Return the fields of a record class by lower-case name. Caches class definitions, never data."""
     hints = get_type_hints(record, include_extras=True)
     made: dict[str, Field] = {}
     for name in record.__struct_fields__:
@@ -233,7 +233,7 @@ def _go(hint: Any) -> Go | None:
 
 
 def _converter(hint: Any) -> tuple[Converter, str]:
-    """The converter for an annotation, and its Go type in error texts."""
+    """Return the converter of an annotation, and its Go type in error texts."""
     go = _go(hint)
     if go is not None:
         if go.choices:
@@ -341,5 +341,5 @@ def _struct(record: type[msgspec.Struct]) -> Converter:
 
 
 def enum(go_type: str, *choices: str, fold: bool = False, refusal: str = "") -> Go:
-    """The Go side of a string with few values: `Annotated[str, enum("server.X", "a", "b")]`."""
+    """Return the annotation of a string with few values: `Annotated[str, enum("server.X", "a", "b")]`."""
     return Go(go_type, choices=choices, fold=fold, refusal=refusal)

@@ -1,7 +1,7 @@
-"""A request to the JetStream API and the way to answer it.
+"""Requests to the JetStream API and their responses.
 
-Belongs here: what handlers see of a request, the two envelopes of an answer, and where the API listens. Which handler
-serves which subject is api/subjects.py's; what is answered is decided in api/streams.py and api/consumers.py.
+Belongs here: what handlers see of a request, the two envelopes of a response, and the subjects of the API. Routing to
+handlers is in account/api/subjects.py, the handlers in account/api.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _NUMBER = re.compile(rb"[+-]?[0-9]+")
 
 
 def prefixes(domain: str) -> list[bytes]:
-    """The prefixes under which this server's API listens: `$JS.API.`, and `$JS.<domain>.API.` when it has a domain."""
+    """Return the prefixes of the API: `$JS.API.`, and `$JS.<domain>.API.` with a domain."""
     return [PREFIX, b"$JS.%b.API." % domain.encode()] if domain else [PREFIX]
 
 
 def level_refused(header: bytes) -> bool:
-    """Whether a header block asks for an API level that this server does not have (or for none that makes sense)."""
+    """Return True if a header block requires an API level that this server does not have, or an invalid one."""
     if not header:
         return False
     wanted = headers.get(header, LEVEL_HEADER)
@@ -51,26 +51,25 @@ def level_refused(header: bytes) -> bool:
 
 
 class Where(Enum):
-    """Which node of a cluster answers a request. Without a cluster there is only one."""
+    """The node of a cluster that answers a request. Without a cluster there is only one."""
 
     HERE = "here"
-    """The node that it came to."""
+    """The node that received it."""
     META = "meta"
     """The leader of the meta group."""
     STREAM = "stream"
-    """The leader of the stream that the first token names; a stream that is not assigned: the leader of the meta
-    group."""
+    """The leader of the stream that the first token names; of an unknown stream the leader of the meta group."""
     REPLICA = "replica"
-    """As `STREAM`; but when nobody leads it, this node if it has a replica: what that says may be old."""
+    """As `STREAM`, but without a leader this node if it has a replica: its data may be old."""
 
 
 class Answered(Protocol):
-    """Takes the outcome of requests: sends the bytes and counts."""
+    """Takes the responses of requests: sends and counts them."""
 
     strict: bool
-    """Whether requests with unknown fields are refused (`jetstream.strict`)."""
+    """Reject requests with unknown fields (`jetstream.strict`)."""
     account: str
-    """Whose API it is."""
+    """The account of the API."""
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         """Send `body` to the request's reply subject, if there is one."""
@@ -83,15 +82,15 @@ class Request:
     """One API request. Exactly one of `respond` and `fail` is called, at once or later.
 
     Args:
-        tokens: what stands in the subject where the route's pattern has wildcards.
-        body, header, reply: as on the wire.
-        client: who asks.
+        tokens: the subject's tokens at the wildcards of the route's pattern.
+        body, header, reply: as received.
+        client: the requester.
         kind: the response type without its common prefix (`stream_info_response`).
-        empty: fields that an error reply carries beside the error.
-        pattern: the route's, by which another node finds the same handler.
-        hops: from how many nodes it was handed on.
-        origin: the node that it came to; "" this one.
-        stage: "" as the client sent it; else what has been done for it on another node, see the handler.
+        empty: fields that an error response has beside the error.
+        pattern: the route's pattern, by which another node finds the same handler.
+        hops: the number of nodes that forwarded it.
+        origin: the node that received it; "": this one.
+        stage: "" as the client sent it; else what another node has done for it, see the handler.
     """
 
     __slots__ = (
@@ -131,15 +130,15 @@ class Request:
         self.tokens, self.reply, self.header, self.body, self.client = tokens, reply, header, body, client
         self.pattern, self.hops, self.stage, self.origin = pattern, hops, stage, origin
         self.answer_header = b""
-        """The header block of the answer."""
+        """The header block of the response."""
         self.answered = False
-        """True once an answer was given; further ones are not sent."""
+        """True once it was answered; further responses are not sent."""
         self.about = answers.account
-        """The account whose stream the first token names: another than whose API is asked for what operators ask."""
+        """The account of the stream that the first token names; operators ask for streams of other accounts."""
 
     @property
     def account(self) -> str:
-        """Whose API is asked."""
+        """Return the account of the API."""
         return self._answers.account
 
     def respond(self, fields: Mapping[str, Any]) -> None:
@@ -170,7 +169,7 @@ class Request:
             work()
 
     async def finish(self, work: Awaitable[None]) -> None:
-        """Await the rest of a handler's work, under the rules of `run`."""
+        """Await the rest of a handler's work, with the error handling of `run`."""
         with self._rescued():
             await work
 
@@ -185,9 +184,9 @@ class Request:
             self.crash(error)
 
     def parse(self, record: type[S], name: str = "", *, strict: bool = True) -> S:
-        """The body as a record; see `jsonio.parse`. Raises ApiError 10025.
+        """Return the body as a record; see `jsonio.parse`. Raises ApiError 10025.
 
-        `strict`: refuse unknown fields, if the server does that at all.
+        `strict`: reject unknown fields, if the server does that at all.
         """
         try:
             return parse(self.body, record, name, strict=strict and self._answers.strict)
@@ -195,14 +194,14 @@ class Request:
             raise api_error(10025, err=str(error)) from None
 
     def parse_if_json(self, record: type[S], name: str = "", *, strict: bool = True) -> S:
-        """Like `parse`, but a body that does not begin an object or array is taken as absent."""
+        """Return the body as a record, like `parse`; a body that does not begin an object or array counts as absent."""
         if self.body.lstrip(b" \t\r\n")[:1] not in (b"{", b"["):
             return record()
         return self.parse(record, name, strict=strict)
 
     @property
     def empty_body(self) -> bool:
-        """Whether there is nothing in the body: no byte, or `{}`."""
+        """Return True if the body is empty or `{}`."""
         body = self.body.strip(b" \t\r\n")
         return not self.body or (body[:1] == b"{" and body[-1:] == b"}" and not body[1:-1].strip())
 
@@ -218,7 +217,7 @@ Handler = Callable[[Request], None]
 
 
 class Routes(Protocol):
-    """Where handlers are registered."""
+    """Registers handlers."""
 
     def route(
         self,

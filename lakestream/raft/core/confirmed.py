@@ -1,11 +1,11 @@
-"""Disks that were rolled back: what members are known to have confirmed, and what follows when one has less.
+"""Detection of disks that were rolled back: a member holds less than it had confirmed.
 
-Belongs here: the memory of confirmed entries, how members tell each other of it, and the end of a member whose
-committed entries are not its leader's.
+Belongs here: the record of confirmed entries, its exchange between members, and the stop of a member whose committed
+entries differ from its leader's.
 
-A member that comes back with an old copy of its disk cannot know it: its log and its hard state fit together. The
-others can. The leader knows of every member the newest committed entry that it acknowledged as durable; it tells all
-members of all members, in the heartbeats of the clock and in probes. Each of them keeps that, and uses it:
+A member that restarts with an old copy of its disk cannot detect it: its log and its hard state are consistent. The
+other members can. The leader knows for every member the newest committed entry that it acknowledged as durable, and
+sends this record to all members, in the heartbeats of the clock and in probes. Each of them keeps and uses it:
 
 - the leader's word reaches the member concerned with the first probe after its return;
 - a candidate tells each voter what it knows of the voter, before the voter decides;
@@ -46,7 +46,7 @@ def _note(state: State, name: str, index: int) -> None:
 
 
 def forget_strangers(state: State) -> None:
-    """Drop what is known of nodes that are no members: one that is added again rightly begins with nothing."""
+    """Drop the records of nodes that are no members: one that is added again rightly begins with nothing."""
     members = state.log.membership.members
     state.confirmed = {name: each for name, each in state.confirmed.items() if name in members}
 
@@ -58,7 +58,7 @@ def known_of(state: State, member: str) -> tuple[int, int]:
 
 
 def learn(state: State, sender: str, found: Sequence[Confirmed]) -> bool:
-    """Take over what the leader knows. Return False when this member had to stop: it conflicts with the leader."""
+    """Take over the leader's record. Return False if this member had to stop because it conflicts with the leader."""
     if not state.remembers:
         return True
     for each in found:
@@ -72,8 +72,8 @@ def learn(state: State, sender: str, found: Sequence[Confirmed]) -> bool:
     return True
 
 
-def told(state: State, sender: str, index: int, term: int) -> None:
-    """Take in what a candidate or a voter says: this member had confirmed the committed entry `index` of `term`.
+def on_claim(state: State, sender: str, index: int, term: int) -> None:
+    """Handle the claim of a candidate or voter that this member had confirmed the committed entry `index` of `term`.
 
     Ignored while a leader is there: either that leader has the entry and says so itself, or the entry is lost already,
     and stopping the group would not bring it back.
@@ -83,7 +83,7 @@ def told(state: State, sender: str, index: int, term: int) -> None:
 
 
 def _fits(state: State, sender: str, index: int, term: int, *, from_leader: bool) -> bool:
-    """Compare this log with the entry that it is said to have held. Return False when this member stopped."""
+    """Compare this log with an entry that it is said to have held. Return False if this member stopped."""
     log = state.log
     mine = log.terms.term(index)
     if index < log.terms.base or (mine == term and index <= log.durable):
@@ -100,7 +100,7 @@ def _fits(state: State, sender: str, index: int, term: int, *, from_leader: bool
 
 
 def _roll_back(state: State, sender: str, index: int, term: int) -> None:
-    """Recover as a member does whose log and hard state are lost: term and vote on the disk are old, too.
+    """Recover like a member whose log and hard state are lost: term and vote on the disk are old, too.
 
     In a group of two no majority without this member could confirm the leader, and none is needed: every leader there
     was elected with the vote of the other member, which has not forgotten it.
@@ -132,7 +132,7 @@ def warn_of_conflict(state: State, sender: str, index: int, term: int) -> None:
 
 
 def stop(state: State, sender: str, index: int, mine: int, other: int) -> None:
-    """Take part no more: entry `index` is committed here with term `mine`, and the leader's has term `other`.
+    """Leave the group: entry `index` is committed here with term `mine`, and the leader's has term `other`.
 
     State Machine Safety is broken (Raft, figure 3): no entry may be appended to one history as if it were the other.
     """

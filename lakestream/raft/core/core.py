@@ -1,9 +1,9 @@
 """The Raft core of one member of one group.
 
-Belongs here: the face of the core. It is sans-IO: it knows the indexes, terms and sizes of entries, has no clock
-(`tick`), no disk and no network; what is to be done comes out of `ready`, and ready.py says in which order. The rules
-are beside it: state.py (what all roles share), election.py, follower.py, leader.py, and what they know of the log
-(log_view.py, terms.py) and of the others (progress.py, reads.py).
+Belongs here: the interface of the core. It does no I/O: it knows the indexes, terms and sizes of entries, has no clock
+(`tick`), no disk and no network; `ready` returns the actions to take, and ready.py says in which order. The rules are
+in state.py (shared by all roles), election.py, follower.py and leader.py; log_view.py and terms.py describe the log,
+progress.py and reads.py the other members and reads.
 
 Not thread-safe, and deterministic: the same calls with the same `random` give the same answers. "Raft §…" is the
 extended version of the paper, "thesis §…" is Ongaro's dissertation.
@@ -93,15 +93,15 @@ _HANDLERS: dict[type, Callable[[Core, str, Any], None]] = {
     Recover: _on_recover,
     RecoverTo: follower.on_recover_to,
 }
-"""What to do with a message of the current term."""
+"""Handlers for messages of the current term."""
 _FROM_A_LEADER = (Append, Install, Quiesce)
 
 
 class Core(State):
     """One member of one group.
 
-    To be read, never written, from outside: me, term, vote, role, leader ("" unknown), quiescent (needs no ticks),
-    recovering, frozen, and the properties below.
+    Callers may read, never write: me, term, vote, role, leader ("" unknown), quiescent (needs no ticks), recovering,
+    frozen, and the properties below.
     """
 
     leading: Leader | None
@@ -161,7 +161,7 @@ class Core(State):
 
     @property
     def membership(self) -> Membership:
-        """The membership that counts: of the newest MEMBERSHIP entry in the log, committed or not (Raft §6)."""
+        """The valid membership: of the newest MEMBERSHIP entry in the log, committed or not (Raft §6)."""
         return self.log.membership
 
     @property
@@ -181,30 +181,30 @@ class Core(State):
 
     @property
     def hard(self) -> HardState:
-        """As it should be on disk; `commit` never beyond `durable_index`."""
+        """The hard state to be kept on disk; its `commit` is at most `durable_index`."""
         return HardState(self.term, self.vote, min(self.log.commit, self.log.durable))
 
     @property
     def lease_valid(self) -> bool:
-        """Whether no other member can have become leader, as far as ticks tell time.
+        """True if no other member can have become leader, as far as ticks measure time.
 
-        Only as good as the ticks: after the process stood still, tick for the time that passed before trusting it.
+        After the process was suspended, call `tick` for the time that passed before trusting it.
         `read` needs no clock.
         """
         return self.leading is not None and self.leading.lease_valid
 
     @property
     def transferring(self) -> str:
-        """To whom this leader hands over; "" when it does not."""
+        """The member that this leader transfers leadership to, or ""."""
         return "" if self.leading is None else self.leading.transfer_to
 
     @property
     def established(self) -> bool:
-        """Whether this leader has committed an entry of its own term: its `commit` is the group's (Raft §8)."""
+        """True if this leader has committed an entry of its own term: its `commit` is the group's (Raft §8)."""
         return self.leading is not None and self.leading.established
 
     def match_of(self, member: str) -> int:
-        """Leader: through where `member`'s log is known to be durable and equal to this one. 0 for nobody's."""
+        """On the leader, return the index through which `member`'s log is known to be durable and equal; else 0."""
         if self.leading is None:
             return 0
         if member == self.me:
@@ -213,7 +213,7 @@ class Core(State):
         return 0 if peer is None else peer.match
 
     def ticks_since_contact(self, member: str) -> int | None:
-        """Leader: ticks since the last answer of `member`; None when there was none in this term."""
+        """On the leader, return ticks since the last answer of `member`; None if there was none in this term."""
         if self.leading is None:
             return None
         if member == self.me:
@@ -224,7 +224,7 @@ class Core(State):
     # -- time and messages ---------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """One unit of time passed. Not needed while `quiescent`."""
+        """Advance the clock by one tick. Not needed while `quiescent`."""
         if self.quiescent or self.frozen:
             return
         self.now += 1
@@ -234,9 +234,9 @@ class Core(State):
             election.tick(self)
 
     def step(self, sender: str, message: Message) -> None:
-        """A message arrived. Late, repeated, reordered and foreign messages are fine.
+        """Handle a message. Late, repeated, reordered and foreign messages are allowed.
 
-        Raises BadMessage for one that no correct member sends; the state is as before, apart from the term.
+        Raise BadMessage for one that no correct member sends; the state is unchanged, apart from the term.
         """
         if self.frozen:
             return
@@ -247,18 +247,18 @@ class Core(State):
             election.on_vote(self, sender, message)
             return
         if message.term > self.term:
-            # Raft §5.1. A consent to a pre-vote carries the term that was asked for, which is nobody's yet.
+            # Raft §5.1. A granted pre-vote carries the requested term, which no member has adopted yet.
             if not (isinstance(message, VoteReply) and message.pre and message.granted):
                 self.become_follower(message.term, "")
         elif message.term < self.term:
-            if kind in _FROM_A_LEADER:  # it leads no more, and should know
+            if kind in _FROM_A_LEADER:  # tell the former leader of the newer term
                 self.send(sender, AppendReply(self.term, 0, True))
             return
         _HANDLERS[kind](self, sender, message)
 
     def ready(self) -> Ready | None:
-        """Take what is to be done; None when there is nothing. Call it after (a turn's worth of) any other call, and
-        again until None: what `fill` does can make more possible."""
+        """Return the actions to take, or None. Call it after (a turn's worth of) any other call, and again until it
+        returns None: `fill` can cause more."""
         if self.leading is not None:
             self.leading.prepare()
         out, log = self.out, self.log
@@ -289,29 +289,29 @@ class Core(State):
     def propose(self, entries: Sequence[Frame]) -> None:
         """Append entries as leader: they carry `term` and follow `last_index` without a gap.
 
-        Raises NotLeader, Transferring, TooMuchUncommitted; then nothing was appended.
+        Raise NotLeader, Transferring, TooMuchUncommitted; then nothing was appended.
         """
         self._lead().propose(entries)
 
     def propose_membership(self, membership: Membership) -> int:
-        """Append a membership change as leader and return its index. It counts from now on (Raft §6, thesis §4.1).
+        """Return append a membership change as leader; return its index. It is valid at once (Raft §6, thesis §4.1).
 
-        Raises NotLeader, Transferring; ChangePending while another is not committed, or nothing of this term is;
+        Raise NotLeader, Transferring; ChangePending while another is not committed, or nothing of this term is;
         ValueError when more than one voter differs (change one at a time), or no voter is left.
         """
         return self._lead().propose_membership(membership)
 
     def fill(self, send: SendEntries, entries: list[Entry]) -> Append | None:
-        """The Append for a SendEntries, to be sent to `send.to` at once; None when it became pointless meanwhile.
+        """Return the Append for a SendEntries, to be sent to `send.to` at once, or None if it is no longer needed.
 
         Args:
             send: as it came in a Ready.
-            entries: from `send.first` on; none when they can not be had (tell `compacted` before, when they are gone).
+            entries: from `send.first` on; none when they cannot be had (tell `compacted` before, when they are gone).
         """
         return None if self.leading is None else self.leading.fill(send, entries)
 
     def persisted(self, index: int, epoch: int) -> None:
-        """Everything through `index` is durable here.
+        """Note that everything through `index` is durable here.
 
         Args:
             index: the last entry of a Ready's `append`.
@@ -325,12 +325,12 @@ class Core(State):
             follower.persisted(self)
 
     def compacted(self, index: int) -> None:
-        """Entries through `index` are gone from the log here. Invariant: they are committed and durable."""
+        """Note that entries through `index` have left the log. Invariant: they are committed and durable."""
         assert index <= min(self.log.commit, self.log.durable), f"entry {index} is still needed here"
         self.log.terms.forget(index)
 
     def installed(self, index: int, term: int, membership: Membership) -> None:
-        """The state of `Ready.install` is in place and durable, and the log is empty after `index`.
+        """Note that the state of `Ready.install` is in place and durable, and the log is empty after `index`.
 
         Args:
             index: of the last entry in the state; at least that of the Install.
@@ -350,22 +350,24 @@ class Core(State):
         follower.installed(self, True)
 
     def install_failed(self) -> None:
-        """The state of `Ready.install` could not be had; the leader offers it again."""
+        """Note that the state of `Ready.install` could not be fetched; the leader offers it again."""
         if not self.frozen:
             follower.installed(self, False)
 
     def announce(self) -> None:
-        """Tell the followers what is committed, those that neither know nor are about to get more entries. The caller
-        decides how soon after a commit (see `Options.eager_commit`); without it they hear of it with the next
-        heartbeat."""
+        """Send the commit index to followers that do not know it and are not about to get more entries.
+
+        The caller decides how soon after a commit (see `Options.eager_commit`); otherwise the next heartbeat tells
+        them.
+        """
         if self.leading is not None:
             self.leading.announce()
 
     # -- leadership ----------------------------------------------------------------------------------------------
 
     def campaign(self) -> bool:
-        """Stand for election now, with a pre-vote. False when this member may not (no voter, recovering, or it heard
-        from a leader within `election_ticks`)."""
+        """Stand for election now, with a pre-vote. Return False if this member may not: it is no voter, recovering, or
+        heard from a leader within `election_ticks`."""
         if self.leading is not None or not self.promotable or self.in_lease:
             return False
         self.wake()
@@ -373,11 +375,11 @@ class Core(State):
         return True
 
     def transfer(self, to: str = "") -> str:
-        """Hand the leadership over (thesis §3.10), to the most caught-up voter when `to` is "". Returns to whom; ""
-        when there is nobody else, or `to` is this leader itself.
+        """Transfer leadership (thesis §3.10) to `to`, or if "" to the most caught-up voter. Return the target; "" if
+        there is no other voter, or `to` is this leader itself.
 
         A second call replaces the first. Given up after `transfer_ticks`: see `transferring`.
-        Raises NotLeader; ValueError when `to` is no voter.
+        Raise NotLeader; ValueError when `to` is no voter.
         """
         return self._lead().transfer(to)
 
@@ -386,25 +388,27 @@ class Core(State):
         self._lead().hand_off()
 
     def freeze(self) -> None:
-        """This member's disk failed: it leads, votes and acknowledges no more (invariant 4). For good."""
+        """Stop leading, voting and acknowledging for good, because the disk failed (invariant 4)."""
         if self.leading is not None:
             self.leading.hand_off()
         self.retire()
 
     def read(self, context: object) -> None:
-        """Ask for an index at which a linearizable read may be served (ReadIndex, Raft §8, thesis §6.4): it comes in
-        `Ready.reads` once a quorum confirmed that this leader still leads. Raises NotLeader."""
+        """Request an index at which a linearizable read may be served (ReadIndex, Raft §8, thesis §6.4).
+
+        It comes in `Ready.reads` once a quorum confirmed that this leader still leads. Raise NotLeader.
+        """
         self._lead().read(context)
 
     # -- other nodes ---------------------------------------------------------------------------------------------
 
     def unreachable(self, peer: str) -> None:
-        """What was sent to `peer` may be lost."""
+        """Note that messages sent to `peer` may be lost."""
         if self.leading is not None:
             self.leading.unreachable(peer)
 
     def node_down(self, node: str) -> None:
-        """The node is known not to be alive. Wakes a quiescent group that needs it."""
+        """Note that a node is not alive. Wake a quiescent group that needs it."""
         self.down.add(node)
         if not self.quiescent:
             return
@@ -413,17 +417,17 @@ class Core(State):
                 self.wake()
         elif node == self.leader:
             self.wake()
-            # Its lease ended when it sent Quiesce, so nothing was promised: do not wait for a whole timeout.
+            # Its lease ended when it sent Quiesce: do not wait for a whole election timeout.
             self.heard = NEVER
             self.elapsed = self.options.election_ticks
 
     def node_up(self, node: str) -> None:
-        """The node is alive (again); what was sent to it before may be lost."""
+        """Note that a node is alive (again); messages sent to it before may be lost."""
         self.down.discard(node)
         if self.leading is not None:
             self.leading.node_up(node)
         elif node == self.leader:
-            self.wake()  # perhaps it was restarted, and leads no more
+            self.wake()  # it may have been restarted and no longer lead
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -433,7 +437,7 @@ class Core(State):
         return self.leading
 
     def _notice_change(self) -> bool:
-        """Whether term, vote, role or leader is not what the last Ready told."""
+        """Note in the Ready if term, vote, role or leader changed since the last one."""
         out, some = self.out, False
         if self.term != self._told_term or self.vote != self._told_vote:
             self._told_vote = self.vote

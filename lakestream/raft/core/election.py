@@ -1,4 +1,4 @@
-"""Who becomes leader.
+"""Leader election.
 
 Belongs here: campaigns and votes (Raft §5.2, §5.4.1), pre-votes (thesis §9.6), and the campaign that a leader asks for
 (§3.10).
@@ -14,7 +14,7 @@ from lakestream.raft.core.state import NEVER, State
 
 
 def campaign(state: State, *, pre: bool, transfer: bool = False) -> None:
-    """Ask the voters, first whether they would (`pre`). Invariant: the member is promotable."""
+    """Start an election, or a pre-vote if `pre`. Invariant: the member is promotable."""
     assert state.promotable, f"{state.me} may not become leader"
     assert state.leading is None, f"{state.me} leads already"
     if not pre:
@@ -30,7 +30,7 @@ def campaign(state: State, *, pre: bool, transfer: bool = False) -> None:
 
 
 def ask(state: State) -> None:
-    """Send the question to every voter that did not answer yet."""
+    """Send the vote request to every voter that did not answer yet."""
     pre = state.role is Role.PRE_CANDIDATE
     log = state.log
     for voter in log.membership.voters:
@@ -49,10 +49,10 @@ def ask(state: State) -> None:
 
 
 def _call(state: State) -> None:
-    """A member that may not campaign, a learner say, misses its leader: it lets the voters hear of it.
+    """Tell the voters that a member which may not campaign, such as a learner, does not hear its leader.
 
-    A leader that is quiet, and does not know that this member is not, shows itself then; or a voter that is quiet
-    begins to miss the leader itself. It asks for a pre-vote with a log that nobody votes for.
+    A quiescent leader then sends a heartbeat, or a quiescent voter begins to wait for the leader itself. The message is
+    a pre-vote request with a log that no member votes for.
     """
     state.become_follower(state.term, "")
     state.reset_clock()
@@ -64,7 +64,7 @@ def _call(state: State) -> None:
 
 
 def _decide(state: State) -> bool:
-    """Whether the campaign ended (or the pre-vote became a vote)."""
+    """End the campaign if its outcome is known; return True if it ended or the pre-vote became a vote."""
     membership = state.log.membership
     answers = [state.votes[voter] for voter in membership.voters if voter in state.votes]
     granted = sum(answers)
@@ -81,13 +81,13 @@ def _decide(state: State) -> bool:
 
 
 def on_vote(state: State, sender: str, message: Vote) -> None:
-    """Somebody campaigns."""
-    confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
+    """Answer a candidate."""
+    confirmed.on_claim(state, sender, message.confirmed_index, message.confirmed_term)
     index, term = confirmed.known_of(state, sender)
     eligible = (state.joining or not state.recovering) and state.log.up_to_date(message.last_index, message.last_term)
-    eligible = eligible and message.last_index >= index  # else its disk was rolled back, and it hears so
+    eligible = eligible and message.last_index >= index  # else its disk was rolled back, and the reply says so
     if message.pre:
-        # An answer binds nobody: no term and no vote changes.
+        # The reply to a pre-vote changes neither term nor vote.
         granted = eligible and message.term > state.term and not state.in_lease
         state.send(sender, VoteReply(message.term if granted else state.term, granted, True, index, term))
         return
@@ -96,9 +96,9 @@ def on_vote(state: State, sender: str, message: Vote) -> None:
         return
     if message.term > state.term:
         if state.in_lease and not message.transfer:
-            return  # not even the term: a member that the leader does not reach must not depose it (thesis §4.2.3)
+            return  # ignore the term too: a member that the leader does not reach must not depose it (thesis §4.2.3)
         if message.transfer:
-            state.heard = NEVER  # the leader gave the lease up itself
+            state.heard = NEVER  # the leader gave up its lease
         state.become_follower(message.term, "")
     granted = eligible and state.vote in ("", sender) and state.leader == ""
     if granted:
@@ -108,10 +108,10 @@ def on_vote(state: State, sender: str, message: Vote) -> None:
 
 
 def on_vote_reply(state: State, sender: str, message: VoteReply) -> None:
-    """An answer that is not of an older term; the caller took a newer term over, unless it is a granted pre-vote."""
-    confirmed.told(state, sender, message.confirmed_index, message.confirmed_term)
+    """Count a reply that is not of an older term; the caller has adopted a newer term, except of granted pre-votes."""
+    confirmed.on_claim(state, sender, message.confirmed_index, message.confirmed_term)
     if message.pre:
-        # A refusal carries the term of who refused, a consent the term that was asked for.
+        # A refusal carries the voter's term, a grant the requested term.
         wanted = state.role is Role.PRE_CANDIDATE and message.term == state.term + message.granted
     else:
         wanted = state.role is Role.CANDIDATE and message.term == state.term
@@ -121,13 +121,13 @@ def on_vote_reply(state: State, sender: str, message: VoteReply) -> None:
 
 
 def on_timeout_now(state: State, sender: str, message: TimeoutNow) -> None:
-    """The leader hands over: no pre-vote, which its followers would refuse."""
+    """Campaign because the leader transfers leadership, without a pre-vote, which its followers would refuse."""
     if state.leader == sender and state.role is Role.FOLLOWER and state.promotable:
         campaign(state, pre=False, transfer=True)
 
 
 def tick(state: State) -> None:
-    """A follower's or candidate's tick."""
+    """Advance the election clock of a follower or candidate."""
     state.elapsed += 1
     if state.elapsed >= state.timeout:
         if state.promotable:
@@ -135,4 +135,4 @@ def tick(state: State) -> None:
         else:
             _call(state)
     elif state.role is not Role.FOLLOWER:
-        ask(state)  # a lost question costs a tick, not an election timeout
+        ask(state)  # a lost request then costs a tick, not an election timeout

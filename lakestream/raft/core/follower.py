@@ -1,7 +1,7 @@
-"""What a member does with what its leader sends.
+"""Handling of the leader's messages.
 
-Belongs here: log matching (Raft §5.3), what is acknowledged when, states that are installed (§7), quiescence, and how
-a member with a damaged log comes back.
+Belongs here: log matching (Raft §5.3), acknowledgement, installation of states (§7), quiescence, and recovery of a
+member with a damaged log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakestream.raft.core.terms import term_in
 
 
 def _lead_by(state: State, sender: str) -> None:
-    """`sender` leads in this term."""
+    """Follow `sender`, which leads in this term."""
     if state.leader == sender:
         state.hear()
         return
@@ -38,7 +38,7 @@ def _lead_by(state: State, sender: str) -> None:
 
 
 def on_append(state: State, sender: str, message: Append) -> None:
-    """Entries, a probe or a heartbeat from the leader of this term."""
+    """Handle entries, a probe or a heartbeat from the leader of this term."""
     if state.leader == sender and state.role is Role.FOLLOWER:
         state.elapsed = 0
         state.heard = state.now
@@ -49,11 +49,11 @@ def on_append(state: State, sender: str, message: Append) -> None:
     if state.recovering:
         _ask_where_to(state)
         if state.forgetful:
-            return  # not even a sign of life: a former leader must not take it for a follower
+            return  # send no reply: a former leader must not count it as a follower
     if message.commit > state.heard_commit:
         state.heard_commit = message.commit
     if state.installing is not None:
-        # The log is about to be replaced: nothing goes into it, and nothing more is acknowledged.
+        # The log is about to be replaced: append and acknowledge nothing.
         _acknowledge(state, message.read)
         return
     log, prev = state.log, message.prev_index
@@ -85,9 +85,9 @@ def on_append(state: State, sender: str, message: Append) -> None:
 
 
 def _acknowledge(state: State, read: int = 0) -> None:
-    """Tell the leader through where this log is durable and agrees with its own.
+    """Tell the leader the index through which this log is durable and agrees with its own.
 
-    What is committed agrees with it by Leader Completeness, which a rolled-back disk can break: so the term is told.
+    Committed entries agree by Leader Completeness, which a rolled-back disk can break: so the term is told.
     """
     match = state.acked = state.durable_match()
     term = state.log.terms.term_once(match) or 0
@@ -95,7 +95,7 @@ def _acknowledge(state: State, read: int = 0) -> None:
 
 
 def _frames(state: State, message: Append) -> list[Frame]:
-    """The entries as frames; raises BadMessage before anything is changed."""
+    """Return the entries as frames. Raise BadMessage before anything is changed."""
     index, term = message.prev_index, message.prev_term
     frames = []
     try:
@@ -108,12 +108,12 @@ def _frames(state: State, message: Append) -> list[Frame]:
             if entry.kind == Kind.MEMBERSHIP:
                 decode_membership(entry.body)
     except (ValueError, msgspec.DecodeError) as error:
-        raise BadMessage(f"entry {index} can not be understood: {error}") from error
+        raise BadMessage(f"entry {index} cannot be understood: {error}") from error
     return frames
 
 
 def _agrees(state: State, sender: str, frames: list[Frame]) -> bool:
-    """Return whether these entries are the ones that are committed here; otherwise this member stops."""
+    """Return True if these entries are the ones that are committed here; otherwise stop this member."""
     log = state.log
     for frame in frames:
         mine = log.terms.term(frame.index)
@@ -124,7 +124,7 @@ def _agrees(state: State, sender: str, frames: list[Frame]) -> bool:
 
 
 def _append(state: State, frames: list[Frame]) -> None:
-    """Raft §5.3: what is there already stays, what conflicts goes with all that follows it, what is new is appended.
+    """Append new entries; cut a conflicting one with all that follow it; keep those that are there (Raft §5.3).
 
     A late Append must not cut what a newer one brought: only a conflict cuts.
     """
@@ -146,7 +146,7 @@ def _append(state: State, frames: list[Frame]) -> None:
 
 
 def persisted(state: State) -> None:
-    """More is durable here: tell the leader, once for all Appends that were written together."""
+    """Tell the leader that more is durable here, once for all Appends that were written together."""
     if state.leader and state.leader != state.me and state.durable_match() > state.acked:
         _acknowledge(state)
     if state.recovering:
@@ -154,7 +154,7 @@ def persisted(state: State) -> None:
 
 
 def on_quiesce(state: State, sender: str, message: Quiesce) -> None:
-    """Stop the clock, if this log is exactly the leader's; otherwise say so, which wakes the leader."""
+    """Stop the clock if this log equals the leader's; otherwise answer, which wakes the leader."""
     _lead_by(state, sender)
     if state.forgetful:
         return
@@ -173,7 +173,7 @@ def on_quiesce(state: State, sender: str, message: Quiesce) -> None:
     state.matched = message.index
     if message.index > log.commit:
         log.commit_to(message.index)
-    # Nobody but the node's own liveness tells of a leader that sends nothing: not for one that is known to be gone.
+    # Only the liveness of its node shows a quiescent leader: do not quiesce for one whose node is down.
     state.quiescent = sender not in state.down
 
 
@@ -181,13 +181,13 @@ def on_quiesce(state: State, sender: str, message: Quiesce) -> None:
 
 
 def on_install(state: State, sender: str, message: Install) -> None:
-    """The leader has no entries for this member any more (Raft §7)."""
+    """Accept or refuse an Install: the leader no longer has the entries for this member (Raft §7)."""
     _lead_by(state, sender)
     if state.installing is not None or state.forgetful:
         return
     log = state.log
     if message.index > log.commit and log.terms.term(message.index) == message.last_term:
-        # All of it is here, only not known to be committed.
+        # The entries are here, but not known to be committed.
         log.commit_to(message.index)
         state.matched = max(state.matched, message.index)
     if message.index <= log.commit:
@@ -212,7 +212,7 @@ def on_install(state: State, sender: str, message: Install) -> None:
 
 
 def installed(state: State, ok: bool) -> None:
-    """The install ended."""
+    """Answer the leader at the end of an install."""
     message = state.installing
     assert message is not None, "nothing was to be installed"
     state.installing = None
@@ -227,7 +227,7 @@ def installed(state: State, ok: bool) -> None:
 
 
 def _ask_where_to(state: State) -> None:
-    """Once a tick, until the leader of this term answered.
+    """Send Recover once a tick, until the leader of this term answered.
 
     Its last index is asked for, not taken from an Append: an Append may have left before this member acknowledged its
     last entry and was restarted. The nonce tells that the answer is not such an old one.
@@ -238,19 +238,19 @@ def _ask_where_to(state: State) -> None:
 
 
 def on_recover_to(state: State, sender: str, message: RecoverTo) -> None:
-    """The leader of this term says through where the log must be refilled."""
+    """Take the index through which the log must be refilled, from the leader of this term."""
     if state.recovering and sender == state.leader and message.nonce == state.nonce:
         state.recover_to = message.index
         if state.forgetful:
-            # A majority without this member was in this term after it asked, so it has promised nothing in a newer one;
-            # in this one it may have voted, and votes for nobody else.
+            # A majority without this member was in this term after it asked, so it promised nothing in a newer term; in
+            # this term it may have voted, and votes for no other candidate.
             state.forgetful = False
             state.vote = state.vote or sender
         _check_recovered(state)
 
 
 def _check_recovered(state: State) -> None:
-    """Everything that this member ever acknowledged is in the leader's log, or was never committed.
+    """End recovery once the log holds everything that this member acknowledged and that was committed.
 
     It was acknowledged to a leader of this term, which is the one that answered, or of an older one, and then the
     leaders since were elected without this member's vote from members that have what was committed.

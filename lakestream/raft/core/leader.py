@@ -1,11 +1,11 @@
-"""What a leader does.
+"""Leadership of one term.
 
-Belongs here: replication to the other members, counting what is committed, membership changes, check-quorum and lease,
-reads, leader transfer, quiescence. It lives from one election to the end of that leadership.
+Belongs here: replication to the other members, commitment, membership changes, check-quorum and lease, reads, leader
+transfer, quiescence. A `Leader` lives from one election to the end of that leadership.
 
 **Rounds.** A heartbeat carries a number that its receiver echoes. The number holds the tick at which it left, so one
 echo from a quorum tells three things: that no newer leader was elected before the round began (reads), until when
-those members vote for nobody else (lease), and that they are there (check-quorum).
+those members vote for no other member (lease), and that they are alive (check-quorum).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from lakestream.raft.core.state import State
 ROUND_BITS = 20
 """Rounds in one tick: 2^20."""
 LEASE_MARGIN = 2
-"""Ticks that a lease is shorter than the promise it stands on: one each for where in a tick the leader and the follower
-were, the rest of the difference is for clocks that do not run alike (see `lease_valid`)."""
+"""Ticks by which a lease is shorter than the followers' promise: one each for the phases of the leader's and the
+follower's clock. The rest of the difference is for clocks of different speed (see `lease_valid`)."""
 
 
 class Leader:
-    """One leadership."""
+    """The leadership of this member in one term."""
 
     def __init__(self, state: State) -> None:
-        """Lead from now on: begins with an entry of the new term, which brings what is before it to be committed."""
+        """Begin to lead with a NOOP entry of the new term, whose commit commits everything before it."""
         self.state = state
         self.log = state.log
         self.progress: dict[str, Progress] = {}
@@ -58,7 +58,7 @@ class Leader:
         self._uncommitted: deque[tuple[int, int]] = deque()
         self.uncommitted_bytes = 0
         self._doubters: dict[str, tuple[int, int]] = {}
-        """Members that forgot everything and wait to hear that this leader leads: (round, nonce)."""
+        """Members without hard state that wait for proof that this leader leads: (round, nonce)."""
         self.first = self.log.last + 1
         """This leader's first entry."""
         self._voters: list[Progress] = []
@@ -75,11 +75,11 @@ class Leader:
 
     @property
     def established(self) -> bool:
-        """Whether an entry of this term is committed."""
+        """True if an entry of this term is committed."""
         return self.log.commit >= self.first
 
     def propose(self, entries: Sequence[Frame]) -> None:
-        """See `Core.propose`."""
+        """Append entries of this term."""
         self._refuse_while_transferring()
         if not entries:
             return
@@ -101,7 +101,7 @@ class Leader:
         self.log.append(entries)
 
     def propose_membership(self, membership: Membership) -> int:
-        """See `Core.propose_membership`."""
+        """Return append a membership change, valid at once; return its index."""
         self._refuse_while_transferring()
         now = self.log.membership
         if len(set(now.voters) ^ set(membership.voters)) > 1:
@@ -111,8 +111,8 @@ class Leader:
         if set(membership.voters) & set(membership.learners):
             raise ValueError(f"{membership} has a member twice")
         if self.log.change_pending or not self.established:
-            # Both conditions are needed: a leader that has committed nothing of its term may not know of a change that
-            # another one made, and two changes apart have quorums that do not meet.
+            # Both conditions are needed: a leader that has committed nothing of its term may not know of another
+            # leader's change, and the quorums of two changes may not overlap.
             raise ChangePending("an earlier entry must be committed first; propose the change again after that")
         self.busy()
         index = self.log.last + 1
@@ -123,7 +123,7 @@ class Leader:
         return index
 
     def count(self) -> None:
-        """Commit what a quorum has durable, if it is of this term (Raft §5.4.2; what is before it comes with it)."""
+        """Commit what a quorum has durable, if it is of this term, and with it everything before it (Raft §5.4.2)."""
         log = self.log
         matches = [peer.match for peer in self._voters]
         if self._i_vote:
@@ -163,7 +163,7 @@ class Leader:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """One tick passed; `state.now` says so already."""
+        """Handle a tick, which `state.now` counts already."""
         state, options = self.state, self.state.options
         active = sum(state.now - peer.contact < options.election_ticks for peer in self._voters) + self._i_vote
         if active < self._quorum:
@@ -187,7 +187,7 @@ class Leader:
             self._beat(self._new_round(), confirmed.of_members(self.state, self.progress))
 
     def busy(self) -> None:
-        """Something happens: not the time to be quiet."""
+        """Note activity: restart the time to quiescence."""
         self._idle = 0
         self.state.wake()
 
@@ -196,14 +196,14 @@ class Leader:
 
     def woken(self) -> None:
         self._idle = 0
-        # Nobody counted the ticks meanwhile: no round from before makes a lease, and nobody is blamed for silence.
+        # Ticks were not counted meanwhile: earlier rounds give no lease, and silence has no consequence.
         self.state.now += self.state.options.election_ticks
         for peer in self.progress.values():
             peer.contact = self.state.now
         self._beat(self._new_round(), confirmed.of_members(self.state, self.progress))
 
     def _quiet(self) -> bool:
-        """Whether nothing is left to be done for anybody whose node is alive. Who comes back later wakes the group."""
+        """Return True if nothing is left to do for members whose nodes are alive; others wake the group later."""
         log, state = self.log, self.state
         if not log.commit == log.durable == log.last or self.transfer_to or len(self.reads):
             return False
@@ -224,10 +224,10 @@ class Leader:
 
     @property
     def lease_valid(self) -> bool:
-        """See `Core.lease_valid`.
+        """True while no other member can have become leader.
 
-        A follower that heard round r promises to vote for nobody else for election_ticks ticks of its own after that,
-        which is later than when r left here.
+        A follower that heard round r promises to vote for no other member for election_ticks of its own ticks after
+        that, which is later than when r was sent.
         """
         if self.state.quiescent or self.transfer_to or self._lease_broken or not self.established:
             return False
@@ -241,7 +241,7 @@ class Leader:
         return self._round
 
     def _quorum_round(self) -> int:
-        """The newest round that a quorum answered."""
+        """Return the newest round that a quorum answered."""
         heard = [peer.heard for peer in self._voters]
         if self._i_vote:
             heard.append(self._round)
@@ -253,9 +253,9 @@ class Leader:
         for name, peer in self.progress.items():
             prev_term = log.terms.term(peer.next - 1)
             if prev_term is None and peer.pace is not Pace.INSTALL:
-                self._offer_install(name, peer)  # whether what was streamed arrived can not be asked any more
+                self._offer_install(name, peer)  # the entry before `next` has left the log
             if peer.pace is Pace.INSTALL or prev_term is None:
-                # All logs agree at 0, and 0 tells nothing of commit: a mere sign of life.
+                # All logs agree at 0, and commit 0 says nothing: only a sign of life.
                 state.send(name, Append(state.term, 0, 0, 0, [], round_id, known))
                 continue
             if peer.pace is Pace.PROBE:
@@ -266,12 +266,12 @@ class Leader:
             state.send(name, Append(state.term, peer.next - 1, prev_term, log.commit, [], round_id, known))
 
     def read(self, context: object) -> None:
-        """See `Core.read`."""
+        """Queue a read for the next round."""
         self.busy()
         self.reads.add(context)
 
     def _ask_reads(self) -> None:
-        """Raft §8: only what this leader committed itself tells it what is committed."""
+        """Start a round for new reads, once this leader has committed an entry of its term (Raft §8)."""
         if self.reads.waiting and self.established:
             round_id = self._new_round()
             self.reads.ask(round_id, self.log.commit)
@@ -285,7 +285,7 @@ class Leader:
     # -- replication ---------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Before a Ready is taken: what can be sent to whom now."""
+        """Add everything that can be sent now to the Ready."""
         self._ask_reads()
         log, options = self.log, self.state.options
         last = log.last
@@ -300,7 +300,7 @@ class Leader:
                 self._probe(name, peer)
 
     def announce(self) -> None:
-        """See `Core.announce`."""
+        """Send the commit index to followers that neither know it nor are about to get entries."""
         for name, peer in self.progress.items():
             if peer.pace is Pace.REPLICATE and peer.next > self.log.last:
                 self._tell_commit(name, peer)
@@ -320,7 +320,7 @@ class Leader:
         self.state.out.sends.append(peer.sending)
 
     def _probe(self, name: str, peer: Progress) -> None:
-        """Ask where the logs agree, without entries: they follow the answer."""
+        """Probe where the logs agree, without entries: they follow the answer."""
         prev_term = self.log.terms.term(peer.next - 1)
         if prev_term is None:
             self._offer_install(name, peer)
@@ -331,7 +331,10 @@ class Leader:
         self.state.send(name, append)
 
     def _offer_install(self, name: str, peer: Progress) -> None:
-        """Raft §7: what this member needs is gone here. Any state that reaches to where the log begins will do."""
+        """Offer a state, because the entries that a member needs have left the log (Raft §7).
+
+        Any state that reaches the beginning of the log is sufficient.
+        """
         peer.install()
         base = self.log.terms.base
         base_term = self.log.terms.term(base)
@@ -340,7 +343,7 @@ class Leader:
         self.state.send(name, Install(self.state.term, base, base_term, self.log.committed_membership, past))
 
     def fill(self, send: SendEntries, entries: list[Entry]) -> Append | None:
-        """See `Core.fill`."""
+        """Return the Append for a SendEntries, or None if it is no longer needed."""
         peer = self.progress.get(send.to)
         if peer is None or peer.sending is not send:
             return None
@@ -357,7 +360,7 @@ class Leader:
         return Append(self.state.term, send.first - 1, send.prev_term, self.log.commit, entries)
 
     def on_append_reply(self, sender: str, message: AppendReply) -> None:
-        """An answer of this term."""
+        """Handle a reply of this term."""
         peer = self.progress.get(sender)
         if peer is None:
             return
@@ -379,8 +382,11 @@ class Leader:
             self._accepted(peer, message.match)
 
     def _has_parted(self, name: str, match: int, term: int) -> bool:
-        """Return whether the entry that a member acknowledges is not the one here: then it counts for nothing, and the
-        member is shown an entry of this log by which it finds out, stops, and says what it has."""
+        """Return True if the entry that a member acknowledges differs from the one here.
+
+        Then the acknowledgement is ignored, and the member is sent an entry by which it detects the conflict, stops,
+        and reports its own entry.
+        """
         log = self.log
         if match > log.last and not term:
             raise BadMessage(f"{name} acknowledges entry {match} of a log that ends at {log.last}")
@@ -402,7 +408,7 @@ class Leader:
                 self._push_transfer()
 
     def _rejected(self, name: str, peer: Progress, message: AppendReply) -> None:
-        """Fast back-off (Raft §5.3): skip whole terms on either side."""
+        """Back off by whole terms on either side (Raft §5.3)."""
         refused = message.match
         if peer.pace is Pace.INSTALL:
             return
@@ -410,16 +416,16 @@ class Leader:
             if message.read > peer.asked:
                 confirmed.lost_by(self.state, self.progress, name)
             elif not peer.nonce:
-                return  # late: it has that by now
+                return  # late: the member has that entry by now
             else:
-                peer.match = refused - 1  # an acknowledgement from before its log was damaged came after its Recover
+                peer.match = refused - 1  # an older acknowledgement arrived after its Recover
         if peer.pace is Pace.PROBE and refused != peer.next - 1:
-            return  # the answer to an older question
+            return  # the reply to an older probe
         agreed, _ = self.log.terms.newest(message.hint_index, message.hint_term)
         peer.probe(max(min(agreed + 1, refused), peer.match + 1))
 
     def on_install_reply(self, sender: str, message: InstallReply) -> None:
-        """A member has the state that it was offered, or could not get it."""
+        """Handle the end of an install: the member has the state, or could not fetch it."""
         peer = self.progress.get(sender)
         if peer is None:
             return
@@ -430,13 +436,15 @@ class Leader:
         if message.ok:
             self._accepted(peer, message.index)
             if peer.pace is Pace.INSTALL and self.state.leading is self:
-                self._offer_install(sender, peer)  # what follows its state is gone by now, too
+                self._offer_install(sender, peer)  # entries after its state have left the log, too
         elif peer.pace is Pace.INSTALL:
             peer.probe(peer.match + 1, paused=True)
 
     def on_recover(self, sender: str, message: Recover) -> None:
-        """What this member acknowledged may be gone there. What was counted with it stays committed: it does not vote
-        before it has it again."""
+        """Forget what a member acknowledged, because its log was damaged.
+
+        Entries counted with it stay committed: it does not vote before it has them again.
+        """
         peer = self.progress.get(sender)
         if peer is None:
             return
@@ -450,7 +458,7 @@ class Leader:
             self._beat(self._round)
 
     def _convince(self) -> None:
-        """Answer those that forgot, when a majority without them answered a round that began after they asked."""
+        """Answer members without hard state, once a majority without them answered a round that began afterwards."""
         for name, (round_id, nonce) in list(self._doubters.items()):
             doubter = self.progress.get(name)
             sure = self._i_vote + sum(peer.heard >= round_id for peer in self._voters if peer is not doubter)
@@ -459,13 +467,13 @@ class Leader:
                 self.state.send(name, RecoverTo(self.state.term, nonce, self.log.last))
 
     def unreachable(self, name: str) -> None:
-        """What was streamed to it may be lost."""
+        """Probe `peer` anew: entries streamed to it may be lost."""
         peer = self.progress.get(name)
         if peer is not None and peer.pace is Pace.REPLICATE:
             peer.probe(peer.match + 1, paused=True)
 
     def node_up(self, name: str) -> None:
-        """It can be asked now."""
+        """Probe a member whose node is alive again."""
         peer = self.progress.get(name)
         if peer is None:
             return
@@ -479,7 +487,7 @@ class Leader:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def transfer(self, to: str) -> str:
-        """See `Core.transfer`."""
+        """Begin a leader transfer; return the target, or "" if there is none."""
         to = to or self._heir()
         if not to or to == self.state.me:
             return ""
@@ -490,7 +498,7 @@ class Leader:
         self.busy()
         self.transfer_to = to
         self._transfer_age = 0
-        # From here on somebody may be elected within the lease, and even after the transfer was given up.
+        # From here on another member may be elected within the lease, even after the transfer was given up.
         self._lease_broken = True
         peer = self.progress[to]
         if peer.pace is Pace.PROBE:
@@ -499,7 +507,7 @@ class Leader:
         return to
 
     def hand_off(self) -> None:
-        """Step down in this term; the one that is most likely to win need not wait for its clock."""
+        """Step down in this term, and ask the most caught-up voter to campaign at once."""
         state = self.state
         state.wake()
         heir = self._heir()

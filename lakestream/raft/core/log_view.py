@@ -1,7 +1,7 @@
-"""What a core knows of its own log.
+"""The core's view of its own log.
 
-Belongs here: last, durable and committed index, terms, the memberships in the log, and what is still to be written or
-cut. The entries themselves are the shell's once they were handed out.
+Belongs here: last, durable and committed index, terms, the memberships in the log, and pending appends and cuts. The
+shell holds the entries themselves once they were handed out.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class LogView:
     def __init__(
         self, terms: TermMap, membership: Membership, changes: Sequence[tuple[int, Membership]], commit: int
     ) -> None:
-        """See `Core`; `commit` is clamped to what the log holds."""
+        """`commit` is clamped to what the log holds."""
         self.terms = terms
         self.commit = max(terms.base, min(commit, terms.last))
         self.durable = terms.last
         self.epoch = 0
-        """Counts the cuts: a write of an earlier epoch says nothing about entries after the cut."""
+        """Number of cuts: a write of an earlier epoch says nothing about entries after the cut."""
         self.cut_after: int | None = None
         self.pending: list[Frame] = []
         self.memberships: list[tuple[int, Membership]] = [(terms.base, membership)]
-        """The newest committed one and those after it: what a cut may bring back."""
+        """(index, membership) of the newest committed change and of those after it, which a cut may bring back."""
         for index, changed in changes:
             if index > terms.base:
                 assert self.memberships[-1][0] < index <= terms.last, "membership changes do not ascend in the log"
@@ -47,26 +47,26 @@ class LogView:
 
     @property
     def membership(self) -> Membership:
-        """The one that counts (Raft §6: the latest in the log, committed or not)."""
+        """The valid membership (Raft §6: the latest in the log, committed or not)."""
         return self.memberships[-1][1]
 
     @property
     def committed_membership(self) -> Membership:
-        """The newest that is committed."""
+        """The newest committed membership."""
         return self.memberships[0][1]
 
     @property
     def change_pending(self) -> bool:
-        """Whether a membership change is in the log and not committed."""
+        """True if a membership change is in the log and not committed."""
         return len(self.memberships) > 1
 
     def up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log that ends so holds at least what this one holds (Raft §5.4.1)."""
+        """Return True if a log that ends with this entry is at least as up to date as this one (Raft §5.4.1)."""
         mine = self.terms.last_term
         return last_term > mine or (last_term == mine and last_index >= self.terms.last)
 
     def append(self, frames: Sequence[Frame]) -> None:
-        """Entries that follow the last one."""
+        """Add entries that follow the last one."""
         terms = self.terms
         for frame in frames:
             terms.append(frame.index, frame.term)
@@ -84,14 +84,14 @@ class LogView:
             self.memberships.pop()
         pending = self.pending
         if pending and pending[0].index <= after + 1:
-            # What is with the shell already lies before the cut: only what was never handed out goes.
+            # Entries that the shell has are before the cut: drop only those that were never handed out.
             del pending[after - pending[0].index + 1 :]
         else:
             pending.clear()
             self.cut_after = after if self.cut_after is None else min(self.cut_after, after)
 
     def persisted(self, index: int, epoch: int) -> bool:
-        """Whether `durable` moved."""
+        """Note that entries through `index` are durable; return True if `durable` moved."""
         if epoch != self.epoch or index <= self.durable:
             return False
         assert index <= self.last, f"entry {index} is durable in a log that ends at {self.last}"
@@ -99,13 +99,13 @@ class LogView:
         return True
 
     def commit_to(self, index: int) -> None:
-        """Entries through `index` are committed."""
+        """Commit entries through `index`."""
         assert self.commit < index <= self.last, f"commit {self.commit} → {index} in a log that ends at {self.last}"
         self.commit = index
         self._forget_memberships()
 
     def install(self, index: int, term: int, membership: Membership, past: Runs) -> None:
-        """The log is empty after `index`; a state as of it is in place. `past`: the terms of entries before that."""
+        """Begin with a state as of `index`; the log is empty after it. `past` holds the terms of entries before it."""
         self.terms = TermMap(index, term, past=past)
         self.commit = self.durable = index
         self.memberships = [(index, membership)]

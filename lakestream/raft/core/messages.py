@@ -1,4 +1,4 @@
-"""What the members of a group say to each other.
+"""Messages between the members of a group.
 
 Belongs here: the messages of the Raft core as records, the records that a group keeps beside its log (hard state,
 membership), and the encoding of many messages of many groups as one buffer. What a message means is core.py's.
@@ -16,7 +16,7 @@ from lakestream.log.format.frame import Frame, Kind
 
 
 class HardState(msgspec.Struct, frozen=True):
-    """What a member must not forget (Raft §5.1, §5.2): durable before any message that depends on it leaves.
+    """State that a member must not forget (Raft §5.1, §5.2): durable before any message that depends on it is sent.
 
     `commit` may lag behind what the member knows; it saves a restarted member from waiting for its leader.
     """
@@ -27,7 +27,7 @@ class HardState(msgspec.Struct, frozen=True):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """Who belongs to a group. Ids are node names, ascending. Learners get entries and do not vote (Raft §4.2.1)."""
+    """Members of a group by node name, ascending. Learners get entries and do not vote (thesis §4.2.1)."""
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
@@ -39,12 +39,12 @@ class Membership(msgspec.Struct, frozen=True):
 
     @property
     def quorum(self) -> int:
-        """How many voters decide."""
+        """Number of voters that form a majority."""
         return len(self.voters) // 2 + 1
 
 
 class Entry(msgspec.Struct, array_like=True, gc=False):
-    """A frame on the wire; see `Frame`. How the write that brings it to disk is marked is each log's own."""
+    """A frame on the wire; see `Frame`. Without its `write`, which each log sets itself."""
 
     kind: int
     term: int
@@ -79,7 +79,7 @@ class Append(msgspec.Struct, array_like=True, tag="a", gc=False):
 
 
 class AppendReply(msgspec.Struct, array_like=True, tag="ar", gc=False):
-    """Answers Append. `match`: entries through here are durable here and agree with the leader's.
+    """Reply to Append. `match`: entries through here are durable here and agree with the leader's.
 
     When `rejected`, (hint_index, hint_term) is the newest entry at or before the refused one whose term is not above
     the leader's `prev_term` (fast back-off, §5.3); `match` is then the refused `prev_index`.
@@ -112,7 +112,7 @@ class Vote(msgspec.Struct, array_like=True, tag="v", gc=False):
 
 
 class VoteReply(msgspec.Struct, array_like=True, tag="vr", gc=False):
-    """Answers Vote, a pre-vote with the term that it asked about when granted.
+    """Reply to Vote; a granted pre-vote has the requested term.
 
     `confirmed_index`, `confirmed_term`: the newest committed entry that the candidate is known to have acknowledged.
     """
@@ -125,7 +125,7 @@ class VoteReply(msgspec.Struct, array_like=True, tag="vr", gc=False):
 
 
 class TimeoutNow(msgspec.Struct, array_like=True, tag="tn", gc=False):
-    """The leader asks its follower to stand for election at once (leader transfer, §3.10)."""
+    """Ask a follower to stand for election at once (leader transfer, §3.10)."""
 
     term: int
 
@@ -146,7 +146,7 @@ class Install(msgspec.Struct, array_like=True, tag="is", gc=False):
 
 
 class InstallReply(msgspec.Struct, array_like=True, tag="ir", gc=False):
-    """Answers Install once the state is durable here (`ok`), or could not be had. `index_term`: of entry `index`."""
+    """Reply to Install: the state is durable here (`ok`), or could not be fetched. `index_term`: of entry `index`."""
 
     term: int
     index: int
@@ -155,7 +155,7 @@ class InstallReply(msgspec.Struct, array_like=True, tag="ir", gc=False):
 
 
 class Quiesce(msgspec.Struct, array_like=True, tag="q", gc=False):
-    """Nothing more to come: everything through `index` is committed and matched everywhere. The receiver's election
+    """Announce quiescence: everything through `index` is committed and matched everywhere. The receiver's election
     clock stops for as long as the sender's node is alive; any other message of the group starts it again."""
 
     term: int
@@ -164,9 +164,9 @@ class Quiesce(msgspec.Struct, array_like=True, tag="q", gc=False):
 
 
 class Recover(msgspec.Struct, array_like=True, tag="rc", gc=False):
-    """A member whose log was damaged asks its leader through where it must refill it before it may vote again.
+    """Ask the leader for the index through which a damaged log must be refilled before its member votes again.
 
-    `forgot`: it lost its hard state, too, so it can not tell a leader from a former one, and wants to be answered only
+    `forgot`: it lost its hard state, too, so it cannot tell a leader from a former one, and wants to be answered only
     when a majority without it confirms that this leader leads.
     """
 
@@ -176,7 +176,7 @@ class Recover(msgspec.Struct, array_like=True, tag="rc", gc=False):
 
 
 class RecoverTo(msgspec.Struct, array_like=True, tag="rt", gc=False):
-    """Answers Recover with the leader's last index: nothing that the asker ever acknowledged lies beyond it."""
+    """Reply to Recover with the leader's last index: nothing that the member ever acknowledged lies beyond it."""
 
     term: int
     nonce: int
@@ -199,30 +199,30 @@ _membership: msgspec.msgpack.Decoder[Membership] = msgspec.msgpack.Decoder(Membe
 
 
 def encode_envelopes(envelopes: Sequence[Envelope]) -> bytes:
-    """Messages of many groups as one buffer."""
+    """Encode messages of many groups as one buffer."""
     return _encoder.encode(envelopes)
 
 
 def decode_envelopes(buffer: bytes | memoryview) -> list[Envelope]:
-    """The inverse of `encode_envelopes`. Raises `msgspec.DecodeError` on anything else."""
+    """Decode a buffer of messages. Raise `msgspec.DecodeError` if it is not one."""
     return _decoder.decode(buffer)
 
 
 def encode_membership(membership: Membership) -> bytes:
-    """The body of a MEMBERSHIP entry."""
+    """Encode the body of a MEMBERSHIP entry."""
     return _encoder.encode(membership)
 
 
 def decode_membership(body: bytes) -> Membership:
-    """The inverse of `encode_membership`. Raises `msgspec.DecodeError`."""
+    """Decode the body of a MEMBERSHIP entry. Raise `msgspec.DecodeError`."""
     return _membership.decode(body)
 
 
 def entry_of(frame: Frame) -> Entry:
-    """A frame as it travels."""
+    """Return a frame as an entry of a message."""
     return Entry(int(frame.kind), frame.term, frame.index, frame.count, frame.body)
 
 
 def frame_of(entry: Entry) -> Frame:
-    """An entry as the log takes it. Raises ValueError for a kind that this release does not know."""
+    """Return an entry as a frame for the log. Raise ValueError for a kind that this release does not know."""
     return Frame(Kind(entry.kind), entry.term, entry.index, entry.count, entry.body)

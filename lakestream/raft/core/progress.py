@@ -1,7 +1,7 @@
-"""What a leader knows of one other member.
+"""Progress of one other member, as its leader knows it.
 
-Belongs here: through where its log agrees, what is on its way to it, and how entries are sent: one question at a time
-(PROBE), in a stream (REPLICATE), or not, because it needs a state first (INSTALL).
+Belongs here: the index through which its log agrees, unanswered messages, and how entries are sent: one probe at a time
+(PROBE), in a stream (REPLICATE), or not, because the member needs a state first (INSTALL).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lakestream.raft.core.ready import SendEntries
 
 
 class Pace(Enum):
-    """How a member is sent entries."""
+    """State of replication to a member."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -36,24 +36,24 @@ class Inflight:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more may be sent for now."""
+        """True if nothing more may be sent for now."""
         return len(self._sent) >= self._max_count or self._bytes >= self._max_bytes
 
     def add(self, last: int, size: int) -> None:
-        """An Append through `last` with `size` bytes left."""
+        """Count an Append through `last` with `size` bytes that was sent."""
         assert not self.full, "more in flight than the limit"
         assert not self._sent or self._sent[-1][0] < last, "Appends are not sent in order"
         self._sent.append((last, size))
         self._bytes += size
 
     def free(self, through: int) -> None:
-        """Everything through `through` arrived."""
+        """Release Appends through `through`, which arrived."""
         sent = self._sent
         while sent and sent[0][0] <= through:
             self._bytes -= sent.popleft()[1]
 
     def clear(self) -> None:
-        """Nothing is counted on any more."""
+        """Release all Appends."""
         self._sent.clear()
         self._bytes = 0
 
@@ -89,9 +89,9 @@ class Progress:
         self.next = next_index
         self.pace = Pace.PROBE
         self.paused = False
-        """PROBE: a question is on its way; the next one leaves with the answer or the heartbeat."""
+        """PROBE: a probe is unanswered; the next one is sent after the answer or with the heartbeat."""
         self.sending: SendEntries | None = None
-        """What the shell is reading for this member."""
+        """The SendEntries that the shell is reading for this member."""
         self.inflight = inflight
         self.contact = now
         """Tick of the last answer, or of the beginning."""
@@ -103,15 +103,15 @@ class Progress:
         self.install_age = 0
         """INSTALL: ticks since the Install left."""
         self.nonce = 0
-        """Of the last Recover that was obeyed."""
+        """Nonce of the last Recover that was handled."""
 
     def probe(self, next_index: int, *, paused: bool = False) -> None:
-        """Ask anew where the logs agree, at the entry before `next_index`."""
+        """Probe anew where the logs agree, at the entry before `next_index`."""
         self._leave(Pace.PROBE, next_index)
         self.paused = paused
 
     def replicate(self) -> None:
-        """The logs agree through `match`: stream what follows."""
+        """Stream the entries after `match`: the logs agree through it."""
         self._leave(Pace.REPLICATE, self.match + 1)
 
     def install(self) -> None:
@@ -120,7 +120,7 @@ class Progress:
         self.install_age = 0
 
     def advance(self, match: int) -> bool:
-        """It has everything through `match`. Whether that is news."""
+        """Note that the member has everything through `match`; return True if it was not known."""
         if match <= self.match:
             return False
         self.match = match
@@ -131,7 +131,7 @@ class Progress:
         return True
 
     def forget(self, next_index: int, nonce: int) -> None:
-        """Its log was damaged: nothing it ever acknowledged counts."""
+        """Forget everything that the member acknowledged, because its log was damaged."""
         self.match = 0
         self.nonce = nonce
         self.probe(next_index)

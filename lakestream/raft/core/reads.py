@@ -1,4 +1,4 @@
-"""Reads that must not be stale.
+"""Linearizable reads.
 
 Belongs here: ReadIndex (Raft §8, thesis §6.4): a read may be served from everything that was committed when it came,
 once a quorum confirmed, after it came, that this leader still leads. The confirmations are the echoes of rounds.
@@ -23,20 +23,20 @@ class Reads:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are reads that no round asks for."""
+        """True if there are reads that no round confirms yet."""
         return bool(self._new)
 
     def add(self, context: object) -> None:
-        """A read came."""
+        """Add a read."""
         self._new.append(context)
 
     def ask(self, round_id: int, index: int) -> None:
-        """A round began, with everything through `index` committed."""
+        """Assign the new reads to a round that begins with everything through `index` committed."""
         self._asked.append((round_id, index, self._new))
         self._new = []
 
     def confirmed(self, round_id: int) -> list[tuple[object, int]]:
-        """A quorum answered that round, or a later one: the (context, index) that may be served."""
+        """Return (context, index) of the reads that may be served once a quorum answered this round."""
         found: list[tuple[object, int]] = []
         while self._asked and self._asked[0][0] <= round_id:
             _, index, contexts = self._asked.popleft()
@@ -44,7 +44,7 @@ class Reads:
         return found
 
     def drop(self) -> list[object]:
-        """The contexts of all that were not served."""
+        """Forget all reads; return the contexts of those that were not served."""
         found = [context for _, _, contexts in self._asked for context in contexts]
         found.extend(self._new)
         self._asked.clear()

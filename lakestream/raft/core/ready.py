@@ -1,4 +1,4 @@
-"""What a Raft core tells its shell to do, and how it is set up.
+"""Output of the Raft core and its options.
 
 Belongs here: `Options`, `Role`, `Ready` and the records in it, the typed errors. Rules are in core.py and beside it.
 """
@@ -14,11 +14,11 @@ from lakestream.raft.core.messages import HardState, Install, Membership, Messag
 
 
 class RaftError(Exception):
-    """What a core refuses."""
+    """Raised when the Raft core rejects a call."""
 
 
 class NotLeader(RaftError):
-    """Only the leader can do this; `leader` is who leads as far as this member knows ("" unknown)."""
+    """Raised when this member does not lead; `leader` is the leader as far as it knows ("" unknown)."""
 
     def __init__(self, leader: str) -> None:
         super().__init__(f"this member does not lead; ask {leader!r}" if leader else "no leader is known; try again")
@@ -26,7 +26,7 @@ class NotLeader(RaftError):
 
 
 class Transferring(RaftError):
-    """The leader hands over its leadership and takes nothing new meanwhile."""
+    """Raised while the leader transfers its leadership and takes nothing new."""
 
     def __init__(self, to: str) -> None:
         super().__init__(f"the leadership is being handed over to {to!r}; propose there")
@@ -34,19 +34,19 @@ class Transferring(RaftError):
 
 
 class TooMuchUncommitted(RaftError):
-    """`max_uncommitted_bytes` are proposed and not committed; propose again when something was committed."""
+    """Raised when `max_uncommitted_bytes` are proposed and not committed; propose again after a commit."""
 
 
 class ChangePending(RaftError):
-    """A membership change is not possible yet: the one before, or the leader's first entry, is not committed."""
+    """Raised when a membership change must wait until the one before, or the leader's first entry, is committed."""
 
 
 class BadMessage(RaftError):
-    """A message that no member that keeps the rules sends. It was dropped before it changed anything."""
+    """Raised for a message that no correct member sends. It was dropped before it changed anything."""
 
 
 class Role(Enum):
-    """What a member is at the moment. A learner is a follower that is not among the voters."""
+    """Current role of a member. A learner is a follower that is not among the voters."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -55,11 +55,11 @@ class Role(Enum):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Times are in ticks (the shell's, usually 100 ms), sizes in bytes of entry bodies.
+    """Options of a core. Times are in ticks (the shell's, usually 100 ms), sizes in bytes of entry bodies.
 
     `election_ticks`: a follower that hears nothing for that long, and up to as much again at random, campaigns; a
     leader that hears from no quorum for that long steps down; a member that heard from its leader within it votes for
-    nobody else. At least 4.
+    no other member. At least 4.
     `max_inflight`, `max_inflight_bytes`: per follower, how many Appends with entries and how many bytes may be
     unanswered; more waits. `max_append_bytes`: one Append (a larger entry goes alone).
     `max_uncommitted_bytes`: `propose` raises TooMuchUncommitted beyond it; one proposal is always possible.
@@ -105,7 +105,7 @@ class Conflict(msgspec.Struct, frozen=True):
 class SendEntries(msgspec.Struct, gc=False, eq=False):
     """Read the entries `first`…`last`, as many as fit into `max_bytes` of bodies (at least one), and give them to
     `Core.fill`, which returns the Append to send. Every SendEntries wants exactly one `fill`: at once when the entries
-    are at hand, later when they come from the disk, with no entries when they can not be had."""
+    are at hand, later when they come from the disk, with no entries when they cannot be had."""
 
     to: str
     first: int
@@ -115,16 +115,16 @@ class SendEntries(msgspec.Struct, gc=False, eq=False):
 
 
 class Ready(msgspec.Struct):
-    """What is to be done, taken from the core by `Core.ready`. The order matters:
+    """Actions to take, returned by `Core.ready`. The order matters:
 
-    1. `hard` must be durable before anything else of this or a later Ready leaves or is written: no message (nor what
-       `fill` returns), no truncation, no entry. It comes only when term or vote changed.
-    2. `messages` and `sends` may leave now; they need not wait for `append`.
+    1. `hard` must be durable before anything else of this or a later Ready is sent or written: no message (nor what
+       `fill` returns), no truncation, no entry. It is set only when term or vote changed.
+    2. `messages` and `sends` may be sent now; they need not wait for `append`.
     3. The log is cut after `truncate_after`, then `append` is written, both after those of every earlier Ready. When
        that is durable: `Core.persisted(index of the last entry, epoch)`. Several Readys may share one write; `epoch`
        is then the last one's.
-    4. `commit`: everything through here is committed, also what is not durable here yet: hand out what is both. It
-       comes when the index moved; where it stands after a start is `Core.commit`.
+    4. `commit`: everything through here is committed, also entries that are not durable here yet: hand out those that
+       are both. It is set when the index moved; after a start, read `Core.commit`.
     5. `reads`: each context may be answered from a state that has everything through its index.
     """
 
@@ -142,11 +142,11 @@ class Ready(msgspec.Struct):
     lost_reads: list[object] = []
     """Contexts of reads that will not be answered, because this member leads no more."""
     changed: bool = False
-    """Role, leader or term is not what it was at the last Ready."""
+    """True if role, leader or term changed since the last Ready."""
     membership: Membership | None = None
-    """The membership that counts from now on: of an appended entry, or the former one when that entry was cut."""
+    """The membership that is valid from now on: of an appended entry, or the former one when that entry was cut."""
     recovered: bool = False
-    """A damaged log is whole again: the mark on disk can go."""
+    """True if a damaged log is complete again: the mark on disk can be removed."""
     rolled_back: RolledBack | None = None
     """This member has less than it had confirmed: `Core.recovering` and `forgetful` must be durable before anything of
     this or a later Ready leaves."""
@@ -154,4 +154,4 @@ class Ready(msgspec.Struct):
     """This member's committed entries are not its leader's: the core is frozen, the shell stops the member. The
     AppendReply in `messages` that tells the leader promises nothing and leaves at once."""
     warnings: list[RolledBack | Conflict] = []
-    """The same of other members, to be logged. This member goes on."""
+    """Such findings about other members, to be logged. This member goes on."""

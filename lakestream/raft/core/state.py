@@ -1,7 +1,7 @@
-"""What all roles of a member share.
+"""State of a member, shared by all roles.
 
-Belongs here: the member's state, and the transitions between roles that everybody may cause. What a role does with it
-is in election.py, follower.py and leader.py; the face to the outside is core.py.
+Belongs here: the member's state, and the transitions between roles that any message may cause. The rules of the roles
+are in election.py, follower.py and leader.py; the interface to callers is core.py.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class State:
         self.leader = ""
         self.leading: Leadership | None = None
         self.votes: dict[str, bool] = {}
-        """Candidates: who answered what."""
+        """On a candidate: the answer of each voter."""
         self.transfer_vote = False
-        """Candidates: the former leader wants this election."""
+        """On a candidate: True if the former leader asked for this election."""
         self.quiescent = False
         self.frozen = False
         self.down: set[str] = set()
@@ -59,30 +59,30 @@ class State:
         self.heard = NEVER
         """Tick at which a leader was last heard."""
         self.matched = log.commit
-        """Through where this log is known to agree with that of the leader of `term`: what is committed (Raft §5.4.3,
-        leader completeness), and what its Appends proved."""
+        """The index through which this log is known to agree with that of the leader of `term`: committed entries (Raft
+        §5.4.3, leader completeness), and those that its Appends proved."""
         self.acked = 0
-        """What the leader of `term` was last told of it."""
+        """The index that was last acknowledged to the leader of `term`."""
         self.heard_commit = 0
-        """The most that any leader said is committed, since this process began; 0: no leader said anything yet."""
+        """The newest commit index that a leader announced since this process began, or 0."""
         self.installing: Install | None = None
         self.recovering = False
         self.forgetful = False
-        """Its hard state was lost, too: it believes no leader that is not confirmed without it."""
+        """True if its hard state was lost, too: it trusts no leader that is not confirmed without it."""
         self.joining = False
-        """Recovering only because it is new: it has no promise to break, so it votes."""
+        """True if recovering only because it is new: it has no promise to break, so it votes."""
         self.nonce = random.getrandbits(48)
         self.recover_to: int | None = None
-        """What the leader of `term` told."""
+        """The index that the leader of `term` told; see `RecoverTo`."""
         self.recover_asked = NEVER
         self.remembers = True
         """True if acknowledged entries are durable, so that a log with fewer means a disk that was rolled back."""
         self.confirmed: dict[str, Confirmed] = {}
-        """Of each member the newest committed entry that it is known to have acknowledged; see confirmed.py."""
+        """The newest committed entry that each member is known to have acknowledged; see confirmed.py."""
         self.warned: set[str] = set()
-        """Members of whose conflicting entries the shell was told."""
+        """Members whose conflicting entries were reported to the shell."""
         if hard.term > 0 and any(other.voters != (me,) for _, other in log.memberships):
-            # A restarted member does not remember what it promised to whom: it keeps a promise that it may have made.
+            # A restarted member does not remember its promises: keep one that it may have made.
             self.heard = self.now
         self.reset_clock()
 
@@ -98,12 +98,12 @@ class State:
 
     @property
     def in_lease(self) -> bool:
-        """Whether this member heard from a leader so recently that it votes for nobody else (thesis §4.2.3, §6.4)."""
+        """True if this member heard from a leader recently and votes for no other member (thesis §4.2.3, §6.4)."""
         return self.leading is not None or self.now - self.heard < self.options.election_ticks
 
     @property
     def promotable(self) -> bool:
-        """Whether this member may become leader.
+        """True if this member may become leader.
 
         One that is not in its newest membership still may while that is not committed: without it the group could be
         stuck (thesis §4.2.2).
@@ -113,7 +113,7 @@ class State:
         return any(self.me in membership.voters for _, membership in self.log.memberships)
 
     def set_term(self, term: int) -> None:
-        """A newer term: no vote in it yet, no leader known."""
+        """Adopt a newer term: no vote in it yet, no leader known."""
         assert term > self.term, f"term {self.term} → {term}"
         self.term = term
         self.vote = ""
@@ -123,13 +123,13 @@ class State:
         self.recover_asked = NEVER
 
     def become_follower(self, term: int, leader: str) -> None:
-        """Follow `leader` ("" when nobody is known) in `term`, which is this member's or newer."""
+        """Follow `leader` ("" if unknown) in `term`, which is this member's or newer."""
         if term != self.term:
             self.set_term(term)
         if self.leading is not None:
             self.out.lost_reads.extend(self.leading.end())
             self.leading = None
-        # Raft §5.2: a follower's clock goes on when it only hears of a newer term.
+        # Raft §5.2: a newer term alone does not reset a follower's election clock.
         if leader or self.role is not Role.FOLLOWER:
             self.reset_clock()
         self.role = Role.FOLLOWER
@@ -137,7 +137,7 @@ class State:
         self.votes = {}
 
     def retire(self) -> None:
-        """Take part no more, for good."""
+        """Leave the group for good."""
         if self.role is not Role.FOLLOWER:
             self.become_follower(self.term, "")
         self.wake()
@@ -145,16 +145,16 @@ class State:
         self.frozen = True
 
     def hear(self) -> None:
-        """The leader gave a sign of life."""
+        """Note a sign of life of the leader."""
         self.elapsed = 0
         self.heard = self.now
 
     def durable_match(self) -> int:
-        """Through where this log agrees with the leader's, and is durable."""
+        """Return the index through which this log agrees with the leader's and is durable."""
         return min(self.matched, self.log.durable)
 
     def wake(self) -> None:
-        """The clocks run again."""
+        """Start the clocks again after quiescence."""
         if not self.quiescent:
             return
         self.quiescent = False
@@ -162,4 +162,4 @@ class State:
             self.leading.woken()
         else:
             self.reset_clock()
-            self.heard = self.now  # the leader's node was alive all the time: see node_down
+            self.heard = self.now  # the leader's node was alive meanwhile; see node_down

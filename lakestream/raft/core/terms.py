@@ -1,7 +1,7 @@
-"""Which entry has which term.
+"""Terms of the entries of a log.
 
 Belongs here: the terms of a log as runs, and the searches that log matching and fast back-off need (Raft §5.3). A log
-has as many runs as it has seen leaders, so this stays small however long the log is.
+has as many runs as it had leaders, so this stays small however long the log is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Runs = tuple[tuple[int, int], ...]
 """(first index, term) of each run, ascending; a run ends before the next one. Of term UNKNOWN: not known any more."""
 UNKNOWN = -1
 PAST_RUNS = 64
-"""So many runs of entries that are gone are remembered: leaderships, of which there are few."""
+"""Maximum number of remembered runs of entries that are gone."""
 
 
 def term_in(runs: Sequence[tuple[int, int]], index: int) -> int | None:
@@ -81,7 +81,7 @@ class TermMap:
         return found
 
     def term(self, index: int) -> int | None:
-        """The term of entry `index`; None before `base` and after `last`."""
+        """Return the term of entry `index`; None before `base` and after `last`."""
         if index > self.last or index < self.base:
             return None
         if index >= self._firsts[-1]:
@@ -93,14 +93,14 @@ class TermMap:
         return self.term(index) if index >= self.base else term_in(self.past, index)
 
     def append(self, index: int, term: int) -> None:
-        """The next entry. Invariant: no gap, and terms do not fall."""
+        """Add the next entry. Invariant: no gap, and terms do not fall."""
         assert index == self.last + 1, f"entry {index} follows {self.last}"
         if term != self._terms[-1]:
             self._add(index, term)
         self.last = index
 
     def extend(self, last: int, term: int) -> None:
-        """The next entries through `last`, all of one term."""
+        """Add the next entries through `last`, all of one term."""
         assert last > self.last, f"entries through {last} follow {self.last}"
         if term != self._terms[-1]:
             self._add(self.last + 1, term)
@@ -114,10 +114,10 @@ class TermMap:
         self.last = after
 
     def forget(self, through: int) -> None:
-        """The entries through `through` are gone from the log; its term stays known."""
+        """Note that entries through `through` have left the log; its term stays known."""
         if through <= self.base:
             return
-        assert through <= self.last, f"entries through {through} can not be gone from a log that ends at {self.last}"
+        assert through <= self.last, f"entries through {through} cannot be gone from a log that ends at {self.last}"
         at = bisect_right(self._firsts, through) - 1
         gone = zip(self._firsts[: at + 1], self._terms[: at + 1], strict=True)
         # The run at the former base began before it, and is in `past` already if that is known.
@@ -128,9 +128,9 @@ class TermMap:
         self._firsts[0] = self.base = through
 
     def newest(self, index: int, term: int) -> tuple[int, int]:
-        """The last entry at or before `index` whose term is not above `term`, as (index, term) (fast back-off, §5.3).
+        """Return the last entry at or before `index` whose term is not above `term`, as (index, term) (back-off, §5.3).
 
-        It is `base` when there is none such: what is before it is committed, so everybody agrees on it.
+        It is `base` if there is no such entry: entries before it are committed, so all members agree on them.
         """
         index = min(index, self.last)
         if index <= self.base:

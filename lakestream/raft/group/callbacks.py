@@ -1,7 +1,7 @@
-"""What a member tells the owner of its group.
+"""Calling the owner of a Raft group.
 
-Belongs here: which proposal of this node a committed entry was, who is told what when leadership changes, and reads
-that wait for an index. When something is committed and durable is member.py's.
+Belongs here: matching committed entries with the proposals of this node, the callbacks of a change of leadership, and
+reads that wait for an index. raft_group.py decides when something is committed and durable.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lakestream.raft.group.group import Callbacks, Committed, Proposal
 
 
 class Diverged(LogError):
-    """This member's committed entries are not those of its leader. It takes part no more, its files stay."""
+    """Raised when this member's committed entries differ from its leader's: it leaves the group, its files stay."""
 
 
 def conflict_text(conflict: Conflict) -> str:
-    """Say what two members disagree about, and what can be done."""
+    """Return the log line for two members with different committed entries."""
     mine = f"of term {conflict.mine}" if conflict.mine else "of another term, which is not known any more"
     return (
         f"entry {conflict.index} is committed here {mine}, and at {conflict.member} of term {conflict.other}: "
@@ -31,7 +31,7 @@ def conflict_text(conflict: Conflict) -> str:
 
 
 def rolled_back_text(found: RolledBack) -> str:
-    """Say that a member has less than it had confirmed."""
+    """Return the log line for a member that has less than it had confirmed."""
     if found.last < 0:
         return (
             f"{found.member} does not have entry {found.index} of term {found.term} any more, which it had confirmed: "
@@ -45,25 +45,25 @@ def rolled_back_text(found: RolledBack) -> str:
 
 
 class Owner:
-    """The owner of a group: what it was told, and what it waits for."""
+    """The owner of a group: the role it was told, and the proposals and reads it waits for."""
 
     def __init__(self, callbacks: Callbacks, core: Core, handed_term: int) -> None:
-        """`handed_term`: of the newest entry that is applied."""
+        """`handed_term` is the term of the newest entry that is applied."""
         self.callbacks, self._core = callbacks, core
         self.handed_term = handed_term
         self.leads = False
-        """Whether the owner was told that this node leads."""
+        """True if the owner was told that this node leads."""
         self.held: list[Proposal] = []
-        """Proposals that the core did not take yet."""
+        """Proposals that the core has not accepted yet."""
         self.wake = False
-        """The owner was told to wait, or something ended that it may wait for: it is called when it may propose."""
+        """True if the owner may be waiting to propose: call it as soon as it can."""
         self.contexts: dict[int, object] = {}
         self.changes: dict[int, Callable[[bool], None]] = {}
         self._reads: list[tuple[int, Callable[[int], None]]] = []
         self._role: tuple[bool, str, int] = (False, "", 0)
 
     def commit(self, found: list[tuple[Frame, Appended]]) -> None:
-        """These entries are committed and durable here."""
+        """Hand out entries that are committed and durable here."""
         contexts, changes = self.contexts, self.changes
         entries = [Committed(frame, at, contexts.pop(frame.index, None)) for frame, at in found]
         self.handed_term = found[-1][0].term
@@ -75,13 +75,13 @@ class Owner:
         self.wake = False
         self.callbacks.on_commit(entries)
 
-    def awake(self) -> None:
-        """It may propose again."""
+    def resume(self) -> None:
+        """Tell the owner that it can propose again."""
         self.wake = False
         self.callbacks.on_commit([])
 
     def report(self, ready: Ready) -> None:
-        """Tell what was found out about disks that were rolled back."""
+        """Report findings about disks that were rolled back."""
         tell = self.callbacks.on_notice
         if ready.rolled_back is not None:
             tell(rolled_back_text(ready.rolled_back), True)
@@ -95,7 +95,7 @@ class Owner:
         self._reads.append((index, done))
 
     def reads(self, handed: int) -> bool:
-        """Answer the reads for which that is enough. Whether there were any."""
+        """Return answer the reads that need nothing beyond entry `handed`. Return True if there were any."""
         due = [read for read in self._reads if read[0] <= handed]
         if due:
             self._reads = [read for read in self._reads if read[0] > handed]
@@ -104,7 +104,7 @@ class Owner:
         return bool(due)
 
     def role(self, failed: bool) -> bool:
-        """Tell who leads, if that is news; first that what was proposed will not come back, if so. Whether it was.
+        """Call `on_role` if role, leader or term changed, after `on_lost` if leadership was lost. Return True if so.
 
         A new leader serves once everything before its own first entry is applied.
         """
@@ -128,7 +128,7 @@ class Owner:
         self.held = []
         self.contexts.clear()
         self.changes.clear()
-        if contexts and not failed:  # a failure said so already
+        if contexts and not failed:  # `on_failure` was called
             self.callbacks.on_lost(contexts)
         for done in changes:
             done(False)

@@ -1,7 +1,7 @@
-"""What a member does in an I/O thread.
+"""Disk work of a member, in an I/O thread.
 
-Belongs here: one piece of work of a member on its log and its file, and the order in which its parts become durable.
-A member has one such piece under way at a time.
+Belongs here: one batch of changes to a member's log and its file `raft`, and the order in which its parts become
+durable. A member has one batch under way at a time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.group.group import Replacement, brief
-from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.hard_state import PersistentState, StateFile
 
 
 class Work(msgspec.Struct):
-    """What is to be done, in the order of the fields.
+    """One batch of disk work, done in the order of the fields.
 
     settle: make durable what recovery found in the log.
     kept: written to the file, durably when `keep_synced`; without a sync when `keep`. Its `durable` is of the log as it
@@ -28,7 +28,7 @@ class Work(msgspec.Struct):
     sync: make durable what relaxed writes left.
     """
 
-    kept: Kept
+    kept: PersistentState
     settle: bool = False
     keep_synced: bool = False
     replace: Replacement | None = None
@@ -41,38 +41,38 @@ class Work(msgspec.Struct):
 
     @property
     def brief(self) -> bool:
-        """Whether it is one small append and nothing else; see `Io.submit`."""
+        """True if it is one small append and nothing else; see `Io.submit`."""
         special = self.settle or self.keep_synced or self.keep or self.sync or self.truncate_after is not None
         return not special and self.replace is None and self.seal is None and brief(self.frames)
 
 
 class Worked(msgspec.Struct):
-    """What came of it: where the frames are, where the entries behind a seal are now, the log that was put in place."""
+    """Result of `Work`: places of the frames and of the entries behind a seal, the log and file put in place."""
 
     placed: list[Appended] = []
     moved: list[Appended] = []
     log: SegmentLog | None = None
-    file: KeptFile | None = None
+    file: StateFile | None = None
 
 
-def replacing(replacement: Replacement, now: Kept) -> Work:
-    """The work that puts a fetched state in place, where the promises of `now` go on to count."""
+def replacing(replacement: Replacement, now: PersistentState) -> Work:
+    """Return the work that puts a fetched state in place; the term, vote and promises of `now` stay valid."""
     index = replacement.index
     hard = msgspec.structs.replace(now.hard, commit=index)
-    kept = Kept(hard, replacement.membership, index, index, index, replacement.term)
+    kept = PersistentState(hard, replacement.membership, index, index, index, replacement.term)
     kept = msgspec.structs.replace(
         kept, recovering=now.recovering, forgetful=now.forgetful, joining=now.joining, confirmed=now.confirmed
     )
     return Work(kept, keep_synced=True, replace=replacement)
 
 
-def perform(work: Work, log: SegmentLog, file: KeptFile) -> Worked:
-    """Do it. Blocks. Raises LogFrozen, OSError; then the member does nothing more in this process."""
+def perform(work: Work, log: SegmentLog, file: StateFile) -> Worked:
+    """Do the work. Block. Raise LogFrozen, OSError; then the member does nothing more in this process."""
     done = Worked()
     kept = work.kept
     if work.replace is not None:
-        done.file = KeptFile(log.files, work.replace.directory)
-        done.file.write(kept, sync=True)  # before it is in place: a vote that was given is never forgotten
+        done.file = StateFile(log.files, work.replace.directory)
+        done.file.write(kept, sync=True)  # before it is in place, so that no vote is forgotten
         file.close()
         done.log = work.replace.swap()
         done.log.settle()

@@ -2,7 +2,7 @@
 
 Belongs here: proposals, committed entries, the owner's callbacks, and what every group and every member can do. There
 are two implementations. In a `SoloGroup` (solo.py) an entry is committed once it is durable on this node; in a
-`RaftGroup` (member.py) once it is durable on a quorum. Callers need not know which one they hold.
+`RaftGroup` (raft_group.py) once it is durable on a quorum. Callers need not know which one they hold.
 
 Open a log in this order: `Groups.member`, `open_store(…, durable_through=member.durable_through)`, apply
 `store.replay(through=member.commit_through)`, `member.join(store.log, io, callbacks)`, `group.start()`.
@@ -298,13 +298,13 @@ class Member(ABC):
     @property
     @abstractmethod
     def recovering(self) -> bool:
-        """See `Group.recovering`."""
+        """True if entries that this member acknowledged may be missing from its log."""
 
     @abstractmethod
     def damaged(self) -> None:
         """Note durably that the log is damaged and will be cut or emptied: from now on `recovering`. Block.
 
-        Call it before `log.salvage.salvage`, which cuts the log to what is intact. Raise OSError, and LogError when no
+        Call it before `repair.salvage`, which cuts the log to what is intact. Raise OSError, and LogError when no
         other member can give what is cut.
         """
 
@@ -317,7 +317,7 @@ class Member(ABC):
 
 
 class Members(Protocol):
-    """The source of this node's memberships: `multi.Groups` in a cluster, `SoloGroups` in a server of its own."""
+    """The source of this node's memberships: `groups.Groups` in a cluster, `SoloGroups` in a server of its own."""
 
     def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> Member:
         """Return this node's membership in `group`, whose log is in `directory`. Block.

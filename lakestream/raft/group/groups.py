@@ -1,7 +1,7 @@
-"""All groups of a node, on the same connections and the same timer.
+"""All Raft groups of a node, on the same connections and the same timer.
 
-Belongs here: which buffer is for which group, one buffer a node and turn for what all groups have to say, ticks for
-the groups that are awake, and telling them which nodes are there.
+Belongs here: dispatching received messages to groups, one buffer for each node and turn of the event loop with the
+messages of all groups, ticks for groups that are not quiescent, and telling groups which nodes are alive.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from lakestream.raft.core.messages import (
     encode_envelopes,
 )
 from lakestream.raft.core.ready import Options, RaftError
-from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.raft.group.member import RaftMember
 from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
 from lakestream.raft.group.raft_group import TICK_NS, Outlet, RaftGroup
 
 BUFFER_BYTES = 4 << 20
-"""Entries in one buffer between two nodes; a longer entry goes alone."""
+"""Maximum bytes of entries in one buffer between two nodes (4 MiB); a longer entry goes alone."""
 ANNOUNCE_NS = 2_000_000
-"""How soon followers hear of a commit when no entries tell them (2 ms): soon enough for who reads from a follower what
-was just acked, late enough for the next entry of a busy publisher to bring it along."""
+"""Delay after which followers are told a commit index that no entries carried (2 ms): short enough for a client that
+reads from a follower what was just acked, long enough for the next entry of a busy publisher to carry it."""
 MAX_EARLY = 1024
-"""Groups that are not here for which the newest question or heartbeat of each node is kept."""
+"""Maximum number of unknown groups for which the newest vote request or heartbeat of each node is kept."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Groups:
-    """The groups of this node. Everything runs in the event loop but what says that it blocks."""
+    """The Raft groups of this node. Everything runs in the event loop except methods that say that they block."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class Groups:
         files: Files | None = None,
         options: Options | None = None,
     ) -> None:
-        """Take the RAFT channel of `peers`. `random` spreads election timeouts; seeded, everything is deterministic."""
+        """Receive on the RAFT channel of `peers`. `random` is for election timeouts; a seeded one is deterministic."""
         self.unknown = 0
-        """Messages for groups that are not here: not yet, or not any more."""
+        """Number of messages for groups that are not here: not yet, or not any more."""
         self.refused = 0
-        """Messages and buffers that no correct node sends."""
+        """Number of messages and buffers dropped because no correct node sends them."""
         self.on_error: Callable[[str, Exception], None] = _log_error
-        """Told when a group's owner raised an error: that group ends here, the others go on."""
+        """Called with (group, error) when a group's owner raised: that group ends here, the others go on."""
         self._peers, self._clock, self._random = peers, clock, random
         self._files, self._options = files or Files(), options or Options()
         self._members: dict[str, RaftGroup] = {}
@@ -75,19 +75,18 @@ class Groups:
         peers.watch(self._node_changed)
 
     def start(self) -> None:
-        """Begin to tick."""
+        """Begin to send ticks to the groups."""
         self._timer = self._clock.call_later(TICK_NS, self._tick)
 
     def stop(self) -> None:
-        """Tick no more, send nothing more, ignore what arrives. Stop the groups first."""
+        """Stop ticks and sending, and ignore what arrives. Stop the groups first."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
     def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> RaftMember:
-        """See `Members.member`."""
         self._files.make_directory(directory)
-        file = KeptFile(self._files, directory)
+        file = StateFile(self._files, directory)
         try:
             kept = file.read()
         except CorruptLog:
@@ -95,14 +94,14 @@ class Groups:
                 raise
             kept = None
             file.close()
-            # The damaged file stays until another takes its place: a member without one would be taken for a new one.
-            file = KeptFile(self._files, directory)
+            # Keep the damaged file until it is replaced: a member without one would be taken for a new one.
+            file = StateFile(self._files, directory)
         fresh = kept is None and not lost
         if kept is None:
-            # On its way through the log a member that joins meets the groups of former days, perhaps one in which it is
-            # the only voter: it must not lead before it holds what its leader has.
+            # A joining member passes through former memberships while it catches up, perhaps one in which it is the
+            # only voter: it must not lead before its log is as complete as its leader's.
             joins = not lost and self._peers.me not in membership.voters
-            kept = Kept(HardState(), membership, recovering=lost or joins, forgetful=lost, joining=joins)
+            kept = PersistentState(HardState(), membership, recovering=lost or joins, forgetful=lost, joining=joins)
         return RaftMember(
             group,
             self._peers.me,
@@ -154,7 +153,7 @@ class Groups:
         self._for_each(list(self._members.values()), lambda member: member.node_changed(node, up))
 
     def _for_each(self, members: Iterable[RaftGroup], call: Callable[[RaftGroup], None]) -> None:
-        """What one group's owner cannot cope with is not the other groups' trouble."""
+        """Call each group; an error that its owner raises fails that group alone."""
         self._gathering = True
         try:
             for member in members:
@@ -176,7 +175,7 @@ class Groups:
             pending.append(Envelope(group, message))
 
     def _flush(self, now: bool) -> None:
-        """Hand over what was said, unless more groups are about to say something in this turn."""
+        """Send what was gathered, unless more groups are about to send in this turn."""
         if not self._out or (self._gathering and not now):
             return
         out, self._out = self._out, {}
@@ -218,13 +217,16 @@ class Groups:
         except RaftError as error:
             self.refused += 1
             _logger.error("group %s: a message from %s was dropped: %s", member.group, node, error)
-        except Exception as error:  # the other groups' messages are in the same buffer
+        except Exception as error:  # the same buffer has messages of other groups
             member.fail(error)
             self.on_error(member.group, error)
 
     def _keep_early(self, node: str, envelope: Envelope) -> None:
-        """A group is begun on its nodes at nearly the same time. Who is first asks for votes before the others are
-        there: keep the question, or it would only be repeated after an election timeout."""
+        """Keep a vote request or heartbeat for a group that is not here yet.
+
+        A group begins on its nodes at nearly the same time: the first one asks for votes before the others exist, and
+        would repeat that only after an election timeout.
+        """
         self.unknown += 1
         message = envelope.message
         if isinstance(message, Vote) or (isinstance(message, Append) and not message.entries):
@@ -245,7 +247,7 @@ def _log_error(group: str, error: Exception) -> None:
 
 
 def _parts(envelopes: list[Envelope]) -> Iterator[list[Envelope]]:
-    """Cut what goes to one node in a turn into buffers of about BUFFER_BYTES."""
+    """Cut the messages to one node in a turn into buffers of about BUFFER_BYTES."""
     part: list[Envelope] = []
     size = 0
     for envelope in envelopes:

@@ -18,7 +18,7 @@ from lakestream.raft.core.messages import HardState, Membership, decode_membersh
 from lakestream.raft.core.ready import Options
 from lakestream.raft.core.terms import TermMap, reaching
 from lakestream.raft.group.group import Callbacks, Member
-from lakestream.raft.group.hard_state import Kept, KeptFile
+from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.raft.group.raft_group import Outlet, RaftGroup
 
 
@@ -29,8 +29,8 @@ class RaftMember(Member):
         self,
         group: str,
         me: str,
-        file: KeptFile,
-        kept: Kept,
+        file: StateFile,
+        kept: PersistentState,
         *,
         fresh: bool,
         outlet: Outlet,
@@ -80,7 +80,7 @@ class RaftMember(Member):
         )
 
 
-def of_a_group_of_one(kept: Kept, log: SegmentLog) -> Kept:
+def of_a_group_of_one(kept: PersistentState, log: SegmentLog) -> PersistentState:
     """Return what to keep beside a log without the file `raft`: a new one, or that of a group of one.
 
     Everything in it is committed then, and its segments end where no entry says so: other members install that state.
@@ -94,7 +94,7 @@ def of_a_group_of_one(kept: Kept, log: SegmentLog) -> Kept:
     )
 
 
-def terms_of(log: SegmentLog, kept: Kept) -> TermMap:
+def terms_of(log: SegmentLog, kept: PersistentState) -> TermMap:
     """Return the terms of the log from its base: before that, others install a state."""
     base, base_term = kept.base, kept.base_term
     runs = log.terms
@@ -109,7 +109,7 @@ def terms_of(log: SegmentLog, kept: Kept) -> TermMap:
 
 
 def core_over(
-    me: str, log: SegmentLog, kept: Kept, terms: TermMap, handed: int, options: Options, random: Random
+    me: str, log: SegmentLog, kept: PersistentState, terms: TermMap, handed: int, options: Options, random: Random
 ) -> Core:
     """Return a core that goes on where the log ended; everything through `handed` is applied."""
     hard = kept.hard

@@ -1,6 +1,6 @@
-"""What a member sends.
+"""Messages that a member sends.
 
-Belongs here: that nothing leaves before term and vote are durable, and where the entries for the others come from.
+Belongs here: holding them back until term and vote are durable, and reading the entries for other members.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Item = tuple[str, Message] | SendEntries
 
 
 class Outgoing:
-    """The messages of one member. `unsynced`: what is kept has to be synced before anything else leaves."""
+    """Outgoing messages of one member. `unsynced`: the hard state must be synced before anything else is sent."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Outgoing:
         self._released = 0
 
     def put(self, items: Iterable[Item], unstable: Unstable, log: SegmentLog) -> None:
-        """Send these, now or once what they rest on is durable."""
+        """Send these, now or once the hard state they depend on is durable."""
         if self.unsynced or self._syncing:
             self._waiting.extend(items)
             return
@@ -46,12 +46,12 @@ class Outgoing:
             self._leave(item, unstable, log)
 
     def sync_begins(self) -> None:
-        """What is kept is on its way to the disk."""
+        """Note that the hard state is being synced."""
         self.unsynced, self._syncing = False, True
         self._released = len(self._waiting)
 
     def sync_ended(self, unstable: Unstable, log: SegmentLog) -> None:
-        """It is durable: what waited for it leaves."""
+        """Send the messages that waited for the sync that ended."""
         if not self._syncing:
             return
         self._syncing = False
@@ -59,7 +59,7 @@ class Outgoing:
             self._leave(self._waiting.popleft(), unstable, log)
 
     def give_away(self, messages: Iterable[tuple[str, Message]]) -> None:
-        """Send what promises nothing: what asks another member to lead, and that this one has stopped."""
+        """Send only messages that promise nothing: TimeoutNow, and that this member has stopped."""
         for to, message in messages:
             if isinstance(message, TimeoutNow) or (
                 isinstance(message, AppendReply) and message.rejected and message.match_term
@@ -67,7 +67,7 @@ class Outgoing:
                 self._send(to, message)
 
     def clear(self) -> None:
-        """Nothing of it leaves any more."""
+        """Drop all messages that wait."""
         self._waiting.clear()
         self._released = 0
 

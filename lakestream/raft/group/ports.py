@@ -1,7 +1,6 @@
-"""What groups need of the other nodes, as protocols.
+"""Interfaces through which groups reach other nodes and clocks.
 
-Belongs here: the narrow interfaces through which groups reach their peers. The server passes the real connections in,
-the simulator its own.
+Belongs here: narrow protocols. The server implements them over real connections, the simulator over virtual ones.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """A call that is still to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Forget it; idempotent."""
+        """Cancel it; idempotent."""
 
 
 class Clock(Protocol):
-    """Time as groups see it: wall time for what people read, turns and delays of the event loop for everything else."""
+    """Wall time for timestamps, and scheduling on the event loop."""
 
     def now(self) -> int:
-        """Nanoseconds since the epoch."""
+        """Return nanoseconds since the epoch."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back at the end of this turn of the event loop."""
@@ -32,7 +31,7 @@ class Clock(Protocol):
 
 
 class Channel(IntEnum):
-    """What a buffer between two nodes is about; each channel has one receiver in a node."""
+    """Channel of a buffer between two nodes; each has one receiver in a node."""
 
     RAFT = 1
     ROUTE = 2
@@ -47,13 +46,13 @@ class Peers(Protocol):
         """This node's name."""
 
     def connected(self) -> list[str]:
-        """The nodes that can be sent to now, ascending."""
+        """Return the nodes with a connection, ascending."""
 
     def alive(self, node: str) -> bool:
-        """Whether the node answered a heartbeat within the liveness limit (this node itself: always)."""
+        """Return True if the node answered a heartbeat within the liveness limit (this node itself: always)."""
 
     def send(self, node: str, channel: Channel, payload: bytes) -> bool:
-        """Send a buffer at the end of this turn. False when there is no connection or its queue is full: it is lost.
+        """Send a buffer at the end of this turn. Return False if it is lost: no connection, or its queue is full.
 
         Buffers to one node arrive in order, or the connection ends.
         """
@@ -72,7 +71,7 @@ class Calls(Protocol):
     def serve(self, method: str, handler: Callable[[str, bytes, Callable[[bytes], None]], None]) -> None:
         """Answer `method`: the handler gets (node, body, answer) and calls `answer(body)` once, now or later.
 
-        What it raises is told to the caller as an error.
+        The caller gets what it raises as an error.
         """
 
     def call(
@@ -81,4 +80,4 @@ class Calls(Protocol):
         """Ask a node (it may be this one). `done(body, "")`, or `done(None, why)` when it failed or took too long."""
 
     def tell(self, node: str, method: str, body: bytes) -> bool:
-        """Like `call`, with nobody waiting for an answer. False when it could not be sent."""
+        """Like `call`, without an answer. Return False if it could not be sent."""

@@ -1,12 +1,12 @@
-"""A group of several members: the Raft core with a log, a file and peers around it.
+"""A Raft group: the shell around the Raft core, with a log, a hard state and peers.
 
-Belongs here: doing what the core says is to be done, in the order that it demands: term and vote before messages,
-the log before acknowledgements, handing out in order, seals where the log says. No rule of Raft is decided here, and
-what happens in the I/O thread is disk.py's.
+Belongs here: carrying out each Ready of the core in the order that it demands: term and vote before messages, the log
+before acknowledgements, committed entries handed out in order, seals where the log says. The core decides all rules of
+Raft; disk.py does the work in the I/O thread.
 
 Seals. The leader proposes a SEAL by itself when the open segment is due, and nothing else until it has sealed. Every
-member seals through that entry when it has handed it out, and hands out nothing else before that is done. So sealed
-ranges are the same everywhere; entries that another leader put behind a SEAL move to the next segment.
+member seals through that entry once it has handed it out, and hands out nothing else before that is done. So sealed
+ranges are the same on every member; entries that another leader put behind a SEAL move to the next segment.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from lakestream.raft.group.group import (
     frames_of,
     unapplied,
 )
-from lakestream.raft.group.hard_state import Kept, KeptFile, updated
+from lakestream.raft.group.hard_state import PersistentState, StateFile, updated
 from lakestream.raft.group.outgoing import Outgoing
 from lakestream.raft.group.unstable import RECENT_BYTES, Unstable, to_seal
 
 TICK_NS = 100_000_000
 """A tick of the core (100 ms)."""
 KEEP_TICKS = 10
-"""What is known of the other members is kept at the latest after so many ticks (1 s)."""
+"""Knowledge of the other members is written to the file `raft` at the latest after this many ticks (1 s)."""
 LOAD_BYTES = 4 << 20
-"""Bytes of committed entries that are read from the log at once to be handed out."""
+"""Maximum bytes of committed entries read from the log at once to be handed out (4 MiB)."""
 
 
 class Outlet(msgspec.Struct):
@@ -57,11 +57,11 @@ class Outlet(msgspec.Struct):
     send: Callable[[str, str, Message], None]
     """(group, to, message)"""
     flush: Callable[[bool], None]
-    """Let what was sent leave; at once, if True."""
+    """Let what was sent leave, at once if True."""
     active: Callable[[str, bool], None]
-    """(group, it needs ticks)"""
+    """(group, True if it needs ticks)"""
     committed: Callable[[str], None]
-    """(group) This node leads it, and its followers are to hear soon of a commit."""
+    """(group) This node leads it: tell its followers soon of a commit."""
     joined: Callable[[str, RaftGroup], None]
     left: Callable[[str], None]
 
@@ -73,8 +73,8 @@ class RaftGroup(Group):
         self,
         group: str,
         log: SegmentLog,
-        file: KeptFile,
-        kept: Kept,
+        file: StateFile,
+        kept: PersistentState,
         core: Core,
         handed: tuple[int, int],
         outlet: Outlet,
@@ -93,7 +93,7 @@ class RaftGroup(Group):
         self._cut = 1 << 62  # the lowest cut since the work under way began
         self._busy = self._loading = self._wants_sync = self._room = self._wants_kept = False
         self._unkept_ticks = 0
-        self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is being done
+        self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is under way
         self._replacement: Replacement | None = None
         self._idle: list[Callable[[], None]] = []  # to be called when the last work has ended
         self._loaded: list[tuple[Frame, Appended]] = []  # read from the log, and not handed out yet
@@ -101,16 +101,16 @@ class RaftGroup(Group):
         self._unsealed = 0  # a SEAL that is in the log, or being written, behind which nothing was sealed yet
         self._log = log
         log.propose_seal = self._propose_seal
-        self._log_base = log.first_index - 1  # entries through here have left the log, as the core knows
+        self._log_base = log.first_index - 1  # entries through here have left the log, as the core was told
         self._unstable = Unstable(log.last_index, handed[0])
         self._owner = Owner(callbacks, core, handed[1])
         self._out = Outgoing(core, self._io, lambda to, message: outlet.send(group, to, message), self._read_done)
-        self._out.unsynced = True  # nothing leaves before what recovery found is durable, and known to be
+        self._out.unsynced = True  # send nothing before recovered entries are durable
 
     # ------------------------------------------------------------------ state
     @property
     def in_flight(self) -> bool:
-        """Also note that the caller waits: `on_commit` is called when it may propose."""
+        """Note too that the caller waits: `on_commit` is called when it can propose."""
         blocked = self._blocked()
         self._owner.wake |= blocked
         return blocked
@@ -211,7 +211,7 @@ class RaftGroup(Group):
 
     def _close_file(self, keep: bool = True) -> None:
         if keep and self.failed is None and self._started:
-            with contextlib.suppress(OSError):  # what must be durable is; see Kept
+            with contextlib.suppress(OSError):  # everything that must be durable is; see PersistentState
                 self._file.write(self._to_keep(), sync=False)
         self._file.close()
         idle, self._idle = self._idle, []
@@ -220,38 +220,38 @@ class RaftGroup(Group):
 
     # ------------------------------------------------------------------ calls
     def tick(self) -> None:
-        """100 ms passed."""
+        """Advance the clock by TICK_NS."""
         self._core.tick()
         self._unkept_ticks += 1
         if self._unkept_ticks >= KEEP_TICKS:
-            # What goes into the log brings it to the disk, too; a member that gets no entries may know more.
+            # Appends write it too; this is for a member that gets no entries.
             self._unkept_ticks = 0
             self._wants_kept = self._kept.confirmed != tuple(self._core.confirmed.values())
         self._pump()
 
     def step(self, sender: str, message: Message) -> None:
-        """A message arrived; `settle` after the last one of a buffer. Raises RaftError for one that is wrong."""
+        """Take a message; call `settle` after the last one of a buffer. Raise RaftError if it is invalid."""
         if not self._stopped and self.failed is None:
             self._core.step(sender, message)
 
     def settle(self, announce: bool = False) -> None:
-        """Do what the messages asked for. `announce`: and tell the followers what is committed."""
+        """Carry out what the messages caused; with `announce`, also tell the followers the commit index."""
         if announce:
             self._core.announce()
         self._pump()
 
     def node_changed(self, node: str, up: bool) -> None:
-        """A node came or went."""
+        """Note that a node came or went."""
         if node in self._core.membership.members and self.failed is None:
             (self._core.node_up if up else self._core.node_down)(node)
             self._pump()
 
     def unreachable(self, node: str) -> None:
-        """What was sent there may be lost. What follows from that waits for the next event."""
+        """Note that messages to `node` may be lost; they are sent again with the next event."""
         self._core.unreachable(node)
 
     def propose(self, proposals: list[Proposal]) -> None:
-        self._given_up = 0  # a transfer that came to nothing
+        self._given_up = 0  # an earlier transfer failed
         assert not self._blocked(), "a write is under way"
         if self.failed is not None:
             raise self.failed
@@ -267,19 +267,19 @@ class RaftGroup(Group):
         try:
             core.propose(frames)
         except (TooMuchUncommitted, Transferring):
-            self._owner.held = proposals  # proposed again when there is room, or lost with the leadership
+            self._owner.held = proposals  # proposed again when there is room; lost if leadership is lost
             return
         for frame, proposal in zip(frames, proposals, strict=True):
             if proposal.context is not None:
                 self._owner.contexts[frame.index] = proposal.context
 
     def _propose_seal(self) -> None:
-        """The open segment may be due: see `SegmentLog.propose_seal`."""
+        """Propose a SEAL if the open segment is due; see `SegmentLog.propose_seal`."""
         if self._seal_now():
             self._pump()
 
     def _seal_now(self) -> bool:
-        """Propose a SEAL if this node leads and the segment is due."""
+        """Propose a SEAL if this node leads and the segment is due; return True if so."""
         core = self._core
         if not self._owner.leads or core.role is not Role.LEADER or self._blocked() or self.failed is not None:
             return False
@@ -336,16 +336,16 @@ class RaftGroup(Group):
         log = self._log
         self._io.submit(lambda: log.remove_through(index), lambda _, error: done(error) if done is not None else None)
 
-    # ------------------------------------------------------------------ what the core wants
+    # ------------------------------------------------------------------ Ready
     def _pump(self) -> None:
-        """Do what the core wants, until it wants nothing more. Calls from within are done by the outer one."""
-        self._touched = True  # the core may want something
+        """Carry out Readys of the core until there are none. Nested calls leave the work to the outer one."""
+        self._touched = True  # the core may have a Ready
         if self._pumping or self._stopped or not self._started:
             return
         self._pumping = True
         try:
             base = self._log.first_index - 1
-            if base > self._log_base:  # segments leave the log for the lake without asking
+            if base > self._log_base:  # the store removes segments that the lake holds
                 self._log_base = base
                 self._core.compacted(base)
             while not self._stopped:
@@ -353,7 +353,7 @@ class RaftGroup(Group):
                 self._touched = ready is not None
                 if ready is not None:
                     self._take(ready)
-                elif not (self._start_work() or self._hand_out() or self._tell()):
+                elif not (self._start_work() or self._hand_out() or self._notify()):
                     break
         finally:
             self._pumping = False
@@ -366,14 +366,14 @@ class RaftGroup(Group):
     def _take(self, ready: Ready) -> None:
         if ready.hard is not None or ready.recovered or ready.rolled_back is not None:
             self._out.unsynced = True
-        if ready.rolled_back is not None:  # the mark for the disk stays to the end, the core lets go of its own sooner
+        if ready.rolled_back is not None:  # the mark on disk stays until recovery ends, the core resets its own earlier
             self._kept = msgspec.structs.replace(self._kept, forgetful=self._core.forgetful)
         if ready.changed:
             self._check_role()
         for context in ready.lost_reads:
             cast(Callable[[int], None], context)(-1)
         if self.failed is not None:
-            # Nothing is written and nothing promised any more; but somebody else shall lead.
+            # Write and promise nothing more, but let another member lead.
             self._out.give_away(ready.messages)
             return
         self._owner.report(ready)
@@ -405,16 +405,16 @@ class RaftGroup(Group):
             self._unsealed = 0
 
     def _read_done(self, error: BaseException | None) -> None:
-        """Entries for others were read from the disk, or could not be."""
+        """Go on after entries for other members were read from the disk, or fail with `error`."""
         if self._stopped or self.failed is not None:
             return
-        if error is not None and self._replacement is None:  # else the log may be gone by now
+        if error is not None and self._replacement is None:  # else the log is about to be replaced
             self.fail(error)
         self._pump()
 
     # ------------------------------------------------------------------ the disk
     def _start_work(self) -> bool:
-        """Begin the next piece of work in a thread, if there is some and none is under way."""
+        """Submit the next disk work if there is some and none is under way; return True if so."""
         if self._busy or self.failed is not None:
             return False
         work = self._next_work()
@@ -424,7 +424,7 @@ class RaftGroup(Group):
         self._busy, self._cut = True, 1 << 62
         if work.keep_synced:
             self._out.sync_begins()
-        self._outlet.flush(True)  # the others' disks work while this one does
+        self._outlet.flush(True)  # other members' disks work at the same time
         self._io.submit(lambda: perform(work, log, file), lambda did, err: self._worked(work, did, err), work.brief)
         return True
 
@@ -434,7 +434,7 @@ class RaftGroup(Group):
             return replacing(replacement, self._to_keep())
         frames, epoch = self._next_frames()
         cut = self._truncate
-        keep = self._out.unsynced or cut is not None  # a cut is known before it is done, or it would look like damage
+        keep = self._out.unsynced or cut is not None  # a cut is noted before it is done, or it would look like damage
         if not (frames or keep or self._seal is not None or self._wants_sync or self._wants_kept):
             return None
         self._kept = self._to_keep()
@@ -445,7 +445,7 @@ class RaftGroup(Group):
         return Work(self._kept, settle, keep, None, self._seal, cut, frames, epoch, sync, kept and not frames)
 
     def _next_frames(self) -> tuple[list[Frame], int]:
-        """The entries of the next write: what is behind a SEAL that is committed waits until that is done."""
+        """Return entries of the next write and their epoch. Entries behind a committed SEAL wait until it is done."""
         frames: list[Frame] = []
         epoch, commit = 0, self._core.commit
         while self._writes and not 0 < self._unsealed <= commit:
@@ -455,7 +455,7 @@ class RaftGroup(Group):
                 self._unsealed = frame.index
         return frames, epoch
 
-    def _to_keep(self) -> Kept:
+    def _to_keep(self) -> PersistentState:
         durable = self._unstable.placed if self._log.options.sync_always else 0
         return updated(self._kept, self._core, durable)
 
@@ -463,7 +463,7 @@ class RaftGroup(Group):
         self._busy = False
         if done is not None and done.file is not None:
             self._file = done.file
-        if self._stopped:  # a failed write is the last one, and a state that was put in place has its own facts
+        if self._stopped:  # after a failed write nothing is written; an installed state has its own file
             self._close_file(keep=done is not None and work.replace is None)
             return
         if done is None:
@@ -494,7 +494,7 @@ class RaftGroup(Group):
         self.fail(self._log.failed or unapplied(error))
 
     def fail(self, error: BaseException | None) -> None:
-        """Invariant 4: this member takes part no more, and nothing more is written."""
+        """Leave the group and write nothing more (invariant 4)."""
         if self.failed is not None:
             return
         self.failed = failure_of(error)
@@ -509,7 +509,7 @@ class RaftGroup(Group):
 
     # ------------------------------------------------------------------ another state
     def _installed(self, replacement: Replacement | None) -> None:
-        """The owner has fetched the state that an Install offered, or could not."""
+        """Take the state that the owner fetched for an Install, or None if it could not be fetched."""
         if self._stopped or self.failed is not None:
             return
         if replacement is None:
@@ -532,7 +532,7 @@ class RaftGroup(Group):
 
     # ------------------------------------------------------------------ handing out
     def _hand_out(self) -> bool:
-        """Hand out what is committed and on disk here, at most to the next SEAL."""
+        """Hand out entries that are committed and on disk here, at most through the next SEAL; return True if so."""
         if self._seal is not None or self._loading or self._replacement is not None or self.failed is not None:
             return False
         unstable = self._unstable
@@ -552,7 +552,7 @@ class RaftGroup(Group):
         return True
 
     def _load(self, limit: int) -> None:
-        """Read entries that were in the log before this process, and were not known to be committed then."""
+        """Read entries from the log that were there before this process and not known to be committed then."""
         log, first = self._log, self._unstable.handed + 1
         self._loading = True
 
@@ -574,7 +574,7 @@ class RaftGroup(Group):
             if frame.kind is Kind.MEMBERSHIP:
                 membership = decode_membership(frame.body)
                 self._kept = msgspec.structs.replace(self._kept, membership=membership, membership_index=frame.index)
-                self._out.unsynced = True  # durable before a seal could take it out of sight
+                self._out.unsynced = True  # durable before a seal: recovery reads memberships of the open segment
         self._room = True
         self._owner.commit(found)
         if last.kind is Kind.SEAL:
@@ -585,9 +585,9 @@ class RaftGroup(Group):
         alone = len(self._core.membership.members) < 2
         self._unstable.trim(RECENT_BYTES if self._core.role is Role.LEADER and not alone else 0)
 
-    # ------------------------------------------------------------------ telling
-    def _tell(self) -> bool:
-        """Tell the owner what has come true. Whether something was told."""
+    # ------------------------------------------------------------------ callbacks
+    def _notify(self) -> bool:
+        """Call the owner for what has changed; return True if it was called."""
         if self._check_role():
             return True
         owner, core = self._owner, self._core
@@ -599,7 +599,7 @@ class RaftGroup(Group):
             self._propose(held)
             return not owner.held
         if owner.wake and owner.leads and not self._blocked():
-            owner.awake()
+            owner.resume()
             return True
         return False
 

@@ -252,5 +252,5 @@ class SoloGroups:
         self._me = me
 
     def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> SoloMember:
-        """See `Members.member`: this node is the only voter, whatever `membership` says."""
+        """This node is the only voter, whatever `membership` says."""
         return SoloMember(group, self._me)

@@ -1,7 +1,7 @@
-"""The newest entries of a member's log, in memory.
+"""The newest entries of a member's log, in memory: unstable ones, and recent stable ones.
 
-Belongs here: which entries are on disk and where, which were handed out, and which are kept a little longer for
-members that lag. What is older is read from the log again.
+Belongs here: which entries are written and where, which were handed out, and which are kept longer for followers that
+lag. Older entries are read from the log again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from lakestream.log.store.log import Appended
 from lakestream.raft.core.messages import Entry, entry_of
 
 RECENT_BYTES = 4 << 20
-"""Bytes of handed-out entries that a leader keeps for its followers; who lags further is served from the disk."""
+"""Bytes of handed-out entries that a leader keeps (4 MiB); followers that lag further are served from the disk."""
 
 
 class Unstable:
-    """Entries `first` … `last`, those through `placed` with their place in the log.
+    """Entries `first` through `last`, those through `placed` with their place in the log.
 
     Invariant: first - 1 ≤ placed ≤ last, and everything that is not handed out and was not there at the start is here.
     """
@@ -25,7 +25,7 @@ class Unstable:
     __slots__ = ("_entries", "_frames", "_places", "_size", "first", "handed", "placed")
 
     def __init__(self, last_index: int, handed: int) -> None:
-        """A log that ends with `last_index`, of which everything through `handed` was applied."""
+        """`last_index` is the end of the log; everything through `handed` was applied."""
         self.first = last_index + 1
         self.placed = last_index
         self.handed = handed
@@ -36,28 +36,28 @@ class Unstable:
 
     @property
     def last(self) -> int:
-        """The newest entry, on disk or not."""
+        """The newest entry, written or not."""
         return self.first + len(self._frames) - 1
 
     @property
     def size(self) -> int:
-        """Bytes of the bodies that are here."""
+        """Bytes of the bodies in memory."""
         return self._size
 
     def append(self, frames: list[Frame]) -> None:
-        """Entries that are about to be written."""
+        """Add entries that are about to be written."""
         assert not frames or frames[0].index == self.last + 1
         self._frames += frames
         self._entries += [None] * len(frames)
         self._size += sum(len(frame.body) for frame in frames)
 
     def place(self, places: list[Appended]) -> None:
-        """The next entries have been written, there."""
+        """Note the places of the next entries, which have been written."""
         self._places += places
         self.placed += len(places)
 
     def move(self, places: list[Appended]) -> None:
-        """The newest written entries are elsewhere now; those of them that are not here are read from there later."""
+        """Note new places of the newest written entries; those that are not in memory are read from there later."""
         keep = min(len(places), len(self._places))
         if keep:
             self._places[-keep:] = places[-keep:]
@@ -72,9 +72,9 @@ class Unstable:
         self.placed = min(self.placed, after)
 
     def take(self, last: int) -> list[tuple[Frame, Appended]]:
-        """The entries after `handed` through `last`, at most to the next SEAL; they count as handed out.
+        """Return the entries after `handed` through `last`, at most through the next SEAL; they count as handed out.
 
-        Empty when the first of them is not here.
+        Empty if the first of them is not in memory.
         """
         at = self.handed + 1 - self.first
         if at < 0:
@@ -90,9 +90,9 @@ class Unstable:
         return found
 
     def entries(self, first: int, last: int, max_bytes: int) -> list[Entry]:
-        """The entries `first` … `last` as they travel, as many as `max_bytes` of bodies allow, at least one.
+        """Return entries `first` through `last` as messages hold them, at most `max_bytes` of bodies but at least one.
 
-        Empty when the first of them is not here.
+        Empty if the first of them is not in memory.
         """
         found: list[Entry] = []
         if first < self.first:
@@ -109,7 +109,7 @@ class Unstable:
         return found
 
     def trim(self, keep_bytes: int) -> None:
-        """Let go of the oldest handed-out entries beyond `keep_bytes`."""
+        """Drop the oldest handed-out entries beyond `keep_bytes`."""
         if self._size <= keep_bytes:
             return
         drop, most = 0, self.handed + 1 - self.first
@@ -122,7 +122,7 @@ class Unstable:
 
 
 def to_seal(found: list[tuple[Frame, Appended]]) -> list[tuple[Frame, Appended]]:
-    """Those of the entries that are handed out together: at most to the next SEAL."""
+    """Return the entries that are handed out together: at most through the next SEAL."""
     for count, (frame, _) in enumerate(found, 1):
         if frame.kind is Kind.SEAL:
             return found[:count]
