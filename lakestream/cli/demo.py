@@ -54,15 +54,17 @@ class DemoFailed(Exception):
 
 def demo(
     url: Annotated[
-        str | None, typer.Option("--url", help="A running server, with --lake. Else the demo starts its own.")
+        str | None, typer.Option("--url", help="A running server, with --lake. Without it, the demo starts its own.")
     ] = None,
-    lake: Annotated[str | None, typer.Option("--lake", help="The lake of the server at --url.")] = None,
-    directory: Annotated[Path, typer.Option("--dir", help="Where the demo's own server keeps its data.")] = (
+    lake: Annotated[str | None, typer.Option("--lake", help="Lake of the server at --url.")] = None,
+    directory: Annotated[Path, typer.Option("--dir", help="Data directory of the demo's own server.")] = (
         DEFAULT_DIRECTORY
     ),
-    limit: Annotated[int | None, typer.Option("--flights", min=1, help="Publish only so many (default: all).")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--flights", min=1, help="Number of flights to publish (default: all).")
+    ] = None,
 ) -> None:
-    """Publish 336,776 flights, ask the lake three questions, and check the answers against the data set."""
+    """Publish 336,776 flights, run three queries on the lake, and check the results against the data set."""
     from rich.console import Console
 
     console = Console(highlight=False)

@@ -39,27 +39,31 @@ _LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
 
 
 def restore(
-    stream: Annotated[str, typer.Option("--stream", help="The stream whose past is wanted.")],
-    as_of: Annotated[str, typer.Option("--as-of", metavar="TIME", help="'2026-05-01 12:30:00' (UTC), RFC 3339.")],
-    to: Annotated[str, typer.Option("--to", metavar="STREAM", help="The new stream's name (default: the same).")] = "",
+    stream: Annotated[str, typer.Option("--stream", help="Stream to read.")],
+    as_of: Annotated[
+        str, typer.Option("--as-of", metavar="TIME", help="Time of the state: '2026-05-01 12:30:00' (UTC) or RFC 3339.")
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="STREAM", help="Name of the new stream (default: the same).")] = "",
     account: Annotated[
-        str, typer.Option(metavar="NAME", help="The stream's account; the new one is in that of the server's user.")
+        str, typer.Option(metavar="NAME", help="Account of the stream; the new one is in that of the server's user.")
     ] = DEFAULT_ACCOUNT,
     lake: Annotated[
         str | None,
-        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
+        typer.Option(
+            "--lake", envvar="LAKESTREAM_LAKE", help="Lake root (default: this directory if it is one, or ./data/lake)."
+        ),
     ] = None,
     server: Annotated[
-        str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server that gets the stream.")
+        str, typer.Option("--server", "-s", envvar="NATS_URL", help="Server for the new stream.")
     ] = DEFAULT_SERVER,
     subject: Annotated[
-        list[str] | None, typer.Option(metavar="SUBJECT", help="What the new stream listens to, instead.")
+        list[str] | None, typer.Option(metavar="SUBJECT", help="Subject of the new stream, instead of the old ones.")
     ] = None,
     unlimited: Annotated[
-        bool, typer.Option("--unlimited", help="Without the limits that would remove old messages again.")
+        bool, typer.Option("--unlimited", help="Omit the limits that would remove old messages again.")
     ] = False,
 ) -> None:
-    """Restore a stream as it was at a time: sequences, times, headers and gaps as they were."""
+    """Restore a stream as of a time, with its sequences, times, headers and gaps."""
     try:
         past = open_past(lake or str(default_lake()), stream, instant(as_of), account, server=_asked(server))
         with Link(server) as link:

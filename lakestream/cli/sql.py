@@ -37,9 +37,9 @@ Write Spark SQL and end it with a semicolon; it may span lines.
   SELECT * FROM delta.`streams/ORDERS` TIMESTAMP AS OF '2026-05-01 12:00:00';
   SELECT * FROM as_of('ORDERS', '2026-05-01 12:00:00.123456789');
   DESCRIBE delta.`streams/ORDERS`;   DESCRIBE HISTORY delta.`streams/ORDERS`;
-.tables  the streams, and how far their tables are (so does SHOW TABLES)
-.help    this
-.quit    leave (so does Ctrl-D); Ctrl-C drops what is typed, or stops the query"""
+.tables  list the streams and the positions of their tables (as SHOW TABLES)
+.help    show this help
+.quit    exit (as Ctrl-D); Ctrl-C discards the input, or stops the query"""
 
 
 class Format(StrEnum):
@@ -75,28 +75,33 @@ def default_lake() -> Path:
 
 
 def sql(
-    query: Annotated[str | None, typer.Option("-q", "--query", help="Answer this and leave; else a prompt.")] = None,
+    query: Annotated[
+        str | None,
+        typer.Option("-q", "--query", help="Run one query and exit. Without it, open an interactive prompt."),
+    ] = None,
     lake: Annotated[
         str | None,
-        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
+        typer.Option(
+            "--lake", envvar="LAKESTREAM_LAKE", help="Lake root (default: this directory if it is one, or ./data/lake)."
+        ),
     ] = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="How rows are written.")] = Format.table,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Output format of rows.")] = Format.table,
     committed: Annotated[
-        bool, typer.Option("--committed", help="Read the tables alone, not what is on its way to them.")
+        bool, typer.Option("--committed", help="Read the tables only, without uncompacted segments.")
     ] = False,
-    engine: Annotated[Engine, typer.Option(help="Who answers. Spark reads the tables alone.")] = Engine.duckdb,
+    engine: Annotated[Engine, typer.Option(help="Query engine. Spark reads the tables only.")] = Engine.duckdb,
     server: Annotated[
         str | None,
-        typer.Option("--server", "-s", help="The server that has the newest messages (default: the lake's)."),
+        typer.Option("--server", "-s", help="Server that stages its newest messages (default: from the lake)."),
     ] = None,
-    user: Annotated[str, typer.Option("--user", envvar="NATS_USER", help="For logging in to the server.")] = "",
-    password: Annotated[str, typer.Option("--password", envvar="NATS_PASSWORD", help="For logging in.")] = "",
-    creds: Annotated[str, typer.Option("--creds", envvar="NATS_CREDS", help="A credentials file.")] = "",
+    user: Annotated[str, typer.Option("--user", envvar="NATS_USER", help="User at the server.")] = "",
+    password: Annotated[str, typer.Option("--password", envvar="NATS_PASSWORD", help="Password at the server.")] = "",
+    creds: Annotated[str, typer.Option("--creds", envvar="NATS_CREDS", help="Credentials file for the server.")] = "",
     tail_bytes: Annotated[
-        int, typer.Option("--tail-bytes", min=0, help="Most bytes of a stream that are read from outside its table.")
+        int, typer.Option("--tail-bytes", min=0, help="Maximum bytes of a stream's uncompacted segments to read.")
     ] = TAIL_BYTES,
 ) -> None:
-    """Ask the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
+    """Query the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
     try:
         root = lake or default_lake()
         if paths.is_local(paths.root(os.fspath(root))):  # in an object store the answer would cost each query requests

@@ -37,7 +37,7 @@ SHOWN_BAD = 5
 """Bad rows that are shown; the rest is counted."""
 INTERRUPTED = 130
 
-_Server = Annotated[str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server's URL.")]
+_Server = Annotated[str, typer.Option("--server", "-s", envvar="NATS_URL", help="URL of the server.")]
 
 
 class TimeUnit(StrEnum):
@@ -119,30 +119,36 @@ class _Target(msgspec.Struct, frozen=True):
 
 def import_(
     source: Annotated[str, typer.Argument(help="A Delta table, Parquet, CSV or JSON lines: directory, file or glob.")],
-    stream: Annotated[str, typer.Option("--stream", help="The stream to fill.")],
+    stream: Annotated[str, typer.Option("--stream", help="Stream to import into.")],
     server: _Server = DEFAULT_SERVER,
     subject: Annotated[
         str, typer.Option(help="'orders.{country}.{id}', a column with subjects, or '=' and one subject for all.")
     ] = "",
     data: Annotated[
-        str, typer.Option(help="A column, or json (what serves nothing else), json:* (all), json:a,b.")
+        str, typer.Option(help="A column, or json (columns without another use), json:* (all), json:a,b.")
     ] = mapping.JSON,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=COLUMN", help="A header of each message.")] = None,
-    headers: Annotated[str, typer.Option(metavar="COLUMN", help="A column of maps with all headers.")] = "",
-    time_column: Annotated[str, typer.Option("--time", metavar="COLUMN", help="The messages' time.")] = "",
-    time_unit: Annotated[TimeUnit, typer.Option(help="Of whole numbers in it.")] = TimeUnit.ns,
-    order_by: Annotated[str, typer.Option(metavar="COLUMNS", help="The messages' order (default: --time).")] = "",
-    replace: Annotated[str, typer.Option(metavar="TEXT", help="Takes the place of what no subject may have.")] = "",
-    skip_bad: Annotated[bool, typer.Option(help="Leave out rows that cannot be messages, and count them.")] = False,
-    version: Annotated[int | None, typer.Option(help="The version of a Delta table.")] = None,
-    at: Annotated[str, typer.Option(metavar="TIME", help="A Delta table's version at that time (ISO 8601).")] = "",
-    create: Annotated[bool, typer.Option("--create", help="Create the stream.")] = False,
-    subjects: Annotated[list[str] | None, typer.Option(help="Its subjects (default: those of --subject).")] = None,
-    config: Annotated[Path | None, typer.Option(help="Its configuration: a JSON file as of the API.")] = None,
-    append: Annotated[bool, typer.Option("--append", help="Into a stream that has messages already.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first messages, send nothing.")] = False,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Header of each message from a column.")
+    ] = None,
+    headers: Annotated[str, typer.Option(metavar="COLUMN", help="Column of maps with all headers.")] = "",
+    time_column: Annotated[str, typer.Option("--time", metavar="COLUMN", help="Column with the messages' time.")] = "",
+    time_unit: Annotated[TimeUnit, typer.Option(help="Unit of whole numbers in --time.")] = TimeUnit.ns,
+    order_by: Annotated[str, typer.Option(metavar="COLUMNS", help="Order of the messages (default: --time).")] = "",
+    replace: Annotated[
+        str, typer.Option(metavar="TEXT", help="Replacement of characters that no subject may have.")
+    ] = "",
+    skip_bad: Annotated[bool, typer.Option(help="Skip and count rows that cannot be messages.")] = False,
+    version: Annotated[int | None, typer.Option(help="Version of a Delta table.")] = None,
+    at: Annotated[str, typer.Option(metavar="TIME", help="Version of a Delta table at this time (ISO 8601).")] = "",
+    create: Annotated[bool, typer.Option("--create", help="Create the stream if it does not exist.")] = False,
+    subjects: Annotated[
+        list[str] | None, typer.Option(help="Subjects of the stream (default: those of --subject).")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration of the stream: a JSON file as in the API.")] = None,
+    append: Annotated[bool, typer.Option("--append", help="Append to a stream that has messages.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first messages and send nothing.")] = False,
 ) -> None:
-    """Make a stream from a Delta or Parquet table: each row a message, each exactly once."""
+    """Import a Delta table, Parquet, CSV or JSON lines into a stream: one message per row, exactly once."""
 
     def work() -> None:
         table = tabular.Source(source, version, at, tuple(order_by.split(",")) if order_by else ())
@@ -172,22 +178,30 @@ def import_(
 
 
 def export(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
-    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A directory (Delta), or a file.")],
+    stream: Annotated[str, typer.Argument(help="Stream to export.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="Directory (Delta) or file to write.")],
     server: _Server = DEFAULT_SERVER,
-    format: Annotated[Format | None, typer.Option("--format", "-f", help="Default: what the name says.")] = None,
-    columns: Annotated[str, typer.Option(help=f"Of {', '.join(unmapping.OWN)}.")] = "",
-    token: Annotated[list[str] | None, typer.Option(metavar="COLUMN=N", help="The subject's Nth token.")] = None,
-    header: Annotated[list[str] | None, typer.Option(metavar="COLUMN=NAME", help="A header.")] = None,
-    json_schema: Annotated[str, typer.Option(metavar="DDL", help="Payload fields: 'price DOUBLE, qty INT'.")] = "",
+    format: Annotated[
+        Format | None, typer.Option("--format", "-f", help="Output format (default: by the name of the file).")
+    ] = None,
+    columns: Annotated[str, typer.Option(help=f"Columns of {', '.join(unmapping.OWN)}.")] = "",
+    token: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN=N", help="Column with the subject's Nth token.")
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="COLUMN=NAME", help="Column with a header.")] = None,
+    json_schema: Annotated[
+        str, typer.Option(metavar="DDL", help="Columns of payload fields: 'price DOUBLE, qty INT'.")
+    ] = "",
     from_seq: Annotated[int, typer.Option(help="First sequence.")] = 1,
-    to_seq: Annotated[int, typer.Option(help="Last sequence (default: the last there is now).")] = 0,
-    since: Annotated[str, typer.Option(metavar="TIME", help="Stored at or after (ISO 8601).")] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Stored before (ISO 8601).")] = "",
-    skip_bad: Annotated[bool, typer.Option(help="Leave out messages that do not fit, and count them.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Put it in the place of what is there.")] = False,
+    to_seq: Annotated[int, typer.Option(help="Last sequence (default: the current last one).")] = 0,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Only messages stored at or after this time (ISO 8601).")
+    ] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Only messages stored before this time (ISO 8601).")] = "",
+    skip_bad: Annotated[bool, typer.Option(help="Skip and count messages that do not fit.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing target.")] = False,
 ) -> None:
-    """Write a stream into a plain table: Delta, Parquet, CSV or JSON lines."""
+    """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
 
     def work() -> None:
         tokens = tuple((name, _position(text)) for name, text in (_pair("--token", each) for each in token or ()))
