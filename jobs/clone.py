@@ -4,7 +4,7 @@
     python jobs/clone.py --lake ./data/lake --stream ORDERS --target ./data/lake/clones/orders
     python jobs/clone.py --lake ./data/lake --stream ORDERS --target /srv/what-if --as-of 2026-01-31T12:00:00Z
 
-Belongs here: the command line. The work is lakestream.lake.delta.clones'.
+Belongs here: the command line. lakestream.lake.write.clone_maker does the work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakestream.protocol.instants import has_zone, instant  # noqa: E402
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line; a wrong one ends the program with code 2 and one line on stderr."""
+    """Parse the command line; an error ends the program with code 2 and one line on stderr."""
     parser = job.Parser(
         prog="clone.py",
         description="Make a shallow clone of a stream's table: a separate table that shares the existing files.",
@@ -42,7 +42,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job. Returns the exit code: 0 when the clone is there, 1 with a line on stderr otherwise."""
+    """Run the job; return the exit code: 0 when the clone exists, 1 with a line on stderr otherwise."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     return job.run("clone", lambda stop: run(options, stop))
 

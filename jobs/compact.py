@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compact staged segments of all streams into their Delta tables, and keep the tables small meanwhile.
+"""Compact staged segments of all streams into their Delta tables, and maintain the tables meanwhile.
 
     python jobs/compact.py --lake ./data/lake                    (a Spark of its own on this machine)
     spark-submit jobs/compact.py --lake /mnt/lake --once         (the Spark that spark-submit was configured for)
 
-Belongs here: the command line and the loop. The work is lakestream.lake.write.compactor's, and upkeep's.
+Belongs here: the command line and the loop. lakestream.lake.write.compactor and upkeep do the work.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 DEFAULT_INTERVAL = 1.0
 DEFAULT_PARALLEL = 4
 ORPHAN_GRACE_SECONDS = 30.0
-"""How long a compactor whose parent has died may take to stop in order."""
+"""Time for a compactor whose parent has died to stop in order."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line; a wrong one ends the program with code 2 and one line on stderr."""
+    """Parse the command line; an error ends the program with code 2 and one line on stderr."""
     parser = job.Parser(
         prog="compact.py",
         description="Append staged segments of all streams to their Delta tables, exactly once.",
@@ -82,7 +82,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job. Returns the exit code: 0 when it did what was asked, 1 with a line on stderr otherwise."""
+    """Run the job; return the exit code: 0 on success, 1 with a line on stderr otherwise."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
 
     def work(stop: threading.Event) -> int:
@@ -94,9 +94,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
-    """Start Spark, become the lake's compactor, work until `stop` (or until done, with --once).
+    """Start Spark, take the compactor's lock, work until `stop` (or until done, with --once).
 
-    With --once and nothing to do there is no need of Spark.
+    With --once and nothing to do Spark is not started.
     """
     from lakestream.lake.files import lake as lakes
     from lakestream.lake.files import paths
@@ -151,7 +151,7 @@ def _upkeep(spark: SparkSession, lake: str, every: float, stop: threading.Event)
 
 
 def _close(compactor: Compactor, upkeep: Upkeep | None, spark: SparkSession) -> None:
-    """End the query, then Spark. When the JVM is gone already, so are they, and the lock with them."""
+    """Stop the query, then Spark. A JVM that is gone already has released its locks."""
     from py4j.protocol import Py4JError
 
     try:
@@ -167,7 +167,7 @@ def _close(compactor: Compactor, upkeep: Upkeep | None, spark: SparkSession) -> 
 def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: threading.Event) -> int:
     compactor.start(interval)
     say("compactor ready")
-    compactor.sweep(retry_now=True)  # what the checkpoint believes done and the table lacks
+    compactor.sweep(retry_now=True)  # streams that are done by the checkpoint but not in the table
     if upkeep is not None:
         upkeep.start()
     while not stop.wait(interval):
@@ -177,14 +177,14 @@ def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: t
 
 
 def _has_work(lake: str) -> bool:
-    """Return True if the lake may have something to compact; also when that cannot be told, which is then said."""
-    from lakestream.lake.delta import batch as pending
+    """Return True if the lake may have something to compact, or cannot be checked."""
+    from lakestream.lake.delta import batches
 
     try:
-        return pending.has_work(lake)
+        return batches.has_work(lake)
     except StorageFailed:
         raise
-    except Exception:  # a damaged table, say: the compactor names the stream, and goes on with the others
+    except Exception:  # for instance a damaged table: the compactor reports the stream and continues with the others
         return True
 
 
@@ -212,7 +212,7 @@ def _watch_parent(stop: threading.Event) -> None:
         pass
     stop.set()
     time.sleep(ORPHAN_GRACE_SECONDS)
-    os._exit(1)  # nobody is left to insist; the JVM ends when its standard input does
+    os._exit(1)  # the parent is gone; the JVM ends when its standard input does
 
 
 if __name__ == "__main__":

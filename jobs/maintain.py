@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Keep the streams' Delta tables small and quick to open: OPTIMIZE, checkpoint, log cleanup, VACUUM.
+"""Maintain the streams' Delta tables: OPTIMIZE, checkpoint, log clean-up, VACUUM.
 
     python jobs/maintain.py --lake ./data/lake --once            (a Spark of its own on this machine)
     spark-submit jobs/maintain.py --lake /mnt/lake --every 3600  (the Spark that spark-submit was configured for)
     python jobs/maintain.py --lake ./data/lake --detach MIRROR   (give a clone files of its own, then end)
 
-Belongs here: the command line and the loop. The work is lakestream.lake.write.maintainer's.
+Belongs here: the command line and the loop. lakestream.lake.write.maintainer does the work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROGRESS_SECONDS = 1.0
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line; a wrong one ends the program with code 2 and one line on stderr."""
+    """Parse the command line; an error ends the program with code 2 and one line on stderr."""
     parser = job.Parser(
         prog="maintain.py",
         description="OPTIMIZE and VACUUM the tables of all streams and clean their logs. Changes no row.",
@@ -83,13 +83,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job. Returns the exit code: 0 when it did what was asked, 1 with a line on stderr otherwise."""
+    """Run the job; return the exit code: 0 on success, 1 with a line on stderr otherwise."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     return job.run("maintainer", lambda stop: run(options, stop))
 
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
-    """Start Spark, become the lake's maintainer, work until `stop` (or until done, with --once)."""
+    """Start Spark, take the maintainer's lock, work until `stop` (or until done, with --once)."""
     from lakestream.lake.files import lake as lakes
     from lakestream.lake.files import paths
 
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
 
 
 def _cancel(stop: threading.Event, maintainer: Maintainer) -> None:
-    """Give a rewrite up that is under way when we are told to stop; nothing of it is in the table yet."""
+    """Cancel a running rewrite when told to stop; nothing of it is in the table yet."""
     stop.wait()
     maintainer.cancel()
 
@@ -142,13 +142,13 @@ def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop
         say(f"looked after {len(outcomes)} {noun}, {time.monotonic() - began:.2f} s")
         if options.once:
             return 1 if stop.is_set() or any(done.failure for done in outcomes) else 0
-        maintainer.release()  # others may have something to do meanwhile: detach a clone, for instance
+        maintainer.release()  # another program may need the lock meanwhile, to detach a clone for instance
         if stop.wait(options.every) or not job.become_only(maintainer, "maintainer", lake, False, stop):
             return 0
 
 
 def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
-    """Detach one clone, and say how far it is, every second at most."""
+    """Detach one clone, reporting progress every second at most."""
     from lakestream.lake.files import paths
 
     table = paths.normalise(name) if "/" in name else paths.table(lake, name, account)

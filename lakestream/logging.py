@@ -112,7 +112,7 @@ class Logger:
                 self._write("ERR", line)
 
     def configure(self, *, debug: bool, trace: bool, logtime: bool, utc: bool) -> None:
-        """Take over what a reload may change."""
+        """Apply what a reload may change."""
         self.debugging, self.tracing = debug, trace
         self._logtime, self._utc = logtime, utc
         self._second = -1

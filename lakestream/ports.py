@@ -1,8 +1,7 @@
-"""What JetStream needs from the outside, as protocols.
+"""Interfaces through which JetStream reaches other parts.
 
-Belongs here: the narrow interfaces through which streams and consumers reach clients (`Bus`), time (`Clock`), threads
-(`Io`) and old messages (`History`). JetStream imports none of the implementations; the node that puts the parts
-together passes them in, and tests pass small ones of their own.
+Belongs here: the narrow interfaces of clients (`Bus`), time (`Clock`), threads (`Io`) and old messages (`History`).
+JetStream imports none of the implementations; the node passes them in, and tests pass their own.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]
 """Called in the event loop for each message: (subject, reply, header, payload, client). Must not block."""
 
 Many = Callable[[Sequence[Delivery], int], int]
-"""Called in the event loop with messages that came together, and the place of the first that is to be taken; returns
-how many it took from there on."""
+"""Called in the event loop with messages that came together, and the index of the first one to take; returns the number
+of messages taken."""
 
 
 class Subscribed(Protocol):
@@ -56,20 +55,20 @@ class Bus(Protocol):
         """Send messages to the subscribers of `to`, each shown under its own subject; False when nobody listens."""
 
     def declined(self, subject: bytes, reply: bytes) -> None:
-        """A subscriber that heard a request does not take it: unless there are others, who sent it is told that
-        nobody does."""
+        """Decline a request that a subscriber received: report no responders unless there are other subscribers."""
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
-        """Whether a message to `subject` would reach anybody (in that queue group, when one is given)."""
+        """Return True if a message to `subject` has a receiver (in that queue group, when one is given)."""
 
     def bound(self, subject: bytes, queue: bytes = b"") -> bool:
-        """Whether somebody subscribes to exactly `subject`, in exactly that queue group (b"": in none).
+        """Return True if there is a subscription to exactly `subject` in exactly that queue group (b"": in none).
 
-        The rule for push consumers: a subscriber through a wildcard does not start one, though it gets its messages.
+        The rule for push consumers: a subscriber through a wildcard does not start one, though it receives its
+        messages.
         """
 
     def writable(self, to: bytes) -> bool:
-        """False while a receiver of `to` has more unsent bytes than its high-water mark."""
+        """Return False while a receiver of `to` is above its high-water mark of unsent bytes."""
 
     def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
         """Call back once when every receiver of `to` has drained below its mark, or has gone. Soon, if they have."""
@@ -89,11 +88,12 @@ class Clock(Protocol):
     """Wall time, elapsed time, timers and the event loop's turn."""
 
     def now(self) -> int:
-        """Wall clock in ns since the epoch: for what is shown, and for times that clients give. It may be stepped."""
+        """Return the wall clock in ns since the epoch, for what is shown and for times that clients give. It may be
+        stepped."""
 
     def steady(self) -> int:
-        """Elapsed time as ns since the epoch: what the wall clock showed when the process began, and the time that has
-        passed since. Never stepped: for whatever is due after a while."""
+        """Return elapsed time as ns since the epoch: the wall clock at the start of the process, and the time passed
+        since. Never stepped: for timers and deadlines."""
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Timer:
         """Call after `delay_ns`."""
@@ -111,31 +111,32 @@ class History(Protocol):
     async def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
     ) -> list[Record]:
-        """At most `limit` messages with first ≤ seq ≤ last; only those that one of `subjects` is or matches, if given.
+        """Return at most `limit` messages with first ≤ seq ≤ last; only those that match one of `subjects`, if given.
 
-        `max_bytes`: what they take together, but one is always given; 0: no limit.
+        `max_bytes`: maximum size together, except that one is always returned; 0: no limit.
         """
 
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
-        """The messages with exactly these sequences (ascending), as far as they are there.
+        """Return the messages with exactly these sequences (ascending) that are there.
 
-        `subjects` are literal ones that all of them have: telling helps to find them.
+        `subjects`: literal subjects that cover all of them, which makes the search faster.
         """
 
     async def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        """The last message with seq ≤ `up_to_seq` of every subject that one of `subjects` is or matches."""
+        """Return the last message with seq ≤ `up_to_seq` of every subject that matches one of `subjects`."""
 
     async def first_at(self, time_ns: int) -> int:
-        """The lowest sequence in the table whose time is ≥ `time_ns`; 0 when there is none."""
+        """Return the lowest sequence in the table whose time is ≥ `time_ns`; 0 when there is none."""
 
     async def was(self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]]) -> Was:
-        """What the table knows of a point of the stream: see `Was`. `without`: runs of sequences that do not count.
+        """Return what the table holds of a point of the stream. `without`: runs of sequences that do not count.
 
-        Raises LakeError when it can not say."""
+        Raises LakeError when it cannot be determined.
+        """
 
     async def was_rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
-        """The messages with these sequences (ascending) as the table had them at a point: as many of the first ones as
-        fit into `max_bytes`, at least one; those that it did not have are left out. Raises LakeError."""
+        """Return the messages with these sequences (ascending) as the table had them at a point: as many of the first
+        ones as fit into `max_bytes`, at least one, without those that it did not have. Raises LakeError."""
 
 
 class Was(msgspec.Struct, frozen=True):
@@ -159,7 +160,7 @@ class Found(Protocol):
     through: int
     """The last sequence that was stored by then."""
     seqs: list[int]
-    """What was found, ascending; also messages that were removed since."""
+    """The sequences found, ascending; also of messages that were removed since."""
 
     async def read(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
         """A beginning of `seqs`, which are some of those found: as many messages as fit into `max_bytes`, at least one.
@@ -172,7 +173,7 @@ class Past(Protocol):
     """A stream that can be read as it was."""
 
     async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> Found | None:
-        """The last message of each matching subject; None when they are more than `limit`.
+        """Return the last message of each matching subject; None when they are more than `limit`.
 
         Right after `up_to_seq` was stored; or, when that is 0, of what was stored before `before_ns`.
         Raises PastUnavailableError.
@@ -180,4 +181,4 @@ class Past(Protocol):
 
 
 class PastUnavailableError(PublicError):
-    """What a stream held then can not be told any more, or not now; the text says why."""
+    """Raised when the past of a stream is not available, or not now; the text says why."""

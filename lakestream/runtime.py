@@ -45,7 +45,7 @@ class LoopClock:
         self._began = self.now() - _clock(_UPTIME)
         self._difference = 0
 
-    now = staticmethod(time.time_ns)  # called for each message: no function around it
+    now = staticmethod(time.time_ns)  # called for each message: without a wrapper
 
     def steady(self) -> int:
         return self._began + _clock(_UPTIME)
@@ -56,8 +56,8 @@ class LoopClock:
         if abs(stepped := difference - self._difference) >= STEP_NS:
             self._difference = difference
             self._log.warn(
-                f"the system clock was stepped by {stepped / 1e9:+.3f} s: what is due is measured without it, times of "
-                f"messages do not go backwards; times are {difference / 1e9:+.3f} s off what this process began with"
+                f"the system clock was stepped by {stepped / 1e9:+.3f} s: timers are not affected, times of "
+                f"messages do not go backwards; it is {difference / 1e9:+.3f} s off since this process started"
             )
         self.call_later(STEP_LOOK_NS, self.watch_steps)
 
@@ -80,7 +80,7 @@ class LoopClock:
             self._log.exception("background work failed", error)
 
     async def cancel_all(self) -> None:
-        """End what still runs in the background."""
+        """Cancel all background tasks."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -115,7 +115,7 @@ class ThreadIo:
             self._work.put((work, done))
             return
         self._brief = True
-        # What was said to other nodes in this turn is written at the end of the next: their disks work while ours does.
+        # Messages to other nodes of this turn are written at the end of the next: their disks work at the same time.
         self._loop.call_soon(self._loop.call_soon, self._do_brief, work, done)
 
     def _do_brief(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
@@ -143,8 +143,8 @@ class ThreadIo:
             try:
                 tell(done, result, wrong)
             except RuntimeError:
-                return  # the loop is closed: nobody waits any more
-            item = work = done = result = wrong = None  # type: ignore[assignment]  # what it held may be large
+                return  # the loop is closed
+            item = work = done = result = wrong = None  # type: ignore[assignment]  # release what may be large
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and await its result."""

@@ -1,7 +1,7 @@
 """Spark over the streams of a lake.
 
-Belongs here: the session that a program or notebook asks for. What Spark is set to is lakestream.lake.spark.session's.
-Nothing of Spark is imported before a session is asked for.
+Belongs here: the session for programs and notebooks. lakestream.lake.spark.session has Spark's settings. Nothing of
+Spark is imported before a session is asked for.
 
     from lakestream.spark import session
 
@@ -11,8 +11,6 @@ Nothing of Spark is imported before a session is asked for.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,18 +31,14 @@ LAKE_VARIABLE = "LAKESTREAM_LAKE"
 
 DEFAULT_LAKE = "data/lake"
 
-_ADDITIONS = ("lakestream.lake.read.datasource", "lakestream.lake.sql.spark_functions")
-"""Modules with a `register(spark, lake)`: the data source `lakestream`, functions such as as_of, and typed views."""
-
 
 class LakeNotFound(LakeError):
-    """There is no lake at the path."""
+    """Raised when there is no lake at the path."""
 
 
 def default_lake() -> str:
-    """Where the lake is when nobody says: $LAKESTREAM_LAKE, else here if this is a lake's root, else ./data/lake, else
-    here. Spark's shells decide in the same way.
-    """
+    """Return the default lake: $LAKESTREAM_LAKE, else the working directory if it is a lake's root, else ./data/lake if
+    it exists, else the working directory. Spark's shells decide in the same way."""
     if lake := os.environ.get(LAKE_VARIABLE, "").strip():
         return lake
     if Path("streams").is_dir() or Path("segments").is_dir() or not Path(DEFAULT_LAKE).is_dir():
@@ -60,28 +54,30 @@ def session(
     heap_mib: int | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A Spark session in which ``delta.`streams/ORDERS` `` is a table of the lake.
+    """Return a Spark session in which ``delta.`streams/ORDERS` `` is a table of the lake.
 
-    It is local unless spark-submit started this program. A second call joins the Spark that is there; for another lake
-    it gives a session of its own, with its own temporary views, on the same Spark.
+    It is local unless spark-submit started this program. A second call joins the running Spark; for another lake it
+    returns a session of its own, with its own temporary views, on the same Spark.
 
     Args:
         lake: the lake's root: a directory, a file: URL, or s3://bucket/prefix. `default_lake()` when not given.
         app: the application's name.
         cores: threads that run tasks (2).
         heap_mib: the JVM's heap in MiB (512), at least 450.
-        extra: further Spark settings; they win over lakestream's.
+        extra: further Spark settings; they take precedence over lakestream's.
 
     Raises:
         LakeNotFound: there is no such directory.
-        UnsupportedLake: it is an address of another kind.
+        UnsupportedLake: an address of another kind.
         JavaMissing: no Java 17 or newer.
         JarsMissing: a JAR could not be fetched, or this Spark was started without one.
     """
     root = paths.root(os.fspath(lake) if lake is not None else default_lake())
     if paths.is_local(root) and not os.path.isdir(root):
         raise LakeNotFound(f"there is no lake at {root}: start `lakestream up`, or name the lake's directory")
+    from lakestream.lake.read import datasource
     from lakestream.lake.spark import session as sessions
+    from lakestream.lake.sql import spark_functions
 
     spark = sessions.session(
         app,
@@ -94,9 +90,9 @@ def session(
         spark = spark.newSession()
         _activate(spark)
     spark.conf.set(LAKE_SETTING, root)
-    for name in _ADDITIONS:
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name).register(spark, root)
+    datasource.register(spark, root)
+    spark_functions.register(spark, root)
+    spark_functions.register_views(spark, root)
     return spark
 
 

@@ -54,9 +54,9 @@ class DemoFailed(Exception):
 
 def demo(
     url: Annotated[
-        str | None, typer.Option("--url", help="A running server, with --lake. Without it, the demo starts its own.")
+        str | None, typer.Option("--url", help="A running server (with --lake); by default the demo starts its own.")
     ] = None,
-    lake: Annotated[str | None, typer.Option("--lake", help="Lake of the server at --url.")] = None,
+    lake: Annotated[str | None, typer.Option("--lake", help="The lake of the server at --url.")] = None,
     directory: Annotated[Path, typer.Option("--dir", help="Data directory of the demo's own server.")] = (
         DEFAULT_DIRECTORY
     ),
@@ -64,7 +64,7 @@ def demo(
         int | None, typer.Option("--flights", min=1, help="Number of flights to publish (default: all).")
     ] = None,
 ) -> None:
-    """Publish 336,776 flights, run three queries on the lake, and check the results against the data set."""
+    """Publish 336,776 flights, ask the lake three questions, and check the answers against the data set."""
     from rich.console import Console
 
     console = Console(highlight=False)

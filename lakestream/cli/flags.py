@@ -106,8 +106,8 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
         (
             _switch("js jetstream", "jetstream", "Enable JetStream functionality"),
             _text("sd store_dir", "store_dir", "dir", "Set the storage directory"),
-            _text("lake", "lake", "url", "Where the lake is: a directory or URL (default: <store_dir>/lake)"),
-            _switch("no-lake no_lake", "no_lake", "Without a lake: streams stay in their logs alone"),
+            _text("lake", "lake", "url", "Lake directory or URL (default: <store_dir>/lake)"),
+            _switch("no-lake no_lake", "no_lake", "Run without a lake: streams stay in their logs"),
         ),
     ),
     (
@@ -117,7 +117,7 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
             _text("cluster cluster_listen", "cluster", "url", "Cluster URL from which members can solicit routes"),
             _text("cluster_name", "cluster_name", "name", "Cluster name (needed with JetStream; default: auto)"),
             _text("cluster_advertise", "cluster_advertise", "host:port", "Cluster URL to advertise to other servers"),
-            _switch("no_advertise", "no_advertise", "Do not tell clients of the other servers"),
+            _switch("no_advertise", "no_advertise", "Do not advertise other servers to clients"),
             _number("connect_retries", "connect_retries", "number", "Attempts to reconnect to a server not in routes"),
         ),
     ),
@@ -238,7 +238,7 @@ def _command_line(found: dict[str, Any], warnings: tuple[str, ...]) -> CommandLi
 
 
 def _similar(name: str, table: dict[str, Flag]) -> str:
-    import difflib  # only on the way to an error
+    import difflib  # needed for errors only
 
     near = difflib.get_close_matches(name, [known for known in table if len(known) > 2], 1, 0.7)
     return f", did you mean --{near[0]}?" if near else ""

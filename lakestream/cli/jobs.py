@@ -65,22 +65,17 @@ def compactor(lake: str, *options: str) -> list[str]:
 def compact(
     lake: Annotated[
         str | None,
-        typer.Option(
-            "--lake", envvar="LAKESTREAM_LAKE", help="Lake root (default: this directory if it is one, or ./data/lake)."
-        ),
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     once: Annotated[
-        bool,
-        typer.Option(
-            "--once", help="Compact the segments that are staged now, then exit. Without it, run until SIGTERM."
-        ),
+        bool, typer.Option("--once", help="Compact what is staged now, then exit; by default run until stopped.")
     ] = False,
-    create: Annotated[bool, typer.Option("--create", help="Create an empty lake if there is none.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the lake if it does not exist.")] = False,
     maintain_every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Interval of maintenance (default: 600); 0: never.")
+        float | None, typer.Option(metavar="SECONDS", help="Interval of table maintenance (600); 0: never.")
     ] = None,
 ) -> None:
-    """Append staged segments to the streams' Delta tables with Spark, which replaces this process."""
+    """Move staged segments into the streams' Delta tables, with Spark, in this process's place."""
     options = [name for name, given in (("--once", once), ("--create", create)) if given]
     options += [] if maintain_every is None else [f"--maintain-every={maintain_every}"]
     _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs none
@@ -89,34 +84,32 @@ def compact(
 def maintain(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[detach MIRROR]", help="Give this stream's table its own files, then exit."),
+        typer.Argument(metavar="[detach MIRROR]", help="Give this mirror's table its own files, then exit."),
     ] = None,
     lake: Annotated[
         str | None,
-        typer.Option(
-            "--lake", envvar="LAKESTREAM_LAKE", help="Lake root (default: this directory if it is one, or ./data/lake)."
-        ),
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Do what is due now, then exit. Without it, run until SIGTERM.")
+        bool, typer.Option("--once", help="Do what is due now, then exit; by default run until stopped.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is due, then exit. Needs no Java.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is due, change nothing. Needs no Java.")
+    ] = False,
     stream: Annotated[str | None, typer.Option(metavar="NAME", help="Only this stream's table.")] = None,
-    target_mib: Annotated[
-        int | None, typer.Option(metavar="MIB", help="Target size of files for OPTIMIZE (default: 128).")
-    ] = None,
+    target_mib: Annotated[int | None, typer.Option(metavar="MIB", help="Target file size of OPTIMIZE.")] = None,
     min_files: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of small files of a partition for OPTIMIZE (default: 16).")
+        int | None, typer.Option(metavar="N", help="Minimum number of small files to rewrite.")
     ] = None,
     retain_hours: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="Age up to which versions stay readable (default: 168).")
+        float | None, typer.Option(metavar="HOURS", help="Retention: table versions up to this age stay readable.")
     ] = None,
     every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Pause between two rounds (default: 3600).")
+        float | None, typer.Option(metavar="SECONDS", help="Pause between two rounds of maintenance.")
     ] = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="Account of the stream to detach.")] = None,
 ) -> None:
-    """OPTIMIZE and VACUUM the streams' Delta tables and clean their logs with Spark, which replaces this process.
+    """OPTIMIZE and VACUUM the streams' Delta tables, and clean their logs, with Spark, in this process's place.
 
     `detach MIRROR` makes the table of a mirror that began as a clone independent of its origin's.
     """
@@ -138,19 +131,21 @@ def maintain(
 
 
 def clone(
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Stream whose table is cloned.")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Path of the clone, which must not exist.")],
     lake: Annotated[
         str | None,
-        typer.Option(
-            "--lake", envvar="LAKESTREAM_LAKE", help="Lake root (default: this directory if it is one, or ./data/lake)."
-        ),
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="The stream's account.")] = None,
-    version: Annotated[int | None, typer.Option(metavar="N", help="Version to clone (default: the newest).")] = None,
-    as_of: Annotated[str | None, typer.Option(metavar="TIME", help="Clone the version committed at this time.")] = None,
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="Table version to clone (default: the current one).")
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Clone the version that was current at this time.")
+    ] = None,
 ) -> None:
-    """Make a shallow clone of a stream's Delta table with Spark; maintenance then keeps its files."""
+    """Clone a stream's Delta table (shallow clone) with Spark; maintenance keeps the files that the clone needs."""
     values = {"--stream": stream, "--target": target, "--account": account, "--version": version, "--as-of": as_of}
     _become("clone.py", lake, [f"{name}={value}" for name, value in values.items() if value is not None])
 

@@ -68,7 +68,7 @@ class Link:
         self._thread.start()
 
         async def quiet(_: Exception) -> None:
-            return  # what matters comes out of the requests
+            return  # failures are reported by the requests
 
         async def lost() -> None:
             for request in list(self._waiting):
@@ -85,7 +85,7 @@ class Link:
             )
 
         async def first() -> Any:
-            # Patience is for a server that was there before, not for a wrong address.
+            # Retry only with a server that was reached before, not with a wrong address.
             async with asyncio.timeout(CONNECT_S):
                 probe = await nats.connect(url, error_cb=quiet, allow_reconnect=False)
                 await probe.close()
@@ -275,7 +275,7 @@ class Sender:
                 return
             if time.monotonic() > deadline and self.stored == before:
                 raise TransferFailed(f"stream {self._stream}: nothing gets through since {PATIENCE_S:.0f} s: {trouble}")
-            for each in self._sent:  # in order behind the first: none of them is left to arrive later
+            for each in self._sent:  # in order, so that none can arrive later
                 concurrent.futures.wait([each.answer])
             time.sleep(0.2)
             self._go_on()
@@ -300,11 +300,11 @@ class Sender:
         raise RowRefused(row, reason)
 
     def _go_on(self) -> None:
-        """Ask how far the stream is, and send anew what is not there."""
+        """Read the stream's last sequence and send what is missing again."""
         try:
             info = self._link.stream(self._stream)
         except TransferFailed:
-            return  # not there yet, or not again: asked anew until patience ends
+            return  # not reachable: retried until PATIENCE_S
         if info is None:
             raise TransferFailed(f"stream {self._stream} is gone")
         last = int(info["state"]["last_seq"])

@@ -39,31 +39,36 @@ _LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
 
 
 def restore(
-    stream: Annotated[str, typer.Option("--stream", help="Stream to read.")],
+    stream: Annotated[str, typer.Option("--stream", help="The stream to restore.")],
     as_of: Annotated[
-        str, typer.Option("--as-of", metavar="TIME", help="Time of the state: '2026-05-01 12:30:00' (UTC) or RFC 3339.")
+        str,
+        typer.Option(
+            "--as-of",
+            metavar="TIME",
+            help="Restore the stream as of this time: '2026-05-01 12:30:00' (UTC), or RFC 3339.",
+        ),
     ],
-    to: Annotated[str, typer.Option("--to", metavar="STREAM", help="Name of the new stream (default: the same).")] = "",
+    to: Annotated[str, typer.Option("--to", metavar="STREAM", help="The new stream's name (default: the same).")] = "",
     account: Annotated[
-        str, typer.Option(metavar="NAME", help="Account of the stream; the new one is in that of the server's user.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The stream's account in the lake; the new stream is in the account of the server's user.",
+        ),
     ] = DEFAULT_ACCOUNT,
     lake: Annotated[
         str | None,
-        typer.Option(
-            "--lake", envvar="LAKESTREAM_LAKE", help="Lake root (default: this directory if it is one, or ./data/lake)."
-        ),
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
     server: Annotated[
-        str, typer.Option("--server", "-s", envvar="NATS_URL", help="Server for the new stream.")
+        str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server that stores the new stream.")
     ] = DEFAULT_SERVER,
-    subject: Annotated[
-        list[str] | None, typer.Option(metavar="SUBJECT", help="Subject of the new stream, instead of the old ones.")
-    ] = None,
+    subject: Annotated[list[str] | None, typer.Option(metavar="SUBJECT", help="Subjects of the new stream.")] = None,
     unlimited: Annotated[
-        bool, typer.Option("--unlimited", help="Omit the limits that would remove old messages again.")
+        bool, typer.Option("--unlimited", help="Remove the limits that would delete old messages again.")
     ] = False,
 ) -> None:
-    """Restore a stream as of a time, with its sequences, times, headers and gaps."""
+    """Restore a stream as it was at a time: sequences, times, headers and gaps as they were."""
     try:
         past = open_past(lake or str(default_lake()), stream, instant(as_of), account, server=_asked(server))
         with Link(server) as link:
@@ -109,10 +114,10 @@ def _config(link: Link, past: Past, to: str, subjects: list[str] | None, unlimit
     if subjects:
         config["subjects"] = subjects
     elif existing is not None:
-        config.pop("subjects", None)  # the old one has them: the new one listens to its own name
+        config.pop("subjects", None)  # the existing stream has them: the new one takes its own name
     if unlimited:
         config = {name: value for name, value in config.items() if name not in _LIMITS}
-    for name in ("mirror", "sources"):  # what it was then; it shall not go on
+    for name in ("mirror", "sources"):  # the restored stream is no mirror any more
         config.pop(name, None)
     metadata = config.get("metadata") or {}
     config["metadata"] = {key: value for key, value in metadata.items() if key not in ("_nats.ver", "_nats.level")}

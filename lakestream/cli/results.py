@@ -143,7 +143,7 @@ def write_table(result: Rows, out: TextIO) -> None:
     more = next(rows, None) is not None
     console = Console(file=out, highlight=False)
     if not console.is_terminal:
-        # A pipe wants whole values, not the width of a terminal that is not there.
+        # Without a terminal values are not cut to its width.
         console = Console(file=out, highlight=False, width=WIDE, height=1)
     table = _table(result, cells)
     if Console(file=StringIO(), width=WIDE, height=1).measure(table).maximum > console.width:

@@ -97,7 +97,7 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
     except (StartError, LogError, LakeError, OSError) as error:
         log.fatal(str(error))
         if options.log_file:
-            _say(str(error))  # who started it looks at the terminal, not into the log file
+            _say(str(error))  # the operator sees the terminal, not the log file
         return 1
     except KeyboardInterrupt:
         return 130  # Ctrl-C before the node listens to signals
@@ -148,7 +148,7 @@ def _pid(target: str) -> int:
                 text = stream.read(32).strip()
         except OSError as error:
             raise StartError(f"invalid pid: {target}: neither a number nor a PID file ({error.strerror})") from error
-    # kill(2) takes 0 and negative numbers for whole groups of processes: never meant here.
+    # kill(2) takes 0 and negative numbers for process groups.
     if not text.isdecimal() or int(text) == 0:
         raise StartError(f"invalid pid: {target}")
     return int(text)

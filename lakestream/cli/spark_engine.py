@@ -101,7 +101,7 @@ class SparkEngine:
         self._keep = keep
         with suppress(JarsMissing):  # only for log4j2.properties: without it Spark is louder
             os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
-        # PySpark logs each error that it raises, with the stack trace that nobody here wants to see.
+        # PySpark logs each error that it raises, with its stack trace.
         logging.getLogger("SQLQueryContextLogger").disabled = True
         self._spark: SparkSession = session(lake, app="lakestream sql")
 
@@ -220,13 +220,13 @@ def explained(error: Exception, statement: str, offset: int, text: str) -> SqlEr
     condition, message = _said(error)
     message = message.strip()
     if ours := re.search(r"^lakestream\.[\w.]+: (.+)", message, re.MULTILINE):
-        return SqlError(ours.group(1))  # what as_of says, at the end of a trace through two languages
+        return SqlError(ours.group(1))  # the text of as_of, at the end of the stack trace
     place = None
     if found := _PLACE.search(message):
         line, column = int(found.group(1)), int(found.group(2))
         place = offset + sum(len(part) for part in statement.splitlines(keepends=True)[: line - 1]) + column
     body = re.sub(r"^\[[\w.]+\] ", "", message)
-    # Behind the sentence come the state, the place once more, the query, and the plan.
+    # The sentence is followed by the state, the position, the query, and the plan.
     body = re.split(r" SQLSTATE: |\n== |;\s*line \d+|;?\n['!+*]|\n\s*at ", body)[0].replace("(line", "").strip(" ;\n")
     if condition.partition(".")[0] in _NO_TABLE or body.endswith("_delta_log does not exist"):
         return UnknownStream(body if place is None else str(BadSql(body, text, place)))

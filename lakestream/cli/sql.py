@@ -37,9 +37,9 @@ Write Spark SQL and end it with a semicolon; it may span lines.
   SELECT * FROM delta.`streams/ORDERS` TIMESTAMP AS OF '2026-05-01 12:00:00';
   SELECT * FROM as_of('ORDERS', '2026-05-01 12:00:00.123456789');
   DESCRIBE delta.`streams/ORDERS`;   DESCRIBE HISTORY delta.`streams/ORDERS`;
-.tables  list the streams and the positions of their tables (as SHOW TABLES)
-.help    show this help
-.quit    exit (as Ctrl-D); Ctrl-C discards the input, or stops the query"""
+.tables  the streams, and how far their tables are (so does SHOW TABLES)
+.help    this
+.quit    leave (so does Ctrl-D); Ctrl-C drops what is typed, or stops the query"""
 
 
 class Format(StrEnum):
@@ -81,24 +81,22 @@ def sql(
     ] = None,
     lake: Annotated[
         str | None,
-        typer.Option(
-            "--lake", envvar="LAKESTREAM_LAKE", help="Lake root (default: this directory if it is one, or ./data/lake)."
-        ),
+        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
     ] = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Output format of rows.")] = Format.table,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
     committed: Annotated[
-        bool, typer.Option("--committed", help="Read the tables only, without uncompacted segments.")
+        bool, typer.Option("--committed", help="Read only committed tables, without the newest messages.")
     ] = False,
-    engine: Annotated[Engine, typer.Option(help="Query engine. Spark reads the tables only.")] = Engine.duckdb,
+    engine: Annotated[Engine, typer.Option(help="Query engine. spark reads only committed tables.")] = Engine.duckdb,
     server: Annotated[
         str | None,
-        typer.Option("--server", "-s", help="Server that stages its newest messages (default: from the lake)."),
+        typer.Option("--server", "-s", help="Server to read the newest messages from (default: the lake's)."),
     ] = None,
-    user: Annotated[str, typer.Option("--user", envvar="NATS_USER", help="User at the server.")] = "",
-    password: Annotated[str, typer.Option("--password", envvar="NATS_PASSWORD", help="Password at the server.")] = "",
+    user: Annotated[str, typer.Option("--user", envvar="NATS_USER", help="User name for the server.")] = "",
+    password: Annotated[str, typer.Option("--password", envvar="NATS_PASSWORD", help="Password for the server.")] = "",
     creds: Annotated[str, typer.Option("--creds", envvar="NATS_CREDS", help="Credentials file for the server.")] = "",
     tail_bytes: Annotated[
-        int, typer.Option("--tail-bytes", min=0, help="Maximum bytes of a stream's uncompacted segments to read.")
+        int, typer.Option("--tail-bytes", min=0, help="Maximum bytes of a stream to read beyond its table.")
     ] = TAIL_BYTES,
 ) -> None:
     """Query the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
@@ -121,7 +119,7 @@ def sql(
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output left, as `head` does: nothing is wrong. Python must not flush into the pipe at exit.
+        # The reader of the output closed it, as `head` does. Python must not flush into the pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     raise typer.Exit(code)
@@ -151,17 +149,17 @@ class _Shell:
         self._write = WRITERS[format]
 
     def script(self, text: str) -> int:
-        """Answer a text that is no dialogue: commands, a line each, then statements. Returns the exit code."""
+        """Run a non-interactive text: commands, a line each, then statements. Returns the exit code."""
         while (line := text.lstrip().partition("\n")[0].strip()).startswith("."):
             code = self._command(line)
             if code != 0:
                 return code or 0
             end = len(text) - len(text.lstrip()) + len(line)
-            text = re.sub(r"\S", " ", text[:end]) + text[end:]  # places in what follows stay what they are
+            text = re.sub(r"\S", " ", text[:end]) + text[end:]  # positions in the rest do not change
         return self.answer(text)
 
     def answer(self, text: str) -> int:
-        """Answer every statement of a text up to the first wrong one; the exit code."""
+        """Run every statement of a text up to the first that fails; return the exit code."""
         try:
             for result in self._session.run(text):
                 self._write(result, sys.stdout)
@@ -194,7 +192,7 @@ class _Shell:
                 pending = self._take(pending + line + "\n")
 
     def _take(self, text: str) -> str:
-        """Answer the complete statements of what was typed; the rest waits for more lines."""
+        """Run the complete statements of the input; the rest waits for more lines."""
         done, rest = split(text)
         for statement, _ in done:
             try:
@@ -240,6 +238,6 @@ def _history() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # a home that cannot be written only costs the history
+        with contextlib.suppress(OSError):  # without a writable home there is no history
             file.parent.mkdir(parents=True, exist_ok=True)
             readline.write_history_file(file)

@@ -83,11 +83,11 @@ class Supervisor:
             return self._child.pid if self._child is not None else None
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the child; return at once."""
         self._thread.start()
 
     def request_stop(self) -> None:
-        """Ask the child to end and start it no more; returns at once. Idempotent."""
+        """Ask the child to stop, for good; return at once. Idempotent."""
         self._stopping.set()
         with self._lock:
             if self._child is not None:
@@ -138,7 +138,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return "was not started"
             try:
-                # A session of its own: Ctrl-C in the terminal reaches us alone, and the child ends in our order.
+                # A session of its own: Ctrl-C in the terminal reaches only this process, which then ends the child.
                 child = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -156,7 +156,7 @@ class Supervisor:
         code = child.wait()
         with self._lock:
             self._child = None
-            # What it leaves behind (a JVM) would go on without anybody to look after it, and keeps our pipe open.
+            # Its own children (a JVM) would go on unsupervised, and keep the pipe open.
             _kill_group(child.pid)
         reader.join()
         assert child.stdin is not None

@@ -37,7 +37,7 @@ SHOWN_BAD = 5
 """Bad rows that are shown; the rest is counted."""
 INTERRUPTED = 130
 
-_Server = Annotated[str, typer.Option("--server", "-s", envvar="NATS_URL", help="URL of the server.")]
+_Server = Annotated[str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server's URL.")]
 
 
 class TimeUnit(StrEnum):
@@ -108,7 +108,7 @@ class _Target(msgspec.Struct, frozen=True):
         return target
 
     def given(self) -> dict[str, Any]:
-        """Return what the user said of the stream's configuration."""
+        """Return the configuration that the user gave."""
         return {**self.config, **({"subjects": self.subjects} if self.subjects else {}), "name": self.name}
 
     def new(self) -> dict[str, Any]:
@@ -119,36 +119,41 @@ class _Target(msgspec.Struct, frozen=True):
 
 def import_(
     source: Annotated[str, typer.Argument(help="A Delta table, Parquet, CSV or JSON lines: directory, file or glob.")],
-    stream: Annotated[str, typer.Option("--stream", help="Stream to import into.")],
+    stream: Annotated[str, typer.Option("--stream", help="The stream to fill.")],
     server: _Server = DEFAULT_SERVER,
     subject: Annotated[
-        str, typer.Option(help="'orders.{country}.{id}', a column with subjects, or '=' and one subject for all.")
+        str,
+        typer.Option(help="Message subjects: a template 'orders.{country}.{id}', a column, or '=' and one subject."),
     ] = "",
     data: Annotated[
-        str, typer.Option(help="A column, or json (columns without another use), json:* (all), json:a,b.")
+        str, typer.Option(help="Payload: a column, or JSON of columns: json (all unused ones), json:*, json:a,b.")
     ] = mapping.JSON,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Header of each message from a column.")
+        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Message header from a column.")
     ] = None,
     headers: Annotated[str, typer.Option(metavar="COLUMN", help="Column of maps with all headers.")] = "",
-    time_column: Annotated[str, typer.Option("--time", metavar="COLUMN", help="Column with the messages' time.")] = "",
-    time_unit: Annotated[TimeUnit, typer.Option(help="Unit of whole numbers in --time.")] = TimeUnit.ns,
-    order_by: Annotated[str, typer.Option(metavar="COLUMNS", help="Order of the messages (default: --time).")] = "",
-    replace: Annotated[
-        str, typer.Option(metavar="TEXT", help="Replacement of characters that no subject may have.")
+    time_column: Annotated[str, typer.Option("--time", metavar="COLUMN", help="Column with the message time.")] = "",
+    time_unit: Annotated[TimeUnit, typer.Option(help="Unit of integers in the --time column.")] = TimeUnit.ns,
+    order_by: Annotated[
+        str, typer.Option(metavar="COLUMNS", help="Columns that order the messages (default: --time).")
     ] = "",
-    skip_bad: Annotated[bool, typer.Option(help="Skip and count rows that cannot be messages.")] = False,
-    version: Annotated[int | None, typer.Option(help="Version of a Delta table.")] = None,
-    at: Annotated[str, typer.Option(metavar="TIME", help="Version of a Delta table at this time (ISO 8601).")] = "",
-    create: Annotated[bool, typer.Option("--create", help="Create the stream if it does not exist.")] = False,
+    replace: Annotated[
+        str, typer.Option(metavar="TEXT", help="Replacement for characters that are invalid in subjects.")
+    ] = "",
+    skip_bad: Annotated[bool, typer.Option(help="Skip rows that cannot be messages, and count them.")] = False,
+    version: Annotated[int | None, typer.Option(help="Version of the Delta table.")] = None,
+    at: Annotated[str, typer.Option(metavar="TIME", help="Version of the Delta table at this time (ISO 8601).")] = "",
+    create: Annotated[bool, typer.Option("--create", help="Create the stream.")] = False,
     subjects: Annotated[
-        list[str] | None, typer.Option(help="Subjects of the stream (default: those of --subject).")
+        list[str] | None, typer.Option(help="Subjects of the new stream (default: those of --subject).")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration of the stream: a JSON file as in the API.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration of the new stream: a JSON file as in the API.")
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append to a stream that has messages.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first messages and send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first messages, send nothing.")] = False,
 ) -> None:
-    """Import a Delta table, Parquet, CSV or JSON lines into a stream: one message per row, exactly once."""
+    """Import a Delta or Parquet table into a stream: each row becomes a message, exactly once."""
 
     def work() -> None:
         table = tabular.Source(source, version, at, tuple(order_by.split(",")) if order_by else ())
@@ -178,28 +183,26 @@ def import_(
 
 
 def export(
-    stream: Annotated[str, typer.Argument(help="Stream to export.")],
-    to: Annotated[str, typer.Option("--to", metavar="PATH", help="Directory (Delta) or file to write.")],
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="Output: a directory (Delta), or a file.")],
     server: _Server = DEFAULT_SERVER,
     format: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Output format (default: by the name of the file).")
+        Format | None, typer.Option("--format", "-f", help="Output format (default: by the file name).")
     ] = None,
-    columns: Annotated[str, typer.Option(help=f"Columns of {', '.join(unmapping.OWN)}.")] = "",
+    columns: Annotated[str, typer.Option(help=f"Columns, of {', '.join(unmapping.OWN)}.")] = "",
     token: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN=N", help="Column with the subject's Nth token.")
+        list[str] | None, typer.Option(metavar="COLUMN=N", help="Column with the Nth token of the subject.")
     ] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="COLUMN=NAME", help="Column with a header.")] = None,
     json_schema: Annotated[
-        str, typer.Option(metavar="DDL", help="Columns of payload fields: 'price DOUBLE, qty INT'.")
+        str, typer.Option(metavar="DDL", help="Columns from JSON payloads: 'price DOUBLE, qty INT'.")
     ] = "",
     from_seq: Annotated[int, typer.Option(help="First sequence.")] = 1,
     to_seq: Annotated[int, typer.Option(help="Last sequence (default: the current last one).")] = 0,
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="Only messages stored at or after this time (ISO 8601).")
-    ] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Only messages stored before this time (ISO 8601).")] = "",
-    skip_bad: Annotated[bool, typer.Option(help="Skip and count messages that do not fit.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing target.")] = False,
+    since: Annotated[str, typer.Option(metavar="TIME", help="Messages stored at or after this time (ISO 8601).")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Messages stored before this time (ISO 8601).")] = "",
+    skip_bad: Annotated[bool, typer.Option(help="Skip messages that do not fit, and count them.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")] = False,
 ) -> None:
     """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
 
@@ -310,7 +313,7 @@ class _Import:
         """The stream's configuration as it was found."""
 
     def run(self) -> None:
-        """Send what is not there yet, and say what was done."""
+        """Send what is missing, and report."""
         first, last = self._begin()
         done = last - first + 1
         if done:
@@ -331,7 +334,7 @@ class _Import:
                 print(f"  {bad}", file=sys.stderr)
 
     def _begin(self) -> tuple[int, int]:
-        """Make the stream as it has to be. Returns the first sequence of this import, and the stream's last one."""
+        """Create or check the stream. Returns the first sequence of this import, and the stream's last one."""
         info = self._link.stream(self._stream)
         target = self._target
         if info is None:
@@ -347,7 +350,7 @@ class _Import:
         if before is not None and not self._continues(before, last, int(info["state"]["messages"])):
             before = None
         if before is not None and before.created and target.create:
-            # The stream was made for this import, so that what is asked for now holds.
+            # The stream was made for this import, so the current options apply.
             given = target.new() if last < before.first else target.given()
             wanted = {**config, **given, "metadata": {**_metadata(config), **_metadata(target.config)}}
             return self._note(wanted, _Origin(self._rows.id, before.first, True)), last
@@ -368,14 +371,14 @@ class _Import:
         return not self._target.append and self._made_alike(before.first, last, count)
 
     def _note(self, config: dict[str, Any], origin: _Origin) -> int:
-        """Give the stream a configuration that names this import; returns the import's first sequence."""
+        """Write this import into the stream's metadata; return the import's first sequence."""
         wanted = _with_origin(config, origin)
         if wanted != self._config:
             self._link.api(f"STREAM.UPDATE.{self._stream}", wanted)
         return origin.first
 
     def _compare(self, config: dict[str, Any]) -> None:
-        """Raise TransferFailed when the stream is not as --subjects and --config say."""
+        """Raise TransferFailed when the stream differs from --subjects and --config."""
         target, has = self._target, config.get("subjects") or []
         if target.subjects and set(target.subjects) != set(has):
             raise TransferFailed(
@@ -441,7 +444,7 @@ def _metadata(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _noted(config: dict[str, Any]) -> _Origin | None:
-    """Return which import has filled a stream last, if one has."""
+    """Return the last import into a stream; None without one."""
     noted = _metadata(config).get(IMPORT_KEY)
     return msgspec.json.decode(noted, type=_Origin) if noted else None
 

@@ -49,7 +49,7 @@ def settle(flags: Flags) -> Options:
 
 
 def run(options: Options, log: Logger) -> int:
-    """Run a node with a compactor beside it until told to stop; returns the exit code."""
+    """Run a node with a compactor until it is stopped; return the exit code."""
     return serve.run(options, log, ServerWithCompactor)
 
 

@@ -113,7 +113,7 @@ def _check_export(export: Export, names: Set[str]) -> None:
         raise AccountsError(export, f'Error adding {kind_of(export)} export "{export.subject}": {reason}')
     if isinstance(export, ServiceExport) and export.latency is not None:
         to, reason = export.latency.subject, ""
-        if not publishable(to.encode()) or matches(subject, to.encode()):  # each measurement would be a request
+        if not publishable(to.encode()) or matches(subject, to.encode()):  # each metric would be a request
             reason = "invalid publish subject"
         elif export.response != "singleton":
             reason = "bad service response type"
@@ -141,10 +141,10 @@ def _check_import(importer: str, wanted: Import, known: Mapping[str, _Exporter])
         subjects_of(wanted)
     except TransformError as error:
         theirs, ours = wanted.subject, local_subject(wanted).decode()
-        ways = (theirs, ours) if kind == "stream" else (ours, theirs)
+        graph = (theirs, ours) if kind == "stream" else (ours, theirs)
         raise _import_error(
             wanted,
-            f'failed to create mapping transform for {kind} import subject from "{ways[0]}" to "{ways[1]}": {error}',
+            f'failed to create mapping transform for {kind} import subject from "{graph[0]}" to "{graph[1]}": {error}',
         ) from error
     except ValueError as error:
         raise _import_error(wanted, str(error)) from error
@@ -153,17 +153,17 @@ def _check_import(importer: str, wanted: Import, known: Mapping[str, _Exporter])
 def _check_cycles(accounts: Iterable[AccountOptions]) -> None:
     """Reject imports that lead back to themselves. An import from the account itself does not count."""
     for kind in (StreamImport, ServiceImport):
-        ways = _Ways()
+        graph = _ImportGraph()
         for account in accounts:
             for wanted in account.imports:
                 if isinstance(wanted, kind) and wanted.account != account.name:
-                    ways.add(account.name, wanted)
-        found = _on_a_cycle(len(ways.imports), ways.onward)
+                    graph.add(account.name, wanted)
+        found = _on_a_cycle(len(graph.imports), graph.onward)
         if found is not None:
-            raise _import_error(ways.imports[found], "import forms a cycle")
+            raise _import_error(graph.imports[found], "import forms a cycle")
 
 
-class _Ways:
+class _ImportGraph:
     """Imports by number, and the imports of the exporter that each of them leads to."""
 
     def __init__(self) -> None:

@@ -208,7 +208,7 @@ _ACCOUNT: dict[str, Rule] = {
     "limits": ("limits", _limits),
     "mappings": ("mappings", as_mappings),
     "maps": ("mappings", as_mappings),
-    # These say more than a value, or say it to others: the block is read with `_account` at hand.
+    # Converted in `_account`, which collects positions and warnings.
     "jetstream": ("jetstream", lambda key, item: item),
     "exports": ("exports", lambda key, item: item),
     "imports": ("imports", lambda key, item: item),
@@ -275,7 +275,7 @@ def _account(name: str, block: dict[str, Item], made: Configured) -> AccountOpti
 
 
 def settle(items: dict[str, Item], values: dict[str, Any]) -> None:
-    """Make the accounts of a file that has been read options, checked against each other and against its users.
+    """Convert the accounts of a file to options, and check them against each other and against its users.
 
     Raises:
         ConfError: they do not fit together.

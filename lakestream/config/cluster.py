@@ -230,9 +230,9 @@ def with_flags(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions |
 
 
 def _guarded(cluster: ClusterOptions) -> ClusterOptions:
-    """Refuse a listener where whoever knows the cluster's name becomes a member of it; warn where that is wanted.
+    """Reject an open listener, where the cluster's name is enough to become a member; warn where it is allowed.
 
-    Certificates keep strangers out only if `ca_file` says who signs them: the system's authorities sign for anybody.
+    Certificates keep strangers out only with a `ca_file`: the system's authorities sign for anybody.
     """
     if cluster.user or (cluster.tls is not None and cluster.tls.ca_file):
         return cluster
@@ -257,7 +257,7 @@ def _listener(text: str) -> dict[str, Any]:
     """Parse --cluster nats://user:password@host:port; "" turns the cluster off."""
     if not text:
         return {"port": 0, "routes": ()}
-    # A free port (-1) is no port to urlsplit.
+    # urlsplit does not accept a free port (-1).
     head, free, tail = text.partition(":-1")
     parts = _flag("--cluster", lambda: _split(head if free and not tail.strip("/") else text))
     port = FREE_PORT if free else parts.port

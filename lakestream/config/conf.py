@@ -213,7 +213,7 @@ class _Reader:
     def _array(self) -> list[Item]:
         start = self._enter()
         items: list[Item] = []
-        # An array is no scope, but it counts for the depth.
+        # An array is no scope for variables, but counts for the depth.
         self._scopes.append({})
         while True:
             self._skip_space()

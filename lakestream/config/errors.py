@@ -17,4 +17,4 @@ def reason_of(error: OSError) -> str:
     """Return why a system call failed, without the words that event loops and resolvers add."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
-    return str(error.strerror or error)  # a resolver's numbers are its own
+    return str(error.strerror or error)  # a resolver's error numbers are not errno

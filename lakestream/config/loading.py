@@ -100,12 +100,12 @@ def reload(options: Options) -> tuple[Options, list[str]]:
         The new options and the names of those that changed.
 
     Raises:
-        StartError: the file is wrong, or it changes what only a restart can change; the old options stay good.
+        StartError: the file is invalid, or it changes what only a restart can change; the old options stay in force.
     """
     if not options.config_file:
         raise StartError("there is no configuration file to reload; start with -c FILE")
     new = load(options.flags)
-    # The size limits of JetStream follow the machine's free memory and disk when nobody set them: not a change.
+    # Default size limits of JetStream follow the machine's free memory and disk: not a change.
     if new.jetstream is not None and options.jetstream is not None:
         same = msgspec.structs.replace(
             new.jetstream, max_memory=options.jetstream.max_memory, max_file=options.jetstream.max_file

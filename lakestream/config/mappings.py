@@ -22,7 +22,7 @@ FULL = 100
 """Maximum sum of the weights of a subject's destinations; the rest stays with the subject itself."""
 
 
-class _Way(NamedTuple):
+class _Weighted(NamedTuple):
     """One destination, chosen when the number drawn is less than `below`."""
 
     shown: str
@@ -40,9 +40,9 @@ class _Mapping:
         by_cluster: dict[str, list[Destination]] = {"": []}
         for destination in mapping.destinations:
             by_cluster.setdefault(destination.cluster, []).append(destination)
-        ways = {cluster: _ways(self.source, those, lossy) for cluster, those in by_cluster.items()}
-        self.usual = ways.pop("")
-        self.clusters = ways
+        weighted = {cluster: _weighted(self.source, those, lossy) for cluster, those in by_cluster.items()}
+        self.usual = weighted.pop("")
+        self.clusters = weighted
 
 
 def _check(destinations: Sequence[Destination]) -> None:
@@ -58,7 +58,7 @@ def _check(destinations: Sequence[Destination]) -> None:
             raise TransformError("total weight needs to be <= 100")
 
 
-def _ways(source: bytes, destinations: Sequence[Destination], lossy: bool) -> list[_Way]:
+def _weighted(source: bytes, destinations: Sequence[Destination], lossy: bool) -> list[_Weighted]:
     """Return the destinations, lightest first. The rest to 100 stays with the source, or is dropped where the source is
     named."""
     weighed = [(d.weight, d.subject, Transform(source, d.subject.encode())) for d in destinations]
@@ -67,11 +67,11 @@ def _ways(source: bytes, destinations: Sequence[Destination], lossy: bool) -> li
         same = _tokenized(source)
         weighed.append((missing, same.decode(), Transform(source, same)))
     weighed.sort(key=lambda way: way[0])
-    ways, below = [], 0
+    weighted, below = [], 0
     for weight, shown, transform in weighed:
         below += weight
-        ways.append(_Way(shown, transform, below))
-    return ways
+        weighted.append(_Weighted(shown, transform, below))
+    return weighted
 
 
 def _tokenized(source: bytes) -> bytes:
@@ -101,9 +101,9 @@ class Mappings:
     ) -> None:
         self._mappings = [_Mapping(mapping) for mapping in mappings]
         self._draw = draw or _drawer()
-        ways = {each.source: each.clusters.get(cluster, each.usual) for each in self._mappings}
-        self._literals = {source: those for source, those in ways.items() if is_literal(source)}
-        self._wild = [(source, those) for source, those in ways.items() if not is_literal(source)]
+        weighted = {each.source: each.clusters.get(cluster, each.usual) for each in self._mappings}
+        self._literals = {source: those for source, those in weighted.items() if is_literal(source)}
+        self._wild = [(source, those) for source, those in weighted.items() if not is_literal(source)]
         self._filters = Filters(source for source, _ in self._wild)
 
     def apply(self, subject: bytes) -> bytes:
@@ -113,17 +113,17 @@ class Mappings:
 
     def mapped(self, subject: bytes) -> bytes | None:
         """Return the same as `apply`, but None when no mapping matches."""
-        ways = self._literals.get(subject)
-        if ways is None and self._filters.match(subject):
-            # In what a client publishes `>` is a token of its own, which no `*` stands for: as in nats-server.
-            ways = next((those for source, those in self._wild if covers(source, subject)), None)
-        if ways is None:
+        weighted = self._literals.get(subject)
+        if weighted is None and self._filters.match(subject):
+            # In a published subject `>` is a literal token that no `*` matches, as in nats-server.
+            weighted = next((those for source, those in self._wild if covers(source, subject)), None)
+        if weighted is None:
             return None
-        if len(ways) == 1 and ways[0].below == FULL:
-            made = ways[0].transform.made(subject)
+        if len(weighted) == 1 and weighted[0].below == FULL:
+            made = weighted[0].transform.made(subject)
         else:
             drawn = self._draw()
-            made = next((way.transform.made(subject) for way in ways if drawn < way.below), b"")
+            made = next((way.transform.made(subject) for way in weighted if drawn < way.below), b"")
         return made if len(made) <= MAX_SUBJECT else None
 
     def shown(self) -> dict[str, list[dict[str, Any]]]:
@@ -131,8 +131,8 @@ class Mappings:
         return {
             mapping.source.decode(): [
                 {"subject": way.shown, "weight": way.below} | ({"cluster": cluster} if cluster else {})
-                for cluster, ways in [("", mapping.usual), *mapping.clusters.items()]
-                for way in ways
+                for cluster, weighted in [("", mapping.usual), *mapping.clusters.items()]
+                for way in weighted
             ]
             for mapping in sorted(self._mappings, key=lambda mapping: mapping.source)
         }

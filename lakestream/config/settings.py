@@ -54,7 +54,7 @@ def read_settings(file: str) -> dict[str, Any]:
     Raises:
         StartError: the file cannot be read; as `ConfError` with file and line: its text or a setting is wrong.
     """
-    import hashlib  # costs several ms, and without a file nobody needs it
+    import hashlib  # several ms; needed with a file only
 
     items = load(file)
     if not items:
@@ -181,15 +181,11 @@ def _domain(key: str, item: Item) -> str:
     return name
 
 
-def _max_consumers(key: str, item: Item) -> int:
-    return number_in(-1, INT32)(key, item)
-
-
 _JETSTREAM_LIMITS: dict[str, Rule] = {
     "max_request_batch": ("max_request_batch", as_limit),
     "max_ack_pending": ("max_ack_pending", as_limit),
     "duplicate_window": ("duplicate_window_ns", as_positive_duration),
-    "default_max_consumers": ("default_max_consumers", _max_consumers),
+    "default_max_consumers": ("default_max_consumers", number_in(-1, INT32)),
 }
 
 

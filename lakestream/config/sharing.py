@@ -31,7 +31,7 @@ class ExportIndex(Generic[E]):
     """The exports of one kind of one account. Their subjects must be valid."""
 
     def __init__(self, exports: Iterable[E]) -> None:
-        # A node is a dict by token; b"", which is no token, has the exports that end there.
+        # A node is a dict by token; b"" has the exports that end there.
         self._root: dict[bytes, Any] = {}
         for export in exports:
             node = self._root

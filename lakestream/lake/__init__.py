@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lakestream.lake.delta.position import Progress
     from lakestream.lake.delta.time_travel import AsOf, CommitLog, TimeTravelError, as_of, instant, version_at
     from lakestream.lake.errors import LakeError
+    from lakestream.lake.sql.dialect import SqlError
     from lakestream.lake.sql.session import Session
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "LakeError",
     "Progress",
     "Session",
+    "SqlError",
     "TimeTravelError",
     "as_of",
     "instant",
@@ -38,7 +40,12 @@ __all__ = [
     "version_at",
 ]
 
-_MODULES = {"LakeError": "lakestream.lake.errors", "Session": "lakestream.lake.sql.session"}
+_MODULES = {
+    "LakeError": "lakestream.lake.errors",
+    "Progress": "lakestream.lake.delta.position",
+    "Session": "lakestream.lake.sql.session",
+    "SqlError": "lakestream.lake.sql.dialect",
+}
 """Modules of the names that the time travel module does not define."""
 
 

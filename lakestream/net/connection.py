@@ -160,7 +160,7 @@ class Connection(Outbox, asyncio.Protocol):
             self._stall(turn.overrun)
 
     def _stall(self, receiver: Congested) -> None:
-        """Read no more from this client until what it publishes to has drained (or is gone), or the turn is over."""
+        """Stop reading until the receivers of this client's messages have drained or are gone, or the turn ends."""
         transport = self.transport
         if self._stalled or transport is None or transport.is_closing():
             return
@@ -212,7 +212,7 @@ class Connection(Outbox, asyncio.Protocol):
     def send_info(self, *, lame_duck: bool = False) -> None:
         """Announce a change (lame duck, other servers) to clients that understand asynchronous INFO.
 
-        Before its first PONG a client hears of nothing: the INFO after that one tells it all.
+        Before its first PONG a client gets none: the INFO after that PONG includes the change.
         """
         if self._protocol >= 1 and not self._first_pong:
             self.send(self.owner.info(self, lame_duck=lame_duck))
@@ -273,10 +273,10 @@ class Connection(Outbox, asyncio.Protocol):
         (docs/internals/protocol.md#no-responders)."""
         for sub in self.hub.interest_graph.match(reply).plain:
             if sub.sink is self:
-                self.unheard(sub, subject, reply)
+                self.no_responders(sub, subject, reply)
                 return
 
-    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+    def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         if self._no_responders:
             self.receive(sub, reply, b"", frames.no_responders(subject), b"", self.client)
 
@@ -315,9 +315,9 @@ class Connection(Outbox, asyncio.Protocol):
             self._ping_sent_ns = 0
 
     def _connect(self, options: dict[str, Any]) -> None:
-        if not self.rtt_ns:  # until a PING tells better, as nats-server estimates it
+        if not self.rtt_ns:  # estimated until the first PONG, as in nats-server
             self.rtt_ns = max(1, self.owner.clock.now() - self.start_ns)
-        # Before anything may be wrong with it: who is refused is told by name, too.
+        # First, so that rejected clients are reported by name too.
         self.name, self.lang = str(options.get("name", self.name)), str(options.get("lang", self.lang))
         self.version, self.user = str(options.get("version", self.version)), str(options.get("user", self.user))
         login = None
@@ -396,7 +396,7 @@ class Connection(Outbox, asyncio.Protocol):
         account = self.owner.accounts.of(login.account)
         if not account.admit(self):
             self.account.forget(self)
-            self.account = account  # where it would have been, for those who are told
+            self.account = account  # for monitoring and events of the rejection
             self._fail("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
             return False
         moved: dict[bytes, Subscription] = {}
@@ -419,7 +419,7 @@ class Connection(Outbox, asyncio.Protocol):
         return True
 
     def limit(self) -> None:
-        """Keep to the limits as they are now: the account's, and the server's where they are lower."""
+        """Apply the limits of the account, or of the server where they are lower."""
         limits, options = self.account.options.limits, self.owner.options
         self._max_subscriptions = lower_limit(limits.max_subscriptions, options.max_subscriptions or -1)
         self.max_payload = lower_limit(limits.max_payload, options.max_payload)
@@ -514,7 +514,7 @@ class Connection(Outbox, asyncio.Protocol):
         self._leave()
         if self.transport is not None:
             self.transport.close()
-            # A peer that does not read must not keep its connection by that.
+            # A client that does not read must not keep the connection open.
             self._timer = self.owner.clock.call_later(CLOSE_WAIT_NS, self.transport.abort)
 
     def _auth_timeout(self) -> None:

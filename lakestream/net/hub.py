@@ -101,8 +101,8 @@ class Turn:
         self._dirty.append(sink)
 
     def read(self, size: int) -> None:
-        """Note that a buffer from a client was handled. Every sink with output may have got all of it: an estimate that
-        costs nothing per message."""
+        """Count a buffer from a client. Every sink with output may have received all of it: an estimate without cost
+        per message."""
         if self._dirty:
             self._spent += size * len(self._dirty)
             if self._spent > TURN_BYTES and self.overrun is None:
@@ -119,7 +119,7 @@ class Turn:
             sink.flush()
 
 
-class Ways(Protocol):
+class ReplyPaths(Protocol):
     """The reply paths into other accounts.
 
     Attributes:
@@ -128,11 +128,11 @@ class Ways(Protocol):
 
     prefix: bytes
 
-    def behind(self, subject: bytes) -> tuple[Hub, bytes] | None:
+    def resolve(self, subject: bytes) -> tuple[Hub, bytes] | None:
         """Return the hub of the requesting account and the reply subject there; None: no such path."""
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        """Send a batch through; False when nobody waits for it."""
+        """Send a batch through a path; return False when it is closed."""
 
 
 class _Internal:
@@ -152,7 +152,7 @@ class _Internal:
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        # Whatever a client sends must not take the server down: a handler's failure stays with its message.
+        # A message must not stop the server: a handler's failure is logged.
         try:
             self._handler(subject, reply, header, payload, client)
         except Exception as error:
@@ -216,7 +216,7 @@ class Hub:
         self.tracing: MessageTracing | None = None
         self.imports: Imports | None = None
         self.mappings: Mappings | None = None
-        self.responses: Ways | None = None
+        self.responses: ReplyPaths | None = None
         self.dirty, self.soon = turn.dirty, turn.soon
         self._choice = random.Random().choice
 
@@ -243,7 +243,7 @@ class Hub:
         header: bytes,
         payload: bytes,
     ) -> bool:
-        """Hand one message to every plain subscriber and to one member of each queue group. False: nobody."""
+        """Hand one message to every plain subscriber and one member of each queue group; return False without any."""
         match = self.interest_graph.match(subject)
         found = False
         for sub in match.plain:
@@ -296,7 +296,7 @@ class Hub:
         """Return the subscriptions that a message from another node is for, and what `arrived` returns."""
         match = self.interest_graph.match(message.subject)
         if message.relayed:
-            # A service of another account is no matter of this node's: the other one has it, too.
+            # Service imports are not served for other nodes, which have the same imports.
             return [sub for sub in match.plain if sub.local and type(sub.sink) is _Internal], []
         here = match.here or match
         groups = message.groups
@@ -310,7 +310,7 @@ class Hub:
                 subs.append(self._choice(group))
         return subs, left
 
-    def unheard(self, subject: bytes, reply: bytes) -> None:
+    def undelivered(self, subject: bytes, reply: bytes) -> None:
         """Report no responders for a request that another node could not deliver, unless there are other subscribers
         now."""
         if not self.interest_graph.interest(subject):
@@ -320,7 +320,7 @@ class Hub:
         """Send a 503 to the requester: the request has no responders."""
         for sub in self.interest_graph.match(reply).plain:
             if isinstance(sub.sink, Requester) and not sub.subject.startswith((b"*", b">")):
-                sub.sink.unheard(sub, subject, reply)
+                sub.sink.no_responders(sub, subject, reply)
 
     def declined(self, subject: bytes, reply: bytes) -> None:
         """Report no responders when the only subscriber of a request does not take it. Another subscriber may be an
@@ -330,7 +330,7 @@ class Hub:
             self.no_responders(subject, reply)
 
     def delivered(self, batch: Batch) -> bool:
-        """Hand a batch that another node delivers to the subscribers of this node. False: nobody here."""
+        """Hand a batch from another node to the subscribers of this node; return False without any."""
         if self.responses is not None and batch.to.startswith(self.responses.prefix):
             return self.responses.deliver(batch.to, batch.messages)
         match = self.interest_graph.match(batch.to)
@@ -424,7 +424,7 @@ class Hub:
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         if self.responses is not None and subject.startswith(self.responses.prefix):
-            away = self.responses.behind(subject)
+            away = self.responses.resolve(subject)
             return away is not None and away[0].interest(away[1])
         return self.interest_graph.interest(subject, queue)
 
@@ -443,7 +443,7 @@ class Hub:
     def slow_receiver(self, to: bytes) -> Sink | None:
         """Return a congested receiver of `to` on this node; None without any."""
         if self.responses is not None and to.startswith(self.responses.prefix):
-            away = self.responses.behind(to)
+            away = self.responses.resolve(to)
             return away[0].slow_receiver(away[1]) if away is not None else None
         match = self.interest_graph.match(to)
         here = match.here or match
@@ -455,7 +455,7 @@ class Hub:
 
     def writable(self, to: bytes) -> bool:
         if self.responses is not None and to.startswith(self.responses.prefix):
-            away = self.responses.behind(to)
+            away = self.responses.resolve(to)
             return away is None or away[0].writable(away[1])
         for sub in self._receivers(to):
             if sub.sink.congested or (sub.remote is not None and sub.remote.holds(to)):
@@ -463,7 +463,7 @@ class Hub:
         return True
 
     def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
-        if self.responses is not None and to.startswith(self.responses.prefix) and (away := self.responses.behind(to)):
+        if self.responses is not None and to.startswith(self.responses.prefix) and (away := self.responses.resolve(to)):
             away[0].when_writable(away[1], callback)
             return
         for sub in self._receivers(to):

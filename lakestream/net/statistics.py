@@ -95,7 +95,7 @@ class Traffic:
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = self.slow_consumers = 0
 
     def add(self, one: Moved) -> None:
-        """Count in what a connection has moved."""
+        """Add the counters of a connection."""
         self.in_msgs += one.in_msgs
         self.in_bytes += one.in_bytes
         self.out_msgs += one.out_msgs
@@ -121,7 +121,7 @@ class Statistics(Traffic):
         self.closed: deque[Closed] = deque(maxlen=MAX_CLOSED)
 
     def ended(self, connection: Counted, now_ns: int) -> None:
-        """Take over the counts of a connection that has just ended."""
+        """Add the counters of a connection that has just ended."""
         account = self.accounts.setdefault(connection.account.name, Traffic())
         self.add(connection)
         account.add(connection)

@@ -1,7 +1,7 @@
-"""TLS contexts between nodes of a cluster.
+"""TLS contexts of connections between servers.
 
 Belongs here: contexts from the options of a `tls` block. Both sides of a route present a certificate and verify the
-other's, as in nats-server.
+other's, as in nats-server; a remote may do without a certificate of this server.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ import ipaddress
 import ssl
 
 from lakestream.config.errors import StartError, reason_of
-from lakestream.config.options import RouteUrl, TlsOptions
+from lakestream.config.options import RemoteTls, RouteUrl, TlsOptions
+
+
+class TlsError(StartError):
+    """Raised for a missing or invalid file; the text names it."""
 
 
 def listening(tls: TlsOptions) -> ssl.SSLContext:
-    """Return the context of the listener. Raises StartError for a missing or invalid file."""
+    """Return the context of the route listener. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load(context, tls)
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
-def dialling(tls: TlsOptions) -> ssl.SSLContext:
-    """Return the context of the dialling side. Raises StartError for a missing or invalid file."""
+def dialling(tls: TlsOptions | RemoteTls) -> ssl.SSLContext:
+    """Return the context of the dialling side, with the current files. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _load(context, tls)
     if tls.insecure:
@@ -32,9 +36,9 @@ def dialling(tls: TlsOptions) -> ssl.SSLContext:
 
 
 def renew(context: ssl.SSLContext, tls: TlsOptions) -> None:
-    """Read the files again, for connections to come: certificates are replaced before they run out.
+    """Read the files again, for later connections: certificates are replaced before they expire.
 
-    Authorities are added to those that `context` trusts already. Raises StartError; then nothing has changed.
+    Authorities are added to those that `context` trusts already. Raises TlsError; then nothing has changed.
     """
     _load(ssl.SSLContext(context.protocol), tls)
     _load(context, tls)
@@ -59,17 +63,19 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _load(context: ssl.SSLContext, tls: TlsOptions) -> None:
+def _load(context: ssl.SSLContext, tls: TlsOptions | RemoteTls) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    where = "cluster: tls" if isinstance(tls, TlsOptions) else "tls"
     file = tls.cert_file
     try:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
+        if file:
+            context.load_cert_chain(file, tls.key_file)
         file = tls.ca_file
-        if tls.ca_file:
-            context.load_verify_locations(tls.ca_file)
+        if file:
+            context.load_verify_locations(file)
         else:
             context.load_default_certs()
     except ssl.SSLError as error:
-        raise StartError(f"cluster: tls: cannot use {file!r}: {error.reason or error}") from error
+        raise TlsError(f"{where}: cannot use {file!r}: {error.reason or error}") from error
     except OSError as error:
-        raise StartError(f"cluster: tls: cannot read {file!r}: {reason_of(error)}") from error
+        raise TlsError(f"{where}: cannot read {file!r}: {reason_of(error)}") from error

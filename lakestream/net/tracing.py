@@ -42,7 +42,7 @@ _SNAPPY = b"\xff\x06\x00\x00sNaPpY"
 
 
 @runtime_checkable
-class Abroad(Protocol):
+class CrossAccount(Protocol):
     """A sink that hands messages to another account and adds that to a trace."""
 
     def traced(
@@ -87,7 +87,7 @@ class Tracing:
         if trace is None:
             subject = subject if mapped is None else mapped
             if headers.get(header, _ACCOUNT) is not None:
-                # Only servers may ask for traces in another account's name: nobody shall take it for such a request.
+                # Only servers may request traces for another account: no server must take it for such a request.
                 header = headers.append(
                     headers.remove(header, [TRACE_DESTINATION]), [(TRACE_DESTINATION, TRACE_DISABLED)]
                 )
@@ -96,8 +96,8 @@ class Tracing:
         found = False
         for sub in self._hub.chosen(subject, origin, hides):
             if sub.sink is origin and not sub.sink.echo:
-                trace.went(sub, NOT_ECHOED)
-            elif trace.takes(sub):
+                trace.delivered(sub, NOT_ECHOED)
+            elif trace.admits(sub):
                 self.hand(trace, sub, subject, reply, header, payload, client)
                 found = True
         trace.routed()
@@ -124,7 +124,7 @@ class Tracing:
         for sub in subs:
             if trace is None:
                 sub.sink.receive(sub, subject, reply, header, payload, client)
-            elif trace.takes(sub):
+            elif trace.admits(sub):
                 self.hand(trace, sub, subject, reply, header, payload, client)
         if trace is not None:
             trace.routed()
@@ -139,18 +139,18 @@ class Tracing:
         payload: bytes,
         client: ClientInfo,
     ) -> None:
-        """Hand a traced message to one subscriber, or only tell the trace that it would get it."""
+        """Hand a traced message to one subscriber, or only add it to the trace."""
         if sub.remote is not None:
-            sub.sink.receive(sub, subject, reply, trace.towards(sub, header), payload, client)
-        elif isinstance(sub.sink, Abroad):
+            sub.sink.receive(sub, subject, reply, trace.header_for(sub, header), payload, client)
+        elif isinstance(sub.sink, CrossAccount):
             sub.sink.traced(trace, sub, subject, reply, header, payload, client)
         elif isinstance(sub.sink, Named):
-            # Who may not have it passes it on, or tells that it is denied to all.
-            trace.went(sub, NOT_ALLOWED if hides(sub.sink, subject) else "")
+            # A denied receiver passes it on, or reports that it is denied to all.
+            trace.delivered(sub, NOT_ALLOWED if hides(sub.sink, subject) else "")
             if not trace.only:
                 sub.sink.receive(sub, subject, reply, header, payload, client)
         else:
-            # What is asked of this server may travel on with its client; a stream tells the trace what becomes of it.
+            # Requests to this server keep their plain client; a stream reports to the trace.
             plain = subject.startswith(_SERVICES) and not subject.startswith(_EVENTS)
             sub.sink.receive(sub, subject, reply, header, payload, client if plain else traced(client, trace))
 
@@ -158,7 +158,7 @@ class Tracing:
     def destination(header: bytes) -> bytes:
         """Return the destination of the trace of a client's message with these headers; b"": not traced."""
         if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
-            return b""  # with a status it is no message of a client's own
+            return b""  # a block with a status is not a client's message
         fields = parsed(header)
         to = fields.get(TRACE_DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
         return to if publishable(to) and _ACCOUNT.decode() not in fields else b""
@@ -175,7 +175,7 @@ class Tracing:
     ) -> MessageTrace | None:
         """Return the trace of a message from `source` (number, name, kind); None: not traced."""
         if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
-            return None  # with a status it is no message of a client's own
+            return None  # a block with a status is not a client's message
         cid, name, kind = source
         fields = parsed(header)
         to = fields.get(TRACE_DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
@@ -188,11 +188,11 @@ class Tracing:
         if error:
             event["error"] = error
         trace = MessageTrace(self, to, fields, len(header) + len(payload), event)
-        # What an account maps is mapped by that alone.
+        # A mapping of the account precedes that of the domain.
         if mapped is None:
             by_domain = self.of_domain(subject)
             mapped = by_domain if by_domain != subject else None
-        trace.going(subject, mapped)
+        trace.routed_by(subject, mapped)
         return trace
 
     def of_domain(self, subject: bytes) -> bytes:
@@ -209,7 +209,7 @@ class Tracing:
         return format_time(self._clock.now())
 
     def send(self, to: bytes, request: dict[str, Any], events: list[dict[str, Any]], hops: int, coding: str) -> None:
-        """Publish a trace in the next turn: what it causes must not meet the middle of what it tells of."""
+        """Publish a trace in the next turn, so that its effects do not mix with the message's."""
         if not self._hub.interest(to):
             return
         shown: dict[str, Any] = {"server": self._server(), "request": request}
@@ -247,7 +247,7 @@ class MessageTrace:
         self.subject = b""
         """The subject that the message is routed by."""
 
-    def going(self, subject: bytes, mapped: bytes | None) -> None:
+    def routed_by(self, subject: bytes, mapped: bytes | None) -> None:
         """Note the subject that the message is routed by: its own or the mapped one."""
         subject = subject if mapped is None else mapped
         self.subject = subject
@@ -276,8 +276,8 @@ class MessageTrace:
         found = False
         for sub in hub.chosen(subject, None, hides):
             if hides(sub.sink, subject):
-                self.went(sub, NOT_ALLOWED)
-            elif self.takes(sub):
+                self.delivered(sub, NOT_ALLOWED)
+            elif self.admits(sub):
                 Tracing.hand(self, sub, subject, reply, header, payload, client)
                 found = True
         self._abroad, self._service = before
@@ -286,23 +286,23 @@ class MessageTrace:
     def shown(self, sub: Subscription, account: str, sink: Sink) -> None:
         """Note that a client of another account receives it, through a shadow subscription."""
         before, self._abroad = self._abroad, account
-        self.went(sub, sink=sink)
+        self.delivered(sub, sink=sink)
         self._abroad = before
 
-    def takes(self, sub: Subscription) -> bool:
+    def admits(self, sub: Subscription) -> bool:
         """Return False for services when the message is only traced."""
         return not (self.only and self._service) or isinstance(sub.sink, Named)
 
-    def towards(self, sub: Subscription, header: bytes) -> bytes:
+    def header_for(self, sub: Subscription, header: bytes) -> bytes:
         """Return the header block for another node, with the hop that all of its subscribers share."""
         ways, node = self._ways, sub.sink
         if node not in ways:
             hop = f"{self._before}.{len(ways) + 1}" if self._before else str(len(ways) + 1)
             ways[node] = with_hop(header, hop)
-            self.went(sub, hop=hop)
+            self.delivered(sub, hop=hop)
         return ways[node]
 
-    def went(self, sub: Subscription, error: str = "", hop: str = "", sink: Sink | None = None) -> None:
+    def delivered(self, sub: Subscription, error: str = "", hop: str = "", sink: Sink | None = None) -> None:
         """Note a client or node that receives the message, or would if it were not only traced. `sink`: the receiver
         behind a shadow."""
         who = sink or sub.sink

@@ -91,7 +91,7 @@ class Unsent:
         self._timer: Timer | None = None
 
     def wrote(self, receiver: Receiver, size: int, unsent: int) -> None:
-        """Note that a connection has written `size` bytes, and has this many unsent. Hot: once a write."""
+        """Note that a connection has written `size` bytes, and the number of unsent ones. Hot: once per write."""
         limits = self._limits()
         receiver.written += size
         if unsent > limits.max_pending:
@@ -118,12 +118,12 @@ class Unsent:
         receiver.unsent = 0
 
     def _relieve(self) -> None:
-        """Count again, and cut the connections with the most unsent bytes while the total is above the bound."""
+        """Count again, and close the connections with the most unsent bytes while the total is above the limit."""
         for receiver in self._watched:
             self._count(receiver)
         self._peak = max(self._peak, self.total)
         limits = self._limits()
-        limit = max(limits.max_pending_total, limits.max_pending)  # one client alone may have that much
+        limit = max(limits.max_pending_total, limits.max_pending)  # one client alone may have max_pending
         if self.total <= limit:
             return
         self._watched.sort(key=lambda each: each.unsent)
@@ -140,9 +140,9 @@ class Unsent:
         self._timer = self._clock.call_later(self._period(), self._tick)
 
     def _tick(self) -> None:
-        """Cut the connections whose flush has taken longer than the deadline.
+        """Close the connections whose flush has taken longer than the deadline.
 
-        Ticks are counted, not time: neither a clock that is set nor a server that was stopped cuts anybody.
+        Ticks are counted, not time: neither a stepped clock nor a suspended server closes connections.
         """
         deadline = self._limits().write_deadline_ns
         patience = -(-deadline // self._period())
@@ -181,7 +181,7 @@ class Unsent:
         self._peak = max(self._peak, self.total)
 
     def _count(self, receiver: Receiver) -> None:
-        size = 0 if receiver.slow else receiver.pending_bytes  # what was cut goes with the next turn
+        size = 0 if receiver.slow else receiver.pending_bytes  # a closed connection is gone in the next turn
         self.total += size - receiver.unsent
         receiver.unsent = size
 

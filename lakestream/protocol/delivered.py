@@ -2,7 +2,7 @@
 
 Belongs here: its lexical rules (docs/internals/protocol.md) and the limits of what is held while something is
 incomplete. No sockets and no decisions. The events do not depend on how the byte stream is cut. A server that breaks
-the rules ends in a `DeliveredError`.
+the rules ends in a `ServerProtocolError`.
 
 As in parser.py one compiled expression per hot verb is matched at a position in the whole read buffer; other lines are
 parsed one by one.
@@ -21,7 +21,7 @@ MAX_MESSAGE = 80 << 20
 """Maximum size of header block and payload (80 MiB): more than any server can be configured to send."""
 
 
-class DeliveredError(Exception):
+class ServerProtocolError(Exception):
     """Raised for bytes that are not the NATS protocol; the text shows them."""
 
 
@@ -41,23 +41,23 @@ class Info(msgspec.Struct, frozen=True):
     document: bytes
 
 
-class Said(msgspec.Struct, frozen=True):
+class ErrorLine(msgspec.Struct, frozen=True):
     """-ERR, its text without quotes."""
 
     text: str
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Ping(msgspec.Struct, frozen=True):
     """PING."""
 
 
-class Answered(msgspec.Struct, frozen=True):
+class Pong(msgspec.Struct, frozen=True):
     """PONG."""
 
 
-Event = Message | Info | Said | Asked | Answered
+Event = Message | Info | ErrorLine | Ping | Pong
 
-_ASKED, _ANSWERED = Asked(), Answered()
+_PING, _PONG = Ping(), Pong()
 _WORD = rb"([!-\xff]{1,32768}+)"
 _message = re.compile(rb"MSG %b %b (?:%b )?([0-9]{1,9})\r\n" % (_WORD, _WORD, _WORD)).match
 _with_header = re.compile(rb"HMSG %b %b (?:%b )?([0-9]{1,9}) ([0-9]{1,9})\r\n" % (_WORD, _WORD, _WORD)).match
@@ -65,7 +65,7 @@ _words = re.compile(rb"[^ \t]+").findall
 _CR, _LF = 13, 10
 
 
-class Delivered:
+class ServerParser:
     """The parser of one connection to a server."""
 
     __slots__ = ("_held", "_need")
@@ -79,7 +79,7 @@ class Delivered:
         """Return the events that `data` completes, in order. The cost is linear in the bytes fed, however they are cut.
 
         Raises:
-            DeliveredError: not a NATS server, or beyond the limits.
+            ServerProtocolError: not a NATS server, or beyond the limits.
         """
         if self._held:
             self._held += data
@@ -87,7 +87,7 @@ class Delivered:
                 return []
             if not self._need and b"\n" not in data:
                 if len(self._held) > MAX_LINE:
-                    raise DeliveredError("a control line without an end")
+                    raise ServerProtocolError("a control line without an end")
                 return []
             data = bytes(self._held)
             self._held = bytearray()
@@ -116,14 +116,14 @@ class Delivered:
                 position = self._hold(buf, position, end + 2)
                 continue
             if middle > end or buf[end] != _CR or buf[end + 1] != _LF:
-                raise DeliveredError("a message of another length than it says")
+                raise ServerProtocolError("a message of another length than it says")
             append(Message(sid, subject, reply, buf[start:middle], buf[middle:end]))
             position = end + 2
 
     def _hold(self, buf: bytes, position: int, end: int = 0) -> int:
-        """Keep what is incomplete, until there is as much as it takes to `end`."""
+        """Hold an incomplete event, until the bytes up to `end` are there."""
         if end - position > MAX_MESSAGE:
-            raise DeliveredError(f"a message of {end - position} bytes")
+            raise ServerProtocolError(f"a message of {end - position} bytes")
         self._held += buf[position:]
         self._need = end - position if end else 0
         return len(buf)
@@ -133,23 +133,23 @@ class Delivered:
         stop = buf.find(b"\n", position)
         if stop < 0:
             if len(buf) - position > MAX_LINE:
-                raise DeliveredError("a control line without an end")
+                raise ServerProtocolError("a control line without an end")
             return self._hold(buf, position)
         words = buf[position : stop - (buf[stop - 1] == _CR)].split(None, 1)
         verb = words[0].upper() if words else b""
         if verb == b"PING":
-            events.append(_ASKED)
+            events.append(_PING)
         elif verb == b"PONG":
-            events.append(_ANSWERED)
+            events.append(_PONG)
         elif verb == b"INFO" and len(words) == 2:
             events.append(Info(words[1].rstrip()))
         elif verb == b"-ERR":
             text = words[1] if len(words) == 2 else b""
-            events.append(Said(text.strip().strip(b"'").decode("utf-8", "replace")))
+            events.append(ErrorLine(text.strip().strip(b"'").decode("utf-8", "replace")))
         elif verb in (b"MSG", b"HMSG"):
             return self._rare(buf, position, stop + 1, words, events)
         elif verb not in (b"+OK", b""):
-            raise DeliveredError(f"{verb[:20].decode('ascii', 'replace')!r}, which is no verb of NATS")
+            raise ServerProtocolError(f"{verb[:20].decode('ascii', 'replace')!r}, which is no verb of NATS")
         return stop + 1
 
     def _rare(self, buf: bytes, position: int, start: int, words: list[bytes], events: list[Event]) -> int:
@@ -158,12 +158,12 @@ class Delivered:
         sizes = 2 if words[0].upper() == b"HMSG" else 1
         numbers = parts[-sizes:]
         if not sizes + 2 <= len(parts) <= sizes + 3 or not all(one.isdigit() and len(one) < 10 for one in numbers):
-            raise DeliveredError("a message without its size")
+            raise ServerProtocolError("a message without its size")
         end, middle = start + int(numbers[-1]), start + (int(numbers[0]) if sizes == 2 else 0)
         if end + 2 > len(buf):
             return self._hold(buf, position, end + 2)
         if middle > end or buf[end : end + 2] != b"\r\n":
-            raise DeliveredError("a message of another length than it says")
+            raise ServerProtocolError("a message of another length than it says")
         reply = parts[2] if len(parts) == sizes + 3 else b""
         events.append(Message(parts[1], parts[0], reply, buf[start:middle], buf[middle:end]))
         return end + 2

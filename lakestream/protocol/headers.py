@@ -112,7 +112,7 @@ def remove(block: bytes, names: Iterable[bytes]) -> bytes:
         first, *lines = block.split(b"\r\n")
         kept = [line for line in lines if not line.startswith(keys)]
         if lines[-1].startswith(keys):
-            kept.append(b"")  # the line end before it belongs to the line before
+            kept.append(b"")  # for the line end of the last line
         block = b"\r\n".join([first, *kept])
     return b"" if block in (EMPTY, LINE) else block
 

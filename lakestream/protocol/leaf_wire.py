@@ -48,7 +48,7 @@ class Message(msgspec.Struct, gc=False):
     payload: bytes
 
 
-class Listens(msgspec.Struct, gc=False):
+class InterestBegins(msgspec.Struct, gc=False):
     """LS+: interest in `subject`, or (`queue`) of `count` members of a group."""
 
     subject: bytes
@@ -56,7 +56,7 @@ class Listens(msgspec.Struct, gc=False):
     count: int = 1
 
 
-class Left(msgspec.Struct, gc=False):
+class InterestEnds(msgspec.Struct, gc=False):
     """LS-: the end of that interest."""
 
     subject: bytes
@@ -69,21 +69,21 @@ class Info(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-class Refused(msgspec.Struct, frozen=True):
+class ErrorLine(msgspec.Struct, frozen=True):
     """-ERR with its text."""
 
     text: str
 
 
-class Word(msgspec.Struct, frozen=True):
+class Control(msgspec.Struct, frozen=True):
     """PING, PONG or +OK."""
 
     verb: bytes
 
 
-Said = Message | Listens | Left | Info | Refused | Word
+Event = Message | InterestBegins | InterestEnds | Info | ErrorLine | Control
 
-_PING, _PONG, _OK = Word(b"PING"), Word(b"PONG"), Word(b"+OK")
+_PING, _PONG, _OK = Control(b"PING"), Control(b"PONG"), Control(b"+OK")
 
 
 class LeafParser:
@@ -95,7 +95,7 @@ class LeafParser:
         self._held = bytearray()
         self._need = 0
 
-    def feed(self, data: bytes) -> list[Said]:
+    def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes, in order. Raises WireError; the connection cannot go on then."""
         held = self._held
         if held:
@@ -105,7 +105,7 @@ class LeafParser:
             data = bytes(held)
             self._held = bytearray()
         self._need = 0
-        said: list[Said] = []
+        said: list[Event] = []
         position, length = 0, len(data)
         while position < length:
             end = self._message(data, position, said) if data[position] in b"LH" else self._line(data, position, said)
@@ -115,7 +115,7 @@ class LeafParser:
             position = end
         return said
 
-    def _message(self, data: bytes, position: int, said: list[Said]) -> int:
+    def _message(self, data: bytes, position: int, said: list[Event]) -> int:
         """Return the position behind a message (or another line with the same first letter), -1: incomplete."""
         found = _MESSAGE(data, position)
         if found is None:
@@ -143,7 +143,7 @@ class LeafParser:
         said.append(Message(found[2], reply, data[start : start + size], data[start + size : end]))
         return end + 2
 
-    def _line(self, data: bytes, position: int, said: list[Said]) -> int:
+    def _line(self, data: bytes, position: int, said: list[Event]) -> int:
         stop = data.find(b"\n", position)
         if stop < 0:
             if len(data) - position > MAX_LINE:
@@ -166,19 +166,19 @@ class LeafParser:
                 except msgspec.DecodeError:
                     raise WireError(_shown(line)) from None
             case b"-ERR":
-                said.append(Refused(rest.decode("utf-8", "replace").strip().strip("'")))
+                said.append(ErrorLine(rest.decode("utf-8", "replace").strip().strip("'")))
             case _:
                 raise WireError(_shown(line))
         return stop + 1
 
 
-def _interest(verb: bytes, words: list[bytes], line: bytes) -> Listens | Left:
+def _interest(verb: bytes, words: list[bytes], line: bytes) -> InterestBegins | InterestEnds:
     if not words or (len(words) > 2 and not words[2].isdigit()):
         raise WireError(_shown(line))
     queue = words[1] if len(words) > 1 else b""
     if verb.endswith(b"-"):
-        return Left(words[0], queue)
-    return Listens(words[0], queue, int(words[2]) if len(words) > 2 else 1)
+        return InterestEnds(words[0], queue)
+    return InterestBegins(words[0], queue, int(words[2]) if len(words) > 2 else 1)
 
 
 def _shown(line: bytes) -> str:

@@ -102,7 +102,7 @@ class Parser:
         if held:
             held += data
             if self._in_line:
-                # Past the limit it is looked at, to be refused or (what follows PING) forgotten.
+                # Beyond the limit it is parsed, to be rejected or (behind PING) skipped.
                 if b"\n" not in data and len(held) <= self.max_control_line:
                     return []
             elif len(held) < self._need:
@@ -116,7 +116,7 @@ class Parser:
         return commands
 
     def _hold(self, rest: bytes, need: int, in_line: bool = False) -> int:
-        """Keep an incomplete command: until `need` bytes are there, or a line feed, when it is in its arguments."""
+        """Hold an incomplete command: until `need` bytes are there, or a line feed, when it is in its arguments."""
         self._held += rest
         self._need = need
         self._in_line = in_line
@@ -175,7 +175,7 @@ class Parser:
             return self._bare(buf, start, found[1].upper(), commands)
         verb: bytes = (found[2] or found[3]).upper()
         if start == len(buf):
-            # One blank says as much as many; CONNECT and INFO need none.
+            # Runs of blanks count as one; CONNECT and INFO need none.
             return self._hold(verb + b" " if found[3] else verb, 0)
         stop = buf.find(b"\n", start)
         if stop < 0:
@@ -218,7 +218,7 @@ class Parser:
             words = _WORDS(arguments)
             if len(words) == 1:
                 return Unsubscribe(words[0], 0)
-            # nats-server takes a count that is no number as "at once".
+            # nats-server takes an invalid count as 0.
             return Unsubscribe(words[0], max(0, _size(words[1]))) if len(words) == 2 else BAD_ARGUMENTS
         if verb == b"CONNECT":
             connect = connect_command(arguments)
@@ -248,7 +248,7 @@ class Parser:
         if total > self.max_payload:
             return self._end(commands, PAYLOAD_TOO_LARGE)
         end = start + total
-        # A wrong end is refused as soon as its first wrong byte is there.
+        # A wrong end is rejected at its first wrong byte.
         if not b"\r\n".startswith(buf[end : end + 2]):
             return self._end(commands, UNKNOWN)
         if len(buf) < end + 2:

@@ -11,7 +11,7 @@ buffer: no message carries its account, and without other accounts the buffers a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -77,24 +77,15 @@ class Took(msgspec.Struct, array_like=True, tag="t", frozen=True):
     """Acknowledges the oldest Mark."""
 
 
-class Unheard(msgspec.Struct, array_like=True, tag="u", frozen=True):
+class NoResponders(msgspec.Struct, array_like=True, tag="u", frozen=True):
     """A request had no subscriber at the sender any more."""
 
     subject: bytes
     reply: bytes
 
 
-Record = Within | Interest | Routed | Batch | Hold | Mark | Took | Unheard
+Record = Within | Interest | Routed | Batch | Hold | Mark | Took | NoResponders
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[list[Record]] = msgspec.msgpack.Decoder(list[Record])
-
-
-def encode(records: Sequence[Record]) -> bytes:
-    """Encode records as a buffer."""
-    return _encoder.encode(records)
-
-
-def decode(buffer: bytes) -> list[Record]:
-    """Decode a buffer. Raises `msgspec.DecodeError`."""
-    return _decoder.decode(buffer)
+encode: Callable[[Sequence[Record]], bytes] = msgspec.msgpack.Encoder().encode
+decode: Callable[[bytes], list[Record]] = msgspec.msgpack.Decoder(list[Record]).decode
+"""Records to a buffer and back. `decode` raises `msgspec.DecodeError`."""

@@ -271,7 +271,7 @@ def _unpacked(block: bytes, at: int, size: int) -> bytes:
         if offset >= length:
             start = len(out) - offset
             out += out[start : start + length]
-        else:  # it reaches into what it writes: a pattern of `offset` bytes
+        else:  # the copy overlaps its own output: a pattern of `offset` bytes
             pattern = bytes(out[-offset:])
             out += (pattern * (length // offset + 1))[:length]
     if len(out) != size:

@@ -154,7 +154,7 @@ class Filters:
             self.add(one)
 
     def add(self, one: bytes) -> None:
-        """Take in a filter."""
+        """Add a filter."""
         node = self._root
         for token in one.split(b"."):
             node = node.setdefault(token, {})
@@ -200,7 +200,7 @@ class Filters:
     def cover(self, other: bytes) -> bool:
         """Return True if one of these, except `other` itself, matches everything that `other` matches."""
         tokens = other.split(b".")
-        # The third says whether the way here is `other` itself, letter by letter.
+        # The third is True while the path equals `other` itself.
         open_ends = [(self._root, 0, True)]
         while open_ends:
             node, at, same = open_ends.pop()

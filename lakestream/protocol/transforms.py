@@ -160,7 +160,7 @@ def _function(name: str, token: bytes, arguments: list[bytes], positions: Positi
         return _partition(buckets, [_position(token, index, positions) for index in indexes])
     if name == "random":
         if len(arguments) != 1:
-            raise _invalid(_NOT_ENOUGH, token)  # nats-server's words for too many of them as well
+            raise _invalid(_NOT_ENOUGH, token)  # nats-server's text for too many of them as well
         return _random(_small(token, arguments[0]))
     if name == "wildcard":
         if arguments == [b""]:
@@ -253,7 +253,7 @@ def _split(at: int, separator: bytes) -> Maker:
         made = pieces[0]
         for number, piece in enumerate(pieces[1:], 1):
             if piece:
-                # One separator in front leaves no empty token behind, several do: so nats-server has it.
+                # One leading separator leaves no empty token, several do, as in nats-server.
                 made += piece if number == 1 and not pieces[0] else b"." + piece
         return made
 

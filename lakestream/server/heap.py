@@ -16,9 +16,9 @@ _M_ARENA_MAX = -8  # malloc.h of glibc; see mallopt(3)
 
 
 def bound_arenas() -> bool:
-    """Let all threads share a few arenas; returns whether the C library could be told.
+    """Let all threads share a few arenas; return True if the C library supports that.
 
-    glibc gives each of the first 8 threads a core an arena, and what is freed stays with its arena. Batches of large
+    glibc gives each of the first 8 threads a core an arena, and freed memory stays with its arena. Batches of large
     messages pass through one I/O thread after the other, so each arena would keep as much as the largest batch took: an
     object of 1 GiB in chunks of 128 KiB was measured to cost 65 MiB, with two arenas 30 MiB. Other C libraries have no
     such setting and no need for it.
@@ -32,7 +32,7 @@ def bound_arenas() -> bool:
 
 
 def trim() -> bool:
-    """Give free memory of the C library's heap back to the system; returns whether there was any.
+    """Return free memory of the C library's heap to the system; return True if there was any.
 
     glibc returns only the end of its heap by itself: after a gigabyte of unsent bytes has gone, one live block behind
     it keeps all of it. Other C libraries return memory themselves. It may take some ms: call it in a thread.

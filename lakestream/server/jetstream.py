@@ -116,7 +116,7 @@ class JetStream:
         return self.engines.shared.cluster
 
     def _join(self, cluster: Cluster) -> None:
-        """Have the streams that the cluster assigns to this node."""
+        """Take part in the cluster: have the streams that it assigns to this node."""
         joined = JetStreamCluster(
             self.engines, cluster.groups, cluster.peers, cluster.calls, self.stores.root, self._options.unique_tag
         )
@@ -126,13 +126,17 @@ class JetStream:
 
     # ------------------------------------------------------------------ start
     def recover(self) -> None:
-        """Open what is there, and serve the accounts that have JetStream. Blocks. Raises StartError."""
+        """Recover the streams, and serve the accounts with JetStream. Blocks. Raises StartError."""
         began = time.perf_counter()
         self.configure()
         self._banner()
         try:
             self.engines.recover()
-        except (LogError, OSError, ValueError) as error:  # of the store or the meta group: a stream's own is set aside
+        except (
+            LogError,
+            OSError,
+            ValueError,
+        ) as error:  # of the store or the meta group; streams with errors are set aside
             if self.cluster is None:
                 raise StartError(f"cannot use the store {self.stores.root!r}: {error}") from error
             raise StartError(f"cannot use the cluster's own log in {self.cluster.meta.directory}: {error}") from error
@@ -185,7 +189,7 @@ class JetStream:
         info("-------------------------------------------")
 
     def start(self) -> None:
-        """Go on once the server is ready: take part in the cluster, follow the lake."""
+        """Start once the server is ready: take part in the cluster, follow the lake."""
         if self.cluster is not None:
             self.cluster.start()
         if self.keeper is not None:
@@ -193,7 +197,7 @@ class JetStream:
 
     # ------------------------------------------------------------------ end
     async def stop(self) -> None:
-        """Serve no more, once what is being written has reached the disk and its acks their clients."""
+        """Stop serving, once writes in flight have reached the disk and their acks the clients."""
         if self.keeper is not None:
             self.keeper.stop()
         await self._drain()
@@ -202,7 +206,7 @@ class JetStream:
     async def _drain(self) -> None:
         cluster = self.cluster
         if cluster is not None:
-            cluster.yield_leadership()  # first: whoever leads next takes the messages at once
+            cluster.yield_leadership()  # first: the next leaders take messages at once
             handed_over_by = time.monotonic() + HAND_OVER_WAIT_S
             while cluster.handing_over and time.monotonic() < handed_over_by:
                 await asyncio.sleep(0.005)

@@ -24,8 +24,8 @@ from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator, HashChecks
-from lakestream.net.accounts.imports import AccountLinks
-from lakestream.net.accounts.service_imports import Whereabouts
+from lakestream.net.accounts.imports import AccountImports
+from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
 from lakestream.net.identity import NATS_VERSION, Identity, advertised, new_server_id
@@ -77,7 +77,7 @@ class Node:
 
     # ------------------------------------------------------------------ the event loop
     def run(self) -> int:
-        """Serve until told to stop. Returns the exit code. Raises StartError when it can not start."""
+        """Serve until stopped. Returns the exit code. Raises StartError."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         try:
             import uvloop
@@ -109,8 +109,8 @@ class Node:
             self.cluster = Cluster(
                 self._node_info(), options.cluster, self.accounts, self.clock, self.io, self.log, self._announce
             )
-        # Behind the cluster, which sees every subscription, and before the streams, which may listen to imports.
-        self.links = AccountLinks(self.accounts, self.clock, self.log, self._whereabouts)
+        # After the cluster, which observes every subscription, and before the streams, which may use imports.
+        self.links = AccountImports(self.accounts, self.clock, self.log, self._server_names)
         self.links.connect()
         self.system = System(self, self.clock)
         if options.jetstream is not None:
@@ -153,8 +153,8 @@ class Node:
             advertise=advertised(options.client_advertise, port),
         )
 
-    def _whereabouts(self) -> Whereabouts:
-        return Whereabouts(self.identity.server_name, self.cluster.name if self.cluster is not None else "")
+    def _server_names(self) -> ServerNames:
+        return ServerNames(self.identity.server_name, self.cluster.name if self.cluster is not None else "")
 
     def _node_info(self) -> NodeInfo:
         return node_info(self.identity, self.options, self.started_ns)
@@ -163,7 +163,7 @@ class Node:
         self.log.info("Starting lakestream")
         self.log.info(f"  Version:  {__version__} (NATS {NATS_VERSION})")
         if self.options.cluster is not None:
-            self.log.info(f"  Cluster:  {self.options.cluster.name or '(made up)'}")
+            self.log.info(f"  Cluster:  {self.options.cluster.name or '(generated)'}")
         self.log.info(f"  Name:     {self.identity.server_name}")
         self.log.info(f"  ID:       {self.identity.server_id}")
         if self.options.config_file:
@@ -206,7 +206,7 @@ class Node:
             from lakestream.ops.monitoring import port as monitoring
 
             http = await monitoring.serve(self, self.system.pages)
-            # Not among the listeners that lame duck mode closes: it answers to the end.
+            # Not closed by lame duck mode: it answers to the end.
             self._cleanups.append(http.server.close)
             self.bound_http_port = http.port
             self.log.info(f"Starting http monitor on {options.http_host or options.host}:{http.port}")
@@ -271,7 +271,7 @@ class Node:
         )
 
     def _announce(self) -> None:
-        """Tell the clients what has changed in INFO."""
+        """Send the clients a new INFO."""
         for connection in list(self.connections.values()):
             connection.send_info()
 
@@ -305,7 +305,7 @@ class Node:
         self._stopped.set()
 
     def reload(self) -> str:
-        """Read the configuration file again (SIGHUP). A wrong file changes nothing; returns what is wrong with it."""
+        """Read the configuration file again (SIGHUP). An invalid file changes nothing; returns its error."""
         from lakestream.config.loading import reload
 
         try:
@@ -336,7 +336,7 @@ class Node:
         return ""
 
     def enter_lame_duck(self) -> None:
-        """Take no new clients, tell the others to move, close them over `lame_duck_duration`
+        """Accept no new clients, tell the others to reconnect elsewhere, close them over `lame_duck_duration`
         (docs/internals/protocol.md#lame-duck)."""
         if self.lame_duck:
             return

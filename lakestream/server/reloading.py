@@ -14,7 +14,7 @@ from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
 
 if TYPE_CHECKING:
     from lakestream.net.accounts.accounts import Accounts
-    from lakestream.net.accounts.imports import AccountLinks
+    from lakestream.net.accounts.imports import AccountImports
     from lakestream.net.connection import Connection
     from lakestream.server.jetstream import JetStream
 
@@ -22,8 +22,8 @@ AFFECTED_BY = frozenset({"accounts", "mappings", "users", "token", "max_payload"
 """Options that change who may connect, or what clients may do."""
 
 
-def reload_accounts(options: Options, accounts: Accounts, links: AccountLinks, jetstream: JetStream | None) -> None:
-    """Have the accounts that are configured now, with what they give each other and store."""
+def reload_accounts(options: Options, accounts: Accounts, links: AccountImports, jetstream: JetStream | None) -> None:
+    """Apply the configured accounts, with their imports, exports and JetStream limits."""
     before = _shared(accounts)
     accounts.configure(options)
     if _shared(accounts) != before:
@@ -40,12 +40,11 @@ def _shared(accounts: Accounts) -> dict[str, object]:
 def reload_clients(
     connections: Iterable[Connection], authenticator: Authenticator, *, same_token: bool, accounts: Accounts
 ) -> None:
-    """Close the connections of those who would not be let in as they are now; the others get what they may do now.
+    """Close the connections that would not be accepted now; apply limits and permissions to the others.
 
-    As in nats-server: who is in another account now, or nobody any more, is just closed, as it would have to come again
-    anyway; who would have to say another password is told. A password counts as another one when it is written
-    differently, hashed anew for instance; for those who are that user by `no_auth_user`, too. An account that may have
-    fewer connections keeps its oldest.
+    As in nats-server: a client whose account changed or whose user is gone is just closed; one that would need another
+    password gets -ERR. A password counts as changed when it is written differently, for instance hashed anew, also for
+    clients by `no_auth_user`. An account whose max_connections shrinks keeps its oldest clients.
     """
     for connection in list(connections):
         if not connection.ready or connection.close_reason:

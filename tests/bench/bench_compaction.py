@@ -24,8 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakestream.lake.delta import batch as plan
-from lakestream.lake.delta import segments
+from lakestream.lake.delta import batches, segments
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
@@ -122,9 +121,9 @@ def pieces(spark: SparkSession, lake: str, staged: Staged, scratch: Path, whole:
     table = compaction._table
     layout = table.find().layout  # type: ignore[union-attr]
     assert layout is not None
-    parts = plan.choose(table.path, 0, staging.segments(staged.directory))
+    parts = batches.choose(table.path, 0, staging.segments(staged.directory))
     footers = [segments.footer(part.path) for part in parts]
-    batch = plan.gather(staged.identity.uid, parts, footers, None)
+    batch = batches.gather(staged.identity.uid, parts, footers, None)
     share = batch.rows / staged.messages
 
     def decoded() -> DataFrame:

@@ -26,7 +26,8 @@ from lakestream.lake.read.history.past import open_past
 from lakestream.lake.sql.session import Session
 from lakestream.lake.sql.spark_functions import as_of as spark_as_of
 from lakestream.lake.sql.uncompacted import Server as Asked
-from lakestream.lake.write.maintainer import Maintainer, Policy
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from lakestream.lake.write.table import StreamTable
 from lakestream.log.format.segment import HEADER_SIZE

@@ -23,7 +23,8 @@ import pytest
 
 from lakestream.lake.files import paths
 from lakestream.lake.write.compactor import Compactor
-from lakestream.lake.write.maintainer import Maintainer, Policy
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.maintenance_plan import Policy
 from tests import copied
 from tests.cluster.nodes import Cluster, until
 from tests.copied import Mirror, Origin, Sources

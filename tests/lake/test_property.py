@@ -22,7 +22,8 @@ import pytest
 from nats.js.api import StreamConfig
 
 from lakestream.lake.files import paths, scan, staging
-from lakestream.lake.write.maintainer import Maintainer, Policy
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from tests.lake import tables
 from tests.servers import Kind, Server

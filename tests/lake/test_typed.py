@@ -99,7 +99,7 @@ class Engines:
     def by_duckdb(self, payloads: list[bytes]) -> list[dict[str, Any]]:
         rows = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())})
         self._duckdb.register("payloads", rows)
-        select = typed.view_sql(self.schema, "payloads", rows.column_names, typed.doubled)
+        select = typed.view_sql(self.schema, "payloads", rows.column_names, json_schema.doubled)
         found = self._duckdb.execute(f"SELECT * FROM ({select}) ORDER BY seq")
         return found.to_arrow_table().to_pylist()
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from lakestream.config.options import AccountOptions, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.accounts.imports import AccountLinks
-from lakestream.net.accounts.service_imports import Whereabouts
+from lakestream.net.accounts.imports import AccountImports
+from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Delivery
@@ -48,7 +48,7 @@ class Client:
     def on_drain(self, callback: Callable[[], None]) -> None:
         self._drained.append(callback)
 
-    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+    def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         self.alone.append((subject, reply))
 
     # ------------------------------------------------------------------ what a test does
@@ -87,7 +87,7 @@ class World:
         self.turn = Turn(self.clock.call_soon)
         log = Logger()
         self.accounts = Accounts(Options(accounts=accounts), self.turn, log)
-        self.links = AccountLinks(self.accounts, self.clock, log, lambda: Whereabouts("server-1", "C"))
+        self.links = AccountImports(self.accounts, self.clock, log, lambda: ServerNames("server-1", "C"))
         self.links.connect()
         self._clients = 0
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from lakestream.config.options import AccountOptions, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.accounts.imports import AccountLinks
-from lakestream.net.accounts.service_imports import Whereabouts
+from lakestream.net.accounts.imports import AccountImports
+from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.hub import Turn
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.routes import Routes
@@ -61,7 +61,7 @@ class Client:
     def on_drain(self, callback: Callable[[], None]) -> None:
         self._drained.append(callback)
 
-    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+    def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         self.alone.append((subject, reply))
 
     def drain(self) -> None:
@@ -107,7 +107,7 @@ class Node:
         self._receiver: Callable[[str, bytes], None] = lambda name, payload: None
         self._watcher: Callable[[NodeInfo, bool], None] = lambda info, up: None
         self.routes = Routes(self.accounts, self)
-        self.imports = AccountLinks(self.accounts, self.clock, Logger(), lambda: Whereabouts(name))
+        self.imports = AccountImports(self.accounts, self.clock, Logger(), lambda: ServerNames(name))
         self.imports.connect()
 
     def turn(self) -> None:

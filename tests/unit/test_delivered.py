@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol import delivered
-from lakestream.protocol.delivered import Answered, Asked, Delivered, DeliveredError, Event, Info, Message, Said
+from lakestream.protocol.delivered import ErrorLine, Event, Info, Message, Ping, Pong, ServerParser, ServerProtocolError
 
 pytestmark = pytest.mark.unit
 
 SPOKEN: list[tuple[bytes, list[Event]]] = [
     (b'INFO {"a":1} \r\n', [Info(b'{"a":1}')]),
-    (b"PING\r\n", [Asked()]),
-    (b"PONG\r\n", [Answered()]),
+    (b"PING\r\n", [Ping()]),
+    (b"PONG\r\n", [Pong()]),
     (b"+OK\r\n", []),
-    (b"-ERR 'Stale Connection'\r\n", [Said("Stale Connection")]),
+    (b"-ERR 'Stale Connection'\r\n", [ErrorLine("Stale Connection")]),
     (b"MSG a.b 7 3\r\nabc\r\n", [Message(b"7", b"a.b", b"", b"", b"abc")]),
     (b"MSG a 7 r.1 0\r\n\r\n", [Message(b"7", b"a", b"r.1", b"", b"")]),
     (b"MSG  a\t7  r 2 \r\n\r\n\r\n", [Message(b"7", b"a", b"r", b"", b"\r\n")]),
@@ -30,7 +30,7 @@ SPOKEN: list[tuple[bytes, list[Event]]] = [
 def test_however_it_is_cut_it_says_the_same(spoken: list[tuple[bytes, list[Event]]], data: st.DataObject) -> None:
     whole = b"".join(text for text, _ in spoken)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=10)))
-    parser, events = Delivered(), []
+    parser, events = ServerParser(), []
     for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
         events += parser.feed(whole[begin:end])
     assert events == [event for _, those in spoken for event in those]
@@ -38,11 +38,11 @@ def test_however_it_is_cut_it_says_the_same(spoken: list[tuple[bytes, list[Event
 
 @given(st.binary(max_size=200))
 def test_whatever_comes_is_read_or_refused(noise: bytes) -> None:
-    parser = Delivered()
+    parser = ServerParser()
     try:
         for at in range(len(noise)):
             parser.feed(noise[at : at + 1])
-    except DeliveredError:
+    except ServerProtocolError:
         pass
 
 
@@ -58,16 +58,16 @@ def test_whatever_comes_is_read_or_refused(noise: bytes) -> None:
     ],
 )
 def test_what_is_not_the_protocol_is_refused(wrong: bytes) -> None:
-    with pytest.raises(DeliveredError):
-        Delivered().feed(wrong)
+    with pytest.raises(ServerProtocolError):
+        ServerParser().feed(wrong)
 
 
 def test_what_would_not_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivered, "MAX_LINE", 100)
     monkeypatch.setattr(delivered, "MAX_MESSAGE", 100)
-    parser = Delivered()
+    parser = ServerParser()
     parser.feed(b"INFO {" + b" " * 80)
-    with pytest.raises(DeliveredError, match="without an end"):
+    with pytest.raises(ServerProtocolError, match="without an end"):
         parser.feed(b" " * 80)
-    with pytest.raises(DeliveredError, match="a message of"):
-        Delivered().feed(b"MSG a 7 1000\r\n")
+    with pytest.raises(ServerProtocolError, match="a message of"):
+        ServerParser().feed(b"MSG a 7 1000\r\n")

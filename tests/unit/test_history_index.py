@@ -127,10 +127,10 @@ def test_a_log_that_was_cleaned_up_behind_it_is_read_anew(tmp_path: Path) -> Non
         (table / "_delta_log" / f"{version:020d}.json").unlink()
     assert (index.refresh().version, index.refresh().max_seq) == (3, 20)
     (table / "_delta_log" / "_last_checkpoint").unlink()
-    assert index.refresh(anew=True).max_seq == 20
+    assert index.refresh(from_scratch=True).max_seq == 20
     (table / "_delta_log" / f"{3:020d}.checkpoint.parquet").unlink()
     with pytest.raises(HistoryUnavailable, match=r"delta\.checkpointPolicy"):
-        index.refresh(anew=True)
+        index.refresh(from_scratch=True)
 
 
 def test_no_table_is_said(tmp_path: Path) -> None:

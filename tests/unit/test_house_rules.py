@@ -73,3 +73,17 @@ def test_transaction_logs_have_one_reader() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and path_in_log.search(node.value)
     ]
     assert {place.partition(":")[0] for place in found} == {"lakestream/lake/delta/log.py"}, found
+
+
+def test_spark_programs_use_the_lake_and_never_the_server() -> None:
+    """jobs/ is no package, so that import-linter does not see it."""
+    allowed = ("lakestream.lake", "lakestream.log", "lakestream.protocol")
+    found = [
+        f"{_name(path)}:{node.lineno}"
+        for path, tree in _trees()
+        if path.parent.name == "jobs"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lakestream")
+        if not (node.module or "").startswith(allowed)
+    ]
+    assert found == []

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.unit
 HEAVY = {
     "bcrypt",
     "click",
+    "cryptography",
     "delta",
     "deltalake",
     "duckdb",

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import batches, time_travel
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import time_travel
 from lakestream.lake.delta.departures import DeparturesGone
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.segments import Dead
-from lakestream.lake.delta.time_travel import CommitLog, NotKept, TimeTravelError, as_of, version_of_point
+from lakestream.lake.delta.time_travel import CommitLog, NotRecorded, TimeTravelError, as_of, version_of_point
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.log.format.departures import Departures, Point
@@ -103,7 +102,7 @@ def test_a_past_that_is_gone_or_was_not_kept_is_an_error(tmp_path: Path) -> None
     log = CommitLog(tmp_path)
     with pytest.raises(TimeTravelError, match=r"sequence 10 is before the versions .*lakestream\.time_travel"):
         version_of_point(log, Point(seq=10))
-    with pytest.raises(NotKept, match="sequence 20"):
+    with pytest.raises(NotRecorded, match="sequence 20"):
         version_of_point(log, Point(seq=20))
     assert version_of_point(log, Point(seq=21)).version == 9
 
@@ -196,7 +195,7 @@ def test_a_moment_before_the_first_message_of_the_past_is_refused(tmp_path: Path
     commit(tmp_path, 4, reached(20, 3005), first_ns=2500)
     log = CommitLog(tmp_path)
     for before_ns in (1001, 1200, 2500):
-        with pytest.raises(NotKept, match="was not kept at"):
+        with pytest.raises(NotRecorded, match="was not kept at"):
             version_of_point(log, Point(before_ns=before_ns))
     assert version_of_point(log, Point(before_ns=2501)).version == 4
     assert version_of_point(log, Point(seq=11)).version == 4
@@ -242,7 +241,7 @@ def test_moments_ascend_over_the_commits_of_a_stream(tmp_path: Path) -> None:
     ]
     before: Progress | None = None
     for version, footer in enumerate(footers):
-        batch = plan.gather("U", [plan.Part("x", version, footer.last_index, 1)], [footer], before)
+        batch = batches.gather("U", [batches.Part("x", version, footer.last_index, 1)], [footer], before)
         assert batch.progress.moment_ns == 2000
         commit(tmp_path, version, batch.progress, first_ns=footer.last_time)
         before = batch.progress

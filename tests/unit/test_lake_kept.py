@@ -13,7 +13,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from lakestream.lake.delta.verify import Budget
 from lakestream.lake.files import paths
-from lakestream.server.lake.stream_sync import Found, Grace, Kept
+from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.stream.core.config import StreamConfig
 
 pytestmark = pytest.mark.unit
@@ -26,7 +26,7 @@ class Look:
         stream = SimpleNamespace(
             name="S", account="$G", uid="U", created_ns=1, config=StreamConfig(name="S"), replicated=False, leading=True
         )
-        self.kept = Kept(cast(Any, stream), str(lake), Grace(0, 0))
+        self.kept = StreamSync(cast(Any, stream), str(lake), Grace(0, 0))
         self.table = Path(self.kept.table)
         self.staging = Path(self.kept.directory)
         self.staging.mkdir(parents=True)
@@ -54,7 +54,7 @@ class Look:
         text = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
         (self.table / "_delta_log" / f"{version:020d}.json").write_text(text)
 
-    def __call__(self) -> Found:
+    def __call__(self) -> LookResult:
         return self.kept.look([], None, True, 0, 21, 100, Budget())
 
     def staged(self) -> list[int]:
@@ -63,7 +63,7 @@ class Look:
 
 def test_what_the_table_holds_in_whole_files_is_not_staged_any_more(tmp_path: Path) -> None:
     look = Look(tmp_path)
-    assert look() == Found(20, 20)
+    assert look() == LookResult(20, 20)
     assert look.staged() == []
 
 
@@ -76,7 +76,7 @@ def test_invariant_10_nothing_staged_goes_while_a_file_is_damaged(tmp_path: Path
     assert look.staged() == [10, 20]
     assert (look.staging / paths.DAMAGED_FILE).exists()
     look.go_back()
-    assert look() == Found(10, 10)
+    assert look() == LookResult(10, 10)
     assert look.staged() == [20]
     assert not (look.staging / paths.DAMAGED_FILE).exists()
 
@@ -95,7 +95,7 @@ def test_invariant_10_a_repair_in_the_middle_of_a_look_takes_the_position_back(
         return real(epoch, budget)
 
     monkeypatch.setattr(files, "look", repaired)
-    assert look() == Found(10, 10), "not the position that was read before the files were found whole"
+    assert look() == LookResult(10, 10), "not the position that was read before the files were found whole"
     assert look.staged() == [20]
 
 

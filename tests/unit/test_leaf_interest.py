@@ -10,7 +10,7 @@ from lakestream.logging import Logger
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.remote.leaf_connection import Listeners
 from lakestream.ports import Delivery
-from lakestream.protocol.leaf_wire import Left, Listens, Names
+from lakestream.protocol.leaf_wire import InterestBegins, InterestEnds, Names
 from lakestream.protocol.route_wire import Batch
 
 pytestmark = pytest.mark.unit
@@ -47,7 +47,7 @@ class World:
 
     def hears(self, *subjects: bytes) -> None:
         for subject in subjects:
-            assert self.listeners.begins(Listens(subject))
+            assert self.listeners.begins(InterestBegins(subject))
 
 
 def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
@@ -71,8 +71,8 @@ def test_only_answers_and_deliveries_are_listened_for() -> None:
     assert len(world.listeners) == 3
     assert not world.hub.publish(b"orders.1", b"", b"", b"x")
     assert world.hub.bound(b"$JS.M.a")
-    world.listeners.ends(Left(b"$JS.M.a"))
-    world.listeners.ends(Left(b"orders.>"))
+    world.listeners.ends(InterestEnds(b"$JS.M.a"))
+    world.listeners.ends(InterestEnds(b"orders.>"))
     assert not world.hub.bound(b"$JS.M.a")
     world.listeners.clear()
     assert len(world.listeners) == len(world.hub.interest_graph) == 0
@@ -83,11 +83,11 @@ def test_the_size_of_a_group_changes_and_nobody_notices_a_gap() -> None:
     seen: list[bool] = []
     world.hub.watch_interest(b"$JS.M.a", b"g", seen.append)
     for count in (1, 5, 2):
-        assert world.listeners.begins(Listens(b"$JS.M.a", b"g", count))
+        assert world.listeners.begins(InterestBegins(b"$JS.M.a", b"g", count))
     assert seen == [True]
     world.hub.deliver(b"$JS.M.a", [(b"o", ACK, b"", b"x")])
     assert world.way.sent == [b"LMSG $JS.M.a + $JS.ACK.lake.h.O.C.1.1.1.1.0@o g 1\r\nx\r\n"]
-    world.listeners.ends(Left(b"$JS.M.a", b"g"))
+    world.listeners.ends(InterestEnds(b"$JS.M.a", b"g"))
     assert seen == [True, False]
 
 

@@ -8,27 +8,27 @@ import pytest
 
 from lakestream.protocol import leaf_wire
 from lakestream.protocol.leaf_wire import (
+    Control,
+    ErrorLine,
+    Event,
     Info,
+    InterestBegins,
+    InterestEnds,
     LeafParser,
-    Left,
-    Listens,
     Message,
     Names,
-    Refused,
-    Said,
     WireError,
-    Word,
 )
 
 pytestmark = pytest.mark.unit
 
 HEADER = b"NATS/1.0\r\nA: b\r\n\r\n"
-STREAM: list[tuple[bytes, Said]] = [
+STREAM: list[tuple[bytes, Event]] = [
     (b'INFO {"server_id":"X","domain":"hub"} \r\n', Info({"server_id": "X", "domain": "hub"})),
-    (b"LS+ $JS.M.abc\r\n", Listens(b"$JS.M.abc")),
-    (b"LS+ work group 3\r\n", Listens(b"work", b"group", 3)),
-    (b"LS- work group\r\n", Left(b"work", b"group")),
-    (b"LS- $JS.M.abc\r\n", Left(b"$JS.M.abc")),
+    (b"LS+ $JS.M.abc\r\n", InterestBegins(b"$JS.M.abc")),
+    (b"LS+ work group 3\r\n", InterestBegins(b"work", b"group", 3)),
+    (b"LS- work group\r\n", InterestEnds(b"work", b"group")),
+    (b"LS- $JS.M.abc\r\n", InterestEnds(b"$JS.M.abc")),
     (b"LMSG a.b 5\r\nLS+ x\r\n", Message(b"a.b", b"", b"", b"LS+ x")),
     (b"LMSG a.b reply 0\r\n\r\n", Message(b"a.b", b"reply", b"", b"")),
     (b"LMSG a.b + reply g1 g2 2\r\n\r\n\r\n", Message(b"a.b", b"reply", b"", b"\r\n")),
@@ -36,10 +36,10 @@ STREAM: list[tuple[bytes, Said]] = [
     (b"HMSG a.b reply 18 20\r\n%bhi\r\n" % HEADER, Message(b"a.b", b"reply", HEADER, b"hi")),
     (b"HMSG a.b 18 18\r\n%b\r\n" % HEADER, Message(b"a.b", b"", HEADER, b"")),
     (b"HMSG a.b | g 18 20\r\n%bhi\r\n" % HEADER, Message(b"a.b", b"", HEADER, b"hi")),
-    (b"PING\r\n", Word(b"PING")),
-    (b"PONG\r\n", Word(b"PONG")),
-    (b"+OK\r\n", Word(b"+OK")),
-    (b"-ERR 'Authorization Violation'\r\n", Refused("Authorization Violation")),
+    (b"PING\r\n", Control(b"PING")),
+    (b"PONG\r\n", Control(b"PONG")),
+    (b"+OK\r\n", Control(b"+OK")),
+    (b"-ERR 'Authorization Violation'\r\n", ErrorLine("Authorization Violation")),
 ]
 
 
@@ -48,7 +48,7 @@ def test_what_is_said_is_heard_however_it_is_cut() -> None:
     data = b"".join(frame for frame, _ in STREAM) * 5
     wanted = [said for _, said in STREAM] * 5
     for most in (1, 2, 7, 50, len(data)):
-        parser, heard, at = LeafParser(), list[Said](), 0
+        parser, heard, at = LeafParser(), list[Event](), 0
         while at < len(data):
             size = rng.randint(1, most)
             heard += parser.feed(data[at : at + size])

@@ -222,7 +222,7 @@ def test_an_older_copy_of_a_store_can_be_deleted_as_its_table_has_more_than_it(t
     world, uid = filled(tmp_path, KEEP)
     stream = world.engines.of("A").streams["S"]
     keeper: Any = world.keeper
-    keeper._troubled(keeper._kept["A", "S"], OlderStore("a table", 99, stream.store.applied))
+    keeper._failed(keeper._syncs["A", "S"], OlderStore("a table", 99, stream.store.applied))
     assert stream.failed is not None
     assert delete(world) == [None]
     assert marked(world, uid)

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 
-from lakestream.lake.delta import batch as plan
-from lakestream.lake.delta import segments
+from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta.position import PositionWatch, application
 from lakestream.lake.delta.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, UID_PROPERTY, Layout
 from lakestream.lake.errors import QuarantinedSegment, SegmentGap
@@ -40,18 +39,18 @@ class Table:
     def commit(self, most: int = 1 << 30, says: bool = True) -> None:
         """One commit with up to so many segments; it `says` how far it reaches."""
         position = self.watch.read() or 0
-        parts = plan.choose(self.path, position, staging.segments(self.directory))[:most]
+        parts = batches.choose(self.path, position, staging.segments(self.directory))[:most]
         if not parts:
             return
         footers = [segments.footer(part.path) for part in parts]
-        batch = plan.gather(self.uid, parts, footers, self.watch.progress)
+        batch = batches.gather(self.uid, parts, footers, self.watch.progress)
         columns = (*live.ROW_COLUMNS, *(name for name in self.layout.columns if name != "subject"))
         columns += (REMOVED_COLUMN,) if batch.policy.archive else ()
         if not position:
             self._create(columns, batch.policy.archive)
-        for condition in plan.deletions(position, self.watch.progress, batch.dead):
+        for condition in batches.deletions(position, self.watch.progress, batch.dead):
             DeltaTable(self.path).delete(condition)
-        for update in plan.updates(position, self.watch.progress, batch.endings):
+        for update in batches.updates(position, self.watch.progress, batch.endings):
             DeltaTable(self.path).update({update.column: update.value}, predicate=update.condition)
         rows = [
             shaped
@@ -240,11 +239,11 @@ def test_a_hundred_thousand_removed_sequences_are_still_a_condition(tmp_path: Pa
     model.stage(lake)
     view = open_view(str(lake), "ORDERS", flush=False)
     assert len(view.removed) == 100_000
-    assert len(view.hidden_conditions()) == 100_000 // plan.CONDITION_TERMS
+    assert len(view.hidden_conditions()) == 100_000 // batches.CONDITION_TERMS
     left = list(range(1, 200_002, 2))
     spans = live_rows.ranges(view, 1, live_rows.END)
-    batches = list(live_rows.table_batches(view, spans, ["seq"]))
-    assert sorted(seq for batch in batches for seq in batch.column("seq").to_pylist()) == left
+    found = live_rows.table_batches(view, spans, ["seq"])
+    assert sorted(seq for batch in found for seq in batch.column("seq").to_pylist()) == left
     connection = duckdb.connect()
     connection.register("here", pa.table({"seq": range(1, 200_002)}))
     assert connection.execute(f"SELECT count(*) FROM ({view.table_sql('here', ['seq'])})").fetchone() == (len(left),)

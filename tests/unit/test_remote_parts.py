@@ -17,7 +17,7 @@ from lakestream.net.hub import Hub, Turn
 from lakestream.net.remote import connection as remote_connection
 from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote import paths as remote_paths
-from lakestream.net.remote.bodies import Answers, Pushed, asked
+from lakestream.net.remote.bodies import Answers, DeliverTarget, asked
 from lakestream.net.remote.connection import RemoteConnection
 from lakestream.net.remote.dial import Redial
 from lakestream.protocol.domain_subjects import LINK_QUEUE, ack_here, ack_there, sign
@@ -68,7 +68,7 @@ def test_deliver_subjects_are_others_there_and_come_back() -> None:
         "stream_name": "O",
         "config": {**request["config"], "deliver_subject": "_INBOX.lake-abcdefgh.d.d.1"},
     }
-    assert pushed == Pushed(b"_INBOX.lake-abcdefgh.d.d.1", b"d.1", b"g", True)
+    assert pushed == DeliverTarget(b"_INBOX.lake-abcdefgh.d.d.1", b"d.1", b"g", True)
     answer = b'{"type":"io.nats.jetstream.api.v1.consumer_create_response",' + body.removeprefix(b"{")
     answers = Answers(PREFIX, b"hub")
     assert answers.consumer(b"", answer) == pushed
@@ -165,7 +165,7 @@ class Loop:
         asyncio.get_running_loop().call_soon(callback)
 
 
-class Unheard:
+class NoResponders:
     """A connection's user that says much and hears nothing."""
 
     def up(self) -> list[bytes]:
@@ -186,7 +186,7 @@ async def test_what_a_deaf_remote_did_not_take_is_not_kept_for_it(monkeypatch: p
     server = await asyncio.start_server(remote, "127.0.0.1", 0)
     address = Address("nats", "127.0.0.1", server.sockets[0].getsockname()[1])
     options = RemoteOptions(urls=(address,), domain="hub")
-    connection = RemoteConnection(options, address, "here", Unheard(), Loop())  # type: ignore[arg-type]
+    connection = RemoteConnection(options, address, "here", NoResponders(), Loop())  # type: ignore[arg-type]
 
     async def call(work: Callable[[], Any]) -> Any:
         return work()
@@ -224,16 +224,16 @@ async def test_paths_that_are_used_outlast_those_that_are_not(monkeypatch: pytes
     here = Here()
     paths = remote_paths.Paths(here, Loop(), lambda path, messages: True, brief=False)  # type: ignore[arg-type]
     here.hub.subscribe(b"used", lambda *message: None)
-    paths.open(b"used", Pushed(b"t.used", b"used", b"", False))
+    paths.open(b"used", DeliverTarget(b"t.used", b"used", b"", False))
     for number in range(10):
         handle = here.hub.subscribe(b"d%d" % number, lambda *message: None)
-        paths.open(b"d%d" % number, Pushed(b"t.%d" % number, b"d%d" % number, b"", False))
+        paths.open(b"d%d" % number, DeliverTarget(b"t.%d" % number, b"d%d" % number, b"", False))
         handle.cancel()  # dormant now
     assert list(here.there) == [b"t.used"]
     assert len(paths) == 4
     for number in range(10):
         here.hub.subscribe(b"l%d" % number, lambda *message: None)
-        paths.open(b"l%d" % number, Pushed(b"t.l%d" % number, b"l%d" % number, b"", False))
+        paths.open(b"l%d" % number, DeliverTarget(b"t.l%d" % number, b"l%d" % number, b"", False))
         here.there[b"t.used"]([])
     assert list(here.there) == [b"t.used", b"t.l7", b"t.l8", b"t.l9"]
 

@@ -1,4 +1,4 @@
-"""Ways back of answers against a model: asked, answered, delivered, left alone and forgotten, in any order."""
+"""ReplyPaths back of answers against a model: asked, answered, delivered, left alone and forgotten, in any order."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from lakestream.protocol.route_wire import (
     Hold,
     Interest,
     Mark,
+    NoResponders,
     Record,
     Routed,
     Took,
-    Unheard,
     Within,
     decode,
     encode,
@@ -49,7 +49,7 @@ SAID: list[Record] = [
     Hold(b"to", True),
     Mark(),
     Took(),
-    Unheard(b"s", b"r"),
+    NoResponders(b"s", b"r"),
     Interest([(b"a.*", b"", 1), (b"b", b"g", 0)]),
 ]
 

@@ -322,7 +322,7 @@ def test_another_node_that_had_no_listener_any_more_is_told_on() -> None:
     client.publish(b"one", b"q", b"inbox.1")
     reply = server.take()[0][1]
     here.hub("A").leave(sub)
-    here.hub("A").unheard(b"svc.one", reply)
+    here.hub("A").undelivered(b"svc.one", reply)
     assert client.alone == [(b"one", b"inbox.1")]
 
 
@@ -389,7 +389,7 @@ def test_ways_with_different_thresholds_close_each_in_its_time() -> None:
 
 def test_beyond_the_cap_the_way_that_has_rested_longest_is_closed() -> None:
     here = world(ServiceImport(account="A", subject="one"), response="stream")
-    ways, back = Responses(here.hub("A"), here.clock, max_ways=3), here.links.responses["B"]
+    ways, back = Responses(here.hub("A"), here.clock, max_paths=3), here.links.responses["B"]
     asking(here)
     opened = []
     for n in range(3):

@@ -96,7 +96,7 @@ def registered(storage: Storage) -> list[Clone]:
             gone = each.target.startswith(storage.root + "/") and not storage.names(log_directory(each.target))
             if not gone or not (each.made or time.time_ns() - each.created_ns > FRESH_NS):
                 found.append(each)
-            elif storage.read(entry.path) == content:  # else one is being made there anew
+            elif storage.read(entry.path) == content:  # else another clone is being made there
                 storage.delete(entry.path)
         except FileNotFoundError:  # detached meanwhile
             continue
@@ -113,8 +113,8 @@ class References:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._known: dict[str, tuple[tuple[int, str], frozenset[str]]] = {}
-        self._looked: dict[str, frozenset[Clone]] = {}  # the registry as it was when a table was last asked about
-        self._real_paths: dict[str, str] = {}  # within one look; links may change
+        self._looked: dict[str, frozenset[Clone]] = {}  # the registry at the last question about a table
+        self._real_paths: dict[str, str] = {}  # for one call; links may change
 
     def into(self, table: str) -> set[str]:
         """Return the paths of the files of `table` that other tables need according to their logs.
@@ -177,7 +177,7 @@ class References:
         found = set()
         for each in files:
             directory, _, name = each.rpartition("/")
-            # The lake may be reached by another path than the one that the clone was made with.
+            # The clone may have been made under another path of the lake.
             if (spelled := f"{self._real(directory)}/{name}").startswith(below):
                 found.add(f"{table}/{spelled[len(below) :]}")
         return found
@@ -198,7 +198,7 @@ class References:
         versions = log.commits + log.checkpoints
         if not versions:
             return None
-        # A table that was made anew may have the same version: the commit itself tells.
+        # A table that was created again may have the same version; the commit's tag tells.
         seen = max(versions), log.tag(max(versions)) or ""
         known = self._known.get(table)
         if known is not None and known[0] == seen:

@@ -146,9 +146,9 @@ def parse(text: str) -> JsonSchema:
         BadJsonSchema: it does not parse, has a type that JSON cannot represent, or a reserved name.
     """
     try:
-        # As part of a CAST: DataType.build would not mind what it does not understand.
+        # As part of a CAST: DataType.build accepts unknown types.
         cast = sqlglot.parse_one(f"CAST(x AS STRUCT<{text}>)", read="spark")
-    except (SqlglotError, RecursionError, ValueError):  # the last for an empty name
+    except (SqlglotError, RecursionError, ValueError):  # ValueError: an empty name
         raise BadJsonSchema(f"{text[:200]!r} is not understood") from None
     if not isinstance(cast, exp.Cast) or not isinstance(cast.to, exp.DataType):
         raise BadJsonSchema(f"{text[:200]!r} is not understood")
@@ -156,7 +156,7 @@ def parse(text: str) -> JsonSchema:
         raise BadJsonSchema(f"there are more than {MAX_COLUMNS} columns")
     try:
         whole = _type(cast.to)
-    except (RecursionError, ValueError):  # nested, or a number, beyond what Python takes
+    except (RecursionError, ValueError):  # nesting or a number beyond Python's limits
         raise BadJsonSchema(f"{text[:200]!r} is not understood") from None
     names = tuple(field.name for field in whole.arrow)
     for name in names:

@@ -94,7 +94,7 @@ class State:
                 self.metadata = action.meta_data
             elif action.txn is not None:
                 self.transactions[action.txn.app_id] = action.txn.version
-        # Whatever the order of its lines, a file that a commit removes and adds is there.
+        # A file that a commit both removes and adds stays, whatever the order of its lines.
         self.files.update((key_of(add), add) for add in added)
 
 
@@ -124,7 +124,7 @@ class Log:
 
     @cached_property
     def _parts(self) -> dict[int, list[str]]:
-        """Paths of the parts of each complete checkpoint, by version, ascending."""
+        """Return the paths of the parts of each complete checkpoint, by version, ascending."""
         found: dict[tuple[int, int], list[str]] = {}
         for name in self._names:
             if match := _CHECKPOINT.match(name):
@@ -152,7 +152,7 @@ class Log:
     def tag(self, version: int) -> str | None:
         """Return what identifies the content of a commit's file; None when there is no such commit.
 
-        A table that was made anew may have the same versions: the tag tells them apart.
+        A table that was created again may have the same versions: the tag tells them apart.
         """
         entry = self._storage.stat(self.path(version))
         return None if entry is None else entry.tag
@@ -198,7 +198,7 @@ class Log:
             hint = msgspec.json.decode(self._storage.read(f"{self.directory}/_last_checkpoint"), type=_Hint)
         except (FileNotFoundError, msgspec.DecodeError):
             hint = None
-        # The hint is of use while its own commit is there: then those after it cannot have been cleaned up either.
+        # The hint is valid while its own commit exists: then later commits were not cleaned up either.
         if hint is not None and not hint.parts and self._storage.exists(self.path(hint.version)):
             name = f"{self.directory}/{hint.version:020d}.checkpoint.parquet"
             if self._storage.exists(name):

@@ -319,5 +319,5 @@ def layout_agrees(current: Layout, want: Partition, asked: Partition, decided_fo
         return False
     if want.kind == "tokens":
         return current.tokens == want.tokens
-    # Fewer buckets than asked for are right where there were not enough subjects to cut.
+    # Fewer buckets than requested are right where there were too few subjects.
     return want.kind != "bucket" or decided_for == asked.text or len(current.bounds) + 1 == want.buckets

@@ -62,7 +62,7 @@ REMOVED_DDL = f", {REMOVED_COLUMN} bigint"
 HEADER_LINE = b"NATS/1.0\r\n"
 Headers = list[tuple[str, list[str]]]
 
-# What Hive-style partition directories escape as %XX (Spark's ExternalCatalogUtils), besides control characters.
+# Characters that Hive-style partition directories escape (Spark ExternalCatalogUtils), besides control characters.
 _ESCAPED = frozenset(b"\"#%'*/:=?\\{[]^ <>|") | frozenset(range(0x20)) | {0x7F}
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 

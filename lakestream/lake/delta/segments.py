@@ -179,7 +179,7 @@ def _batch(path: str, buf: bytes, offsets: Any, lengths: Any, dead: Dead | None)
     if len(wrong):
         raise BadSegment(path, base + int(at[wrong[0]]), "the tables and the record disagree about its length")
 
-    # Four bounds a record: its subject, header block and data, and what lies between it and the next record.
+    # Four bounds for each record: subject, header block, data, and the gap to the next record.
     bounds = np.empty(4 * len(at), np.int32)
     bounds[0::4], bounds[1::4], bounds[2::4], bounds[3::4] = subject_at, header_at, data_at, end
     fields = pa.Array.from_buffers(

@@ -40,7 +40,7 @@ class TimeTravelError(LakeError):
     """Raised when the table has no version for the question; the text says which versions there are."""
 
 
-class NotKept(TimeTravelError):
+class NotRecorded(TimeTravelError):
     """Raised when the stream did not record departures at that point."""
 
 
@@ -285,13 +285,13 @@ def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
     """Return the answer from departures; None where the stream did not record them at that time."""
     try:
         kept = version_of_point(log, Point(before_ns=at_ns + 1))
-    except NotKept:
+    except NotRecorded:
         return None
     except TimeTravelError:
         if newest.departed < 0 and log.commit(log.versions[0]).progress is None:
-            return None  # nobody knows whether it kept its past then
+            return None  # it is unknown whether departures were recorded then
         raise
-    if kept.version is None:  # beyond the table, which has no message or removal as late as that
+    if kept.version is None:  # beyond the table's last message or removal
         if newest.departed < 0:
             return None
         return AsOf(log.latest, at_ns, complete=False, progress=log.uncleared(log.latest))
@@ -300,7 +300,7 @@ def _exactly(log: CommitLog, at_ns: int, newest: Progress) -> AsOf | None:
     return AsOf(kept.version, at_ns, complete=True, progress=kept.progress)
 
 
-class Kept(msgspec.Struct, frozen=True):
+class PointVersion(msgspec.Struct, frozen=True):
     """Location of a point of a stream with time travel in its table.
 
     The rows of `version` are all messages that the stream held when the batch of `progress` began, and all that were
@@ -313,16 +313,16 @@ class Kept(msgspec.Struct, frozen=True):
     before: Progress | None = None
 
 
-def version_of_point(log: CommitLog, point: Point) -> Kept:
+def version_of_point(log: CommitLog, point: Point) -> PointVersion:
     """Return the version with the messages that a stream with `lakestream.time_travel` held at a point.
 
     Raises:
         TimeTravelError: the version is gone.
-        NotKept: the stream did not record departures then.
+        NotRecorded: the stream did not record departures then.
     """
     newest = log.progress(log.latest)
     if newest is None:
-        return Kept(None, None)
+        return PointVersion(None, None)
     wanted = point.seq or point.before_ns
 
     def reached(version: int) -> int:
@@ -331,27 +331,27 @@ def version_of_point(log: CommitLog, point: Point) -> Kept:
             return -1
         return progress.last_seq if point.seq else max(progress.moment_ns, progress.last_time_ns)
 
-    # Invariant: sequences and moments ascend over the commits of a stream, also over those that do not keep its past.
+    # Invariant: sequences and moments ascend over the commits of a stream, also without departures.
     versions = log.course
     at = bisect_left(_ByVersion(versions, reached), wanted)
     if at == len(versions):
-        return Kept(None, newest)
+        return PointVersion(None, newest)
     version = versions[at]
     progress = log.commit(version).progress
     if progress is not None and progress.departed < 0:
-        raise NotKept(_not_kept(point))
+        raise NotRecorded(_not_kept(point))
     if progress is None or (at == 0 and version > 0):
         raise TimeTravelError(
             f"{_named(point)} is before the versions of {log.table} that are still there; {KEEP_MORE}"
         )
     before = log.progress(versions[at - 1]) if at else None
     if before is None or before.uid != progress.uid:
-        return Kept(version, progress)
+        return PointVersion(version, progress)
     first_ns = log.commit(version).first_time_ns
     if before.departed < 0 and not point.seq and (first_ns is None or point.before_ns <= first_ns):
-        # What was removed between the last message of the commit before and the first one of this nobody noted.
-        raise NotKept(_not_kept(point))
-    return Kept(version, progress, before)
+        # Removals between the last message of the commit before and the first one of this were not recorded.
+        raise NotRecorded(_not_kept(point))
+    return PointVersion(version, progress, before)
 
 
 def _not_kept(point: Point) -> str:

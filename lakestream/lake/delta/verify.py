@@ -42,7 +42,7 @@ commits: checking must not delay a start."""
 NAMED_FILES = 3
 """Maximum number of damaged files that a text names; the others are counted."""
 _STEP_FILES = 50
-_END_BYTES = 64 * 1024  # of a Parquet file, read at once: holds all of most footers
+_END_BYTES = 64 * 1024  # of a Parquet file, read at once: enough for most footers
 _MAGIC = b"PAR1"
 _ROWS_FIELD = 3  # of FileMetaData
 
@@ -117,7 +117,7 @@ class TableFiles:
                 del self._todo[key]
         if self._todo:
             return False
-        self._follow()  # what was found missing may have been replaced meanwhile
+        self._follow()  # missing files may have been replaced meanwhile
         return True
 
     def _begin(self, epoch: int) -> None:
@@ -147,7 +147,7 @@ class TableFiles:
             self.damaged.update(found)
             if not self.damaged or not self._log_goes_on():
                 return
-            again = []  # but a commit may have replaced what is missing now
+            again = []  # a commit may have replaced files that are missing now
 
     def _take_commits(self) -> None:
         """Apply new commits: the files that they add and remove."""
@@ -449,7 +449,7 @@ def asked(storage: Storage, directory: str) -> Request | None:
         return None
     try:
         return msgspec.json.decode(content, type=Request)
-    except msgspec.DecodeError:  # cut by the very power loss; the server writes it anew
+    except msgspec.DecodeError:  # cut by a power loss; the server writes it again
         return Request()
 
 

@@ -69,8 +69,8 @@ class CloneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     `origin_index` and `origin_version` identify the state of the origin (0: a point in between, and for the index
     unknown); `last_seq`, `last_time_ns` and `floor` (its first sequence) are the origin's at that point. `messages`,
-    `first` and `last` describe the rows. `version` is the version of the mirror's table that has exactly them.
-    `copied`: the rows were copied, the files not shared.
+    `first_row_seq` and `last_row_seq` describe the rows. `version` is the version of the mirror's table that has
+    exactly them. `copied`: the rows were copied, the files not shared.
     """
 
     state: str
@@ -158,7 +158,7 @@ def decide(storage: Storage, directory: str, said: CloneAnswer) -> CloneAnswer:
     """Give an answer unless there is one; return the one that counts."""
     if storage.create(f"{directory}/{ANSWER_FILE}", msgspec.json.encode(said)):
         return said
-    return answered(storage, directory) or said  # what was withdrawn may have been cleared away already
+    return answered(storage, directory) or said  # a withdrawn request may have been removed already
 
 
 def is_open(storage: Storage, directory: str) -> bool:

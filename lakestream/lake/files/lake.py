@@ -53,7 +53,7 @@ def identify(storage: Storage) -> str:
     found = read_id(storage)
     if not found and not storage.create(paths.lake_file(storage.root), msgspec.json.encode(made)):
         found = read_id(storage)
-        if not found:  # a file that does not decode is nobody's
+        if not found:  # a file that does not decode has no owner
             storage.write(paths.lake_file(storage.root), msgspec.json.encode(made))
     return found or made.id
 

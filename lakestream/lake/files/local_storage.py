@@ -57,7 +57,7 @@ class LocalStorage(Storage):
         try:
             with os.scandir(directory) as entries:
                 for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):  # taken out between listing and looking
+                    with contextlib.suppress(FileNotFoundError):  # deleted since the listing
                         if entry.is_file():
                             found.append(_entry(entry.path, entry.stat()))
         except _ABSENT:
@@ -127,7 +127,7 @@ class LocalStorage(Storage):
         except FileExistsError:
             if not os.path.samefile(local_file, path) and not filecmp.cmp(local_file, path, shallow=False):
                 raise
-            sync_directory(directory)  # whoever put it there may have been killed before they did
+            sync_directory(directory)  # the process that made it may have been killed before it synced it
             return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -141,18 +141,18 @@ class LocalStorage(Storage):
         while f"{above}/".startswith(self.root + "/") or not os.path.isdir(above):
             above = os.path.dirname(above)
         Files().make_directory(path)  # with the store's mode
-        # Also of those that are there: whoever made them may have been killed before they were synced.
+        # Existing directories too: their creator may have been killed before it synced them.
         below = path
         while below != above:
             below = os.path.dirname(below)
-            # Where nothing can be made, as above the lake, nothing may be readable either.
+            # A directory above the lake that cannot be created may not be readable either.
             with contextlib.suppress(PermissionError):
                 sync_directory(below)
 
     def move(self, source: str, target: str) -> None:
         self.make_directory(os.path.dirname(target))
         os.rename(source, target)
-        # The new name first: what a power failure leaves under both can be told apart, what is under none is gone.
+        # Sync the new name first: after a power failure a file under both names can be handled, one under none is lost.
         sync_directory(os.path.dirname(target))
         if os.path.dirname(source) != os.path.dirname(target):
             sync_directory(os.path.dirname(source))

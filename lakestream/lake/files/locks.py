@@ -52,7 +52,7 @@ _FLOCK = "hhqqi4x"
 """C's struct flock on 64-bit Linux: type, whence, start, length, pid."""
 _RENEWALS = 4  # times a lease is renewed within its length
 _SURE = 2 / 3  # share of its length during which a holder that could not renew still commits
-_LOOK_SECONDS = 0.5  # a lease that somebody else has is not looked at more often
+_LOOK_SECONDS = 0.5  # minimum interval between looks at another holder's lease
 
 
 class Lock(Protocol):
@@ -122,7 +122,7 @@ class JvmLock:
         if self._channel is not None:
             try:
                 self._channel.close()
-            finally:  # a JVM that is gone has no locks
+            finally:  # a JVM that has exited holds no locks
                 self._channel = None
                 self._give_back()
 
@@ -146,7 +146,7 @@ class JvmLock:
             self._file = None
 
     def check(self) -> None:
-        """See `Lock.check`: the system does not take a lock away."""
+        """Do nothing: the system never takes a lock away."""
 
 
 class _Terms(msgspec.Struct, frozen=True):
@@ -225,7 +225,7 @@ class Lease:
                     self._lost = True
                     return
             except StorageFailed:
-                continue  # and again, until `check` has given up
+                continue  # retried until `check` raises
 
     def _swap(self, tag: str | None) -> bool:
         """Write the lease in our name in place of the content that `tag` identifies (None: there is none)."""
@@ -234,7 +234,7 @@ class Lease:
         mine = msgspec.json.encode(_Terms(self._owner, self._seconds, self._number))
         new = self._storage.swap(self._path, mine, tag)
         if new is None:
-            # A request that was repeated after a broken connection is refused by its own first try.
+            # After a broken connection the repeated request conflicts with its own first attempt.
             with contextlib.suppress(FileNotFoundError):
                 content, entry = self._storage.read_entry(self._path)
                 new = entry.tag if content == mine else None

@@ -244,7 +244,7 @@ class ObjectStorage(Storage):
             reason = describe(error)
         except Exception as error:
             absent, reason = False, describe(error)
-        # Outside of the handlers, so that the original text is not dragged along as the error's context.
+        # Outside of the handlers, so that the original error does not become the context.
         if absent and "NoSuchBucket" not in reason:
             raise FileNotFoundError(path)
         raise StorageFailed(what, path, reason)

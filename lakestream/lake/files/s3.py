@@ -18,9 +18,9 @@ DEFAULT_REGION = "us-east-1"
 
 SETTINGS = {
     "spark.hadoop.fs.s3a.aws.credentials.provider": CREDENTIALS_CHAIN,
-    # What the default reads ahead and keeps in memory is more than a small driver has.
+    # The default read-ahead needs more memory than a small driver has.
     "spark.hadoop.fs.s3a.input.stream.type": "classic",
-    # A driver that waits for minutes has lost its lease by then; it tries again later by itself.
+    # A driver that waits for minutes has lost its lease by then, and retries by itself.
     "spark.hadoop.fs.s3a.connection.establish.timeout": "10s",
     "spark.hadoop.fs.s3a.attempts.maximum": "4",
     "spark.hadoop.fs.s3a.retry.limit": "4",

@@ -170,10 +170,21 @@ def read_identity(directory: str) -> StreamIdentity | None:
     return msgspec.json.decode(content, type=StreamIdentity)
 
 
+def live_identity(storage: Storage, name_directory: str) -> StreamIdentity | None:
+    """Return the live stream among the staging directories of one name; None when there is none."""
+    found = []
+    for uid in storage.directories(name_directory):
+        if not storage.exists(f"{name_directory}/{uid}/{paths.DELETED_FILE}"):
+            identity = read_identity(f"{name_directory}/{uid}")
+            if identity is not None:
+                found.append(identity)
+    return max(found, key=lambda identity: (identity.created_ns, identity.uid), default=None)
+
+
 def discard(directory: str) -> None:
     """Remove the staging directory of a deleted stream, after its table is gone."""
     storage = open_storage(directory)
-    storage.delete(f"{directory}/{paths.CLONE_FILE}")  # before what says that the stream is gone
+    storage.delete(f"{directory}/{paths.CLONE_FILE}")  # before the deletion mark
     storage.delete_tree(directory)
     _clear_name(storage, directory)
 
@@ -197,7 +208,7 @@ def discard_through(directory: str, stream: StreamIdentity, index: int) -> None:
         storage.write(last[0], b"")
         return
     if storage.local:
-        with contextlib.suppress(OSError):  # something came after all: it is marked by whoever put it there
+        with contextlib.suppress(OSError):  # a replica staged a segment meanwhile, and marks the directory
             os.rmdir(directory)
     _clear_name(storage, directory)
 
@@ -205,7 +216,7 @@ def discard_through(directory: str, stream: StreamIdentity, index: int) -> None:
 def _clear_name(storage: Storage, directory: str) -> None:
     if not storage.local:
         return
-    # The stream's name directory stays for its next incarnation, unless this was the last one.
+    # The name's directory stays if it has other streams.
     try:
         os.rmdir(os.path.dirname(directory))
     except OSError as error:
@@ -237,6 +248,6 @@ def introduce(storage: Storage, directory: str, stream: StreamIdentity) -> None:
         if storage.read(path) == content:
             return
     except FileNotFoundError:
-        # Once: from here on what is put into the directory stays with its own name.
+        # Once: afterwards files in the directory only need their own names synced.
         storage.make_directory(directory)
     storage.write(path, content)

@@ -78,8 +78,8 @@ def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
     options = open_storage(table).delta_options() or None
     try:
         delta = DeltaTable(table, version=origin.version, storage_options=options)
-    except Exception:  # of any kind, where its log has been cut
-        # Rows only leave a table when their messages have left the stream, which later entries of its log say as well.
+    except Exception:  # any error, where its log has been cut
+        # A row leaves the table only after its message has left the stream, which later log entries record too.
         delta = DeltaTable(table, storage_options=options)
         if delta.version() <= origin.version:
             raise
@@ -162,7 +162,7 @@ class _Part:
         content = lengths[places] + headers + pc.binary_length(_plain(rows.column("data"))).to_numpy()
         sizes = (FIXED + content + np.where(headers > 0, HEADER_FIELD, 0)).astype(np.uint32)
         ids = subjects.numbers(names)[places]
-        # Copies: a view would keep the whole batch, payloads and all.
+        # Copies: a view would keep the whole batch in memory.
         seqs, times = (rows.column(name).to_numpy().copy() for name in ("seq", "time_ns"))
         self._taken.append((seqs, times, ids, sizes))
 
@@ -203,7 +203,7 @@ def _outline(
     outline.names = [names[number] for number in used.tolist()]
     columns = [(outline.sizes, sizes), (outline.ids, own_ids.astype(np.uint32)), (outline.times, times)]
     at = 0
-    # Where sequences jump, rows without a message are put between them, or a new run begins.
+    # At a gap of sequences, insert rows without a message, or begin a new run.
     for end in [*(np.flatnonzero(np.diff(seqs) != 1) + 1).tolist(), len(seqs)]:
         outline.pad(outline.runs.extend(int(seqs[at]), end - at))
         for column, values in columns:

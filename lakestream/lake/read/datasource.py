@@ -240,7 +240,7 @@ class Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a piece's messages."""
-        if isinstance(partition, Piece):  # Spark asks for None where there is no piece at all
+        if isinstance(partition, Piece):  # Spark expects None where there are no pieces
             yield from read_piece(partition, self._columns, self._conditions)
 
 
@@ -292,7 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = min(last, self._target)
         begin = int(start["seq"])
         if isinstance(limit, ReadMaxRows) and last - begin > limit.max_rows:
-            # What the stream no longer has at its beginning must not make for empty batches.
+            # Skip sequences before the stream's first one, which would give empty batches.
             floor = self._asked.open(flush=False).floor
             last = min(last, max(begin, floor - 1) + limit.max_rows)
         return _offset(max(begin, last), uid)

@@ -95,7 +95,7 @@ class Flushed(msgspec.Struct, frozen=True):
     error: _Error | None = None
 
     @property
-    def refused(self) -> bool:
+    def is_refusal(self) -> bool:
         """Return True if the answer is an error that no other server of the lake would answer differently."""
         return self.error is not None and self.error.code in (400, 404)
 
@@ -232,7 +232,7 @@ class Flusher:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="lakestream-flush", daemon=True)
             self._thread.start()
-        # A little more than the work's own limit, which gives the better reason.
+        # A little longer than the inner timeout, which gives the better reason.
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout + 1)
 
     async def _flush(self, stream: str, timeout: float) -> Flushed:
@@ -240,7 +240,7 @@ class Flusher:
         async with asyncio.timeout(timeout):
             if self._client is not None and self._client.is_connected:
                 with contextlib.suppress(FlushFailed):
-                    return await self._ask(self._client, stream, timeout / 2)  # the others need time too
+                    return await self._ask(self._client, stream, timeout / 2)  # leave time for the others
             await self._disconnect()
             return await self._first(stream, timeout)
 
@@ -258,11 +258,11 @@ class Flusher:
                 done, running = await asyncio.wait(running, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 failures += [str(error) for task in done if (error := task.exception()) is not None]
                 answers += [task.result() for task in done if task.exception() is None]
-                if not all(answer.refused for _, answer in answers):  # else another server may have the stream
+                if not all(answer.is_refusal for _, answer in answers):  # else another server may have the stream
                     break
             if not answers:
                 raise FlushFailed("; ".join(dict.fromkeys(failures)))
-            chosen = next((each for each in answers if not each[1].refused), answers[0])
+            chosen = next((each for each in answers if not each[1].is_refusal), answers[0])
             answers.remove(chosen)
             self._client = chosen[0]
             return chosen[1]
@@ -298,7 +298,7 @@ class Flusher:
         except Exception as error:
             raise self._failed(where, stream, error) from None
         reason = self._judge(answer)
-        if not reason and answer.error is not None and not answer.refused:
+        if not reason and answer.error is not None and not answer.is_refusal:
             reason = answer.error.description
         if reason:
             raise self._failed(where, stream, FlushFailed(reason))

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import segments
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.delta.position import Progress, application
@@ -195,9 +194,9 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         quarantined = quarantine.find(directory, position)
         if quarantined is not None:
             raise quarantined
-    chosen = plan.choose(path, position, staging.staged_segments(files), _NO_LIMIT)
+    chosen = batches.choose(path, position, staging.staged_segments(files), _NO_LIMIT)
     footers = [segments.footer(part.path) for part in chosen]
-    batch = plan.gather(uid, chosen, footers, before) if chosen else None
+    batch = batches.gather(uid, chosen, footers, before) if chosen else None
     archive = table is not None and table.archive
     drops_ended = archive and batch is not None and not batch.policy.archive
     if batch is not None:
@@ -245,7 +244,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
     )
 
 
-def _departures(batch: plan.Batch | None, before: Progress | None) -> Departures | None:
+def _departures(batch: batches.Batch | None, before: Progress | None) -> Departures | None:
     """Return the departures beyond the table; None without time travel."""
     if batch is not None:
         return batch.departures
@@ -254,14 +253,7 @@ def _departures(batch: plan.Batch | None, before: Progress | None) -> Departures
 
 def _identity(storage: Storage, stream: str, account: str) -> staging.StreamIdentity | None:
     """Return the live stream of this name according to the staging area."""
-    parent = paths.staging(storage.root, stream, "", account).rstrip("/")
-    found = []
-    for uid in storage.directories(parent):
-        if not storage.exists(f"{parent}/{uid}/{paths.DELETED_FILE}"):
-            identity = staging.read_identity(f"{parent}/{uid}")
-            if identity is not None:
-                found.append(identity)
-    return max(found, key=lambda identity: (identity.created_ns, identity.uid), default=None)
+    return staging.live_identity(storage, paths.staging(storage.root, stream, "", account).rstrip("/"))
 
 
 def _was_deleted(storage: Storage, stream: str, account: str) -> bool:

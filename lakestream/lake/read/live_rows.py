@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import segments
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import (
     REMOVED_COLUMN,
@@ -119,7 +118,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         """Return SQL conditions of bounded length; a table row for which one of them holds was removed."""
         if self.version is None:
             return []
-        found = plan.deletions(self.position, self.before, self.hidden)
+        found = batches.deletions(self.position, self.before, self.hidden)
         if self.drops_ended:
             found.append(f"{REMOVED_COLUMN} IS NOT NULL")
         return found
@@ -136,7 +135,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         has = REMOVED_COLUMN in self.table_columns
         sql = REMOVED_COLUMN if has else "CAST(NULL AS BIGINT)"
         cases = []
-        for update in plan.updates(self.position, self.before, self.endings):
+        for update in batches.updates(self.position, self.before, self.endings):
             condition = update.condition if has else update.condition.replace(f"{REMOVED_COLUMN} IS NULL", "TRUE")
             cases.append(f"WHEN {condition} THEN {update.value}")
         return f"CASE {' '.join(cases)} ELSE {sql} END" if cases else sql
@@ -342,7 +341,7 @@ def table_batches(
                 batch = _living(pa.record_batch(found), wanted, view)
                 if batch.num_rows:
                     yield batch if len(names) == len(columns) else batch.select(list(columns))
-        except Exception as error:  # the query engine's errors have no class of their own
+        except Exception as error:  # the query engine raises bare Exception
             if "Object at location" not in str(error):
                 raise
             raise VersionGone(view.table, view.version, str(error)) from error

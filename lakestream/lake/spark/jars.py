@@ -1,9 +1,9 @@
-"""The JARs that Spark needs: two of Delta, and lakestream's own.
+"""Java and the JARs that Spark needs: two of Delta, and lakestream's own.
 
-Belongs here: which they are, where they are kept, and how they get there. Delta's come once, through Spark's own
-dependency resolution (Ivy), so that a site's mirror, proxy and Ivy settings apply; later starts use the kept files and
-no network. Our own is part of the package (its sources are in jvm/). The settings for stock Spark programs are found
-here too, because the same command lines need them.
+Belongs here: finding Java (JAVA_HOME, then PATH), names and places of the JARs, and fetching them. Delta's are fetched
+once, through Spark's own dependency resolution (Ivy), so that a site's mirror, proxy and Ivy settings apply; later
+starts use the cached files and no network. lakestream's own is part of the package (its sources are in jvm/). The
+settings for stock Spark programs are found here too, because the same command lines need them.
 
     python -m lakestream.lake.spark.jars                fetch if need be, print the paths joined by commas (for --jars)
     python -m lakestream.lake.spark.jars --s3           the same with Hadoop's client for S3 and the AWS SDK (690 MB)
@@ -45,7 +45,7 @@ _EXCLUDED = "io.unitycatalog:*,org.apache.*:*,com.*:*,*:delta-kernel*"
 _S3_EXCLUDED = "org.apache.hadoop:hadoop-c*,org.wildfly.openssl:*"
 TIMEOUT_SECONDS = 600
 MINIMUM_JAVA = 17
-"""Oldest Java that Spark 4 starts on."""
+"""Oldest Java on which Spark 4 starts."""
 _JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _JAVA_HINT = (
     "install a JDK 17 or 21 (Debian, Ubuntu: apt install openjdk-17-jre-headless; Fedora: dnf install "
@@ -54,7 +54,7 @@ _JAVA_HINT = (
 
 
 def directory() -> str:
-    """Where the JARs are kept: $LAKESTREAM_CACHE, else the user's cache directory (XDG_CACHE_HOME)."""
+    """Return the JARs' directory: in $LAKESTREAM_CACHE, else in the user's cache directory (XDG_CACHE_HOME)."""
     root = os.environ.get("LAKESTREAM_CACHE")
     if not root:
         caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -63,17 +63,17 @@ def directory() -> str:
 
 
 def own() -> str:
-    """Path of lakestream's own JAR, whether it is there or not."""
+    """Return the path of lakestream's own JAR, whether it exists or not."""
     return str(Path(lakestream.__file__).resolve().parent / "lake" / "jvm" / OWN)
 
 
 def present() -> list[str] | None:
-    """Paths of Delta's kept JARs; None unless all are there. Touches no network and needs no Java."""
+    """Return the paths of Delta's cached JARs; None unless all exist. Needs no network and no Java."""
     return _kept(FILES)
 
 
 def ensure(s3: bool = False) -> list[str]:
-    """Paths of all JARs that a Spark session over a lake needs.
+    """Return the paths of all JARs that a Spark session over a lake needs, fetching missing ones.
 
     Args:
         s3: the lake is in an object store.
@@ -88,7 +88,7 @@ def ensure(s3: bool = False) -> list[str]:
 
 
 def ensure_delta() -> list[str]:
-    """Paths of Delta's JARs, fetched now if they are not there yet.
+    """Return the paths of Delta's JARs, fetching missing ones.
 
     Raises:
         JavaMissing: they have to be fetched and there is no Java 17 or newer.
@@ -98,7 +98,7 @@ def ensure_delta() -> list[str]:
 
 
 def ensure_s3() -> list[str]:
-    """Paths of Hadoop's client for S3 and of the AWS SDK, fetched now if they are not there yet.
+    """Return the paths of Hadoop's client for S3 and of the AWS SDK, fetching missing ones.
 
     Raises:
         JavaMissing: they have to be fetched and there is no Java 17 or newer.
@@ -130,7 +130,7 @@ def _ensure(package: str, files: Sequence[str], excluded: str) -> list[str]:
 
 
 def configuration(name: str = "local") -> str:
-    """Path of spark_conf/<name>/spark-defaults.conf: in a checkout, else where the installed distribution put it.
+    """Return the path of spark_conf/<name>/spark-defaults.conf: in a checkout, else in the installed distribution.
 
     Raises:
         JarsMissing: it is in neither place.
@@ -149,7 +149,8 @@ def configuration(name: str = "local") -> str:
 
 
 def _fetch(target: str, package: str, files: Sequence[str], excluded: str) -> None:
-    """Let spark-submit resolve the package into a directory of its own, then keep the files under their plain names."""
+    """Have spark-submit resolve the package into a temporary directory, then store the files under their plain
+    names."""
     found = find_java()
     with tempfile.TemporaryDirectory(dir=target, prefix="ivy-") as work:
         program = os.path.join(work, "nothing.py")
@@ -177,7 +178,7 @@ def _fetch(target: str, package: str, files: Sequence[str], excluded: str) -> No
 
 
 def _submit() -> list[str]:
-    """The spark-submit of the installed pyspark, without relying on PATH."""
+    """Return the spark-submit of the installed pyspark, without relying on PATH."""
     import pyspark
 
     return [os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")]
@@ -197,7 +198,7 @@ def _message(package: str, files: Sequence[str], reason: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fetch if need be and print the paths; 1 with one line on stderr when that fails."""
+    """Print the paths, fetching missing JARs; return 1 with one line on stderr on an error."""
     parser = argparse.ArgumentParser(
         prog="python -m lakestream.lake.spark.jars", description="The JARs that Spark needs."
     )
@@ -226,7 +227,7 @@ class Java(msgspec.Struct, frozen=True):
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first Java of at least version 17: JAVA_HOME's, then the one on PATH.
+    """Return the first Java of at least version 17: JAVA_HOME's, then the one on PATH.
 
     Args:
         environ: the environment to search, `os.environ` when not given.
@@ -255,7 +256,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def java_version(program: str) -> int | None:
-    """Major version of a `java` program; None when it does not run or is not one."""
+    """Return the major version of a `java` program; None when it does not run or is not one."""
     try:
         answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
-"""What the Spark programs (`jobs/*.py`) have in common.
+"""Common parts of the Spark programs (`jobs/*.py`).
 
-Belongs here: the options that each of them takes, signals, becoming the only one of its kind at work on a lake, and the
-end: an exit code and one line on stderr. What a program does is its own business.
+Belongs here: their common options, signals, taking the lock that makes them the only one of their kind at work on a
+lake, and the end: an exit code and one line on stderr.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 LOCK_POLL_SECONDS = 1.0
 UMASK = 0o027
-"""Directories and files made in a lake have the modes of the store: 0750 and 0640."""
+"""Umask: directories and files in a lake have the modes of the store, 0750 and 0640."""
 DEFAULT_CORES = 2
 DEFAULT_HEAP_MIB = 512
 
 
 class Exclusive(Protocol):
-    """Who may be at work on a lake only once."""
+    """A program that may run only once on a lake."""
 
     def acquire(self) -> bool:
-        """Become the only one; False while another process is."""
+        """Take the program's lock; return False while another process holds it."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A command line whose mistakes are told in one line, without the whole usage."""
+    """Command line parser that reports an error in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """See argparse."""
+        """Print the error in one line and exit with code 2."""
         self.exit(2, f"lakestream: {self.prog}: {message}; see {self.prog} -h\n")
 
 
 def positive(text: str) -> float:
-    """An option's value that has to be a number above 0."""
+    """Parse an option's value that has to be a number above 0."""
     value = float(text)
     if value <= 0:
         raise argparse.ArgumentTypeError("must be above 0")
@@ -53,7 +53,7 @@ def positive(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
-    """An option's value that has to be a number, 0 or above."""
+    """Parse an option's value that has to be a number, 0 or above."""
     value = float(text)
     if value < 0:
         raise argparse.ArgumentTypeError("must not be below 0")
@@ -61,7 +61,7 @@ def not_negative(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """An option's value that has to be a whole number, 1 or above."""
+    """Parse an option's value that has to be a whole number, 1 or above."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
@@ -69,14 +69,14 @@ def count(text: str) -> int:
 
 
 def add_lake(parser: argparse.ArgumentParser) -> None:
-    """The option --lake."""
+    """Add the option --lake."""
     parser.add_argument(
         "--lake", required=True, metavar="LAKE", help="the lake's root: a directory or s3://bucket/prefix"
     )
 
 
 def add_spark(parser: argparse.ArgumentParser) -> None:
-    """The options of a Spark of one's own."""
+    """Add the options of a local Spark."""
     parser.add_argument(
         "--cores", type=count, default=DEFAULT_CORES, metavar="N", help="threads of a Spark of its own (default: 2)"
     )
@@ -90,12 +90,12 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
 
 
 def run(name: str, work: Callable[[threading.Event], int]) -> int:
-    """Run a program's `work` with an event that SIGTERM and SIGINT set. Returns the exit code.
+    """Run a program's `work` with an event that SIGTERM and SIGINT set; return the exit code.
 
-    An error gives one line on stderr and the code 1: whoever started the program may start it again, nothing is lost.
+    An error gives one line on stderr and the code 1: the program can be started again, nothing is lost.
     """
     os.umask(UMASK)  # for this program's own files in the lake and those of its JVM
-    logging.disable(logging.ERROR)  # py4j logs, with its traceback, what it raises anyway
+    logging.disable(logging.ERROR)  # py4j logs errors that it raises anyway
     stop = threading.Event()
     _on_signals(stop, signal.SIGTERM, signal.SIGINT)
     try:
@@ -110,14 +110,14 @@ def run(name: str, work: Callable[[threading.Event], int]) -> int:
 
 
 def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threading.Event) -> SparkSession:
-    """A session for work on a lake, by the options --cores and --heap, with our spark_conf/local if it is there."""
+    """Start a session for work on a lake, by the options --cores and --heap, with our spark_conf/local if it exists."""
     storage = open_storage(lake)
     if not storage.local:
-        storage.list(storage.root)  # no credentials, no bucket: better known before Spark has started
+        storage.list(storage.root)  # missing credentials or bucket: fail before Spark starts
     from lakestream.lake.spark import jars
     from lakestream.lake.spark import session as sessions
 
-    with contextlib.suppress(JarsMissing):  # only for log4j2.properties: without it Spark is louder
+    with contextlib.suppress(JarsMissing):  # only for log4j2.properties: without it Spark logs more
         os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
 
     session = sessions.session(app, cores=options.cores, heap_mib=options.heap, lake=lake)
@@ -126,7 +126,7 @@ def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threadin
 
 
 def become_only(one: Exclusive, name: str, lake: str, once: bool, stop: threading.Event) -> bool:
-    """Be the only one at work on the lake, waiting for that unless `once`. False when it did not come to that."""
+    """Take the lock, waiting for it unless `once`. Return False when it was not taken."""
     if one.acquire():
         return True
     if once:
@@ -140,12 +140,12 @@ def become_only(one: Exclusive, name: str, lake: str, once: bool, stop: threadin
 
 
 def say(text: str) -> None:
-    """A line for whoever watches."""
+    """Print a line for people."""
     print(text, flush=True)
 
 
 def complain(text: str) -> None:
-    """A line about something that went wrong."""
+    """Print an error line."""
     print(f"lakestream: {text}", file=sys.stderr, flush=True)
 
 

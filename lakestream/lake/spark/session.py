@@ -1,8 +1,8 @@
 """A Spark session that knows Delta.
 
-Belongs here: the settings that this project runs Spark with, and nothing that a particular job does. The settings keep
-a local Spark small (heap, code cache, no web interface) and right (UTC, Delta's extension). `spark_conf/local` says
-the same for stock Spark programs; a test compares the two.
+Belongs here: the settings of every Spark of this project, and nothing of a particular job. The settings keep a local
+Spark small (heap, code cache, no web interface) and correct (UTC, Delta's extension). `spark_conf/local` has the same
+for stock Spark programs; a test compares the two.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ JAVA_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MaxDirectMemorySize=256m "
     "-Duser.timezone=UTC"
 )
-"""A short-lived or small Spark starts faster and stays smaller with these; a cluster should not use them. The time zone
-is for the messages of Delta, which do not mind the session's."""
+"""Options with which a short-lived or small Spark starts faster and stays smaller; a cluster should not use them. The
+time zone is for the texts of Delta, which ignore the session's."""
 
 DELTA = {
-    # Ours behind Delta's: so it sees Delta's own statements too.
+    # After Delta's, so that it sees Delta's own statements too.
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,io.lakestream.spark.LakestreamExtensions",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
     # Subjects may have `${…}` in them, and SQL texts have subjects.
     "spark.sql.variable.substitute": "false",
-    # Of two processes that commit at once, one wins and the other one knows.
+    # Of two concurrent commits exactly one succeeds, and the other fails.
     "spark.delta.logStore.file.impl": "io.lakestream.delta.LocalCommitLogStore",
     "spark.delta.logStore.s3a.impl": "io.lakestream.delta.ConditionalS3LogStore",
     # Nobody but the lake's owner and group reads its files (0750, 0640). Hadoop sets modes by this, not by the umask.
@@ -47,7 +47,7 @@ DELTA = {
     # Exact bounds for long subjects too, so that files are skipped. Delta cuts at 32 characters by itself.
     "spark.databricks.io.skipping.stringPrefixLength": "256",
 }
-"""What every session needs that reads or writes streams' tables."""
+"""Settings of every session that reads or writes streams' tables."""
 
 LOCAL = {
     "spark.master": f"local[{DEFAULT_CORES}]",
@@ -63,7 +63,7 @@ LOCAL = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
-    # What a driver that runs for months remembers of finished work.
+    # Limits of finished work kept by a driver that runs for months.
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "200",
@@ -72,7 +72,7 @@ LOCAL = {
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
-"""What a session on this machine has on top."""
+"""Additional settings of a session on this machine."""
 
 
 def session(
@@ -125,7 +125,7 @@ def session(
 
 
 def environ() -> dict[str, str]:
-    """What a Spark program's environment needs: Java, this very Python for the workers, and lakestream on its path.
+    """Return the environment of a Spark program: Java, this Python for the workers, and lakestream on its path.
 
     Raises:
         JavaMissing: no Java 17 or newer.
@@ -143,7 +143,7 @@ def environ() -> dict[str, str]:
 
 
 def under_spark_submit() -> bool:
-    """Whether spark-submit started this program, so that the JVM is there already."""
+    """Return True if spark-submit started this program, so that the JVM is running already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -167,7 +167,7 @@ def _require_s3(spark: SparkSession) -> None:
 
 
 def _require(spark: SparkSession, names: Sequence[str], remedy: str) -> None:
-    """Say at once, and in words, that a JAR is missing; Spark only warns and fails at the first table."""
+    """Raise JarsMissing for a missing JAR; Spark only warns and fails at the first table."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     loader = jvm.Thread.currentThread().getContextClassLoader()

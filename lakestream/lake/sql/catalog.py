@@ -1,11 +1,11 @@
-"""What the tables that a query names stand for.
+"""Catalog of the tables that queries name.
 
-Belongs here: from a name (``delta.`streams/ORDERS` ``, as_of('ORDERS', T)) and a time to a relation that DuckDB can
-read: a Delta table at one version, or that table and the tail of the stream's log as one view (live.py). Executing the
-query is sql.py's, the dialect dialect.py's, resolving times timetravel.py's.
+Belongs here: resolving a name (``delta.`streams/ORDERS` ``, as_of('ORDERS', T)) and a time to a relation that DuckDB
+can read: a Delta table at one version, or that table with its uncompacted segments as one live view (read/live.py).
+session.py executes queries, dialect.py has the dialect, delta/time_travel.py resolves times.
 
-All mentions of a table in one statement see the same thing, whatever is committed meanwhile: a `Snapshot` is made for
-each statement and remembers what it found.
+All mentions of a table in one statement see the same rows, whatever is committed meanwhile: a `Snapshot` is made for
+each statement and caches what it resolved.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _SPELLED = re.compile(r"~([0-9A-Fa-f]{2})")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _MICRO = 1000
 NEVER = 1 << 63
-"""After the last moment that a message can have."""
+"""After the last time that a message can have."""
 
 
 class UnknownStream(SqlError):
-    """The query names a stream that has no table; lists those that have."""
+    """Raised when a query names a stream without a table; the text lists the tables."""
 
 
 class State(msgspec.Struct, frozen=True):
-    """How far a stream's table reaches: version and last sequence, None where it says nothing; and the number of
-    messages beyond it, None where they are not asked for."""
+    """Progress of a stream's table: version and last sequence (None: unknown), and the number of messages beyond it
+    (None: not asked for)."""
 
     version: int | None
     last_seq: int | None
-    tail: int | None
+    uncompacted: int | None
 
 
 class Catalog:
@@ -67,10 +67,10 @@ class Catalog:
 
     Args:
         lake: the lake's root.
-        evaluate: the value of a constant expression in DuckDB's SQL; None when it has none.
-        live_streams: what is staged beyond the tables; None for the tables alone.
-        prepare: makes the functions of a schema known to DuckDB.
-        place: from a table's path and version to what a query reads.
+        evaluate: returns the value of a constant expression in DuckDB's SQL; None when it has none.
+        live_streams: opens live views; None for the tables alone.
+        prepare: creates a schema's functions in DuckDB.
+        place: returns the relation for a table's path and version.
     """
 
     def __init__(
@@ -89,11 +89,12 @@ class Catalog:
         self.place = place
 
     def tables(self) -> list[str]:
-        """Names of all streams that can be asked, as they are written between backticks after `delta.`, sorted."""
+        """Return the names of all streams that can be queried, as written between backticks after `delta.`, sorted."""
         return [stream.name for stream in self.streams()]
 
     def streams(self) -> list[Stream]:
-        """The streams that can be asked: those with a table, and those with staged messages where these count."""
+        """Return the streams that can be queried: those with a table, and with live views those with staged
+        messages."""
         accounts = self.storage.directories(f"{self.root}/{paths.ACCOUNTS}")
         bases = [("", paths.DEFAULT_ACCOUNT), *((f"{paths.ACCOUNTS}/{name}/", name) for name in accounts)]
         return [self.stream(name) for base, _ in bases for name in self._names(base)]
@@ -111,17 +112,17 @@ class Catalog:
         return has_log(self.storage, f"{root}{paths.STREAMS}/{name}")
 
     def state(self, stream: Stream) -> State:
-        """How far a stream's table reaches, and how many messages are beyond it."""
-        tail = None if self.live_streams is None else self.live_streams.count(stream)
+        """Return the progress of a stream's table, and the number of messages beyond it."""
+        uncompacted = None if self.live_streams is None else self.live_streams.count(stream)
         try:
             log = CommitLog(stream.table)
         except NotATable:
-            return State(None, None, tail)
+            return State(None, None, uncompacted)
         progress = log.progress(log.latest)
-        return State(log.latest, None if progress is None else progress.last_seq, tail)
+        return State(log.latest, None if progress is None else progress.last_seq, uncompacted)
 
     def stream(self, name: str) -> Stream:
-        """The stream, or the table that is none, that a name between backticks means."""
+        """Return the stream, or other table, that a name between backticks means."""
         path = unquote(urlsplit(name).path) if name.startswith("file:") else name
         if path.startswith(self.root + "/"):
             path = path[len(self.root) + 1 :]
@@ -135,13 +136,13 @@ class Catalog:
             account = _plain(match[1])
         else:
             return Stream("", "", table, name)
-        # A stream's own name is understood too where its directory has to spell some characters otherwise.
+        # Accept a stream's own name too where its directory's name is encoded.
         if paths.directory_name(last) != last and not _SPELLED.search(last):
             table = f"{self.root}/{directory}/{paths.directory_name(last)}"
         return Stream(account, _plain(last), table, name)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a stream of that name, or a table."""
+        """Return True if there is a stream of that name, or a table."""
         stream = self.stream(name)
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
         staged = (
@@ -150,7 +151,7 @@ class Catalog:
         return staged or has_log(self.storage, stream.table)
 
     def typed(self, name: str) -> TypedTable | None:
-        """Return the stream's table, there or to come, if there is a schema for payloads."""
+        """Return the stream's table, existing or not, if there is a schema for payloads."""
         stream = self.stream(name)
         try:
             return typed.typed_table(stream.table.rpartition(f"/{paths.STREAMS}/")[0], stream.stream)
@@ -158,7 +159,7 @@ class Catalog:
             return None
 
     def log(self, name: str, text: str, place: int) -> CommitLog:
-        """The commits of a table.
+        """Return the commits of a table.
 
         Raises:
             UnknownStream: there is no such table.
@@ -169,7 +170,7 @@ class Catalog:
             raise self.unknown(name, text, place) from None
 
     def unknown(self, name: str, text: str, place: int) -> UnknownStream:
-        """What to say of a name that means nothing."""
+        """Return the error for an unknown name."""
         stream = self.stream(name)
         tables = self.tables()
         known = ", ".join(f"delta.`{table}`" for table in tables) if tables else "none yet"
@@ -185,12 +186,13 @@ class Catalog:
 
 
 def _plain(directory: str) -> str:
-    """The stream's or account's name that a directory is named after; see `paths.directory_name`."""
+    """Return the stream's or account's name that a directory is named after; see `paths.directory_name`."""
     return _SPELLED.sub(lambda match: chr(int(match[1], 16)), directory)
 
 
 def of_stream(name: str) -> str:
-    """The name between backticks for what as_of is given: ORDERS, or ACME/ORDERS for a stream of an account."""
+    """Return the name between backticks for the argument of as_of: ORDERS, or ACME/ORDERS for a stream of an
+    account."""
     if name.startswith((f"{paths.STREAMS}/", f"{paths.ACCOUNTS}/", "/")) or "://" in name:
         return name
     account, slash, stream = name.partition("/")
@@ -198,13 +200,13 @@ def of_stream(name: str) -> str:
 
 
 class Snapshot:
-    """What the tables of one statement stand for, each looked up once.
+    """The resolved tables of one statement.
 
     Args:
         catalog: the lake.
         text: the whole query text, for errors.
 
-    After `locate` was asked for every mention, `arrow` has the Arrow tables that the query reads, by name.
+    Once `locate` was called for every mention, `arrow` has the Arrow tables that the query reads, by name.
     """
 
     def __init__(self, catalog: Catalog, text: str) -> None:
@@ -246,7 +248,7 @@ class Snapshot:
         return self._table(log.table, version)
 
     def _typed(self, mention: Mention) -> Selection | None:
-        """A stream's view with typed columns, ORDERS_json; None for any other name."""
+        """Return a stream's view with typed columns, ORDERS_json; None for any other name."""
         of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
         name = of_stream(mention.name) if of_messages else mention.name
         suffix = next((each for each in (typed.MISFITS_SUFFIX, typed.VIEW_SUFFIX) if name.endswith(each)), None)
@@ -254,7 +256,7 @@ class Snapshot:
             return None
         base = msgspec.structs.replace(mention, name=name.removesuffix(suffix))
         try:
-            located = self.locate(base)  # first: a server that is asked for its newest messages also tells the schema
+            located = self.locate(base)  # first: a flush also stages the schema
         except UnknownStream:
             if self._catalog.typed(base.name) is None:
                 return None
@@ -290,7 +292,7 @@ class Snapshot:
         return Selection(f"SELECT * FROM {_source(found)} WHERE {partition}")
 
     def _view(self, mention: Mention) -> Live | None:
-        """The stream's table and tail; None where only a table can be asked."""
+        """Return the live view of a stream; None where only a table can be read."""
         live_streams = self._catalog.live_streams
         if live_streams is None:
             return None
@@ -316,7 +318,7 @@ class Snapshot:
         at_ns = self._moment(travel, mention)
         log, found = self._version(mention, at_ns)
         if not found.complete and (live := self._view(mention)) is not None:
-            # The log once more: what left the tail before the view was opened is in a version that is listed now.
+            # List the log again: segments compacted before the view was opened are in a version that is listed now.
             self._logs.pop(mention.name, None)
             log, found = self._version(mention, at_ns)
             if not found.complete and live.view.departures is not None and self._catalog.live_streams is not None:
@@ -346,7 +348,7 @@ class Snapshot:
         return Selection(f"SELECT * FROM {scan(table)} WHERE {held}")
 
     def _version(self, mention: Mention, at_ns: int) -> tuple[CommitLog | None, AsOf]:
-        """The version for a moment; no log where there is no table yet."""
+        """Return the version for a time; no log where there is no table yet."""
         try:
             log = self._log(mention)
         except UnknownStream:
@@ -356,7 +358,7 @@ class Snapshot:
     # ---- values
 
     def _moment(self, travel: Travel, mention: Mention) -> int:
-        """The moment of as_of in ns: an integer is that already, a text is exact, another time has µs."""
+        """Return the time of as_of in ns: an integer is in ns already, a text is exact, another time has µs."""
         if travel.text is not None:
             return instant(travel.text)
         kind = self._catalog.evaluate(f"typeof({travel.value})")
@@ -389,8 +391,8 @@ class Snapshot:
 
 
 def _partition(layout: Layout | None, subject: str | None) -> str:
-    """Where the rows of a subject are in a table by tokens, as a condition. In the other layouts the range of subjects
-    in each file says it, and DuckDB looks at that by itself."""
+    """Return the condition for the partition of a subject in a table by tokens. In other layouts DuckDB uses the range
+    of subjects of each file by itself."""
     if subject is None or layout is None or layout.kind != "tokens":
         return ""
     tokens = subject.split(".")
@@ -400,11 +402,11 @@ def _partition(layout: Layout | None, subject: str | None) -> str:
 
 
 def _source(found: TableAt | Selection) -> str:
-    """What stands for it in FROM."""
+    """Return the FROM item."""
     return scan(found) if isinstance(found, TableAt) else f"({found.sql})"
 
 
 def _held(at_ns: int, archive: bool) -> str:
-    """What is true for rows of messages that the stream held at a moment."""
+    """Return the condition for rows of messages that the stream held at a time."""
     held = f"time_ns <= {at_ns}"
     return f"{held} AND ({REMOVED_COLUMN} IS NULL OR {REMOVED_COLUMN} > {at_ns})" if archive else held

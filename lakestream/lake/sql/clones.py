@@ -1,8 +1,8 @@
-"""Clones in SQL: what DuckDB's Delta extension cannot read.
+"""Clones in SQL, which DuckDB's Delta extension cannot read.
 
-Belongs here: a version of a clone as a view over the Parquet files that it names, wherever they are, with partition
-columns out of the log and without the rows that deletion vectors name. The extension takes the absolute paths in a
-clone's log for relative ones. A view stays for the session, so a version is looked up once.
+Belongs here: a version of a clone as a view over the Parquet files that it references, with partition columns from the
+log and without the rows in deletion vectors. The extension takes the absolute paths in a clone's log for relative ones.
+A view stays for the session, so a version is resolved once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _TYPES = {
     "binary": "BLOB",
 }
 _HEADERS = "MAP(VARCHAR, VARCHAR[])"
-"""The one column of another type."""
+"""Type of the column `headers`."""
 
 
 class CloneViews:
-    """The clones that the queries of one session have asked for.
+    """The clones that the queries of one session have mentioned.
 
     Args:
         lake: the lake's root.
@@ -45,10 +45,10 @@ class CloneViews:
         self._known: dict[tuple[str, str], TableAt] = {}
 
     def place(self, path: str, version: int) -> TableAt:
-        """What stands for a table at a version in a query."""
+        """Return the relation for a table at a version."""
         if not clones.is_registered(self._storage, path):
             return TableAt(path, version)
-        # A table that was made anew may have the same version: the commit itself tells.
+        # A table that was created again may have the same version; the commit's tag tells.
         key = path, Log(open_storage(path), path).tag(version) or str(version)
         if (known := self._known.get(key)) is None:
             known = self._known[key] = TableAt(path, version, self._view(path, version))
@@ -70,7 +70,7 @@ class CloneViews:
         paths = ", ".join(quoted(locate(path, add.path)) for add in state.files.values())
         rows = f"SELECT {none}, NULL::VARCHAR AS filename, NULL::BIGINT AS file_row_number WHERE false"
         if paths:
-            # The one without rows has every column, which older files may not have.
+            # The SELECT without rows has every column; older files may lack some.
             options = "union_by_name = true, filename = true, file_row_number = true, hive_partitioning = false"
             rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], {options})"
         of = {name: "f" if name in partition else "r" for name in types}
@@ -82,7 +82,7 @@ class CloneViews:
         return view
 
     def _table(self, name: str, rows: Any) -> None:
-        """A table of the session with these rows, which all of its cursors see."""
+        """Create a table of the session with these rows, visible in all of its cursors."""
         self._connection.register("clone_rows", rows)
         try:
             self._connection.execute(f"CREATE TABLE {name} AS SELECT * FROM clone_rows")
@@ -91,7 +91,7 @@ class CloneViews:
 
 
 def _files(table: str, state: State, partition: list[str]) -> Any:
-    """Each file with the values of its partition."""
+    """Return each file with the values of its partition."""
     import pyarrow as pa
 
     adds = list(state.files.values())
@@ -102,7 +102,7 @@ def _files(table: str, state: State, partition: list[str]) -> Any:
 
 
 def _dead(table: str, state: State) -> Any:
-    """The rows that deletion vectors name: file, and number in it."""
+    """Return the rows in deletion vectors: file, and row number in it."""
     import pyarrow as pa
 
     names, rows = [], []
@@ -118,5 +118,5 @@ def _dead(table: str, state: State) -> Any:
 
 
 def _type(kind: Any) -> str:
-    """DuckDB's word for a type of Delta's."""
+    """Return DuckDB's type for a Delta type."""
     return _TYPES.get(str(getattr(kind, "type", "")), _HEADERS)

@@ -1,8 +1,7 @@
-"""DuckDB as it is used here: an empty database that can read Delta tables where the lake is.
+"""Connections to DuckDB that can read the lake's Delta tables.
 
-Belongs here: loading its extensions, from installed wheels and never from the network, and telling it how to reach an
-object store. Credentials for one are found by the AWS SDK, in the environment or from the instance; they are in no text
-that is made here.
+Belongs here: loading its extensions, from installed wheels and never from the network, and its access to an object
+store. The AWS SDK finds the credentials, in the environment or from the instance; no text made here contains them.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _PACKAGE = "duckdb_extension_"
 
 
 class ExtensionMissing(SqlError):
-    """An extension for this DuckDB is not installed."""
+    """Raised when an extension for this DuckDB is not installed."""
 
 
 class NoCredentials(SqlError):
-    """Nothing says how to log in to the object store."""
+    """Raised when there are no credentials for the object store."""
 
 
 def extension_path(name: str = "delta") -> Path:
-    """An extension inside the installed wheel duckdb-extension-<name>, for the DuckDB in use.
+    """Return the path of an extension in the installed wheel duckdb-extension-<name>, for the DuckDB in use.
 
     Raises:
         ExtensionMissing: when the wheel is not there, or is for another DuckDB.
@@ -50,7 +49,7 @@ def extension_path(name: str = "delta") -> Path:
 
 
 def connect(root: str) -> duckdb.DuckDBPyConnection:
-    """A database in memory that reads the tables below a lake's root. Times are in UTC.
+    """Open a database in memory that reads the tables below a lake's root. Times are in UTC.
 
     Raises:
         ExtensionMissing, NoCredentials.
@@ -59,7 +58,7 @@ def connect(root: str) -> duckdb.DuckDBPyConnection:
     extensions = [extension_path(name) for name in (("httpfs", "aws") if remote else ()) + ("delta",)]
     import duckdb
 
-    # Nothing may reach for the network: extensions come from wheels or are built in.
+    # No network access: extensions come from wheels or are built in.
     connection = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
     for extension in extensions:
         connection.execute("LOAD " + quoted(str(extension)))
@@ -77,7 +76,7 @@ def connect(root: str) -> duckdb.DuckDBPyConnection:
 
 
 def _secret(root: str) -> str:
-    """What tells DuckDB how to reach the object store. The credentials come from the SDK's own chain."""
+    """Return the statement that gives DuckDB access to the object store, with credentials from the SDK's own chain."""
     settings = ["TYPE s3", "PROVIDER credential_chain", f"SCOPE {quoted(root)}"]
     where = s3.endpoint()
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")

@@ -1,12 +1,12 @@
-"""Spark's SQL on stream tables, as DuckDB understands it.
+"""Spark's SQL on stream tables, translated for DuckDB.
 
-Belongs here: parsing a query text into statements, and rewriting one into DuckDB's dialect. Pure: what a table's name
-stands for is asked of a function that the caller passes in.
+Belongs here: parsing a query text into statements, and rewriting one into DuckDB's dialect. Pure: a function that the
+caller passes in resolves tables' names.
 
-What sqlglot transpiles by itself is left to it. Added are the names of tables (``delta.`streams/ORDERS` `` with
-TIMESTAMP AS OF and VERSION AS OF, and the function as_of) and what Spark does with binary columns: a stream's `data` is
-binary, CAST(data AS STRING) decodes UTF-8, and get_json_object and from_json give NULL for what is not JSON, where
-DuckDB would print escapes or fail.
+sqlglot transpiles most by itself. Added are the names of tables (``delta.`streams/ORDERS` `` with TIMESTAMP AS OF and
+VERSION AS OF, and the function as_of) and Spark's treatment of binary columns: a stream's `data` is binary, CAST(data
+AS STRING) decodes UTF-8, and get_json_object and from_json give NULL for invalid JSON, where DuckDB would print escapes
+or fail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MACROS = (
     "CREATE MACRO spark_string(x) AS CASE typeof(x) WHEN 'BLOB' THEN decode(TRY_CAST(x AS BLOB), 'replace') "
     "ELSE CAST(x AS VARCHAR) END",
     "CREATE MACRO spark_json(x) AS TRY_CAST(spark_string(x) AS JSON)",
-    # Spark has it and DuckDB has not; subjects are what it is made for.
+    # DuckDB lacks this function, which is useful for subjects.
     "CREATE MACRO substring_index(s, d, n) AS array_to_string(CASE WHEN n > 0 THEN string_split(s, d)[:n] "
     "WHEN n < 0 THEN string_split(s, d)[greatest(n, -len(string_split(s, d))):] ELSE [] END, d)",
 )
@@ -37,16 +37,16 @@ MACROS = (
 
 
 class SqlError(LakeError):
-    """A query could not be answered. The text says what to do."""
+    """Raised when a query could not be answered. The text says what to do."""
 
 
 class BadSql(SqlError):
-    """The text is not SQL that is understood here; shows the place.
+    """Raised for a text that is not supported SQL; shows the place.
 
     Args:
-        reason: what is wrong.
+        reason: the error.
         text: the whole query text.
-        offset: where, in characters from its start; None when the place is not known.
+        offset: the place, in characters from its start; None when it is not known.
     """
 
     def __init__(self, reason: str, text: str, offset: int | None = None) -> None:
@@ -56,8 +56,8 @@ class BadSql(SqlError):
 
 
 class Travel(msgspec.Struct, frozen=True):
-    """VERSION AS OF, TIMESTAMP AS OF, or MESSAGES: the moment of as_of. `value` is its expression in DuckDB's SQL;
-    `text` is the text of a time that is written out, which may be more exact than DuckDB's times."""
+    """VERSION AS OF, TIMESTAMP AS OF, or MESSAGES (the time of as_of). `value` is its expression in DuckDB's SQL;
+    `text` is a time that is written out, which may be more exact than DuckDB's times."""
 
     kind: Literal["VERSION", "TIMESTAMP", "MESSAGES"]
     value: str
@@ -67,8 +67,8 @@ class Travel(msgspec.Struct, frozen=True):
 class Mention(msgspec.Struct, frozen=True):
     """A table as a query mentions it.
 
-    `name`: as written between the backticks after `delta.`, or as as_of has it. `place`: its offset in the query text.
-    `subject`: the only subject whose rows the query can want of it, where that is plain to see.
+    `name`: as written between the backticks after `delta.`, or as the argument of as_of. `place`: its offset in the
+    query text. `subject`: the only subject whose rows the query can want of it, where that is obvious.
     """
 
     name: str
@@ -78,8 +78,7 @@ class Mention(msgspec.Struct, frozen=True):
 
 
 class TableAt(msgspec.Struct, frozen=True):
-    """A Delta table at a version, to be put in the place of a mention; where DuckDB cannot read it, as the view of this
-    name."""
+    """A Delta table at a version, to replace a mention; where DuckDB cannot read it, the view of this name."""
 
     path: str
     version: int
@@ -87,18 +86,18 @@ class TableAt(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """A SELECT in DuckDB's SQL, to be put in the place of a mention."""
+    """A SELECT in DuckDB's SQL, to replace a mention."""
 
     sql: str
 
 
 Locate = Callable[[Mention], TableAt | Selection]
-"""What a mentioned table stands for; raises SqlError."""
+"""Resolves a mentioned table; raises SqlError."""
 AS_OF = "as_of"
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One statement of a text: what it is, and the part of the text it came from (it starts at `offset`)."""
+    """One statement of a text: its kind, and its part of the text (it starts at `offset`)."""
 
     kind: Literal["query", "describe", "history", "tables", "explain"]
     text: str
@@ -107,7 +106,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 def excerpt(text: str, offset: int) -> str:
-    """The line of `text` that holds `offset`, and below it a mark under the place."""
+    """Return the line of `text` that holds `offset`, with a mark under the place."""
     offset = min(offset, len(text))
     start = text.rfind("\n", 0, offset) + 1
     end = text.find("\n", offset)
@@ -117,18 +116,18 @@ def excerpt(text: str, offset: int) -> str:
 
 
 def split(text: str) -> tuple[list[tuple[str, int]], str]:
-    """Cut a text at its semicolons, minding quotes and comments.
+    """Cut a text at its semicolons, respecting quotes and comments.
 
     Returns:
-        The complete statements as (text, offset), and what follows the last semicolon: "" when nothing but blanks and
-        comments does; a statement with an open quote or comment is incomplete and comes back as the rest.
+        The complete statements as (text, offset), and the rest after the last semicolon: "" when it has only blanks and
+            comments; a statement with an open quote or comment is incomplete and returned as the rest.
     """
     done: list[tuple[str, int]] = []
     start = 0
     try:
         tokens = sqlglot.tokenize(text, read=DIALECT)
     except TokenError:
-        # An open quote swallows everything behind it. What precedes it may still be complete.
+        # An open quote takes in everything after it. Statements before it may be complete.
         return _split_before_open_quote(text)
     has_tokens = False
     for token in tokens:
@@ -223,7 +222,7 @@ def _bad(error: ParseError, part: str, offset: int, text: str) -> BadSql:
 
 
 def _open_quote(part: str) -> int:
-    """Where the quote starts that is never closed: behind the longest prefix that still reads as tokens."""
+    """Return the start of an unclosed quote: the end of the longest prefix that can be tokenized."""
     for end in range(len(part) - 1, -1, -1):
         try:
             sqlglot.tokenize(part[:end], read=DIALECT)
@@ -234,11 +233,11 @@ def _open_quote(part: str) -> int:
 
 
 def rewrite(statement: Statement, locate: Locate) -> str:
-    """The statement in DuckDB's SQL.
+    """Return the statement in DuckDB's SQL.
 
     Args:
         statement: a query, or the query of an EXPLAIN, or a DESCRIBE.
-        locate: asked once for each table mentioned.
+        locate: called once for each mentioned table.
 
     Raises:
         SqlError: from `locate`, or for a table that is not written as a Delta table.
@@ -266,10 +265,10 @@ def rewrite(statement: Statement, locate: Locate) -> str:
 
 
 def mentioned(table: exp.Table, offset: int = 0) -> Mention:
-    """What a ``delta.`…` `` reference says. `offset`: where its statement starts in the query text.
+    """Parse a ``delta.`…` `` reference. `offset`: where its statement starts in the query text.
 
     Raises:
-        SqlError: it is no name of a Delta table.
+        SqlError: it is not the name of a Delta table.
     """
     if table.db.lower() != "delta" or table.catalog:
         raise SqlError(
@@ -292,7 +291,7 @@ def _is_as_of(node: object) -> bool:
 
 
 def _as_of(call: exp.Anonymous, offset: int) -> Mention:
-    """What as_of('ORDERS', T) says."""
+    """Parse as_of('ORDERS', T)."""
     arguments = call.expressions
     if len(arguments) != 2 or not (isinstance(arguments[0], exp.Literal) and arguments[0].is_string):
         raise SqlError(
@@ -312,7 +311,7 @@ _TIMES = (exp.DataType.Type.TIMESTAMP, exp.DataType.Type.TIMESTAMPTZ, exp.DataTy
 
 
 def _only_subject(table: exp.Table) -> str | None:
-    """The subject of `WHERE subject = '…' AND …` over this table alone."""
+    """Return the subject of `WHERE subject = '…' AND …` over this table alone."""
     select = table.parent_select
     if not isinstance(select, exp.Select) or select.args.get("joins") or select.args.get("laterals"):
         return None
@@ -336,7 +335,7 @@ def _only_subject(table: exp.Table) -> str | None:
 
 
 def _place_table(table: exp.Table, mention: Mention, locate: Locate) -> None:
-    """Put what a table stands for in its place, in place: joins, samples and aliases stay where they are."""
+    """Replace a table by its relation: joins, samples and aliases stay where they are."""
     found = locate(mention)
     alias = table.args.get("alias")
     # Spark lets an unaliased table's columns be qualified by its path.
@@ -360,7 +359,7 @@ def _place_table(table: exp.Table, mention: Mention, locate: Locate) -> None:
 
 
 def _name_columns(select: exp.Select) -> None:
-    """Call a computed column by the text that the user wrote, not by what becomes of it."""
+    """Name a computed column by the text that the user wrote, not by the rewritten one."""
     for column in select.expressions:
         if not isinstance(column, exp.Column | exp.Alias | exp.Aliases | exp.Star | exp.Subquery | exp.UDTF):
             name = column.sql(dialect=DIALECT, normalize_functions="lower")
@@ -368,7 +367,7 @@ def _name_columns(select: exp.Select) -> None:
 
 
 def _spark_values(node: exp.Expression) -> exp.Expression:
-    """Spark's reading of binary values and of JSON, for one node whose children have been done."""
+    """Apply Spark's treatment of binary values and of JSON to one node whose children are done."""
     if isinstance(node, exp.Cast) and node.to.this in exp.DataType.TEXT_TYPES:
         return node.this if isinstance(node.this, exp.Literal) and node.this.is_string else _call("string", node.this)
     if isinstance(node, exp.JSONExtractScalar | exp.JSONExtract) and not _is_call(node.this, "json"):
@@ -389,7 +388,7 @@ def _is_call(node: exp.Expression, macro: Literal["string", "json"]) -> bool:
 
 
 def _from_json(node: exp.Expression) -> exp.Expression:
-    """from_json(value, 'a INT, b STRING') as json_transform with the same type; fields that do not fit become NULL."""
+    """Rewrite from_json(value, 'a INT, b STRING') to json_transform with the same type; invalid fields become NULL."""
     arguments = node.expressions if isinstance(node, exp.Anonymous) else [node.this, node.expression]
     if len(arguments) != 2 or not (isinstance(arguments[1], exp.Literal) and arguments[1].is_string):
         raise SqlError("from_json takes two arguments here: a value and a schema as text, such as 'a INT, b STRING'")
@@ -401,10 +400,10 @@ def _from_json(node: exp.Expression) -> exp.Expression:
 
 
 def _schema(text: str) -> exp.DataType:
-    """A Spark schema: columns as in a CREATE TABLE, or one type."""
+    """Parse a Spark schema: columns as in a CREATE TABLE, or one type."""
     for kind in (text, f"STRUCT<{text}>"):
         try:
-            # As part of a CAST: DataType.build would not mind what it does not understand.
+            # As part of a CAST: DataType.build accepts unknown types.
             cast = sqlglot.parse_one(f"CAST(x AS {kind})", read=DIALECT)
         except SqlglotError:
             continue
@@ -416,12 +415,12 @@ def _schema(text: str) -> exp.DataType:
 
 
 def scan(table: TableAt) -> str:
-    """What DuckDB reads a table at a version by."""
+    """Return the relation with which DuckDB reads a table at a version."""
     if table.view:
         return table.view
     return f"delta_scan({quoted(table.path)}, version = {table.version})"
 
 
 def quoted(text: str) -> str:
-    """A string as an SQL literal."""
+    """Return a string as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

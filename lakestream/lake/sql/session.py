@@ -1,11 +1,10 @@
 """SQL on the streams of a lake, by DuckDB, inside this process.
 
-Belongs here: the session, executing statements, and DuckDB's errors in words that say what to do. The dialect is
-dialect.py's, what a table's name stands for sql_catalog.py's, DuckDB's extensions sql_duckdb.py's, and showing
-results the command line's.
+Belongs here: the session, executing statements, and DuckDB's errors with advice. dialect.py has the dialect, catalog.py
+resolves tables' names, connection.py loads DuckDB's extensions; the command line shows results.
 
-A stream is its table and the tail of its log beyond it, as one view (sql_tail.py). Every statement reads each stream at
-one point, so that one mentioned twice is the same twice, whatever is published and committed meanwhile.
+A stream is its table and the uncompacted segments beyond it, as one view (uncompacted.py). Every statement reads each
+stream at one point, so that one mentioned twice has the same rows twice, whatever is published and committed meanwhile.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ if TYPE_CHECKING:
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
 
 HISTORY_LIMIT = 1000
-"""DESCRIBE HISTORY shows at most so many commits, the newest first."""
+"""Maximum number of commits that DESCRIBE HISTORY shows, the newest first."""
 
 FETCH_ROWS = 10_000
-"""Rows taken from DuckDB at a time."""
+"""Rows fetched from DuckDB at a time."""
 
 _RETRIES = 3
 
 
 class LakeNotFound(SqlError):
-    """There is no lake at the path."""
+    """Raised when there is no lake at the path."""
 
 
 class Result:
-    """The rows of one query: `columns` and `types` (DuckDB's names), and the rows, once, by iterating."""
+    """The result of one query: `columns` and `types` (DuckDB's names), and an iterator over the rows."""
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self._cursor = cursor
@@ -61,12 +60,12 @@ class Result:
             yield from rows
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All remaining rows."""
+        """Return all remaining rows."""
         return list(self)
 
 
 def existing_root(lake: str | os.PathLike[str]) -> str:
-    """A lake's root, as an absolute path or a URL.
+    """Return a lake's root, as an absolute path or a URL.
 
     Args:
         lake: a path, a `file:` URL, or `s3://bucket/prefix`.
@@ -86,10 +85,10 @@ class Session:
 
     Args:
         lake: the lake's root: a path, a `file:` URL, or `s3://bucket/prefix`.
-        committed: read what is committed to the tables, and nothing of the tail of the log.
-        server: where the server is that is asked to stage its newest messages; None for what is staged already.
-        tail_bytes: the most segments of one stream's tail that are read into memory, in bytes.
-        notify: is told in a line what the reader of a result should know, such as that no server answered.
+        committed: read only what is committed to the tables, without uncompacted segments.
+        server: the server to ask to stage its newest messages; None for what is staged already.
+        tail_bytes: maximum size of one stream's uncompacted segments that are read into memory, in bytes.
+        notify: gets a line that the reader of a result should know, such as that no server answered.
 
     Raises:
         LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
@@ -130,22 +129,22 @@ class Session:
     # ---- what there is
 
     def tables(self) -> list[str]:
-        """Names of all stream tables, as they are written between backticks after `delta.`, sorted."""
+        """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
         return self._catalog.tables()
 
     # ---- questions
 
     def run(self, text: str) -> Iterator[Result]:
-        """Answer each statement of a text in order; a wrong one ends it, with the earlier ones done.
+        """Execute the statements of a text in order; the first error ends it, after the earlier ones.
 
         Raises:
-            SqlError: BadSql with the place, UnknownStream with the streams there are, and so on.
+            SqlError: BadSql with the place, UnknownStream with the existing streams, and so on.
         """
         for statement in dialect.parse(text):
             yield self._answer(statement, text)
 
     def query(self, text: str) -> Result:
-        """Answer a text of exactly one statement.
+        """Execute a text of exactly one statement.
 
         Raises:
             SqlError: as `run`; BadSql when there is none or more than one.
@@ -164,7 +163,7 @@ class Session:
         return self._execute(statement, text)
 
     def _execute(self, statement: Statement, text: str) -> Result:
-        """Run a query; once more on newer versions when maintenance took a file from under it."""
+        """Run a query; once more on newer versions when maintenance deleted one of its files."""
         seen: Snapshot | None = None
         for _ in range(_RETRIES):
             snapshot = Snapshot(self._catalog, text)
@@ -184,7 +183,7 @@ class Session:
         ) from failure
 
     def _interruptible(self, sql: str, arrow: dict[str, Any]) -> duckdb.DuckDBPyConnection:
-        """Execute in a thread: DuckDB looks for Ctrl-C only between its tasks, which can be many seconds long."""
+        """Execute in a thread: DuckDB checks for Ctrl-C only between its tasks, which can be many seconds long."""
         cursor = self._connection.cursor()
         for name, rows in arrow.items():
             cursor.register(name, rows)
@@ -212,7 +211,7 @@ class Session:
         rows: list[tuple[object, ...]] = []
         for stream in self._catalog.streams():
             state = self._catalog.state(stream)
-            rows.append((f"delta.`{stream.name}`", state.version, state.last_seq, state.tail))
+            rows.append((f"delta.`{stream.name}`", state.version, state.last_seq, state.uncompacted))
         return self._rows('"table" VARCHAR, "version" BIGINT, last_seq BIGINT, tail BIGINT', rows)
 
     def _history(self, log: CommitLog) -> Result:
@@ -227,7 +226,7 @@ class Session:
         return self._rows(shape, rows)
 
     def _rows(self, shape: str, rows: list[tuple[object, ...]]) -> Result:
-        """Rows of our own as a result."""
+        """Return rows made here as a result."""
         cursor = self._connection.cursor()
         cursor.execute(f"CREATE OR REPLACE TEMP TABLE answer ({shape})")
         if rows:
@@ -235,7 +234,7 @@ class Session:
         return Result(cursor.execute("FROM answer"))
 
     def _value(self, expression: str) -> object:
-        """The value of a constant expression; None when it has none."""
+        """Return the value of a constant expression; None when it has none."""
         try:
             row = self._connection.cursor().execute(f"SELECT {expression}").fetchone()
         except self._duckdb.Error:
@@ -252,10 +251,10 @@ def _first_line(text: str) -> str:
 
 
 def _explained(message: str, text: str, statement: Statement) -> SqlError:
-    """Return DuckDB's complaint about the rewritten query, shown at its place in the query that the user wrote.
+    """Return DuckDB's error about the rewritten query, shown at its place in the user's query.
 
-    DuckDB's own place is one in the rewritten query. So the words that it complains of are looked for in the statement;
-    a syntax error of which none is found is shown at the statement's end or beginning.
+    DuckDB's own place is one in the rewritten query. So the words in its message are searched in the statement; a
+    syntax error without a match is shown at the statement's end or beginning.
     """
     body = message.partition("\nLINE ")[0].strip()
     syntax = body.startswith("Parser Error")

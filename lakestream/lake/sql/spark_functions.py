@@ -1,12 +1,12 @@
-"""as_of in Spark: a stream as it was at a moment, by message time.
+"""Functions and views of lakestream in Spark: as_of, and the typed views of JSON payloads.
 
-Belongs here: the function for programs, and the same one for SQL. Both read the version of the table that timetravel.py
-finds, as a relation like any other, so that filters and columns are pushed down into its files.
+Belongs here: as_of (a stream as it was at a time, by message time) for programs and for SQL, and creating the typed
+views. as_of reads the version of the table that delta/time_travel.py finds, as a relation like any other, so that
+filters and columns are pushed down into its files.
 
-For SQL the function is put into the session's registry of table functions. What stands there is a function from
-expressions to a plan, which Spark calls on the driver while it analyzes a statement; ours is a Python object that the
-JVM calls back through the connection that it has to Python anyway. A Python UDTF would run as a task, hand each row
-through a Python worker and push nothing down.
+For SQL the function is put into the session's registry of table functions: a function from expressions to a plan, which
+Spark calls on the driver while it analyzes a statement. Ours is a Python object that the JVM calls back through its
+connection to Python. A Python UDTF would run as a task, pass each row through a Python worker and push nothing down.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _TIMES = ("timestamp", "timestamp_ntz", "date")
 
 
 def as_of(spark: SparkSession, stream: str, at: int | datetime | str, lake: str | None = None) -> DataFrame:
-    """The messages that a stream held at a moment, by message time, as far as its table has them.
+    """Return the messages that a stream held at a time, by message time, as far as its table has them.
 
     Args:
         spark: a session with Delta.
         stream: `ORDERS`, or `ACME/ORDERS` for a stream of account ACME.
-        at: the moment, as `time_travel.instant` takes it: exact to the ns as an integer or a text.
+        at: the time, as `time_travel.instant` takes it: exact to the ns as an integer or a text.
         lake: the lake's root; the session's own when not given.
 
     Raises:
         NotATable: the stream has no table.
-        TimeTravelError: the versions of that moment are gone, or `at` is no moment.
+        TimeTravelError: the versions of that time are gone, or `at` is no time.
     """
     root = paths.root(lake or spark.conf.get(_LAKE_SETTING, None) or ".")
     at_ns = instant(at)
@@ -82,19 +82,20 @@ def as_of(spark: SparkSession, stream: str, at: int | datetime | str, lake: str 
 
 
 def register(spark: SparkSession, lake: str) -> None:
-    """Make `as_of('ORDERS', T)` a table function of a session's SQL.
+    """Register as_of as a table function in a session.
 
     Args:
         spark: a session with Delta, from a Python program.
-        lake: the root of the lake that names stand in.
+        lake: the root of the lake.
     """
     _register(spark, dialect.AS_OF, _AsOf(spark, lake))
-    register_views(spark, lake)
 
 
 def register_rows(spark: SparkSession, lake: str) -> str:
-    """Make a table function of a session's SQL that gives a stream's rows: its table's, or while there is no table what
-    the data source `lakestream` has, which has to be registered. Returns its name; the argument is the stream's."""
+    """Register a table function for a stream's rows, and return its name. Its argument is the stream's name.
+
+    The rows are the table's, or without a table those of the data source `lakestream`, which has to be registered.
+    """
     _register(spark, _ROWS, _Rows(spark, lake))
     return _ROWS
 
@@ -109,7 +110,7 @@ def _register(spark: SparkSession, name: str, builder: _Builder) -> None:
 
 
 class _Builder(ABC):
-    """scala.Function1 from the arguments' expressions to a plan."""
+    """Implementation of scala.Function1 from the arguments' expressions to a plan."""
 
     def __init__(self, spark: SparkSession, lake: str) -> None:
         self._spark = spark
@@ -120,19 +121,19 @@ class _Builder(ABC):
         """Return the function's result for the values of its arguments."""
 
     def apply(self, arguments: Any) -> Any:
-        """Called by the JVM."""
+        """Return the plan. Called by the JVM."""
         rows = self.rows([self._value(arguments.apply(number)) for number in range(arguments.size())])
         return rows._jdf.queryExecution().analyzed()
 
     def _value(self, expression: Any) -> Any:
-        """The value of an argument: text, an integer, or a time in ns; None for anything else."""
+        """Return the value of an argument: text, an integer, or a time in ns; None for anything else."""
         kind = expression.dataType().simpleString()
         if kind not in (*_EXACT, *_TIMES):
             return None
         if expression.getClass().getSimpleName() == "Literal" and kind in _EXACT:
             value = expression.value()
             return str(value.toString()) if kind == "string" and value is not None else value
-        # Anything else has to be worked out by Spark.
+        # Spark evaluates any other expression.
         jvm: Any = self._spark.sparkContext._jvm
         column = jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression)
         if kind in _TIMES:
@@ -144,7 +145,7 @@ class _Builder(ABC):
         return int(value) * _MICRO if kind in _TIMES else int(value)
 
     class Java:
-        """What py4j has to know."""
+        """Declaration of the interface for py4j."""
 
         implements = ("scala.Function1",)
 
@@ -177,7 +178,7 @@ class _Rows(_Builder):
 
 
 def prepare_spark(spark: SparkSession, found: JsonSchema) -> None:
-    """Give a Spark session the two functions that the views use. Executors need lakestream on their path."""
+    """Create the two functions of the views in a Spark session. Executors need lakestream on their path."""
     from pyspark.sql import functions
 
     arrow_udf = vars(functions)["arrow_udf"]  # its type stubs do not know it
@@ -187,10 +188,10 @@ def prepare_spark(spark: SparkSession, found: JsonSchema) -> None:
 
 
 def register_views(spark: SparkSession, lake: str) -> list[str]:
-    """Make the temporary views `<STREAM>_json` and `<STREAM>_json_misfits` of all streams that have a schema.
+    """Create the temporary views `<STREAM>_json` and `<STREAM>_json_misfits` of all streams that have a schema.
 
-    They are made of each stream's schema of now; call it again after a change. A schema that does not parse gets none.
-    A stream whose table has yet to be made is read by the data source `lakestream` until the table is there.
+    They use each stream's present schema; call it again after a change. A schema that does not parse gets none. A
+    stream without a table is read by the data source `lakestream` until the table exists.
 
     Returns:
         The names of the views.

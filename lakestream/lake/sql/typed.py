@@ -1,22 +1,8 @@
-"""Typed columns of JSON payloads: what `lakestream.json_schema` means, in every engine.
+"""Typed views of JSON payloads: `<STREAM>_json` and `<STREAM>_json_misfits`.
 
-Belongs here: parsing that list of columns, the rule by which a payload fits it, and the view `<STREAM>_json` as a
-SELECT for DuckDB and for Spark. Both engines hand payloads to the same Python decoder, as Arrow, so they agree on every
-row: their own JSON functions do not (duplicate names, NaN, trailing commas, 1.0 as an integer, text behind the end).
-
-A payload fits when it is one JSON object (RFC 8259) and every column that it has is of the column's type:
-
-    BOOLEAN                     true, false
-    TINYINT SMALLINT INT BIGINT a number without fraction and exponent, in range
-    FLOAT DOUBLE                a number in range
-    DECIMAL(p, s)               a number, or a string with one, with at most s digits after the point, exactly
-    STRING                      a string
-    DATE, TIMESTAMP             a string as in RFC 3339; without a zone it is UTC; more digits than µs are rounded
-    ARRAY<…> MAP<STRING, …> STRUCT<…>
-
-What is missing or null is NULL, and fits unless the column says NOT NULL. Names count exactly as they are written,
-unknown ones are not looked at, and of a name that comes twice the last value counts. A row that does not fit is not in
-the view; it stays in the stream's table, and the view `<STREAM>_json_misfits` has it, with the reason.
+Belongs here: the views as SELECTs for DuckDB and for Spark, the decoder (delta/json_schema.py) as functions for both
+engines, and finding the streams with a schema. Rows whose payload does not fit the schema are not in the first view but
+in the second, with the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +19,7 @@ from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
 from lakestream.lake.errors import BadPolicy, LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.staging import read_identity
+from lakestream.lake.files.staging import live_identity
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,11 +33,11 @@ _LOADERS = 8
 
 
 class NoTypedView(LakeError):
-    """Neither the stream nor its table has a `lakestream.json_schema`."""
+    """Raised when neither the stream nor its table has a `lakestream.json_schema`."""
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """How many rows of a table fit its schema, and how many do not."""
+    """Number of rows of a table that fit its schema, and of those that do not."""
 
     fits: int
     misfits: int
@@ -59,13 +45,13 @@ class Fit(msgspec.Struct, frozen=True):
 
 # The views as SQL
 def view_sql(found: JsonSchema, table: str, columns: Iterable[str], quote: Callable[[str], str] | None = None) -> str:
-    """The view of the rows that fit, as a SELECT.
+    """Return the SELECT of the rows that fit.
 
     Args:
         found: the schema.
-        table: what stands behind FROM: a table, or a table function.
+        table: the FROM item: a table, or a table function.
         columns: the table's columns.
-        quote: how a name is quoted; Spark's way by default.
+        quote: quotes a name; Spark's way by default.
     """
     name = quote or ticked
     base = [column for column in (*VIEW_COLUMNS, schema.REMOVED_COLUMN) if column in set(columns)]
@@ -77,7 +63,7 @@ def view_sql(found: JsonSchema, table: str, columns: Iterable[str], quote: Calla
 
 
 def misfits_sql(found: JsonSchema, table: str) -> str:
-    """The view of the rows that do not fit, with the reason, as a SELECT."""
+    """Return the SELECT of the rows that do not fit, with the reason."""
     return (
         f"SELECT subject, seq, time, time_ns, {found.reason_function}(data) AS reason, data "
         f"FROM {table} WHERE {found.reason_function}(data) IS NOT NULL"
@@ -86,8 +72,8 @@ def misfits_sql(found: JsonSchema, table: str) -> str:
 
 # Which tables have one
 class TypedTable(msgspec.Struct, frozen=True):
-    """A stream with a schema: its name, its table's path, `lakestream.json_schema`, the table's columns, and whether
-    there is a table yet."""
+    """A stream with a schema: name, path of its table, `lakestream.json_schema`, and the table's columns. `made`: the
+    table exists."""
 
     stream: str
     path: str
@@ -97,7 +83,7 @@ class TypedTable(msgspec.Struct, frozen=True):
 
 
 def typed_table(lake: str, stream: str) -> TypedTable:
-    """Return a stream of the default account with its schema: what the stream names, else what its table has.
+    """Return a stream of the default account with its schema: the stream's, else its table's.
 
     Raises:
         NoTypedView: there is neither.
@@ -109,8 +95,10 @@ def typed_table(lake: str, stream: str) -> TypedTable:
 
 
 def typed_tables(lake: str) -> list[TypedTable]:
-    """Return all streams of the default account that have a schema, by name. Opens each table's log; what is no table
-    of ours, or does not open, is left out."""
+    """Return all streams of the default account that have a schema, by name.
+
+    Opens each table's log; unreadable tables and those of other programs are left out.
+    """
     storage = open_storage(lake)
     names = {name for part in (paths.STREAMS, paths.SEGMENTS) for name in storage.directories(f"{storage.root}/{part}")}
     with ThreadPoolExecutor(_LOADERS, thread_name_prefix="typed") as pool:
@@ -138,7 +126,7 @@ def _look(path: str) -> TypedTable | None:
         return asked
     properties = delta.metadata().configuration
     text, stream = properties.get(JSON_SCHEMA_PROPERTY), properties.get(schema.STREAM_PROPERTY)
-    if asked is not None:  # the table learns of it with its next commit
+    if asked is not None:  # the table gets the property with its next commit
         text, stream = asked.text, asked.stream
     if text is None or stream is None:
         return None
@@ -146,13 +134,10 @@ def _look(path: str) -> TypedTable | None:
 
 
 def _asked(path: str) -> TypedTable | None:
-    """Return what the living stream of a table's place says in the staging area, if it names a schema."""
+    """Return what the live stream of a table says in the staging area, if it names a schema."""
     storage = open_storage(path)
     base, _, directory = path.rpartition(f"/{paths.STREAMS}/")
-    parent = f"{base}/{paths.SEGMENTS}/{directory}"
-    living = [f"{parent}/{uid}" for uid in storage.directories(parent)]
-    found = [read_identity(each) for each in living if not storage.exists(f"{each}/{paths.DELETED_FILE}")]
-    newest = max((each for each in found if each is not None), key=lambda each: each.created_ns, default=None)
+    newest = live_identity(storage, f"{base}/{paths.SEGMENTS}/{directory}")
     if newest is None:
         return None
     try:
@@ -185,7 +170,7 @@ def fit(lake: str, stream: str) -> Fit:
 
 # The engines
 def engine_functions(text: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """The two functions of a schema as the engines want them: plain ones that can be sent to another process."""
+    """Return the two functions of a schema as the engines need them: plain ones that can be sent to another process."""
     import pyarrow as pa
 
     def values(payloads: pa.Array) -> pa.Array:
@@ -195,13 +180,13 @@ def engine_functions(text: str) -> tuple[Callable[[Any], Any], Callable[[Any], A
         return parse(text).reasons(payloads)
 
     for function in (values, reasons):
-        # The types themselves, not their names: the engines look at them.
+        # The engines need the types themselves, not their names.
         function.__annotations__ = {"payloads": pa.Array, "return": pa.Array}
     return values, reasons
 
 
 def prepare_duckdb(connection: duckdb.DuckDBPyConnection, found: JsonSchema) -> None:
-    """Give a DuckDB database the two functions that the views use; cursors of the connection have them too."""
+    """Create the two functions of the views in a DuckDB database; cursors of the connection have them too."""
     import duckdb
 
     values, reasons = engine_functions(found.text)

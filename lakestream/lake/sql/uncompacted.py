@@ -1,7 +1,7 @@
-"""The tail of a stream's log in SQL: messages that are staged, and not in the table yet.
+"""Uncompacted segments in SQL: messages that are staged, and not in the table yet.
 
-Belongs here: opening a stream's live view (live.py) for one statement, as SQL and Arrow tables for DuckDB, and the
-limit of what of it is read into memory. How table and tail fit together is live.py's.
+Belongs here: opening a stream's live view (read/live.py) for one statement, as SQL and Arrow tables for DuckDB, and the
+limit of what is read into memory.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from lakestream.log.format.departures import Point
 
 TAIL_BYTES = 1 << 30
-"""The most segments of one stream's tail that are read into memory, in bytes. A tail is seconds of messages where a
-compactor is at work; the limit is met where none is."""
+"""Default maximum size of one stream's uncompacted segments that are read into memory, in bytes. With a running
+compactor they are seconds of messages; the limit is reached where none runs."""
 MANY_REMOVED = 1000
-"""From so many removed sequences on they are joined instead of listed in a condition."""
+"""From this many removed sequences on they are joined instead of listed in a condition."""
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A stream by its account and name; `table` is the place of its Delta table, `name` what queries call it."""
+    """A stream by its account and name; `table` is the path of its Delta table, `name` its name in queries."""
 
     account: str
     stream: str
@@ -42,7 +42,7 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 class Server(msgspec.Struct, frozen=True):
-    """The server that is asked to stage its newest messages. `url`: None for the one that the lake names."""
+    """The server to ask to stage its newest messages. `url`: None for the one that the lake names."""
 
     url: str | None = None
     credentials: Credentials = Credentials()
@@ -50,7 +50,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class UncompactedTooLarge(SqlError):
-    """More messages wait for the compactor than are read into memory."""
+    """Raised when more messages wait for the compactor than are read into memory."""
 
     def __init__(self, stream: str, size: int, limit: int) -> None:
         super().__init__(
@@ -60,11 +60,11 @@ class UncompactedTooLarge(SqlError):
 
 
 class Live(msgspec.Struct, frozen=True):
-    """A stream as one statement sees it, as SQL for DuckDB.
+    """A stream's live view for one statement, as SQL for DuckDB.
 
     `sql` is a SELECT that reads the Arrow tables `arrow`, by name; None where the table alone is all. `table` is None
-    while there is none. `layout`: how it is partitioned, as far as it is one of ours. `tail_begins_ns`: the time of the
-    first message beyond the table; None for no message.
+    while there is none. `layout`: the table's layout if it is one of lakestream's. `tail_begins_ns`: the time of the
+    first uncompacted message; None for no message.
     """
 
     table: TableAt | None
@@ -77,14 +77,14 @@ class Live(msgspec.Struct, frozen=True):
 
 
 class LiveStreams:
-    """The tails of a lake's streams.
+    """Opens live views of a lake's streams.
 
     Args:
         root: the lake's root.
-        server: who is asked to stage its newest messages; None for nobody.
+        server: the server to ask to stage its newest messages; None for none.
         tail_bytes: see `TAIL_BYTES`.
-        notify: is told in a line, once, when no server answers.
-        place: from a table's path and version to what a query reads.
+        notify: gets a line, once, when no server answers.
+        place: returns the relation for a table's path and version.
     """
 
     def __init__(
@@ -104,24 +104,19 @@ class LiveStreams:
         self._notified: set[str] = set()
 
     def staged(self, base: str, name: str) -> bool:
-        """Whether a directory below segments/ is a living stream's. `base`: the account's root, with a slash."""
-        parent = f"{base}{paths.SEGMENTS}/{name}"
-        return any(
-            staging.read_identity(f"{parent}/{uid}") is not None
-            and not self._storage.exists(f"{parent}/{uid}/{paths.DELETED_FILE}")
-            for uid in self._storage.directories(parent)
-        )
+        """Return True if a directory below segments/ is a live stream's. `base`: the account's root, with a slash."""
+        return staging.live_identity(self._storage, f"{base}{paths.SEGMENTS}/{name}") is not None
 
     def open(self, stream: Stream, number: int) -> Live | None:
-        """The stream's table and tail as they are now; None where only a table can be asked.
+        """Return the stream's live view; None where only a table can be read.
 
         Args:
             stream: the stream.
-            number: tells the names of its Arrow tables from those of other streams in the statement.
+            number: makes the names of its Arrow tables unique within the statement.
 
         Raises:
             UncompactedTooLarge: there is more of it than `tail_bytes`.
-            SqlError: the tail cannot be read.
+            SqlError: the uncompacted segments cannot be read.
         """
         try:
             view = self._view(stream)
@@ -134,11 +129,11 @@ class LiveStreams:
             raise SqlError(f"{error}\n  --committed asks the table alone") from error
 
     def at(self, live: Live, point: Point, number: int) -> Live:
-        """The same as it was at a point; what was stored behind it is still there. `number`: as of `open`."""
+        """Return the view as of a point, still with messages stored after it. `number`: as of `open`."""
         return self._live(live.view.at(point), number)
 
     def count(self, stream: Stream) -> int:
-        """How many messages are staged beyond the table."""
+        """Return the number of messages staged beyond the table."""
         base, _, directory = stream.table.rpartition(f"/{paths.STREAMS}/")
         parent = f"{base}/{paths.SEGMENTS}/{directory}"
         if not any(staging.segments(f"{parent}/{uid}") for uid in self._storage.directories(parent)):
@@ -172,13 +167,13 @@ class LiveStreams:
         return self._told(view, why)
 
     def _cannot_ask(self, stream: Stream) -> str:
-        """Why the server is not asked for a stream that it would look for in the wrong account; else nothing."""
+        """Return the reason why no server is asked for a stream of another account than the user's, or ""."""
         if self._server is None or stream.account == paths.DEFAULT_ACCOUNT or self._server.credentials.arguments():
             return ""
         return f"the server is not asked for streams of account {stream.account} without --user or --creds"
 
     def _told(self, view: LiveView, why: str) -> LiveView:
-        """Say once what a view may lack, where a server could have more: no server, no stream that it has."""
+        """Report once that a view may lack messages which a server could have."""
         parent = paths.staging(self._root, view.stream, "", view.account).rstrip("/")
         if why and why not in self._notified and self._storage.directories(parent):
             self._notified.add(why)

@@ -1,4 +1,4 @@
-"""Any table as messages, and messages as any table: `lakestream import` and `lakestream export`.
+"""Import and export: any table as messages, and messages as any table.
 
 Belongs here: reading and writing tables of any origin, and the mapping of columns in both directions.
 """

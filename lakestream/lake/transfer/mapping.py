@@ -1,7 +1,7 @@
-"""Rows of any table as messages.
+"""Mapping rows of any table to messages.
 
-Belongs here: which columns become subject, payload, headers and time, and what a value must be for that. Nothing is
-read or sent here. The way back, messages as rows, is in unmapping.py.
+Belongs here: the columns that become subject, payload, headers and time, and the values that they may have. Nothing is
+read or sent here. unmapping.py has the other direction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JSON = "json"
 FIXED = "="
 TIME_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 MOST_TEXTS = 100_000
-"""Subject tokens remembered as checked."""
+"""Maximum number of subject tokens cached as checked."""
 
 _PLACE = re.compile(r"\{([^{}]+)\}")
 _BAD_CHARACTERS = re.compile(r"[\x00-\x20\x7f.*>]")
@@ -32,11 +32,11 @@ _BAD_IN_SUBJECT = re.compile(r"[\x00-\x20\x7f]")
 _BAD_NAME = re.compile(r"[^\x21-\x39\x3b-\x7e]")
 _OWN_COLUMNS = ("subject", "seq", "time_ns", "data")
 encode_json = msgspec.json.Encoder(enc_hook=str, decimal_format="number").encode
-"""A value of a row as JSON: decimals as numbers with all their digits, binary as base64, NaN as null."""
+"""Encode a value of a row as JSON: decimals as numbers with all their digits, binary as base64, NaN as null."""
 
 
 class BadMapping(LakeError):
-    """Columns and what is asked of them do not go together; known before any row is read."""
+    """Raised when columns and options do not fit together; known before any row is read."""
 
 
 class BadRow(LakeError):
@@ -49,15 +49,15 @@ class BadRow(LakeError):
 
 
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
-    """How rows become messages.
+    """Mapping options.
 
     Attributes:
         subject: a template (`orders.{country}.{id}`), the name of a column that holds whole subjects, or `=` and one
             subject for all.
-        data: a column, `json` (the columns that serve nothing else), `json:*` (all) or `json:a,b`.
+        data: a column, `json` (the columns without another use), `json:*` (all) or `json:a,b`.
         headers: (header, column) pairs; `headers_column`: a column of maps instead, from name to value or values.
         time: the column of the message's time; none: the time of the import. `time_unit`: of a whole number in it.
-        replacement: what takes the place of characters that a subject token may not have; "" refuses the row.
+        replacement: replaces characters that a subject token may not have; "" rejects the row.
     """
 
     subject: str
@@ -70,19 +70,19 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mapped(msgspec.Struct):
-    """What became of some rows: messages, whose `seq` is the row's number from 1, and the rows that are none."""
+    """Result of some rows: messages, whose `seq` is the row's number from 1, and the rows that cannot be messages."""
 
     messages: list[Record]
     bad: list[BadRow]
 
 
 def is_own(names: Sequence[str]) -> bool:
-    """Whether a table with these columns is a stream's table, or an export of all columns."""
+    """Return True if a table with these columns is a stream's table, or an export of all columns."""
     return all(name in names for name in _OWN_COLUMNS)
 
 
 def subjects_of(template: str) -> list[str]:
-    """The subjects that a stream needs for what a template makes; none when the template does not tell."""
+    """Return the subjects that a stream needs for a template; none when the template does not tell."""
     if template.startswith(FIXED):
         return [template[len(FIXED) :]]
     if _PLACE.search(template) is None:
@@ -91,14 +91,14 @@ def subjects_of(template: str) -> list[str]:
 
 
 class Mapper:
-    """Makes messages of record batches.
+    """Converts record batches to messages.
 
     Args:
-        columns: how; None for a table that `is_own`: every message as it was.
+        columns: the mapping; None for a table that `is_own`: every message as it was.
         schema: the batches' schema.
 
     Raises:
-        BadMapping: a column is not there, or is of a type that does not do.
+        BadMapping: a column is missing, or of an unsuitable type.
     """
 
     def __init__(self, columns: Columns | None, schema: pa.Schema) -> None:
@@ -152,7 +152,7 @@ class Mapper:
             raise BadMapping(f"--subject: {template!r} makes no subjects: tokens with dots between, none of them empty")
 
     def _data_columns(self) -> list[str] | None:
-        """The columns of a JSON payload; None when one column is the payload."""
+        """Return the columns of a JSON payload; None when one column is the payload."""
         data, names = self.columns.data, list(self._schema.names)
         if data == JSON:
             used = {self.columns.time, self.columns.headers_column, *(column for _, column in self.columns.headers)}
@@ -178,7 +178,7 @@ class Mapper:
 
     # ------------------------------------------------------------------ rows
     def map(self, batch: pa.RecordBatch, first_row: int) -> Mapped:
-        """The messages of a batch whose first row has this number."""
+        """Return the messages of a batch whose first row has this number."""
         bad: list[BadRow] = []
 
         subjects = self._subjects(batch, first_row)
@@ -195,7 +195,7 @@ class Mapper:
         return Mapped(messages, bad)
 
     def times(self, batch: pa.RecordBatch) -> Any:
-        """The time column of a batch as int64 ns; NULL where there is none."""
+        """Return the time column of a batch as int64 ns; NULL where there is none."""
         return times_ns(batch.column(self.columns.time), self.columns.time, self.columns.time_unit)
 
     def _times(self, batch: pa.RecordBatch, first_row: int) -> Iterator[Any]:
@@ -250,7 +250,7 @@ class Mapper:
         return "".join(parts).encode()
 
     def _token(self, value: Any) -> str:
-        """A value as a subject token; "" when it cannot be one."""
+        """Return a value as a subject token; "" when it cannot be one."""
         replacement = self.columns.replacement
         if value is None:
             return replacement
@@ -303,7 +303,7 @@ class Mapper:
 
 
 def _block(row: int, column: str, pairs: Sequence[tuple[str, Any]]) -> bytes | BadRow:
-    """A header block of (name, value or values); b"" when nothing is left."""
+    """Return a header block of (name, value or values); b"" when nothing is left."""
     lines: list[tuple[str, list[str]]] = []
     for name, value in pairs:
         values = [_header_text(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
@@ -326,7 +326,7 @@ def _header_text(value: Any) -> str:
 
 
 def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows as Python's own values: timestamps as RFC 3339 text with all their digits, maps as objects."""
+    """Return rows as Python values: timestamps as RFC 3339 text with all their digits, maps as objects."""
     batch = _spelled(batch)
     options = {"maps_as_pydicts": "lossy"} if any(_has_map(field.type) for field in batch.schema) else {}
     rows: list[dict[str, Any]] = batch.to_pylist(**options)
@@ -342,7 +342,7 @@ def _has_map(kind: Any) -> bool:
 
 
 def _spelled(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Timestamps as RFC 3339 text: Python's own have no nanoseconds."""
+    """Convert timestamps to RFC 3339 text: Python's own have no nanoseconds."""
     import pyarrow as pa
 
     arrays, fields = [], []
@@ -364,7 +364,7 @@ def _instants(column: pa.Array) -> pa.Array:
 
 
 def times_ns(column: pa.Array, name: str, unit: str) -> pa.Array:
-    """A column of times as int64 ns since 1970 (UTC where it does not say).
+    """Return a column of times as int64 ns since 1970 (UTC without a zone).
 
     Raises:
         BadMapping: a text is no time, or a time is outside what 64 bits of ns hold.

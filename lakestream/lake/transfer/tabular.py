@@ -1,7 +1,7 @@
 """Tables of any origin, read and written as record batches.
 
-Belongs here: finding out what a path is (a Delta table, Parquet, CSV or JSON lines), reading it in an order that is
-the same every time, sorting what does not fit into memory, and writing a table that is whole or not there.
+Belongs here: detecting the format of a path (a Delta table, Parquet, CSV or JSON lines), reading it in an order that is
+the same every time, sorting what does not fit into memory, and writing a table completely or not at all.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 16_384
 SORT_MEMORY = "256MB"
-"""What a sort, or a Delta table that is read, may take; beyond that it goes to temporary files."""
+"""Memory of a sort, or of reading a Delta table; beyond that it uses temporary files."""
 
 _PLACE = ("filename", "file_row_number")
-"""What DuckDB tells of a row beside its columns: where it lies."""
+"""Columns with which DuckDB tells a row's place."""
 
 _SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
 class BadSource(LakeError):
-    """What should be read is not there or cannot be."""
+    """Raised when a source is missing or cannot be read."""
 
 
 class BadTarget(LakeError):
-    """What should be written cannot be."""
+    """Raised when a target cannot be written."""
 
 
 class Source:
@@ -54,11 +54,11 @@ class Source:
     Args:
         path: a Delta table's directory, a file, a directory of files (`key=value` directories are columns), or a glob
             pattern.
-        version: of a Delta table; `at` (ISO 8601): its version at that time.
-        order_by: columns that rows are read in the order of.
+        version: of a Delta table; `at`: its version at that time.
+        order_by: columns to sort by.
 
     Raises:
-        BadSource: there is no such thing, or it cannot be read.
+        BadSource: there is no such table, or it cannot be read.
     """
 
     def __init__(self, path: str, version: int | None = None, at: str = "", order_by: tuple[str, ...] = ()) -> None:
@@ -95,15 +95,15 @@ class Source:
         self.schema: pa.Schema = pa.schema(kept)
         self.rows: int | None = None
 
-    def _delta(self, tail: str, columns: str) -> Any:
-        """A query on the table by DuckDB, which reads deletion vectors right, as a reader of record batches."""
+    def _delta(self, suffix: str, columns: str) -> Any:
+        """Query the table by DuckDB, which reads deletion vectors right, as a reader of record batches."""
         from lakestream.lake.sql.session import extension_path
 
         connection = _duckdb()
         connection.execute(f"LOAD {_quoted(str(extension_path()))}")
         # The positions in the files are the only order that a Delta table has.
         scan = f"delta_scan({_quoted(self.path)}, version={self.version}, filename=true, file_row_number=true)"
-        return connection.execute(f"SELECT {columns} FROM {scan} {tail}").to_arrow_reader(BATCH_ROWS)
+        return connection.execute(f"SELECT {columns} FROM {scan} {suffix}").to_arrow_reader(BATCH_ROWS)
 
     def _open_files(self) -> None:
         import pyarrow.dataset as ds
@@ -128,7 +128,7 @@ class Source:
 
     @property
     def identity(self) -> str:
-        """The same for the same rows in the same order."""
+        """Return an id that is the same for the same rows in the same order."""
         if self.delta:
             text = f"delta {self.path} {self.version}"
         else:
@@ -138,7 +138,7 @@ class Source:
         return hashlib.sha256(f"{text}\n{order}".encode()).hexdigest()[:16]
 
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """All rows, in the same order each time. Raises BadSource when a file is damaged or gone."""
+        """Yield all rows, in the same order each time. Raises BadSource when a file is damaged or gone."""
         import duckdb
 
         try:
@@ -163,7 +163,7 @@ class Source:
 
 
 def _is_data(file: Path, base: str) -> bool:
-    """Not what Spark and others put beside the data."""
+    """Return False for files that Spark and others write beside the data."""
     return file.is_file() and not any(part[0] in "._" for part in file.relative_to(base).parts)
 
 
@@ -186,7 +186,7 @@ def _name(column: str) -> str:
 
 
 def sorted_by_time(messages: Iterable[list[Record]]) -> Iterator[list[Record]]:
-    """Messages by time, those of one time in the order in which they came; in temporary files if they are many."""
+    """Yield messages by time, in their original order within one time; in temporary files if they are many."""
     import pyarrow as pa
 
     schema = pa.schema(
@@ -216,15 +216,15 @@ def sorted_by_time(messages: Iterable[list[Record]]) -> Iterator[list[Record]]:
 
 
 def format_of(target: str) -> str:
-    """The format that a target's name means: by its suffix, else Delta."""
+    """Return the format of a target by the suffix of its name, else Delta."""
     return _SUFFIXES.get(Path(target).suffix.lower(), "delta")
 
 
 def write(target: str, format: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], overwrite: bool) -> None:
-    """Write a table, one batch in memory at a time. A file appears under its name when it is whole.
+    """Write a table, one batch in memory at a time. A file appears under its name when it is complete.
 
     Raises:
-        BadTarget: there is something already and `overwrite` is not given, or it cannot be written.
+        BadTarget: the target exists and `overwrite` is not given, or it cannot be written.
     """
     path = os.path.abspath(target)
     if os.path.exists(path) and not overwrite and not (os.path.isdir(path) and not os.listdir(path)):
@@ -263,7 +263,7 @@ def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
     failures: list[BaseException] = []
 
     def told() -> Iterator[pa.RecordBatch]:
-        # What goes wrong here would come out of the writer as its own error, without its type.
+        # The writer would replace an error from here by its own, without its type.
         try:
             yield from batches
         except BaseException as error:
@@ -287,7 +287,7 @@ def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 
 
 def _is_a_streams(path: str) -> bool:
-    """Whether it is a table in a lake, or a clone of one."""
+    """Return True if a path is a table in a lake, or a clone of one."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -308,7 +308,7 @@ def _write_parquet(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatc
 
 
 def _write_csv(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    """RFC 4180 with a header line; what has no place in it (maps, lists, structs) is JSON, binary is text or base64."""
+    """Write RFC 4180 with a header line; maps, lists and structs become JSON, binary becomes text or base64."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(schema.names)
@@ -334,7 +334,7 @@ def _text_or_base64(value: bytes) -> str:
 
 
 def _write_json(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    """One object a line; binary is base64."""
+    """Write one object per line; binary becomes base64."""
     with open(path, "wb") as file:
         for batch in batches:
             file.writelines(encode_json(row) + b"\n" for row in plain_rows(batch))

@@ -1,7 +1,7 @@
-"""Messages as rows of a plain table.
+"""Mapping messages to rows of a plain table.
 
-Belongs here: the columns that an export can have and how a message fills them: its own fields, tokens of its subject,
-single headers, and the fields of a JSON payload in the types of a DDL. Nothing is read or written here.
+Belongs here: the columns of an export and how a message fills them: its own fields, tokens of its subject, single
+headers, and the fields of a JSON payload in the types of a DDL. Nothing is read or written here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OWN = ("subject", "seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes", "text")
-"""Columns that every message has. `text`: the payload as UTF-8. All but `text` together give every message back."""
+"""Columns of every message. `text`: the payload as UTF-8. All but `text` together give every message back."""
 EXACT = OWN[:-1]
 
 _INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
@@ -32,7 +32,7 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class BadMessage(LakeError):
-    """A message that does not fit the columns asked for."""
+    """A message that does not fit the requested columns."""
 
     def __init__(self, seq: int, reason: str) -> None:
         self.seq = seq
@@ -40,11 +40,11 @@ class BadMessage(LakeError):
 
 
 class Fields(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of an export.
+    """Columns of an export.
 
     Attributes:
         own: of OWN. tokens: (column, position in the subject from 1). headers: (column, header).
-        json_schema: a Spark DDL column list that the payload is parsed by; "" for none.
+        json_schema: a Spark DDL column list for parsing the payload; "" for none.
     """
 
     own: tuple[str, ...] = EXACT
@@ -54,10 +54,10 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unmapper:
-    """Makes record batches of messages.
+    """Converts messages to record batches.
 
     Raises:
-        BadMapping: an unknown column, one named twice, or a DDL that is none.
+        BadMapping: an unknown or duplicate column, or an invalid DDL.
     """
 
     def __init__(self, fields: Fields) -> None:
@@ -75,10 +75,10 @@ class Unmapper:
         if twice := [name for name in names if names.count(name) > 1]:
             raise BadMapping(f"two columns would be named {twice[0]!r}")
         self.schema: pa.Schema = pa.schema(named)
-        """Of the batches."""
+        """Schema of the batches."""
 
     def batch(self, records: Sequence[Record], bad: list[BadMessage]) -> pa.RecordBatch:
-        """Those messages as rows; what does not fit is left out and put into `bad`."""
+        """Return those messages as rows; messages that do not fit are appended to `bad` instead."""
         import pyarrow as pa
 
         rows, kept = [], []
@@ -140,7 +140,7 @@ def _own_types() -> dict[str, Callable[[], Any]]:
 
 
 class _Lazy(dict[str, Callable[[], Any]]):
-    """Types by column; pyarrow is loaded when the first one is asked for."""
+    """Types by column; pyarrow is loaded on first use."""
 
     def __missing__(self, name: str) -> Callable[[], Any]:
         self.update(_own_types())
@@ -169,10 +169,10 @@ def _first(record: Record, header: str) -> str | None:
 
 
 def parse_ddl(ddl: str) -> list[pa.Field]:
-    """A Spark DDL column list (`price DOUBLE, tags ARRAY<STRING>`) as Arrow fields.
+    """Parse a Spark DDL column list (`price DOUBLE, tags ARRAY<STRING>`) into Arrow fields.
 
     Raises:
-        BadMapping: it is none, or has a type that payloads cannot have.
+        BadMapping: it does not parse, or has a type that payloads cannot have.
     """
     import pyarrow as pa
     import sqlglot
@@ -224,7 +224,8 @@ def _arrow(kind: Any) -> Any:
 
 
 def _converter(kind: Any) -> Callable[[Any], Any]:
-    """Takes a JSON value that is not null to what Arrow wants. Raises ValueError for one that does not fit."""
+    """Return the conversion of a JSON value that is not null for Arrow. It raises ValueError for one that does not
+    fit."""
     import pyarrow as pa
 
     types = pa.types
@@ -302,7 +303,7 @@ def _text(value: Any) -> str:
 
 
 def _spelled(value: Any) -> str:
-    """A column of texts takes any value: what is no text as its JSON, as Spark's from_json does."""
+    """Return any value as text: other JSON values in their spelling, as Spark's from_json does."""
     return value if isinstance(value, str) else _encode(value).decode()
 
 

@@ -1,15 +1,15 @@
 """Making the table of a mirror that begins as a clone, with Spark.
 
-Belongs here: from a request (request.py) to the table and the answer. Where all rows of the origin's table are
-wanted the files are shared (SHALLOW CLONE), and what the stream did not hold at that point is deleted, which shared
-files do not notice; in an object store they are copied by the store, as other readers than Spark do not find them
-otherwise. Where only some subjects are wanted, or other names for them, the matching rows are copied.
+Belongs here: from a request (clone_request.py) to the table and the answer, and shallow clones in general. Where all
+rows of the origin's table are wanted, the files are shared (SHALLOW CLONE), and rows that the stream did not hold at
+that point are deleted, which leaves shared files alone; in an object store the store copies the files, as readers other
+than Spark do not find shared ones. Where only some subjects are wanted, or renamed ones, the matching rows are copied.
 
-Until it is whole the table belongs to nobody: its owner's uid is `making:<uid>`. One last commit changes no row and
-makes it the mirror's: properties, position and what `Progress` says, all at once. Killed before it, the next attempt
-begins anew; killed behind it, the answer is found in the table's properties.
+An unfinished table has the owner uid `making:<uid>`. The last commit changes no row and makes the table the mirror's:
+properties, position and progress, all at once. After a kill before it, the next attempt starts over; after a kill
+behind it, the answer is found in the table's properties.
 
-Invariant: nobody else commits to the table meanwhile: its lock is held, and segments wait for the answer.
+Invariant: no other program commits to the table meanwhile: its lock is held, and segments wait for the answer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.delta import batch as plan
-from lakestream.lake.delta import clones, erasures, policy
+from lakestream.lake.delta import batches, clones, erasures, policy
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.clones import Clone, CloneRefused, lacks_files
 from lakestream.lake.delta.log import Log, log_directory
@@ -63,9 +62,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOCK_SECONDS = 30.0
-"""How long it waits for the lock of a table."""
+"""Maximum time to wait for a table's lock."""
 DELETES = 4
-"""DELETEs that rid a clone of what was not there; more are one MERGE, which costs as much as some of them."""
+"""Maximum number of DELETEs on a clone; more become one MERGE, which costs as much as some of them."""
 
 
 class CloneMaker:
@@ -74,7 +73,7 @@ class CloneMaker:
     Args:
         spark: a session with Delta.
         lake: the lake's root.
-        mirror: the mirror's staging directory, as `staging.scan` found it.
+        mirror: the mirror's staging directory, as scanned.
     """
 
     def __init__(self, spark: SparkSession, lake: str, mirror: StagedStream) -> None:
@@ -88,16 +87,16 @@ class CloneMaker:
         self._fence: Lock | None = None
 
     def run(self) -> CloneAnswer | None:
-        """See to the request, if it is open: make the table, or take away what was withdrawn. None: it has to wait.
+        """Handle an open request: make the table, or remove a withdrawn one. Return None when it has to wait.
 
         Raises:
-            TableBusy: the table is under maintenance; another try later helps.
+            TableBusy: the table is under maintenance; retry later.
             KeptTable: another stream's table is in the way.
             StillCloned: a table is in the way whose files clones need.
         """
         with self._alone() as self._fence:
             asked = clone_request.asked_of(self._storage, self._directory)
-            # Under the lock: whoever takes the table of a deleted stream away has it, and discards the request then.
+            # Under the lock, which the removal of a deleted stream's table takes before it discards the request.
             if asked is None or self._storage.exists(f"{self._directory}/{paths.DELETED_FILE}"):
                 return None
             said = clone_request.answered(self._storage, self._directory)
@@ -111,7 +110,7 @@ class CloneMaker:
             return said
 
     def _made(self, asked: CloneRequest) -> CloneAnswer | None:
-        """The answer, with the table there if it is a good one."""
+        """Return the answer, after making the table if it is a positive one."""
         began = time.monotonic()
         found = self._table.find()
         if found is not None and found.uid == self._identity.uid:
@@ -141,7 +140,7 @@ class CloneMaker:
         return self._adopt(asked, point, wanted, time.monotonic() - began)
 
     def _undo(self, asked: CloneRequest) -> None:
-        """The request was withdrawn: what was made goes, then the request."""
+        """Remove the table of a withdrawn request, then the request."""
         found = self._table.find()
         if found is not None and found.uid.removeprefix(MAKING) == self._identity.uid:
             position = PositionWatch(self._table.path, self._identity.uid).read()
@@ -150,12 +149,12 @@ class CloneMaker:
             self._check()
             if position is None or position == asked.index:
                 self._table.remove(found.uid)
-            else:  # log entries without messages have come since: they are not staged any more
+            else:  # log entries without messages followed: they are not staged any more
                 self._table.delta().delete()
         clone_request.forget(self._storage, self._directory)
 
     def _check(self) -> None:
-        """See that the table's lock is still ours. Raises LeaseLost."""
+        """Check that the table's lock is still held. Raises LeaseLost."""
         assert self._fence is not None
         self._fence.check()
 
@@ -165,15 +164,15 @@ class CloneMaker:
     # All rows
 
     def _clone(self, point: Point, wanted: StreamPolicy) -> None:
-        """Share the files, and delete what was not there."""
-        # Delta's own properties may need features of the protocol, which SQL sees to.
+        """Share the files, and delete rows that the stream did not hold."""
+        # Delta's own properties may need protocol features, which SQL enables.
         properties = {name: value for name, value in wanted_properties(wanted).items() if name.startswith("delta.")}
         properties |= {UID_PROPERTY: MAKING + self._identity.uid, STREAM_PROPERTY: self._identity.name}
         self._check()
-        self._storage.delete_tree(self._table.path)  # what a removal that was cut short left behind
+        self._storage.delete_tree(self._table.path)  # files of an interrupted removal
         clone(self._spark, self._storage.root, point.table, self._table.path, point.version, properties)
         delta = self._table.delta()
-        conditions = [*point.conditions, *plan.deletions(1, None, Dead(runs=point.dead))]
+        conditions = [*point.conditions, *batches.deletions(1, None, Dead(runs=point.dead))]
         if len(conditions) > DELETES:
             conditions = point.conditions
             dead = _dead_frame(self._spark, point.dead)
@@ -184,14 +183,14 @@ class CloneMaker:
         for update in point.updates:
             delta.update(update.condition, {update.column: update.value})
         if not self._storage.local:
-            # Spark names objects by s3a:, which no other reader knows. The store copies them by itself.
+            # Spark references objects by s3a:, which other readers do not know. The store copies them.
             own = Detacher(self._spark, self._storage)
             own.detach(self._table.path, lambda: contextlib.nullcontext(True), lambda: None)
 
     # Some rows
 
     def _copy(self, asked: CloneRequest, point: Point, wanted: StreamPolicy) -> None:
-        """Copy the rows that the request picks, under the subjects that it gives them."""
+        """Copy the rows that the request selects, under the subjects that it gives them."""
         picker = _Picker(asked.selections)
         rows = self._spark.read.format("delta").option("versionAsOf", point.version)
         frame = rows.load(self._storage.spark_path(point.table)).select(*_columns()).where(_prefilter(asked.selections))
@@ -207,7 +206,7 @@ class CloneMaker:
         spread.write.format("delta").mode("append").save(self._table.spark_path)
 
     def _layout(self, picked: DataFrame, wanted: StreamPolicy) -> Layout:
-        """The layout for rows that are to be copied, as a stream's first commit would choose it."""
+        """Return the layout for copied rows, as a stream's first commit would choose it."""
         subjects = [row.subject for row in picked.select("subject").distinct().limit(policy.SAMPLE).collect()]
         want = policy.wanted_partition(wanted.partition, len(subjects), limit=SUBJECT_LIMIT)
         layout = Layout(want.kind, tokens=want.tokens)
@@ -225,7 +224,7 @@ class CloneMaker:
     def _adopt(self, asked: CloneRequest, point: Point, wanted: StreamPolicy, seconds: float) -> CloneAnswer:
         """Make the table the mirror's, in one commit that changes no row."""
         first, last, messages = rows_at(self._storage, self._table.path)
-        # What is to be erased from the origin's files is not among the rows, but may be in files that are shared.
+        # Messages to be erased are not among the rows, but may be in shared files.
         runs = erasures.merged(erasures.notes(self._storage, point.table))
         if runs and (gone := erasures.missing(self._storage, self._table.path, runs)):
             erasures.leave_note(self._storage, self._table.path, self._identity.uid, asked.index, gone)
@@ -258,7 +257,7 @@ class CloneMaker:
             last_seq=answer.last_seq,
             last_time_ns=answer.last_time_ns,
             floor=answer.floor,
-            # All that the table has by now came at once, and nothing has left it yet.
+            # All rows of the table were committed at once, and none was deleted yet.
             moment_ns=answer.last_time_ns if keeps_past else 0,
             departed=0 if keeps_past else -1,
         )
@@ -268,8 +267,8 @@ class CloneMaker:
         return answer
 
     def _properties(self, before: dict[str, str], wanted: StreamPolicy, answer: CloneAnswer) -> dict[str, str]:
-        """The mirror's: nothing that only the origin's metadata asked for. How it is partitioned is the origin's still,
-        until a commit of the mirror's has decided."""
+        """Return the mirror's properties: without those that only the origin's metadata requested. The partitioning
+        stays the origin's until a commit of the mirror decides."""
         set_by_origin = msgspec.json.decode(before.get(SET_PROPERTY, "[]"), type=list[str])
         gone = {*MANAGED_PROPERTIES, SET_PROPERTY, *set_by_origin} - {policy.PARTITION_KEY}
         asked = wanted_properties(wanted)
@@ -286,11 +285,11 @@ class CloneMaker:
 
 
 class _Picker:
-    """What a task runs: rows in, those that are picked out. Pickled, so it holds nothing of Spark."""
+    """Spark task: rows in, selected rows out. Pickled, so it holds nothing of Spark."""
 
     def __init__(self, selections: Sequence[Picked]) -> None:
         self._selections = list(selections)
-        _rules(self._selections)  # a wrong one is refused here, not in a task
+        _rules(self._selections)  # an invalid one is rejected here, not in a task
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -317,7 +316,7 @@ class _Picker:
 
 
 def _rules(selections: Sequence[Picked]) -> list[tuple[bytes, Transform | None]]:
-    """Each filter, with what makes the new subject. Raises TransformError."""
+    """Return each filter with its subject transform. Raises TransformError."""
     found = []
     for each in selections:
         pattern = (each.filter or ">").encode()
@@ -333,7 +332,7 @@ def _picked(rules: Sequence[tuple[bytes, Transform | None]], subject: bytes) -> 
 
 
 def _prefilter(selections: Sequence[Picked]) -> str:
-    """What is true for all rows that can be picked, as SQL, so that files and pages of others are left out."""
+    """Return a condition that all selected rows meet, as SQL that excludes files and pages."""
     terms = ["subject_bytes IS NOT NULL"]
     for each in selections:
         if not each.filter or each.filter[0] in "*>":
@@ -355,16 +354,16 @@ def _columns() -> list[str]:
 
 
 def _dead_frame(spark: SparkSession, runs: Sequence[tuple[int, int]]) -> DataFrame:
-    """Runs of sequences, one by one."""
+    """Return runs of sequences, one by one."""
     frame = spark.createDataFrame(list(runs), "first bigint, last bigint")
     return frame.selectExpr("explode(sequence(first, last)) AS seq")
 
 
 class _held:
-    """The lock of a table, as a context.
+    """Context that holds a table's lock.
 
     Raises:
-        TableBusy: it was not to be had.
+        TableBusy: the lock could not be taken.
     """
 
     def __init__(self, spark: SparkSession, storage: Storage, table: str) -> None:
@@ -391,22 +390,22 @@ def clone(
     version: int | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> int:
-    """Make `target` a shallow clone of the table `origin` of this lake, and register it; returns the version it has.
+    """Make `target` a shallow clone of the table `origin` of this lake, and register it; return the version it has.
 
-    The clone is a table of its own: commits to it leave the origin alone, and the other way round. It needs the files
-    of its origin until it is detached (maintenance/detach.py), and its log has absolute paths: neither can be moved.
+    The clone is a table of its own: commits to either leave the other alone. It needs the files of its origin until it
+    is detached (detach.py), and its log has absolute paths: neither can be moved.
 
     Args:
         spark: a session with Delta.
         lake: the lake's root, a directory or URL.
         origin: path of a table in it.
-        target: where the clone shall be, a path or URL; nothing may be there.
+        target: path or URL of the clone; nothing may be there.
         version: of the origin; its newest by default.
-        properties: what the clone's table properties shall be, where not the origin's.
+        properties: the clone's table properties, where they differ from the origin's.
 
     Raises:
-        CloneRefused: something is at `target`, or the origin has no such version, or not its files any more.
-        TableBusy: the origin's table is locked for longer than it should be.
+        CloneRefused: something is at `target`, or the origin lacks the version or its files.
+        TableBusy: the origin's table stays locked.
     """
     storage = open_storage(lake)
     there = open_storage(target)
@@ -423,7 +422,7 @@ def clone(
         entry = Clone(origin, there.root, version, time.time_ns())
         storage.write(clones.entry_path(storage, entry.target), msgspec.json.encode(entry))
     set_here = ", ".join(f"{quoted(name)} = {quoted(value)}" for name, value in (properties or {}).items())
-    # Shallow clones of clones name the files of the first origin, which keeps its list of them through the scan.
+    # Shallow clones of clones reference the files of the first origin, which `References` finds in their logs.
     spark.sql(
         f"CREATE TABLE delta.`{there.spark_path(there.root)}` SHALLOW CLONE "
         f"delta.`{storage.spark_path(origin)}` VERSION AS OF {version}"

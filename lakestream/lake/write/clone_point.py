@@ -1,8 +1,8 @@
-"""Which version of the origin's table a mirror begins with, and what of it the stream did not hold at that point.
+"""The point of its origin at which a mirror begins: a version of the table, and rows to leave out.
 
-Belongs here: from a request (request.py) to a version and the rows to leave out, read from the origin's log
-without Spark. What a version has beyond the stream: rows that an archive keeps, those that died within the batch of its
-commit where the stream keeps its past (compaction/departed.py), and for a point in the past, what came later.
+Belongs here: finding both for a request (clone_request.py), from the origin's log without Spark. A version may hold
+more than the stream did: rows that an archive keeps, messages removed within the batch of its commit
+(delta/departures.py), and for a point in the past, later messages.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.batch import Update
+from lakestream.lake.delta.batches import Update
 from lakestream.lake.delta.clones import CloneRefused
 from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.position import PositionWatch, Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN, UID_PROPERTY
 from lakestream.lake.delta.time_travel import (
     CommitLog,
-    NotKept,
+    NotRecorded,
     TimeTravelError,
     version_for_commit_time,
     version_for_message_time,
@@ -35,11 +35,11 @@ from lakestream.protocol.instants import rfc3339
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a table, and what its stream held at a point of it.
+    """A version of a table, and the messages that its stream held at a point of it.
 
     `conditions` (SQL) and `dead` (runs of sequences) name rows to leave out, `updates` rows to change. `index` is the
-    log index of the origin that the version holds, 0 when the point is in between; `last_seq`, `last_time_ns` and
-    `floor` are the stream's at the point, as far as the table tells.
+    log index of the origin that the version holds, 0 for a point in between; `last_seq`, `last_time_ns` and `floor` are
+    the stream's at the point, as far as the table tells.
     """
 
     table: str
@@ -54,17 +54,17 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
-    """The point that a request asks for; None while the origin's table does not reach it.
+    """Return the point that a request asks for; None while the origin's table does not reach it.
 
     Raises:
-        NotATable, CloneRefused, TimeTravelError, DeparturesGone: it cannot be had.
+        NotATable, CloneRefused, TimeTravelError, DeparturesGone: the point is not available.
     """
     table = paths.table(storage.root, asked.origin, asked.origin_account)
     if _unsettled(storage, paths.staging(storage.root, asked.origin, asked.origin_uid, asked.origin_account)):
         return None
     position = PositionWatch(table, asked.origin_uid).read()
     if position is None and asked.through:
-        return None  # its first commit is still to come
+        return None  # it has no commit yet
     log = CommitLog(table)
     newest = log.progress(log.latest)
     if position is None or newest is None or newest.uid != asked.origin_uid:
@@ -82,7 +82,7 @@ def find_point(storage: Storage, asked: CloneRequest) -> Point | None:
 
 
 def _unsettled(storage: Storage, directory: str) -> bool:
-    """Whether the origin is a mirror itself that may yet begin without the table that it has."""
+    """Return True if the origin is a mirror that may still give up the table that it has."""
     if not storage.exists(f"{directory}/{paths.CLONE_FILE}"):
         return False
     said = answered(storage, directory)
@@ -90,13 +90,13 @@ def _unsettled(storage: Storage, directory: str) -> bool:
 
 
 def rows_at(storage: Storage, table: str) -> tuple[int, int, int]:
-    """First and last sequence of a table's newest version, and how many rows it has; zeros for none."""
+    """Return (first sequence, last sequence, number of rows) of a table's newest version; zeros for no rows."""
     found = _query(storage, table, None, "SELECT min(seq) AS low, max(seq) AS high, count(*) AS rows FROM t")
     return int(found["low"] or 0), int(found["high"] or 0), int(found["rows"])
 
 
 def _newest(storage: Storage, log: CommitLog, newest: Progress) -> Point:
-    """All that the table holds now."""
+    """Return all that the table holds now."""
     state = Log(storage, log.table).state(log.latest)
     _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), newest.uid)
     dead: list[tuple[int, int]] = []
@@ -117,8 +117,7 @@ def _newest(storage: Storage, log: CommitLog, newest: Progress) -> Point:
 def _at_sequence(
     storage: Storage, log: CommitLog, asked: CloneRequest, newest: Progress, reached: bool
 ) -> Point | None:
-    """The stream right after a sequence was stored: exactly, where it keeps its past; else what the first version that
-    has the sequence has of it."""
+    """Return the stream after a sequence: exactly with time travel, else as the first version that has the sequence."""
     seq = asked.as_of_seq
     if seq > newest.last_seq:
         if not reached:
@@ -128,7 +127,7 @@ def _at_sequence(
     try:
         kept = version_of_point(log, point)
         version, progress = kept.version, kept.progress
-    except NotKept:
+    except NotRecorded:
         version, progress = _first_with(log, newest.uid, seq), None
     if version is None:
         return None
@@ -142,7 +141,7 @@ def _at_sequence(
 
 
 def _first_with(log: CommitLog, uid: str, seq: int) -> int:
-    """The first version whose commit reached a sequence."""
+    """Return the first version whose commit reached a sequence."""
     for version in log.course:
         progress = log.progress(version)
         if progress is not None and progress.uid == uid and progress.last_seq >= seq:
@@ -153,7 +152,7 @@ def _first_with(log: CommitLog, uid: str, seq: int) -> int:
 
 
 def _at_moment(storage: Storage, log: CommitLog, asked: CloneRequest, newest: Progress, reached: bool) -> Point | None:
-    """The stream at a moment, by message time."""
+    """Return the stream at a time, by message time."""
     at_ns = asked.as_of_ns
     found = version_for_message_time(log, at_ns)
     if not found.complete and not reached:
@@ -162,7 +161,7 @@ def _at_moment(storage: Storage, log: CommitLog, asked: CloneRequest, newest: Pr
     if version is None:
         raise CloneRefused(f"{asked.origin} held nothing at {rfc3339(at_ns)}")
     if found.progress is None:
-        # What had left by then, as far as commits tell: those made by then know it, and later ones know too much.
+        # Messages removed by then, as recorded by the commits made by then; later commits include later removals.
         with contextlib.suppress(TimeTravelError):
             version = max(version, version_for_commit_time(log, at_ns, max(at_ns, time.time_ns())))
     dead = list(departure_files.gone_as_of(storage, log.table, found).runs)
@@ -177,7 +176,7 @@ def _at_moment(storage: Storage, log: CommitLog, asked: CloneRequest, newest: Pr
 def _before(
     storage: Storage, log: CommitLog, version: int, uid: str, later: str, dead: list[tuple[int, int]], last_seq: int
 ) -> Point:
-    """A point within the batch of a version's commit."""
+    """Return a point within the batch of a version's commit."""
     state = Log(storage, log.table).state(version)
     _check_owner(log, state.metadata.configuration.get(UID_PROPERTY), uid)
     by_then = "SELECT min(seq) AS low, max(seq) AS high, max(time_ns) AS time_ns FROM t WHERE NOT "
@@ -196,14 +195,14 @@ def _before(
 
 
 def _from(point: Point, asked: CloneRequest) -> Point:
-    """The same without what was stored before the request begins."""
+    """Return the point without messages stored before the request's start."""
     more = [f"seq < {asked.start_seq}"] if asked.start_seq > 1 else []
     more += [f"time_ns < {asked.start_ns}"] if asked.start_ns else []
     return msgspec.structs.replace(point, conditions=[*point.conditions, *more]) if more else point
 
 
 def _check_owner(log: CommitLog, owner: str | None, uid: str) -> None:
-    """A version may be of an earlier stream, or of the time when the table was being made."""
+    """Check that a version is not of an earlier stream, nor of an unfinished table."""
     if owner != uid:
         raise TimeTravelError(f"the versions of {log.table} that are still there do not reach back so far")
 

@@ -1,8 +1,8 @@
-"""Clones beside the compactor's batches.
+"""Clone work beside the compactor's batches.
 
-Belongs here: when requests for clones are seen to (making.py), and when clones of tables that are to go get files
-of their own (maintenance/maintenance.py). Both may take long, so they have threads of their own, and no other stream
-waits for them. What fails is tried again with growing pauses.
+Belongs here: scheduling requests for clones (clone_maker.py), and the detaching of clones of tables that have to be
+removed (maintainer.py). Both may take long, so they run in threads of their own, and no other stream waits for them.
+Failed tasks are retried with growing pauses.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 THREADS = 2
-"""Clones made, or detached, at the same time: one that is copied does not keep one waiting whose files are shared."""
+"""Number of parallel tasks: a clone that is copied does not delay one that shares files."""
 FIRST_PAUSE_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
 LOOK_SECONDS = 1.0
-"""How often a request is looked at again that waits for its origin's table."""
+"""Interval at which a request is checked that waits for its origin's table."""
 
 
 class _Task:
-    """What is being done for one stream or table, and when it may be tried again."""
+    """A task for one stream or table, and the earliest time of its next attempt."""
 
     def __init__(self) -> None:
         self.future: Future[str | None] | None = None
@@ -45,14 +45,14 @@ class _Task:
 
 
 class CloneWorker:
-    """Sees to the clones of one lake. Its methods are called by one thread at a time and return at once.
+    """Handles the clones of one lake. Its methods are called by one thread at a time and return at once.
 
     Args:
         spark: a session with Delta.
         lake: the lake's root.
         stopping: asked before each step.
         report: gets a line when a clone was made, refused or detached; called in another thread.
-        complain: the same, when something went wrong.
+        complain: the same, for errors.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class CloneWorker:
         self._group = f"lakestream-clones-{uuid.uuid4().hex}"
 
     def look(self, streams: Iterable[StagedStream], at_once: bool = False) -> None:
-        """See to the requests among the streams that live; `at_once` also to those that failed a moment ago."""
+        """Start tasks for open requests of live streams; `at_once` also for those that failed a moment ago."""
         asking = [each for each in streams if each.asks]
         for gone in self._makers.keys() - {each.directory for each in asking}:
             self._makers.pop(gone, None)
@@ -83,30 +83,30 @@ class CloneWorker:
                 self._do(stream.directory, partial(self._make, stream), at_once)
 
     def _is_open(self, directory: str) -> bool:
-        """Return True if there is something to see to. Of a request that cannot be read its task tells."""
+        """Return True if a request has to be handled. The error of an unreadable one is reported by its task."""
         try:
             return clone_request.is_open(self._storage, directory)
         except (LakeError, OSError, msgspec.MsgspecError):
             return True
 
     def release(self, table: str) -> None:
-        """The table is to go: have its clones detached. Whether they are, the table tells."""
+        """Detach the clones of a table that has to be removed."""
         self._do(table, partial(self._detach, table))
 
     def wait(self) -> bool:
-        """Wait for what is under way; whether there was anything."""
+        """Wait for running tasks; return True if there were any."""
         busy = [each.future for each in self._tasks.values() if each.future is not None and not each.future.done()]
         wait(busy)
         return bool(busy)
 
     def stop(self) -> None:
-        """End; a Spark job that is under way is given up. Returns when nothing is under way any more."""
+        """Cancel the running Spark jobs; return when no task is running."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._spark.sparkContext.cancelJobGroup(self._group)
         self._pool.shutdown()
 
     def _do(self, key: str, work: Callable[[], str | None], at_once: bool = False) -> None:
-        """Begin with an task, unless it is under way, or failed a moment ago."""
+        """Start a task, unless it is running, or failed a moment ago."""
         now = time.monotonic()
         self._tasks = {
             name: each
@@ -137,12 +137,12 @@ class CloneWorker:
 
     def _make(self, stream: StagedStream) -> str | None:
         maker = self._makers.get(stream.directory)
-        if maker is None:  # it has sessions of Spark's, and may be asked every second
+        if maker is None:  # kept, since it has Spark sessions and may be called every second
             maker = self._makers[stream.directory] = CloneMaker(self._spark, self._storage.root, stream)
         try:
             answer = maker.run()
         except StillCloned as error:
-            return self._detach(error.table)  # and then again
+            return self._detach(error.table)  # retried afterwards
         if answer is None:
             return None
         self._makers.pop(stream.directory, None)
@@ -161,7 +161,7 @@ class CloneWorker:
 
 
 def _line(name: str, answer: CloneAnswer) -> str | None:
-    """What became of a request, in one line."""
+    """Return the outcome of a request in one line."""
     if answer.state == MADE:
         how = "copied" if answer.copied else "shared"
         return f"{name} begins with {answer.messages} rows of its origin, {how}, {answer.seconds:.2f} s"

@@ -1,11 +1,11 @@
 """The compactor: one streaming query over all streams of a lake.
 
-Belongs here: the query and its trigger, fanning a batch out over streams, housekeeping between batches (streams that
-failed are tried again, tables of deleted streams are removed), and the lock that keeps it alone. What happens to one
-stream is compaction.py's, what mirrors ask for cloning/desk.py's.
+Belongs here: the query and its trigger, distributing a batch over streams, housekeeping between batches (retries,
+tables of deleted streams), and the lock that makes the compactor the only one. stream_compaction.py compacts one
+stream, clone_worker.py handles requests of mirrors.
 
-Invariant: one stream's trouble stops only that stream. It is reported, and tried again with growing pauses and at the
-next news of it.
+Invariant: an error of one stream stops only that stream. It is reported, and the stream is retried with growing pauses
+and when it stages more.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ if TYPE_CHECKING:
 FIRST_RETRY_SECONDS = 5.0
 LONGEST_RETRY_SECONDS = 300.0
 DEFAULT_PARALLEL = 4
-"""Streams compacted at the same time."""
+"""Number of streams compacted in parallel."""
 ROUND_SECONDS = 30.0
-"""How long a batch goes on. Streams that are still behind then get their turn in the next batch or `sweep`."""
+"""Duration of a batch. Streams that are still behind continue in the next batch or `sweep`."""
 LOOK_SECONDS = 1.0
-"""How often a batch that takes longer looks for streams that have got news meanwhile."""
+"""Interval at which a longer batch scans for newly staged segments."""
 
 
 WORKER_TRIES = 5
-"""Times in a row that work is begun whose Python worker does not connect back to Spark. Spark gives a worker 10 s,
-which cannot be set, and a busy machine may need longer."""
+"""Maximum number of attempts in a row when a Python worker does not connect back to Spark. Spark gives a worker 10 s,
+which cannot be configured, and a busy machine may need longer."""
 WORKER_PAUSE_SECONDS = 1.0
-"""Pause before the second try, doubled before each further one."""
+"""Pause before the second attempt, doubled before each further one."""
 HEALTHY_SECONDS = 60.0
-"""A query that has run for so long has its tries back."""
+"""Run time after which a query's attempts are counted from zero."""
 WORKER_LATE = "Spark's Python worker did not start within the 10 s that Spark gives it: the machine is too busy"
 
 CHECKPOINT_PARTS = ("metadata", "offsets", "commits", "sources", "state", ".metadata.crc")
-"""What Spark keeps in a streaming query's checkpoint directory."""
+"""Entries of Spark in a streaming query's checkpoint directory."""
 
 
 def clear_checkpoint(directory: str) -> None:
-    """Begin without the last query's checkpoint, which a kill may have left half written: Spark would refuse it.
+    """Delete the last query's checkpoint, which a kill may have left incomplete, so that Spark would reject it.
 
-    Nothing is lost: what there is to do follows from tables and staging. Only Spark's own entries are removed, since
-    the directory may be one that the user named.
+    Nothing is lost: the work follows from tables and staging. Only Spark's own entries are deleted, since the user may
+    have named the directory.
     """
     if not paths.is_local(paths.normalise(directory)):
         storage = open_storage(directory)
@@ -80,8 +80,7 @@ def clear_checkpoint(directory: str) -> None:
 
 
 class BatchReport(msgspec.Struct, frozen=True):
-    """One batch: how many streams it moved, messages and seconds it took, what went wrong, by stream, and how many
-    commits it made, by table."""
+    """Result of a batch: number of streams, messages, seconds, errors by stream, and commits by table."""
 
     streams: int
     rows: int
@@ -91,7 +90,7 @@ class BatchReport(msgspec.Struct, frozen=True):
 
 
 class _Tally:
-    """What a batch has done so far, by stream."""
+    """Counters of a running batch, by stream."""
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
@@ -99,7 +98,7 @@ class _Tally:
         self.failures: dict[str, str] = {}
 
     def report(self, seconds: float) -> BatchReport:
-        """All of it."""
+        """Return the counters as a report."""
         return BatchReport(len(self.rows), self.rows.total(), seconds, self.failures, dict(self.commits))
 
 
@@ -109,11 +108,11 @@ class _Failure(msgspec.Struct):
 
 
 class _Tries:
-    """Tries left for work whose Python worker does not start.
+    """Attempts left for work whose Python worker does not start.
 
     Args:
         stopping: ends a pause.
-        complain: gets a line about each failure that another try follows.
+        complain: gets a line about each failure that another attempt follows.
     """
 
     def __init__(self, stopping: threading.Event, complain: Callable[[str], None]) -> None:
@@ -122,7 +121,7 @@ class _Tries:
         self._failed = 0
 
     def again(self, what: str) -> bool:
-        """Wait before another try; return False when there is none left, or no time for it."""
+        """Wait before another attempt; return False when there is none left, or when stopping."""
         self._failed += 1
         if self._failed >= WORKER_TRIES or self._stopping.is_set():
             return False
@@ -137,12 +136,12 @@ class Compactor:
     Args:
         spark: a session with Delta.
         lake: the lake's root.
-        checkpoint: directory of the streaming query's checkpoint, begun anew by each query; see `clear_checkpoint`. By
+        checkpoint: directory of the streaming query's checkpoint, emptied by each query; see `clear_checkpoint`. By
             default in the lake, or for a lake in an object store in a temporary directory of the driver's.
-        parallel: streams compacted at the same time.
-        stopping: set, from outside or by `stop`, it lets no further commit begin.
+        parallel: number of streams compacted in parallel.
+        stopping: once set, by the caller or by `stop`, no further commit begins.
         report: called after each batch that did something.
-        tell, complain: get a line about a clone, or about what went wrong; called in other threads too.
+        tell, complain: get a line about a clone, or about an error; also called in other threads.
     """
 
     def __init__(
@@ -163,7 +162,7 @@ class Compactor:
         self._lake = self._storage.root
         self._scanner = Scanner(lake)  # used while `_busy` is held
         self._complain = complain
-        self._told: dict[str, str] = {}  # what was wrong with the last look over the staging area
+        self._told: dict[str, str] = {}  # errors of the last scan
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if checkpoint is None and not self._storage.local:
             self._temporary = tempfile.TemporaryDirectory(prefix="lakestream-checkpoint-")
@@ -174,7 +173,7 @@ class Compactor:
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="compact")
         self._streams: dict[str, StreamCompaction] = {}
         self._failures: dict[str, _Failure] = {}
-        self._unfinished: set[str] = set()  # behind when their batch had gone on long enough
+        self._unfinished: set[str] = set()  # behind at the end of their batch
         self._reached: dict[str, int] = {}  # the log index that a stream's table holds, as far as a batch has seen
         self._busy = threading.Lock()  # a batch or housekeeping is under way
         self._stopping = stopping or threading.Event()
@@ -190,26 +189,26 @@ class Compactor:
     # The lock
 
     def acquire(self) -> bool:
-        """Become the lake's only compactor; False while another process is."""
+        """Take the compactor's lock; return False while another process holds it."""
         if not self._lock.acquire():
             return False
         clear_removed(self._lake)
         return True
 
     def release(self) -> None:
-        """Let another process compact the lake."""
+        """Release the compactor's lock."""
         self._lock.release()
 
     # Running
 
     def once(self) -> BatchReport:
-        """Compact everything that is staged now, then return. Failures are in the report."""
+        """Compact everything that is staged now. Failures are in the report."""
         with self._busy:
             live, gone = self._scan()
             goal = {each.directory: each.last_index for each in [*live, *gone]}
             self._clones.look(live)
         self._worked(lambda: self._start({"availableNow": True}).awaitTermination())
-        # Streams that the checkpoint believes done, but whose table is behind: an older failure, or a restored table.
+        # Streams that are done by the checkpoint, but whose table is behind: an earlier failure, or a restored table.
         report = self._sweep_all()
         if self._clones.wait():
             report = self._sweep_all()
@@ -217,8 +216,8 @@ class Compactor:
             self._clones.wait()
             report = self._sweep_all()
             if not report.streams and not report.failures:
-                break  # what is left waits for another stream's table, or another program
-        self._lock.check()  # without the lock nothing more was begun, which is no failure of any stream
+                break  # the rest waits for another stream's table, or another program
+        self._lock.check()  # losing the lock is no failure of a stream
         return msgspec.structs.replace(report, failures=report.failures | self._scanner.troubles)
 
     def start(self, interval: float) -> None:
@@ -227,9 +226,10 @@ class Compactor:
         self._worked(self._begin)
 
     def check(self) -> None:
-        """Raise what ended the query, if it ended, or LeaseLost when another process may be the compactor by now.
+        """Raise the error that ended the query, or LeaseLost when another process may be the compactor by now.
 
-        A query that ended because its Python worker did not start is begun again, up to `WORKER_TRIES` times in a row.
+        A query that ended because its Python worker did not start is started again, up to `WORKER_TRIES` times in a
+        row.
         """
         self._lock.check()
         query = self._query
@@ -248,8 +248,8 @@ class Compactor:
             raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
 
     def sweep(self, retry_now: bool = False) -> BatchReport:
-        """Housekeeping: remove tables of deleted streams, or bring those up that are kept, try failed streams again,
-        notice any that is behind."""
+        """Do the housekeeping: remove or complete tables of deleted streams, retry failed streams, compact those
+        behind."""
         with self._busy:
             live, gone = self._scan()
             self._clones.look(live, at_once=retry_now)
@@ -275,7 +275,7 @@ class Compactor:
             return report
 
     def stop(self) -> None:
-        """End the query between two batches; commits under way are finished. Returns when it has ended."""
+        """Stop the query between two batches; running commits finish. Return when it has ended."""
         self._stopping.set()
         with self._busy:  # stopping a query in mid-batch makes Spark print a stack trace a thousand lines long
             if self._query is not None:
@@ -288,10 +288,10 @@ class Compactor:
     # Work that needs Python workers
 
     def _worked(self, work: Callable[[], object]) -> None:
-        """Do something with the query, anew while its Python worker does not start.
+        """Run work on the query, again while its Python worker does not start.
 
         Raises:
-            LakeError: it did not for `WORKER_TRIES` times.
+            LakeError: it did not start `WORKER_TRIES` times.
         """
         tries = _Tries(self._stopping, self._complain)
         while True:
@@ -307,7 +307,7 @@ class Compactor:
                 raise LakeError(f"the streaming query has ended: {WORKER_LATE}")
 
     def _sweep_all(self) -> BatchReport:
-        """Sweep all streams, anew while those that fail do so for want of a Python worker."""
+        """Sweep all streams, again while streams fail only for lack of a Python worker."""
         tries = _Tries(self._stopping, self._complain)
         report = self.sweep(retry_now=True)
         while set(report.failures.values()) == {WORKER_LATE} and tries.again(f"{len(report.failures)} streams failed"):
@@ -323,8 +323,8 @@ class Compactor:
     def _start(self, trigger: dict[str, Any]) -> StreamingQuery:
         clear_checkpoint(self._checkpoint)
         self._spark.dataSource.register(SegmentsSource)
-        news = self._spark.readStream.format(NAME).option("lake", self._lake).load()
-        writer = news.writeStream.queryName("lakestream").foreachBatch(self._batch)
+        staged = self._spark.readStream.format(NAME).option("lake", self._lake).load()
+        writer = staged.writeStream.queryName("lakestream").foreachBatch(self._batch)
         checkpoint = self._checkpoint
         if self._temporary is not None:
             checkpoint = Path(checkpoint).as_uri()  # wherever Spark's own default file system is
@@ -332,18 +332,18 @@ class Compactor:
             checkpoint = open_storage(checkpoint).spark_path(paths.normalise(checkpoint))
         return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
 
-    def _batch(self, news: DataFrame, number: int) -> None:
-        """foreachBatch: compact the streams that the batch names."""
-        directories = {row.directory for row in news.select("directory").distinct().collect()}
+    def _batch(self, staged: DataFrame, number: int) -> None:
+        """Compact the streams that a batch names (foreachBatch)."""
+        directories = {row.directory for row in staged.select("directory").distinct().collect()}
         with self._busy:
             live, _ = self._scan()
             named = {f"{self._lake}/{directory}" for directory in directories}
             self._compact([stream for stream in live if stream.directory in named])
 
     def _compact(self, streams: Iterable[StagedStream], tally: _Tally | None = None) -> BatchReport:
-        """Compact streams side by side, one commit of each in turn. Invariant: `_busy` is held.
+        """Compact streams in parallel, one commit of each in turn. Invariant: `_busy` is held.
 
-        A stream that gets news meanwhile joins in, so that one with a long backlog does not keep it waiting.
+        A stream that stages segments meanwhile joins in, so that another's backlog does not delay it.
         """
         began = looked = time.monotonic()
         tally = tally or _Tally()
@@ -357,7 +357,7 @@ class Compactor:
                 if not self._settle(directory, turn, tally):
                     continue
                 if now - began < ROUND_SECONDS and not self._halted():
-                    turns[self._take_turn(self._streams[directory])] = directory  # behind those that wait
+                    turns[self._take_turn(self._streams[directory])] = directory  # at the end of the queue
                 else:
                     self._unfinished.add(directory)
             if now - looked >= LOOK_SECONDS and now - began < ROUND_SECONDS:
@@ -369,7 +369,7 @@ class Compactor:
         return report
 
     def _join(self, turns: dict[Future[Outcome], str], streams: Iterable[StagedStream], tally: _Tally) -> None:
-        """Give a turn to those of the streams whose tables are behind."""
+        """Start a turn of those of the streams whose tables are behind."""
         for stream in streams:
             if self._halted():
                 self._unfinished.add(stream.directory)
@@ -377,7 +377,7 @@ class Compactor:
             self._unfinished.discard(stream.directory)
             try:
                 compaction = self._compaction(stream)
-            except Exception as error:  # its identity or its place in the lake: the others go on
+            except Exception as error:  # an invalid identity or directory: the others continue
                 self._fail(stream.directory, error, tally)
                 continue
             if (behind := self._is_behind(stream.directory, tally)) is None:
@@ -388,22 +388,21 @@ class Compactor:
                 self._reached[stream.directory] = stream.last_index
 
     def _is_behind(self, directory: str, tally: _Tally) -> bool | None:
-        """Whether a stream's table is behind; None when that cannot be told, which is a failure of this stream alone,
-        whatever it is that went wrong: a damaged log, for instance, has errors of many kinds."""
+        """Return True if a stream's table is behind; None on any error, which fails this stream alone."""
         try:
-            return self._streams[directory].behind()
+            return self._streams[directory].is_behind()
         except Exception as error:
             self._fail(directory, error, tally)
             return None
 
     def _newcomers(self, busy: set[str]) -> list[StagedStream]:
-        """Streams that have staged something since their table was last found to hold all of it."""
+        """Return the streams that have staged segments since their table was last complete."""
         live, _ = self._scan()
         rest = (each for each in live if each.directory not in busy and each.directory not in self._failures)
         return [each for each in rest if each.last_index > self._reached.get(each.directory, 0)]
 
     def _settle(self, directory: str, turn: Future[Outcome], tally: _Tally) -> bool:
-        """Take note of what came of a turn; whether the stream wants another one."""
+        """Record the outcome of a turn; return True if the stream needs another one."""
         error = turn.exception()
         if error is not None:
             if not self._stopping.is_set():
@@ -418,7 +417,7 @@ class Compactor:
             return False
         if behind and outcome.commits:
             return True
-        if behind:  # it was not to begin a commit: whoever said so may think differently next time
+        if behind:  # it was told not to begin a commit
             self._unfinished.add(directory)
         self._failures.pop(directory, None)
         return False
@@ -427,8 +426,10 @@ class Compactor:
         return self._pool.submit(compaction.run, self._halted, 1)
 
     def _scan(self) -> tuple[list[StagedStream], list[StagedStream]]:
-        """Look over the staging area: (streams that live, streams that are gone). A place that cannot be read is told
-        once, and again when something else is wrong with it. Invariant: `_busy` is held."""
+        """Scan the staging area: (live streams, deleted streams). Invariant: `_busy` is held.
+
+        A directory that cannot be read is reported once for each error.
+        """
         found = staging.current(self._scanner.scan())
         for directory, trouble in self._scanner.troubles.items():
             if self._told.get(directory) != trouble:
@@ -437,7 +438,7 @@ class Compactor:
         return found
 
     def _halted(self) -> bool:
-        """Whether no further commit may begin: we are to stop, or may no longer be the only compactor."""
+        """Return True if no further commit may begin: we are stopping, or may no longer hold the compactor's lock."""
         try:
             self._lock.check()
         except LeaseLost:
@@ -452,19 +453,19 @@ class Compactor:
         return known
 
     def _forget(self, stream: StagedStream, tally: _Tally) -> bool:
-        """The stream is gone: its table goes, unless it is kept, then what is left of its staging area.
+        """Remove a deleted stream's table unless it is retained, then its staging directory.
 
-        True: the table is kept, and what is staged has to get there first. Then it takes its turns like others.
+        Return True when the retained table still lacks staged segments; the stream then takes its turns like others.
         """
         self._streams.pop(stream.directory, None)
         try:
             last = StreamCompaction.of_deleted(self._spark, self._lake, stream, self._options)
-            if last.owes():
+            if last.lacks_segments():
                 self._streams[stream.directory] = last
                 return True
-            last.put_away()
+            last.clean_up()
         except StillCloned as error:
-            self._clones.release(error.table)  # and then again
+            self._clones.release(error.table)  # retried afterwards
             self._postpone(stream.directory, FIRST_RETRY_SECONDS)
             return False
         except Exception as error:
@@ -476,7 +477,7 @@ class Compactor:
     # Failures
 
     def _fail(self, directory: str, error: BaseException, tally: _Tally) -> None:
-        """One stream's trouble: it is reported, and tried again later."""
+        """Record an error of one stream and schedule a retry."""
         if isinstance(error, StillCloned):  # an earlier stream's table is in the way
             self._clones.release(error.table)
             self._postpone(directory, FIRST_RETRY_SECONDS)
@@ -495,17 +496,17 @@ class Compactor:
 
 
 def _reason(error: BaseException) -> str:
-    """One line about a failure; Spark's own texts go on with plans and stack traces."""
+    """Return an error in one line, without Spark's plans and stack traces."""
     if isinstance(error, LakeError | OSError):
         return str(error)
     if _is_worker_late(error):
         return WORKER_LATE
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # A worker's exception stands in the middle of its traceback, as `module.Name: text`.
+    # A worker's exception is in the middle of its traceback, as `module.Name: text`.
     inner = [line for line in lines if line.startswith("lakestream.lake.errors.")]
     return (inner or lines or [type(error).__name__])[0][:500]
 
 
 def _is_worker_late(error: BaseException) -> bool:
-    """Return True if a Python worker did not connect back to Spark in time, which another try may well."""
+    """Return True if a Python worker did not connect back to Spark in time; another attempt may succeed."""
     return "worker to connect back" in str(error) or "worker failed to connect back" in str(error)

@@ -1,15 +1,13 @@
-"""Making a clone independent of the tables whose files it names.
+"""Detaching a clone: making it independent of the tables whose files it references.
 
-Belongs here: which files those are, bringing them into the clone's own directory, and the commit that names them there.
-A file is brought over as a hard link where file system and storage have such, as a copy inside of the object store,
-else as a copy through this process. Its name there follows from its own name, which is unique, so whoever is killed in
-the middle and begins anew finds what is there already. Nothing changes for readers until one commit, an OPTIMIZE that
-changes no row, puts all of them in the places of the others.
+Belongs here: finding those files, copying them into the clone's own directory, and the commit that references the
+copies. A copy is a hard link where possible, a copy within the object store, or else made through this process. Its
+name follows from the original's, which is unique, so a repetition after a kill finds finished copies. Readers see no
+change until one commit, an OPTIMIZE that changes no row, replaces all references.
 
-Then older versions of the clone would still name the others' files: the log begins anew at a checkpoint of the commit.
+Older versions of the clone would still reference the others' files: the log is cut at a checkpoint of the commit.
 
-Invariant: whoever detaches is the lake's maintainer. What was brought over and is not named yet would be taken for dead
-by another one.
+Invariant: only the lake's maintainer detaches. Another one would delete copies that are not referenced yet.
 """
 
 from __future__ import annotations
@@ -34,20 +32,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DIRECTORY = "detached"
-"""Below the clone's table: data files that came from others."""
+"""Directory below the clone's table for copied files."""
 PARALLEL = 4
-"""Files brought over at the same time."""
+"""Number of files copied in parallel."""
 
 
 class DetachStopped(LakeError):
-    """Somebody wants the program to end; what was brought over stays, and the next attempt goes on from there."""
+    """Raised when the program has to end; finished copies stay, and the next attempt continues."""
 
     def __init__(self, table: str) -> None:
         super().__init__(f"detaching {table} was stopped; the next attempt goes on from there")
 
 
 class Detached(msgspec.Struct, frozen=True):
-    """How far it is: files brought over (or found there), of how many, and their bytes."""
+    """Progress: files copied (or found), their total number, and bytes."""
 
     table: str
     files: int = 0
@@ -56,10 +54,10 @@ class Detached(msgspec.Struct, frozen=True):
 
 
 def foreign(table: str, adds: Iterable[Add], only: Set[str] | None = None) -> list[Add]:
-    """The data files that are outside of the table's directory, or whose deletion vectors are.
+    """Return the data files that are outside of the table's directory, or whose deletion vectors are.
 
     Args:
-        only: of those, the ones that need one of these paths.
+        only: restricts them to files that need one of these paths.
     """
     found = []
     for add in adds:
@@ -70,7 +68,7 @@ def foreign(table: str, adds: Iterable[Add], only: Set[str] | None = None) -> li
 
 
 def of_others(storage: Storage, table: str) -> bool:
-    """Whether a table names files of others, in any version that its log has."""
+    """Return True if any version of a table in its log references files of others."""
     log = Log(storage, table)
     return bool(foreign(table, log.state().files.values()) or foreign(table, log.ever_added()))
 
@@ -82,7 +80,7 @@ class Detacher:
         spark: a session with Delta; it is not changed.
         storage: the lake.
         stopping: asked before each file.
-        report: called after each file, with how far it is.
+        report: called with the progress after each file.
     """
 
     def __init__(
@@ -104,13 +102,13 @@ class Detacher:
         metadata: Callable[[], str | None],
         only: Set[str] | None = None,
     ) -> Detached:
-        """Bring over what the newest version of a clone names outside of it, and name it there.
+        """Copy the files outside of a clone that its newest version references, and reference the copies.
 
         Args:
             table: the clone's path or URL.
-            alone: the clone's lock to commit under; gives whether the table is still the same one.
-            metadata: what the commit says in its userMetadata, asked under that lock.
-            only: the files of others that it shall need no longer; all by default.
+            alone: context of the clone's lock to commit under; gives False if the table is another one by now.
+            metadata: returns the commit's userMetadata, called under that lock.
+            only: restricts this to files that need one of these paths; all by default.
 
         Raises:
             DetachStopped: `stopping` was true.
@@ -120,7 +118,7 @@ class Detacher:
         transaction = self._rewriter.begin(table)
         state = Log(there, table).state(int(transaction.snapshot().version()))
         adds = foreign(table, state.files.values(), only)
-        done = self._bring(there, table, adds)  # what has come since
+        done = self._bring(there, table, adds)  # files added since
         stamp_ms = int(transaction.snapshot().timestamp())
         actions: list[dict[str, Any]] = [{"add": _own(table, add)} for add in adds]
         actions += [{"remove": removal(add, stamp_ms)} for add in adds]
@@ -131,7 +129,7 @@ class Detacher:
         return done
 
     def _bring(self, there: Storage, table: str, adds: list[Add]) -> Detached:
-        """Have a copy of every file in the table's directory."""
+        """Copy every file into the table's directory, if it is not there."""
         pairs = sorted({pair for add in adds for pair in _pairs(table, add)})
         sizes = {entry.path: entry.size for entry in there.tree(f"{table}/{DIRECTORY}")}
         done = Detached(table, of=len(pairs))
@@ -150,14 +148,14 @@ class Detacher:
             for size in _some_at_once(pool, one, pairs):
                 done = Detached(table, done.files + 1, done.of, done.size + size)
                 self._report(done)
-        assert done.files == done.of  # nothing is named that is not there
+        assert done.files == done.of  # every referenced file exists
         return done
 
 
 def _some_at_once(
     pool: ThreadPoolExecutor, work: Callable[[tuple[str, str]], int], items: list[tuple[str, str]]
 ) -> Iterator[int]:
-    """What `work` gives for each, a few at the same time. The first error ends it: nothing more is begun."""
+    """Yield the results of `work` for each item, a few in parallel. The first error ends it."""
     waiting = iter(items)
     under_way: set[Future[int]] = {pool.submit(work, item) for item in islice(waiting, PARALLEL)}
     while under_way:
@@ -168,7 +166,7 @@ def _some_at_once(
 
 
 def _pairs(table: str, add: Add) -> Iterator[tuple[str, str]]:
-    """What has to be brought over for a data file: from where, to where."""
+    """Yield (source, copy) for each file of a data file's action."""
     for source in located(table, add):
         if not source.startswith(table + "/"):
             yield source, _target(table, source)
@@ -180,7 +178,7 @@ def _target(table: str, source: str) -> str:
 
 
 def _own(table: str, add: Add) -> dict[str, Any]:
-    """The action that names a file in the clone's own directory."""
+    """Return the action that references a file's copy."""
     found = plain(add)
     source = located(table, add)[0]
     if not source.startswith(table + "/"):
@@ -193,7 +191,7 @@ def _own(table: str, add: Add) -> dict[str, Any]:
 
 
 def _named(file: str) -> dict[str, str]:
-    """How a deletion vector's file in DIRECTORY is called: by its uuid, behind the directory it is in.
+    """Return the descriptor fields of a deletion vector's file in DIRECTORY.
 
     Source: Delta protocol, "Deletion Vector Descriptor Schema".
     """

@@ -1,23 +1,23 @@
-"""Keeping streams' tables small and quick to open: OPTIMIZE, VACUUM, checkpoints, log cleanup.
+"""Maintenance of tables: OPTIMIZE, VACUUM, checkpoints, log clean-up.
 
-Belongs here: what a table needs (`look` reads its transaction log, plan.py judges, both without Spark) and
-doing it (`Maintainer`, with Spark). The order is OPTIMIZE, checkpoint, log cleanup, VACUUM; each is complete by itself,
-so a kill anywhere costs nothing but that the next run does the rest.
+Belongs here: inspecting a table (`look` reads its transaction log, maintenance_plan.py decides, both without Spark) and
+executing the plan (`Maintainer`, with Spark). The order is OPTIMIZE, checkpoint, log clean-up, VACUUM; each is complete
+by itself, so after a kill the next run does the rest.
 
 Nothing here adds or removes a row, or moves a table's position:
 
-- OPTIMIZE commits no `txn` and no userMetadata. What an older commit says of the stream holds for it as well (see
+- OPTIMIZE commits no `txn` and no userMetadata. The progress of an older commit holds for it as well (see
   `CommitLog.progress`); a copy of it could be out of date by the time of the commit.
-- Log cleanup keeps the newest commit at or before the retention's begin that says how far the table reaches, and the
-  checkpoint before it, so that every time within the retention finds its version.
-- VACUUM makes no commit, so a table that is at rest gets no new versions from being looked after.
-- Files with messages that are to be erased go at once, without regard to the retention (erasure.py). A mirror that
-  began as a clone and names such a file gets one of its own first: the message is still one of the mirror's.
-- A clone is detached (detach.py) when it is asked for, and when the table goes whose files it names.
+- Log clean-up keeps the newest commit with progress at or before the beginning of the retention, and the checkpoint
+  before it, so that every time within the retention finds its version.
+- VACUUM makes no commit, so maintenance adds no version to an idle table.
+- Files with messages to be erased are deleted at once, regardless of the retention (vacuum.py). A mirror that began as
+  a clone and references such a file gets a copy first: the message still belongs to the mirror.
+- A clone is detached (detach.py) on request, and when the table whose files it references has to be removed.
 
-Invariant: whoever commits, or deletes from the log, holds the table's lock (locks.py) and has seen that it is the same
-table still. So does whoever deletes files, some at a time, and looks once more under the lock which of them clones
-need: who makes a clone says so under that lock. Writing new files takes no lock: they have names of their own.
+Invariant: commits and deletions from the log require the table's lock (files/locks.py) and a check that it is the same
+table. So do deletions of files, some at a time, after checking again which of them clones need: a clone is registered
+under that lock. Writing new files takes no lock: their names are unique.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from lakestream.lake.write.maintenance_plan import (
     DataFile,
     Facts,
     Plan,
+    Policy,
     decide,
     decide_bins,
     first_round,
     log_floor,
 )
-from lakestream.lake.write.maintenance_plan import Policy as Policy
 from lakestream.lake.write.rewrite import Rewriter
 from lakestream.lake.write.vacuum import dead_files, with_checksum
 
@@ -67,25 +67,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ATTEMPTS = 3
-"""How often a step is begun anew when somebody else's commit was in its way."""
+"""Maximum number of attempts of a step that conflicts with other commits."""
 LOCK_SECONDS = 30.0
-"""How long a step waits for the table's lock; the compactor has it for a commit, a few seconds at most."""
+"""Maximum time to wait for a table's lock; the compactor holds it for a commit, a few seconds at most."""
 REST_NS = HOUR_NS
-"""How long a table that needed nothing is left alone without new commits; only time could change that."""
+"""Time for which a table that needed nothing is skipped without new commits; only time could change that."""
 
 _DELETED_AT_ONCE = 1000
 _CONFLICT = re.compile(r"DELTA_(CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception")
 
 
 class TableInUse(Exception):
-    """The table's lock was not to be had in time. The next round tries again."""
+    """Raised when the table's lock could not be taken in time. The next round retries."""
 
 
 # Looking
 
 
 def tables(storage: Storage) -> list[str]:
-    """Every directory of the lake where a stream's table is or may be, of all accounts, in order of their paths."""
+    """Return every directory of the lake where a stream's table is or may be, of all accounts, sorted by path."""
     root = storage.root
     accounts = f"{root}/{paths.ACCOUNTS}"
     parents = [f"{root}/{paths.STREAMS}"]
@@ -95,7 +95,7 @@ def tables(storage: Storage) -> list[str]:
 
 
 def _may_be_table(storage: Storage, directory: str) -> bool:
-    """Return True also if that cannot be told: whoever looks after the table tells why."""
+    """Return True also on an error, which the maintenance of the table then reports."""
     try:
         return has_log(storage, directory)
     except OSError:
@@ -105,14 +105,14 @@ def _may_be_table(storage: Storage, directory: str) -> bool:
 def look(
     storage: Storage, table: str, policy: Policy, now_ns: int, references: References | None = None
 ) -> Facts | None:
-    """Read a table's log; None when it is no stream's table (any more, or yet).
+    """Read a table's log; return None when there is no table of a stream.
 
     Args:
         storage: the lake.
         table: the table's path.
-        policy: for its retention, if the table does not say its own.
+        policy: for its retention, if the table does not state its own.
         now_ns: the present, ns since the epoch.
-        references: what is known of clones so far.
+        references: cache of clones' references.
     """
     to_erase = erasures.merged(erasures.notes(storage, table))
     if (found := read(storage, table)) is None:
@@ -139,47 +139,47 @@ def look(
             trouble=trouble,
             erase=erasures.count(to_erase),
         )
-    except (NotATable, FileNotFoundError):  # taken away while we looked
+    except (NotATable, FileNotFoundError):  # removed meanwhile
         return None
 
 
 def read(storage: Storage, table: str, version: int | None = None) -> tuple[Log, State] | None:
-    """A stream's table at a version, the newest by default; None when there is none."""
+    """Return a stream's table at a version, the newest by default; None when there is none."""
     log = Log(storage, table)
     if not log.commits:
         return None
     try:
         state = log.state(version)
-    except FileNotFoundError:  # no commit in it yet, or taken away while we looked
+    except FileNotFoundError:  # no commit in it yet, or removed meanwhile
         return None
     return (log, state) if state.metadata.configuration.get(UID_PROPERTY) else None
 
 
 def retention(properties: dict[str, str], policy: Policy) -> int:
-    """How long a table's versions stay readable, ns: what the stream's metadata says, else the maintainer's setting."""
+    """Return how long a table's versions stay readable, ns: by the stream's metadata, else the maintainer's setting."""
     said = properties.get(TIME_TRAVEL_PROPERTY, "")
     return max(int(said), int(LEAST_RETAIN_HOURS * HOUR_NS)) if said.isdecimal() else policy.retain_ns
 
 
 def expire(storage: Storage, table: str, keep_from: int) -> int:
-    """Delete the log's files of versions before `keep_from`, oldest first; returns how many commits were among them.
+    """Delete the log's files of versions before `keep_from`, oldest first; return the number of commits among them.
 
-    Invariant: `keep_from` has a checkpoint, so what is left can be read without the rest.
-    Source: Delta protocol, "Metadata Cleanup".
+    Invariant: `keep_from` has a checkpoint, so what is left can be read without the rest. Source: Delta protocol,
+    "Metadata Cleanup".
     """
     log = Log(storage, table)
     assert keep_from in log.checkpoints
-    # Whoever wrote it: what can be read only from it is not deleted before it is on disk.
+    # Sync the checkpoint, whichever program wrote it, before deleting what it replaces.
     storage.sync_files(log.parts(keep_from))
     old = log.files_before(keep_from)
-    # The table's lock is held: in an object store one request for many of them.
+    # The table's lock is held, so use few requests.
     for at in range(0, len(old), _DELETED_AT_ONCE):
         storage.delete_all(old[at : at + _DELETED_AT_ONCE])
     return sum(version < keep_from for version in log.commits)
 
 
 def data_files(state: State, to_rewrite: Set[Key] = frozenset()) -> list[DataFile]:
-    """The files of a state, as the plan sees them; from those in `to_rewrite` rows are to be erased."""
+    """Return the files of a state for the plan; files in `to_rewrite` hold rows to be erased."""
     columns = state.metadata.partition_columns
     found = []
     for key, add in state.files.items():
@@ -200,7 +200,8 @@ def _stale(
     now_ns: int,
     references: References | None,
 ) -> tuple[list[str], str | None]:
-    """What VACUUM would delete, or why it must not. Clones are looked for only if there is anything at all."""
+    """Return (files that VACUUM may delete, reason why it must not). Clones are searched only if there are such
+    files."""
     found = dead_files(storage, log, state, commits, retain_ns, now_ns, frozenset())
     try:
         kept = (references or References(storage)).into(log.table) if found else set()
@@ -213,7 +214,7 @@ def _stale(
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What came of one table: the plan, files before and after OPTIMIZE, and one line about what went wrong."""
+    """Result for one table: the plan, files before and after OPTIMIZE, and an error in one line."""
 
     stream: str
     plan: Plan
@@ -223,7 +224,7 @@ class Done(msgspec.Struct, frozen=True):
     failure: str | None = None
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return the result in one line for people."""
         if self.failure is not None:
             return f"{self.stream}: {self.failure}"
         parts = [f"optimized {self.removed} files into {self.added}"] if self.removed else []
@@ -235,7 +236,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class _Rest(msgspec.Struct, frozen=True):
-    """A table that needed nothing: its stream, the version, and when that was."""
+    """A table that needed nothing: its stream, the version, and the time of the check."""
 
     stream: str
     version: int
@@ -243,14 +244,14 @@ class _Rest(msgspec.Struct, frozen=True):
 
 
 class Maintainer:
-    """Looks after the tables of one lake. Not for use by two threads at once.
+    """Maintains the tables of one lake. Not for use by two threads at once.
 
     Args:
         spark: a session with Delta; it is not changed.
         lake: the lake's root, a directory or URL.
-        policy: how tables are kept. Its retention is taken as it is; `check_retention` is for the caller.
+        policy: settings. The retention is not checked here; callers use `check_retention`.
         stopping: asked before each step.
-        clock: the present, ns since the epoch.
+        clock: returns the present, ns since the epoch.
     """
 
     def __init__(
@@ -273,19 +274,19 @@ class Maintainer:
         self._lock = open_lock(spark, f"{self._storage.root}/{MAINTAINER_LOCK}")
 
     def acquire(self) -> bool:
-        """Become the lake's only maintainer; False while another process is."""
+        """Take the maintainer's lock; return False while another process holds it."""
         return self._lock.acquire()
 
     def release(self) -> None:
-        """Let another process maintain the lake."""
+        """Release the maintainer's lock."""
         self._lock.release()
 
     def cancel(self) -> None:
-        """Have the Spark job that is under way fail. For another thread, once `stopping` is true."""
+        """Cancel the running Spark job. For another thread, once `stopping` is true."""
         self._spark.sparkContext.cancelJobGroup(self._group)
 
     def once(self, stream: str | None = None, report: Callable[[Done], None] = lambda done: None) -> list[Done]:
-        """Do for every table what it needs now. One table's trouble stops only that table.
+        """Maintain every table now. An error of one table stops only that table.
 
         Args:
             stream: only streams of this name, in any account.
@@ -303,7 +304,7 @@ class Maintainer:
         return outcomes
 
     def maintain(self, table: str, stream: str | None = None) -> Done | None:
-        """Do for one table what it needs now; None when there is no such table, or it is not of `stream`."""
+        """Maintain one table now; return None when there is no such table, or it is not of `stream`."""
         name = table.rpartition("/")[2]
         began = time.monotonic()
         try:
@@ -318,12 +319,12 @@ class Maintainer:
             done = retry(lambda: self._work(table), is_conflict)
             return None if done is None else msgspec.structs.replace(done, seconds=time.monotonic() - began)
         except Exception as error:
-            if self._stopping():  # what was cut short is no failure
+            if self._stopping():  # an interrupted step is no failure
                 return None
             return Done(name, Plan(), seconds=time.monotonic() - began, failure=_reason(error))
 
     def _resting(self, table: str) -> _Rest | None:
-        """What is known of a table that needed nothing and has not changed since. Costs one listing of its log."""
+        """Return the cached check of a table that has not changed since. Costs one listing of its log."""
         rest = self._at_rest.get(table)
         if rest is None or not 0 <= self._clock() - rest.since_ns < REST_NS:
             return None
@@ -331,7 +332,7 @@ class Maintainer:
         return rest if commits and commits[-1] == rest.version else None
 
     def _work(self, table: str) -> Done | None:
-        """Do what the table needs; None when it is gone."""
+        """Do what the table needs; return None when it is gone."""
         facts = self._look(table)
         if facts is None:
             return None
@@ -363,8 +364,10 @@ class Maintainer:
         return look(self._storage, table, self._policy, self._clock(), self._references)
 
     def _optimize(self, seen: Facts) -> tuple[int, int] | None:
-        """One commit's worth of rewriting, of the newest version; gives how many files it removed and added, none if
-        nothing is due, and None when the table is gone."""
+        """Rewrite as much of the newest version as one commit takes.
+
+        Return (files removed, files added), zeros if nothing is due, and None when the table is gone.
+        """
         self._forget(seen.table)
         transaction = self._rewriter.begin(seen.table)
         found = read(self._storage, seen.table, int(transaction.snapshot().version()))
@@ -385,7 +388,7 @@ class Maintainer:
         )
 
     def _checkpoint(self, facts: Facts) -> bool:
-        """Write a checkpoint of the newest version, if the table is the same one still."""
+        """Write a checkpoint of the newest version, if it is the same table."""
         if self._stopping():
             return False
         with self._alone(facts.table, facts.incarnation) as same:
@@ -411,10 +414,10 @@ class Maintainer:
             return expired
 
     def _delete(self, facts: Facts, stale: list[str], named: bool = False) -> bool:
-        """Delete files that no version needs, but for those that somebody has cloned since they were chosen.
+        """Delete files that no version needs, except those that clones have referenced since they were chosen.
 
         Args:
-            named: they may be young enough to belong to a commit that was made since; those stay as well.
+            named: the files may be young enough to belong to a new commit; those stay as well.
         """
         for at in range(0, len(stale), _DELETED_AT_ONCE):
             if self._stopping():
@@ -431,10 +434,10 @@ class Maintainer:
         return not self._stopping()
 
     def _erase(self, facts: Facts) -> tuple[int, str | None]:
-        """Delete the files that still hold messages to be erased: the newest version has none of them any more.
+        """Delete the files that still hold messages to be erased; the newest version has none of them any more.
 
-        Returns how many messages are gone from all files, and what keeps the others. No commit that is under way
-        writes a row that was deleted before it began.
+        Return (number of messages erased from all files, reason why others were not). A running commit never writes a
+        row that was deleted before it began.
         """
         found = erasures.notes(self._storage, facts.table)
         runs = erasures.merged(found)
@@ -442,7 +445,7 @@ class Maintainer:
         if not runs or now is None or now[1].metadata.id != facts.incarnation:
             return 0, None
         if vacuum.to_rewrite(self._storage, facts.table, now[1], runs):
-            return 0, None  # deleted since the rewrite began: the next round has it
+            return 0, None  # deleted since the rewrite began; the next round handles it
         left = vacuum.left_behind(self._storage, *now, runs)
         try:
             kept = self._kept_after_detaching(facts.table, set(left), runs) if left else set()
@@ -456,16 +459,16 @@ class Maintainer:
         return erasures.count(runs), None
 
     def _kept_after_detaching(self, table: str, files: set[str], runs: erasures.Runs) -> set[str]:
-        """Which of a table's files clones need, once mirrors among these have copies of their own.
+        """Return the files of a table that clones need, after giving mirrors among these copies of their own.
 
-        A mirror has those messages still, as a rule; what it has not is to be erased from its copies as well.
+        A mirror usually still has those messages; those that it lacks are erased from its copies as well.
         """
         of_streams = set(tables(self._storage))
         for clone, needed in self._references.by_clone(table).items():
             if not needed & files or clone not in of_streams or self._stopping():
                 continue
             found = read(self._storage, clone)
-            # Only what is in these files: of the rest the mirror may have rows that are still on their way.
+            # Only sequences in these files: for others the mirror may still have uncompacted rows.
             inside = vacuum.within(self._storage, needed & files, runs)
             if found is not None and inside and (gone := erasures.missing(self._storage, clone, inside)):
                 uid = found[1].metadata.configuration[UID_PROPERTY]
@@ -478,18 +481,18 @@ class Maintainer:
     def detach(
         self, table: str, only: Set[str] | None = None, report: Callable[[Detached], None] = lambda done: None
     ) -> Detached | None:
-        """Make a clone independent of the tables whose files it names; older versions of it cannot be read any more.
+        """Detach a clone; older versions of it become unreadable. Return None when it references no file of others.
 
-        A kill anywhere costs nothing: the next attempt goes on from there. None when it named no file of others.
+        May be repeated after a kill, and then continues.
 
         Args:
             table: the clone's path or URL; it need not be in the lake.
-            only: the files of others that it shall need no longer; all by default.
+            only: restricts this to files that need one of these paths; all by default.
             report: called after each file.
 
         Raises:
             NotATable: there is no table.
-            TableInUse: the compactor has it, or has yet to finish what it began.
+            TableInUse: the compactor has it, or has yet to finish a commit.
         """
         there = open_storage(table)
         if not Log(there, table).commits:
@@ -515,16 +518,16 @@ class Maintainer:
         return done
 
     def release_clones(self, table: str) -> list[Detached]:
-        """Detach every clone that needs files of a table, whose stream is gone, from these.
+        """Detach every clone from the files of a table whose stream is gone.
 
         Raises:
-            CloneUnreadable: nobody knows what one of them needs.
+            CloneUnreadable: a clone cannot be read, so the files that it needs are unknown.
         """
         needed = self._references.by_clone(table)
         return [done for clone, files in needed.items() if (done := self.detach(clone, files)) is not None]
 
     def _progress(self, table: str) -> str | None:
-        """What the newest commit says of the stream, for a commit that takes its place in the log."""
+        """Return the newest progress, as userMetadata for a commit that replaces it in the log."""
         try:
             log = CommitLog(table)
             progress = log.progress(log.latest)
@@ -538,10 +541,10 @@ class Maintainer:
 
     @contextmanager
     def _alone(self, table: str, incarnation: str) -> Iterator[bool]:
-        """Hold a table's lock; gives whether the table is the one that was looked at.
+        """Context that holds a table's lock; gives True if it is the same table.
 
         Raises:
-            TableInUse: the lock was not to be had.
+            TableInUse: the lock could not be taken.
         """
         lock = open_lock(self._spark, table_lock(self._storage.root, table))
         until = time.monotonic() + LOCK_SECONDS
@@ -560,7 +563,7 @@ class Maintainer:
             lock.release()
 
     def _forget(self, table: str) -> None:
-        """Delta keeps the state of tables by path; the stream may have been made anew since."""
+        """Clear Delta's cache of the path; the stream may have been created again since."""
         jvm = self._spark.sparkContext._jvm
         assert jvm is not None
         path = jvm.org.apache.hadoop.fs.Path(self._storage.spark_path(table))
@@ -568,12 +571,12 @@ class Maintainer:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether Delta refused a commit because of another one that came in between: trying again helps."""
+    """Return True if Delta rejected a commit because of a concurrent one, so that another attempt may succeed."""
     return _CONFLICT.search(f"{type(error).__name__}: {error}") is not None
 
 
 def retry(work: Callable[[], T], may_retry: Callable[[Exception], bool], attempts: int = ATTEMPTS) -> T:
-    """Do `work`, anew when it raises what `may_retry` accepts, `attempts` times at most."""
+    """Call `work`, again when it raises what `may_retry` accepts, `attempts` times at most."""
     for attempt in range(1, attempts + 1):
         try:
             return work()
@@ -584,6 +587,6 @@ def retry(work: Callable[[], T], may_retry: Callable[[Exception], bool], attempt
 
 
 def _reason(error: Exception) -> str:
-    """One line; Spark's own texts go on with plans and stack traces."""
+    """Return an error in one line, without Spark's plans and stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[0][:500]

@@ -1,13 +1,12 @@
-"""What a stream's table needs, decided from its log.
+"""Decisions of maintenance, from a table's log.
 
-Belongs here: how tables are kept (`Policy`), what is known of one (`Facts`), and the decision what to do (`decide`):
-which files to put together, whether to write a checkpoint, where the log may begin. All of it is arithmetic: nothing
-here touches a file. Doing it is maintenance.py's.
+Belongs here: settings (`Policy`), the state of a table (`Facts`), and the decision (`decide`): files to merge, a
+checkpoint, the beginning of the log. All of it is arithmetic: nothing here touches a file. maintainer.py executes it.
 
-Which small files are worth a rewrite: by size, the most of which the largest is no larger than the others together,
+Small files worth a rewrite: by size, the largest set in which the largest file is no larger than the others together,
 give or take 1/128 of the target, if they are `min_files` at least. So a file is rewritten only together with about as
-much again, some log2(target / commit) times in its life, and what is left of small files is fewer than `min_files` and
-a handful that each outweigh all the smaller ones.
+much again, some log2(target / commit) times in its life, and fewer than `min_files` small files are left, and a handful
+that each outweigh all the smaller ones.
 """
 
 from __future__ import annotations
@@ -26,18 +25,17 @@ HOUR_NS = 3_600_000_000_000
 DEFAULT_TARGET_BYTES = 128 * MIB
 DEFAULT_MIN_FILES = 16
 DEFAULT_RETAIN_HOURS = 168.0
-"""Seven days, as Delta has it."""
+"""Seven days, Delta's default."""
 DELTAS_LOG_HOURS = 720.0
-"""At which age Delta, when it writes a checkpoint, drops commits of tables that do not say it
-(`delta.logRetentionDuration`)."""
+"""Age at which Delta, when it writes a checkpoint, drops commits of tables without `delta.logRetentionDuration`."""
 LEAST_RETAIN_HOURS = 1.0
-"""VACUUM takes files that no version names, if they are older than this: among them would be those of a commit that is
-still under way, and files that a query is reading."""
+"""Minimum retention: VACUUM deletes older files that no version names, and among younger ones would be those of running
+commits and queries."""
 MARGIN_NS = 600_000_000_000
-"""VACUUM leaves files this much longer than the retention says: a commit's files are older than the commit."""
+"""Additional age that VACUUM requires of files: a commit's files are older than the commit."""
 ROUND_BYTES = 1024 * MIB
 ROUND_FILES = 10_000
-"""What one commit of a rewrite takes at most, unless a single new file needs more; the rest goes into the next one."""
+"""Maximum number of files in one rewriting commit, unless a single new file needs more."""
 
 Partition = tuple[str | None, ...]
 _INTERVAL = re.compile(r"(\d+)\s+(week|day|hour|minute|second)s?\b", re.IGNORECASE)
@@ -45,16 +43,16 @@ _UNIT_NS = {"week": 168 * HOUR_NS, "day": 24 * HOUR_NS, "hour": HOUR_NS, "minute
 
 
 class RetentionTooShort(LakeError):
-    """VACUUM at this retention could take files that are in use."""
+    """Raised when VACUUM at this retention could delete files that are in use."""
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """How tables are kept.
+    """Settings of maintenance.
 
-    `target_bytes`: size that OPTIMIZE aims at; files below half of it are small. `min_files`: small files of one
-    partition that are worth a rewrite. `retain_ns`: age up to which versions stay readable, for tables that do not say
-    it themselves. `deleted_ratio`: a file with a larger share of deleted rows is rewritten without them.
-    `checkpoint_commits`: commits after the last checkpoint that are worth one.
+    `target_bytes`: target size of OPTIMIZE; files below half of it are small. `min_files`: minimum number of small
+    files of one partition that are rewritten. `retain_ns`: age up to which versions stay readable, for tables that do
+    not state it. `deleted_ratio`: a file with a larger share of deleted rows is rewritten without them.
+    `checkpoint_commits`: number of commits after the last checkpoint that are worth one.
     """
 
     target_bytes: int = DEFAULT_TARGET_BYTES
@@ -65,19 +63,19 @@ class Policy(msgspec.Struct, frozen=True):
 
     @property
     def small_bytes(self) -> int:
-        """Below this a file is small. Two small files together never exceed the target, so a rewrite of several always
-        leaves fewer."""
+        """Return the size below which a file is small. Two small files together never exceed the target, so a rewrite
+        of several always leaves fewer."""
         return self.target_bytes // 2
 
     @property
     def slack_bytes(self) -> int:
-        """So little is rewritten at any time."""
+        """Return the size below which a rewrite is always worth it."""
         return self.target_bytes // 128
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """A data file: its partition's values, bytes, rows written and rows deleted since, the range of its sequences, its
-    key in the table's state, and whether some of the deleted rows are to be erased from it."""
+    """A data file: partition values, bytes, rows written, rows deleted since, range of sequences, key in the state, and
+    whether some deleted rows are to be erased from it."""
 
     partition: Partition
     size: int
@@ -90,12 +88,12 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a table's log says.
+    """State of a table, from its log.
 
     `since_checkpoint`: commits after the newest checkpoint. `oldest`: first version in the log; `keep_from`: the one
-    that it may begin with under the retention. `stale`: files that no version within the retention needs; `trouble`:
-    why that cannot be told. `incarnation`: the table's own id, which the next table at its place does not have.
-    `erase`: deleted messages whose bytes are still to go (erasure.py).
+    with which it may begin under the retention. `stale`: files that no version within the retention needs; `trouble`:
+    why they are unknown. `incarnation`: the table's id, which another table at its path does not have. `erase`: number
+    of deleted messages still to be erased (vacuum.py).
     """
 
     table: str
@@ -122,14 +120,13 @@ class Bin(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Return the bytes of its files."""
         return sum(file.size for file in self.files)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be done to a table: the bins to rewrite, whether to write a checkpoint, the version that its log shall
-    begin with (0: as it is) and how many commits that drops, the files that VACUUM deletes, and how many deleted
-    messages are to be erased from files."""
+    """Maintenance of one table: bins to rewrite, a checkpoint, the version with which its log begins (0: unchanged) and
+    the number of commits dropped, files that VACUUM deletes, and the number of deleted messages to erase from files."""
 
     bins: list[Bin] = []
     checkpoint: bool = False
@@ -143,11 +140,11 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> int:
-        """Files that are rewritten."""
+        """Return the number of files to rewrite."""
         return sum(len(each.files) for each in self.bins)
 
     def describe(self) -> str:
-        """In words, for people."""
+        """Return the plan in words for people."""
         steps = []
         if self.bins:
             count = len({each.partition for each in self.bins})
@@ -166,7 +163,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def check_retention(hours: float) -> str | None:
-    """A warning about a short retention, or None when it needs none.
+    """Return a warning about a short retention, or None.
 
     Raises:
         RetentionTooShort: below `LEAST_RETAIN_HOURS`.
@@ -187,7 +184,7 @@ def check_retention(hours: float) -> str | None:
 
 
 def decide(facts: Facts, policy: Policy) -> Plan:
-    """What the table needs. The same facts always give the same plan, and done plans give an empty one."""
+    """Return the plan for a table. The same facts always give the same plan, and executed plans give an empty one."""
     bins = decide_bins(facts.files, policy)
     return Plan(
         bins=bins,
@@ -200,7 +197,7 @@ def decide(facts: Facts, policy: Policy) -> Plan:
 
 
 def decide_bins(files: Sequence[DataFile], policy: Policy) -> list[Bin]:
-    """What to rewrite."""
+    """Return the bins to rewrite."""
     by_partition: dict[Partition, list[DataFile]] = {}
     for file in files:
         by_partition.setdefault(file.partition, []).append(file)
@@ -208,7 +205,7 @@ def decide_bins(files: Sequence[DataFile], policy: Policy) -> list[Bin]:
 
 
 def _bins(partition: Partition, files: Sequence[DataFile], policy: Policy) -> Iterator[Bin]:
-    """What to rewrite of one partition."""
+    """Yield the bins to rewrite of one partition."""
     small: list[DataFile] = []
     worn: list[DataFile] = []
     worn_small: list[DataFile] = []
@@ -227,7 +224,7 @@ def _bins(partition: Partition, files: Sequence[DataFile], policy: Policy) -> It
 
 
 def worth_merging(small: Sequence[DataFile], policy: Policy) -> list[DataFile]:
-    """The small files of a partition to put together; see the module's text."""
+    """Return the small files of a partition to merge; see the module's text."""
     ordered = sorted(small, key=lambda file: file.size)
     best = smaller = 0
     for count, file in enumerate(ordered, 1):
@@ -238,7 +235,7 @@ def worth_merging(small: Sequence[DataFile], policy: Policy) -> list[DataFile]:
 
 
 def pack(files: Sequence[DataFile], target: int) -> Iterator[list[DataFile]]:
-    """Runs of files in sequence order, each below `target` together, so that the new files hold narrow ranges."""
+    """Yield runs of files in sequence order, each below `target` together, so that the new files hold narrow ranges."""
     packed: list[DataFile] = []
     size = 0
     for file in sorted(files, key=lambda file: (file.min_seq, file.max_seq, file.key)):
@@ -252,7 +249,8 @@ def pack(files: Sequence[DataFile], target: int) -> Iterator[list[DataFile]]:
 
 
 def layers(bins: Sequence[Bin], target: int) -> list[list[Bin]]:
-    """Bins that one job can write: each partition at most once, as it gives one file, and about `target` together."""
+    """Group bins that one job can write: each partition at most once, as it gives one file, and about `target`
+    together."""
     left = list(bins)
     found: list[list[Bin]] = []
     while left:
@@ -273,7 +271,7 @@ def layers(bins: Sequence[Bin], target: int) -> list[list[Bin]]:
 
 
 def first_round(bins: Sequence[Bin], limit: int = ROUND_BYTES) -> list[Bin]:
-    """As many bins as one commit shall take."""
+    """Return as many bins as one commit takes."""
     taken: list[Bin] = []
     size = files = 0
     for each in bins:
@@ -286,10 +284,10 @@ def first_round(bins: Sequence[Bin], limit: int = ROUND_BYTES) -> list[Bin]:
 
 
 def log_floor(log: CommitLog, written: Sequence[int], cutoff_ms: int) -> int:
-    """The version that the log may begin with, so that every commit and message time from `cutoff_ms` on finds its
-    version: the newest checkpoint at or before the last commit that speaks of the stream and is at or before that time.
+    """Return the version with which the log may begin, so that every time from `cutoff_ms` on finds its version; 0 for
+    none.
 
-    0 when there is no such.
+    It is the newest checkpoint at or before the last commit with progress that is at or before that time.
     """
     for version in reversed(log.versions[: versions_until(log, cutoff_ms)]):
         if log.commit(version).progress is not None:
@@ -299,7 +297,7 @@ def log_floor(log: CommitLog, written: Sequence[int], cutoff_ms: int) -> int:
 
 
 def versions_until(log: CommitLog, cutoff_ms: int) -> int:
-    """How many of the log's versions were made at or before a time. In-commit timestamps ascend."""
+    """Return the number of the log's versions committed at or before a time. In-commit timestamps ascend."""
     low, high = 0, len(log.versions)
     while low < high:
         middle = (low + high) // 2
@@ -311,5 +309,6 @@ def versions_until(log: CommitLog, cutoff_ms: int) -> int:
 
 
 def interval_ns(text: str) -> int:
-    """The length of an interval as Delta's table properties spell it (`interval 1 week`); 0 when it says nothing."""
+    """Return the length of an interval as Delta's table properties spell it (`interval 1 week`); 0 when it does not
+    parse."""
     return sum(int(count) * _UNIT_NS[unit.lower()] for count, unit in _INTERVAL.findall(text))

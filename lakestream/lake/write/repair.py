@@ -1,16 +1,12 @@
-"""Making a damaged table whole again.
+"""Repair of a damaged table.
 
-Belongs here: what the server says to the compactor about a table whose files are not what its log says, the choice of
-the version to go back to, and the commit that does so. The check of files is verify.py's.
+Belongs here: choosing the version to restore, and the commit that restores it. delta/verify.py has the check of files
+and the server's request for a repair.
 
-    damaged.json    in the stream's staging directory: written by the server that found the damage, once it has staged
-                    all that its log still has of the stream. While it is there, nothing staged is taken away. It goes
-                    when the table is whole: by the compactor behind its commit, or by the server that looks again.
-
-The compactor takes the newest version of which all files are whole and behind whose position every segment is staged,
-and commits its files anew (as Delta's RESTORE does), with its position and progress. What the table has lost since is
-then compacted again, exactly once, as after any commit. Versions in between are no part of the stream's history any
-more: the commit says so, see `Progress.undone`. Where there is no such version nothing is touched.
+The compactor restores the newest version that has no damaged file and behind whose position every segment is staged,
+with its position and progress (as Delta's RESTORE does with files). Lost messages are then compacted again, exactly
+once, as after any commit. The commit records that later versions are undone (`Progress.undone`). Where there is no such
+version nothing is changed.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ OPERATION = "Restore"
 
 # ---------------------------------------------------------------------- the compactor's side
 class Target(msgspec.Struct, frozen=True):
-    """A version to go back to: what is in it, its position, and what it says of the stream."""
+    """A version to restore: its state, position and progress."""
 
     state: State
     position: int
@@ -49,7 +45,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Repair:
-    """The repair of one stream's table. Whoever calls `run` holds the table's lock.
+    """The repair of one stream's table. `run` requires the table's lock.
 
     Args:
         spark: a session with Delta.
@@ -69,13 +65,13 @@ class Repair:
         self._directory = directory
 
     def run(self, check: Callable[[], None]) -> Target | None:
-        """Make the table whole; None when it is.
+        """Repair the table; return None when it is not damaged.
 
         Args:
-            check: raises when the table's lock may be somebody else's.
+            check: raises when the table's lock may be lost.
 
         Raises:
-            DamagedTable: no version can be gone back to.
+            DamagedTable: no version can be restored.
         """
         request = asked(self._storage, self._directory)
         if request is None:
@@ -96,7 +92,7 @@ class Repair:
         return target
 
     def _target(self, log: Log, now: State, wrong: _Wrong, damaged: Sequence[Damage]) -> Target:
-        """The newest version that can be gone back to."""
+        """Return the newest version that can be restored."""
         here = self._position(now)
         begins = staged_from(staging.segments(self._directory), here)
         for version in reversed(log.commits):
@@ -104,7 +100,7 @@ class Repair:
                 continue
             try:
                 state = log.state(version)
-            except FileNotFoundError:  # log clean-up has taken what it is made of
+            except FileNotFoundError:  # log clean-up has deleted the files that it is replayed from
                 break
             if (position := self._position(state)) < begins - 1:
                 break
@@ -116,7 +112,7 @@ class Repair:
         return state.transactions.get(application(self._identity.uid), 0)
 
     def _commit(self, rewriter: Rewriter, transaction: Any, log: Log, now: State, target: Target) -> None:
-        """Take out what is not in the target's version, and put in what is."""
+        """Remove files that the target lacks, and add those that it has."""
         stamp_ms = max(time.time_ns() // 1_000_000, int(transaction.snapshot().timestamp()))
         before, after = now.files, target.state.files
         actions: list[dict[str, Any]] = []
@@ -134,10 +130,10 @@ class Repair:
         rewriter.commit(transaction, actions, said, OPERATION)
 
     def _progress(self, target: Target, version: int) -> Progress:
-        """Return the userMetadata of the repair's commit: that of the version it goes back to."""
+        """Return the progress for the repair's commit, based on the restored version's."""
         log = CommitLog(self._table)
         progress, deletes = target.progress, 0
-        if progress is None:  # an empty table, which knows all of what it has lost
+        if progress is None:  # an empty table
             progress = Progress(uid=self._identity.uid, last_index=0, last_seq=0, last_time_ns=0, departed=0)
         else:
             deletes = log.deletes_left(target.state.version)
@@ -154,7 +150,7 @@ class _Wrong:
         self._known: dict[Key, Damage | None] = {}
 
     def of(self, state: State) -> list[Damage]:
-        """The damaged files of a version."""
+        """Return the damaged files of a version."""
         new = {key: add for key, add in state.files.items() if key not in self._known}
         found = verify.check(self._storage, self._table, list(new.values()))
         for key, add in new.items():
@@ -170,8 +166,8 @@ class _Wrong:
 
 
 def staged_from(staged: Sequence[StagedSegment], position: int) -> int:
-    """The log index from which on staged segments have every entry through a position of the table, and those behind
-    it that are staged; the one behind the position when they do not reach back to it."""
+    """Return the first log index from which contiguous staged segments reach back beyond a position of the table; the
+    one after the position when they do not."""
     first = position + 1
     for segment in reversed(staged):
         if segment.first_index <= first <= segment.last_index + 1:

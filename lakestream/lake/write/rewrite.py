@@ -1,17 +1,17 @@
 """Rewriting chosen data files of a table in a better order: the maintainer's OPTIMIZE.
 
-Belongs here: the Spark side of it. Delta's OPTIMIZE concatenates files in no particular order, so that the sequences of
-a whole file lie scattered in it and one message costs reading all of it. Here files become one sorted file:
+Belongs here: the Spark side of it. Delta's OPTIMIZE concatenates files in no particular order, so that sequences lie
+scattered in a file and one message costs reading all of it. Here files become one sorted file:
 
 - partitioned by subject: by sequence,
 - otherwise: in runs of about `RUN_ROWS` rows with successive sequences, sorted by subject and sequence within a run.
 
-With the statistics that Parquet keeps for each page, a reader by sequence (the server) finds its run, and a reader by
-subject (SQL) finds the few pages of each run that have it.
+With Parquet's statistics for each page, a reader by sequence (the server) finds its run, and a reader by subject (SQL)
+finds the few pages of each run that have it.
 
 The commit goes through Delta's own transaction, as an OPTIMIZE: nothing but removes and adds with dataChange=false. A
-commit that came in between makes it fail only if it took one of the same files (a DELETE); appends do not matter.
-Writing takes no lock, the commit takes the table's for a moment.
+concurrent commit makes it fail only if it removed one of the same files (a DELETE); appends do not matter. Writing
+takes no lock, the commit takes the table's for a moment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ROW_GROUP_ROWS = RUN_ROWS
 ROW_GROUP_BYTES = 32 * 1024 * 1024
-"""What the writer holds in memory, whichever is reached first."""
+"""Maximum size that the writer holds in memory."""
 
 SETTINGS = {
     PAGE_SETTING[0]: PAGE_SETTING[1],
@@ -50,7 +50,7 @@ METADATA_SETTING = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class RowsDiffer(LakeError):
-    """A rewrite would have changed how many rows a table has; it was not committed."""
+    """Raised when a rewrite would have changed the number of rows; it was not committed."""
 
 
 class Rewriter:
@@ -70,9 +70,9 @@ class Rewriter:
             spark.conf.set(name, str(value))
 
     def begin(self, table: str) -> Any:
-        """A transaction on the table's newest version (`transaction.snapshot().version()`)."""
+        """Return a transaction on the table's newest version (`transaction.snapshot().version()`)."""
         jvm = self._jvm()
-        # Delta asks for the thread's session, and finds another one's settings otherwise.
+        # Delta uses the thread's session, which would have other settings.
         jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
         path = self._storage.spark_path(table)
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).startTransaction()
@@ -86,14 +86,15 @@ class Rewriter:
         alone: Callable[[], AbstractContextManager[bool]],
         now_ms: int | None = None,
     ) -> tuple[int, int] | None:
-        """Make one file of each bin, in one commit; returns how many files it removed and added.
+        """Rewrite each bin into one file, in one commit; return (files removed, files added), None if the table is
+        another one.
 
         Args:
-            transaction: what `begin` gave.
+            transaction: from `begin`.
             table: the table's path.
-            state: the very version that the transaction began at.
+            state: the version at which the transaction began.
             bins: files of it.
-            alone: the lock to commit under; gives whether the table is still the same one. None is returned if not.
+            alone: context of the lock to commit under; gives False if the table is another one by now.
             now_ms: time of the removal, now by default.
 
         Raises:
@@ -116,13 +117,13 @@ class Rewriter:
                     return None
                 self.commit(transaction, actions)
         except Exception:
-            with contextlib.suppress(Exception):  # without a commit they are nobody's; VACUUM takes what is left
+            with contextlib.suppress(Exception):  # no commit references them; VACUUM deletes the rest
                 self._storage.delete_all(locate(table, add["path"]) for add in written)
             raise
         return len(files), len(written)
 
     def _read(self, transaction: Any, adds: Sequence[Add]) -> DataFrame:
-        """The rows of these files that are not deleted."""
+        """Return the rows of these files that are not deleted."""
         from pyspark.sql import DataFrame
 
         files = self._seq([self._action({"add": plain(add)}) for add in adds])
@@ -142,8 +143,11 @@ class Rewriter:
         metadata: str | None = None,
         operation: str = "Optimize",
     ) -> None:
-        """Commit `actions`. `metadata` becomes the commit's userMetadata. The operation is called OPTIMIZE in the
-        table's history, where they change no row, or is Delta's `ManualUpdate` or `Restore`."""
+        """Commit `actions`, with `metadata` as userMetadata.
+
+        The operation in the table's history is OPTIMIZE where they change no row, else Delta's `ManualUpdate` or
+        `Restore`.
+        """
         of = self._jvm().org.apache.spark.sql.delta
         nothing, none = self._seq([]), self._jvm().scala.Option.empty()
         if operation == "Optimize":
@@ -177,7 +181,7 @@ class Rewriter:
 
 
 def _order(columns: Sequence[str], layer: Sequence[Bin]) -> list[Any]:
-    """By what the rows of a layer are sorted. The partition comes first, as Spark would sort by it again otherwise."""
+    """Return the sort order of a layer's rows. The partition comes first, as Spark would sort by it again otherwise."""
     from pyspark.sql import functions as f
 
     partition = [f.col(f"`{column}`") for column in columns]
@@ -192,13 +196,13 @@ def _order(columns: Sequence[str], layer: Sequence[Bin]) -> list[Any]:
 
 
 def plain(add: Add) -> dict[str, Any]:
-    """A file as an action's JSON, without what is not there: Delta takes null for a value."""
+    """Return a file as an action's JSON without null fields, which Delta would take for values."""
     found = msgspec.to_builtins(add)
     return {name: value for name, value in {**found, "dataChange": False}.items() if value is not None}
 
 
 def removal(add: Add, stamp_ms: int) -> dict[str, Any]:
-    """The action's JSON that takes a file out of a table without changing its rows."""
+    """Return the JSON of a remove action that does not change the table's rows."""
     found: dict[str, Any] = {"deletionTimestamp": stamp_ms, "dataChange": False, "extendedFileMetadata": True}
     kept = ("path", "partitionValues", "size", "stats", "deletionVector")
     found.update((name, value) for name, value in plain(add).items() if name in kept)

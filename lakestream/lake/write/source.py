@@ -1,12 +1,11 @@
-"""The streaming source `lakestream_segments`: news from the staging area, for Spark.
+"""The streaming source `lakestream_segments`: newly staged segments, for Spark.
 
-Belongs here: how Spark Structured Streaming learns that segments were staged. An offset is
-`{staging directory: last log index staged}` over all streams, so that one query serves them all and an idle stream
-costs next to nothing (scan.py). A row names a stream with news; the segments themselves are read by the compaction of
-that stream, in tasks of its own (compaction.py), because what has to be done is decided by the table, not by the
-checkpoint.
+Belongs here: how Spark Structured Streaming learns that segments were staged. An offset is `{staging directory: last
+log index staged}` over all streams, so that one query serves them all and an idle stream costs next to nothing
+(files/scan.py). A row names a stream; stream_compaction.py reads the segments in tasks of its own, because the table
+and not the checkpoint decides what has to be done.
 
-Spark loads this module in Python workers: `lakestream` has to be on their path (lake/spark/session.py sees to it).
+Spark loads this module in Python workers, which need `lakestream` on their path (lake/spark/session.py).
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ class SegmentsSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return NAME
 
     def schema(self) -> str:
-        """One row for each newly staged segment."""
+        """Return the schema: one row for each newly staged segment."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> SegmentsReader:
-        """The stream reader."""
+        """Return the stream reader."""
         return SegmentsReader(self.options["lake"])
 
 
-class News(InputPartition):
-    """What came to some streams: (staging directory, after this log index, through that one)."""
+class NewSegments(InputPartition):
+    """Newly staged segments of some streams: (staging directory, after this log index, through that one)."""
 
     def __init__(self, streams: Sequence[tuple[str, int, int]]) -> None:
         self.streams = list(streams)
 
 
 class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Tells how far each stream's staging area reaches."""
+    """Reports the last staged log index of each stream."""
 
     def __init__(self, lake: str) -> None:
         self._root = paths.root(lake)
@@ -61,32 +60,32 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        """Before the first segment of every stream."""
+        """Return the offset before the first segment of every stream."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """All news at once; the compaction of a stream bounds its own commits."""
+        """Return no limit; the compaction of a stream limits its own commits."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix what `--once` has to do."""
+        """Fix the work of `--once`."""
         self._target = self._heads()
 
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The last staged index of each stream. A stream whose segments have all left staging stays where it was."""
+        """Return the last staged index of each stream. A stream without staged segments keeps its index."""
         heads = self._target if self._target is not None else self._heads()
         return {directory: max(index, start.get(directory, 0)) for directory, index in heads.items()}
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
-        """One partition for all: it only carries names."""
-        news = [(name, start.get(name, 0), index) for name, index in sorted(end.items()) if index > start.get(name, 0)]
-        return [News(news)] if news else []
+        """Return one partition, which only carries names."""
+        new = [(name, start.get(name, 0), index) for name, index in sorted(end.items()) if index > start.get(name, 0)]
+        return [NewSegments(new)] if new else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The newly staged segments."""
+        """Yield the newly staged segments."""
         import pyarrow as pa
 
-        assert isinstance(partition, News)
+        assert isinstance(partition, NewSegments)
         rows: list[tuple[str, int, int, int]] = []
         for directory, after, through in partition.streams:
             for each in staging.segments(f"{self._root}/{directory}"):
@@ -98,10 +97,10 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield pa.RecordBatch.from_arrays(arrays, names=["directory", "first_index", "last_index", "bytes"])
 
     def commit(self, end: Mapping[str, int]) -> None:
-        """Nothing to do: the server takes segments out of staging, by the position in the table."""
+        """Do nothing: the server deletes staged segments, by the position in the table."""
 
     def stop(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
     def _heads(self) -> dict[str, int]:
         live, _ = staging.current(self._scanner.scan())

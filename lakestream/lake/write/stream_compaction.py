@@ -1,23 +1,24 @@
-"""Compacting one stream: staged segments into its Delta table, exactly once.
+"""Compaction of one stream: staged segments into its Delta table, exactly once.
 
 Belongs here: the Spark side of one commit. The order is fixed:
 
-1. rows that died leave the table, or in an archive are marked (DELETE, UPDATE; repeating it changes nothing), and of
-   those whose bytes shall go as well a note is left (maintenance/erasure.py),
-2. the new rows are appended, without those that are dead already, in one commit that also carries the transaction
-   identifier `lakestream:<uid>` with the log index as its version, and the progress as user metadata.
+1. rows of removed messages are deleted, or in an archive marked (DELETE, UPDATE; repeating it changes nothing), and a
+note is left for messages to be erased (delta/erasures.py),
+2. the new rows are appended, without those of messages removed already, in one commit that also carries the transaction
+identifier `lakestream:<uid>` with the log index as its version, and the progress as user metadata.
 
-Only step 2 moves the position. A crash anywhere before it repeats everything, a crash after it finds the position
-moved. A reader never sees a deleted message come back: it goes before anything that follows it comes.
+Only step 2 moves the position. A crash before it repeats everything, a crash after it finds the position moved. A
+reader never sees a deleted message come back: it is deleted before later rows appear.
 
-A stream that keeps its past has a third step instead of most of the first: all rows of the batch are appended, those
-that died within it too, after a file that says when what left (departed.py), and
+A stream with time travel has a third step instead of most of the first: all rows of the batch are appended, also those
+removed within it, after writing the departures file (delta/departures.py), and
 
-3. the dead leave the table. This is repeated, from that file, by whoever compacts the stream next for the first time:
-   a crash between the two steps leaves rows that have yet to go.
+3. the rows of removed messages are deleted. The next compaction of the stream repeats this from that file, because a
+crash may have prevented it.
+
 Source: Delta protocol, "Transaction Identifiers".
 
-Invariant: nothing is read from the streaming checkpoint. What is to be done follows from the table and staging alone.
+Invariant: nothing is read from the streaming checkpoint. The work follows from the table and staging alone.
 """
 
 from __future__ import annotations
@@ -29,10 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.delta import batch as plan
+from lakestream.lake.delta import batches, erasures, policy, position, segments, verify
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta import erasures, policy, position, segments, verify
-from lakestream.lake.delta.batch import Batch
+from lakestream.lake.delta.batches import Batch
 from lakestream.lake.delta.policy import DEFAULT_BUCKETS, Partition
 from lakestream.lake.delta.position import PositionWatch, application
 from lakestream.lake.delta.schema import (
@@ -51,35 +51,35 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock, open_lock, table_lock
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write import repair
-from lakestream.lake.write.table import Found, StreamTable
+from lakestream.lake.write.table import ExistingTable, StreamTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 TASK_BYTES = 32 * 1024 * 1024
-"""Segments that one task decodes before a second one is worth its start."""
+"""Size of the segments that one task decodes before a second one is worth its start."""
 
 BUSY_SECONDS = 5.0
-"""How long a commit waits for the table's maintenance to end, before other streams get their turn."""
+"""Maximum time for which a commit waits for the table's maintenance before other streams get their turn."""
 
 _TIME = "timestamp_micros(time_ns div 1000)"
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How streams are compacted.
+    """Options of compaction.
 
-    `subject_limit`: a table of partition rule `auto` with more distinct subjects is bucketed; `commit_bytes`: segments
-    of one commit; `tasks`: most tasks of one commit.
+    `subject_limit`: a table of partition rule `auto` with more distinct subjects is partitioned by bucket;
+    `commit_bytes`: maximum size of the segments of one commit; `tasks`: maximum number of Spark tasks of one commit.
     """
 
     subject_limit: int = SUBJECT_LIMIT
-    commit_bytes: int = plan.COMMIT_BYTES
+    commit_bytes: int = batches.COMMIT_BYTES
     tasks: int = 2
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What compacting a stream did: commits made, segments and messages they took, and the position reached."""
+    """Result of compacting a stream: commits, their segments and messages, and the position reached."""
 
     commits: int = 0
     segments: int = 0
@@ -93,8 +93,8 @@ class StreamCompaction:
     Args:
         spark: a session with Delta.
         lake: the lake's root.
-        stream: the stream's staging directory, as `staging.scan` found it.
-        table: where its table is, if not in its place.
+        stream: the stream's staging directory, as scanned.
+        table: the path of its table; the stream's usual place by default.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class StreamCompaction:
         self.table = self._table.path
         self._watch = PositionWatch(self.table, self._identity.uid)
         self._fence: Lock | None = None
-        self._cleared = False  # whether what died by the last commit is known to have left the table
+        self._cleared = False  # True once rows removed by the last commit have been deleted
 
     @classmethod
     def of_deleted(
         cls, spark: SparkSession, lake: str, stream: StagedStream, options: Options | None = None
     ) -> StreamCompaction:
-        """The same for a deleted stream, whose name another one may have taken: its table is moved aside then, or made
-        there if it has none yet.
+        """Return the compaction of a deleted stream. If another stream has its name, its table is moved aside, or
+        created there.
 
         Raises:
             ForeignTable: a Delta table that lakestream did not make is in its place.
@@ -133,22 +133,25 @@ class StreamCompaction:
         moved = taken or position.is_aside(storage, identity)
         return cls(spark, lake, stream, options, position.aside(storage, identity) if moved else None)
 
-    def owes(self) -> bool:
-        """Whether the stream was deleted and its table, which is kept, has yet to get what is staged. What waits for a
-        decision how the table is to begin never gets there: the table was not begun."""
-        return policy.of_config(bytes(self._identity.config)).keep_table and not self._waits() and self.behind()
+    def lacks_segments(self) -> bool:
+        """Return True if the retained table of a deleted stream still lacks staged segments.
 
-    def put_away(self) -> None:
-        """The stream was deleted, and is not owed anything: remove its table, unless it is kept, and then what is
-        staged.
+        Segments that wait for a decision about a clone are never compacted: the table was not begun.
+        """
+        return (
+            policy.of_config(bytes(self._identity.config)).keep_table and not self._awaits_clone() and self.is_behind()
+        )
+
+    def clean_up(self) -> None:
+        """Remove a deleted stream's table unless it is retained, and then its staging directory.
 
         Raises:
             StillCloned: clones need the table's files.
-            LakeError: what is staged is not in files of the table that are whole; `run` makes it so.
+            LakeError: staged segments are not in undamaged files of the table; `run` repairs it.
         """
-        if policy.of_config(bytes(self._identity.config)).keep_table and not self._waits():
+        if policy.of_config(bytes(self._identity.config)).keep_table and not self._awaits_clone():
             self.drop_table()
-            # Invariant 10: what is staged is all that is left of the stream but for the table.
+            # Invariant 10: besides the table, only the staged segments are left of the stream.
             if damaged := verify.look_over(self._storage, self.table):
                 verify.ask(self._storage.root, self._identity, damaged)
                 raise LakeError(verify.describe(self.table, damaged))
@@ -157,11 +160,11 @@ class StreamCompaction:
         self.drop_table()
         staging.discard(self._directory)
 
-    def behind(self) -> bool:
-        """Whether segments are staged, or were set aside, that the table does not hold yet, or the server has found the
-        table damaged. Touches no JVM."""
+    def is_behind(self) -> bool:
+        """Return True if staged or quarantined segments are missing in the table, or it is reported as damaged. Uses no
+        JVM."""
         position = self._watch.read() or 0
-        if self._uncleared() or self._waits() or verify.is_asked(self._storage, self._directory):
+        if self._uncleared() or self._awaits_clone() or verify.is_asked(self._storage, self._directory):
             return True
         staged = staging.segments(self._directory)
         if staged and staged[-1].last_index > position:
@@ -172,11 +175,11 @@ class StreamCompaction:
         """Commit until nothing staged is missing in the table, or `stopping()`, or `commits` were made.
 
         Raises:
-            SegmentGap, QuarantinedSegment, ForeignTable, BadPolicy: this stream cannot go on before somebody helps.
-            DamagedTable: nor can its table be made whole; what was staged is committed all the same.
-            TableBusy: maintenance of the table takes its time; another try later helps.
+            SegmentGap, QuarantinedSegment, ForeignTable, BadPolicy: this stream needs a person's decision.
+            DamagedTable: so does its table, which cannot be repaired; staged segments are committed all the same.
+            TableBusy: the table is under maintenance; retry later.
         """
-        if self._waits():
+        if self._awaits_clone():
             return Outcome(position=self._watch.read() or 0)
         damaged = self._repair()
         outcome = Outcome(position=self._watch.read() or 0)
@@ -186,20 +189,20 @@ class StreamCompaction:
         while not stopping() and outcome.commits != commits:
             if (quarantined := quarantine.find(self._directory, outcome.position)) is not None:
                 raise quarantined
-            parts = plan.choose(
+            parts = batches.choose(
                 self.table, outcome.position, staging.segments(self._directory), self._options.commit_bytes
             )
             if not parts:
                 break
-            with self._poison(parts):
+            with self._quarantining(parts):
                 footers = [segments.footer(part.path) for part in parts]
-                count = plan.fitting(footers, self._options.commit_bytes)
+                count = batches.fitting(footers, self._options.commit_bytes)
                 parts, footers = parts[:count], footers[:count]
-                batch = plan.gather(self._identity.uid, parts, footers, self._watch.progress)
+                batch = batches.gather(self._identity.uid, parts, footers, self._watch.progress)
                 self._cleared = False
                 with self._alone():
-                    # Once more: what was staged behind a withdrawal comes behind what the withdrawal takes away.
-                    committed = not self._waits() and self._commit(batch, outcome.position)
+                    # Again: segments staged after a withdrawal are compacted after the removal of its table.
+                    committed = not self._awaits_clone() and self._commit(batch, outcome.position)
                 self._cleared = True
             if not committed:
                 break
@@ -214,7 +217,7 @@ class StreamCompaction:
         return outcome
 
     def _repair(self) -> DamagedTable | None:
-        """Make the table whole if the server has found it damaged; returns why that cannot be done."""
+        """Repair the table if the server has found it damaged; return the error if that is impossible."""
         if not verify.is_asked(self._storage, self._directory):
             return None
         with self._alone():
@@ -231,23 +234,24 @@ class StreamCompaction:
                 return error
         return None
 
-    def _waits(self) -> bool:
-        """Whether it has yet to be decided if the table begins as a clone (cloning/request.py)."""
+    def _awaits_clone(self) -> bool:
+        """Return True if it is still open whether the table begins as a clone (clone_request.py)."""
         return clone_request.is_open(self._storage, self._directory)
 
     def drop_table(self) -> bool:
-        """The stream was deleted: remove the table if it is this stream's, and was not to be kept.
+        """Remove a deleted stream's table unless it is another stream's or retained; return False when nothing was
+        removed.
 
-        False when nothing was removed. The table disappears at once, before its files are deleted.
+        The table disappears at once, before its files are deleted.
 
         Raises:
             StillCloned: clones need its files.
         """
-        with self._alone():  # also for the look: a clone may be in the making
+        with self._alone():  # also for reading: a clone may be being made
             found = self._table.find()
             if found is None or not self._owns(found):
                 return False
-            # The table knows what its last commit was told. What the stream said when it was deleted counts.
+            # The table has the policy of its last commit; the policy at the stream's deletion counts.
             wanted = policy.of_config(self._identity.config)
             whole = found.uid == self._identity.uid
             if whole and wanted.keep_table and not found.kept:
@@ -259,21 +263,21 @@ class StreamCompaction:
             self._table.remove(found.uid)
             return True
 
-    def _owns(self, found: Found) -> bool:
-        """Whether a table is this stream's, or was being made for it."""
+    def _owns(self, found: ExistingTable) -> bool:
+        """Return True if a table is this stream's, finished or not."""
         return found.uid.removeprefix(clone_request.MAKING) == self._identity.uid
 
     @contextmanager
-    def _poison(self, parts: list[plan.Part]) -> Iterator[None]:
-        """Set a damaged segment aside, so that its stream stops at it, and says so, until it is replaced.
+    def _quarantining(self, parts: list[batches.Part]) -> Iterator[None]:
+        """Context that moves a damaged segment to quarantine, so that its stream stops there until it is replaced.
 
         Raises:
-            QuarantinedSegment: in place of what went wrong because of it.
+            QuarantinedSegment: in place of the error that it caused.
         """
         try:
             yield
         except Exception as error:
-            # Out of a Python worker, through the JVM, only the exception's name and text are left.
+            # An exception from a Python worker keeps only its name and text in the JVM.
             if not isinstance(error, BadSegment) and "BadSegment" not in str(error):
                 raise
             for part in parts:
@@ -288,7 +292,7 @@ class StreamCompaction:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Be the only one that commits to the table, or takes it away (see locks.py)."""
+        """Context that holds the table's lock (files/locks.py)."""
         lock = open_lock(self._spark, table_lock(self._storage.root, self.table))
         until = time.monotonic() + BUSY_SECONDS
         while not lock.acquire():
@@ -302,7 +306,7 @@ class StreamCompaction:
             lock.release()
 
     def _commit(self, batch: Batch, position: int) -> bool:
-        """False when the table belongs to a younger stream of this name: this one is history."""
+        """Commit a batch. Return False when the table belongs to a younger stream of this name."""
         found = self._table.find()
         if found is not None and found.uid != self._identity.uid:
             if found.created_ns > self._identity.created_ns:
@@ -316,7 +320,7 @@ class StreamCompaction:
             self._end_rows(batch, position, found)
             if layout != found.layout:
                 self._rewrite(layout)
-            # After the rewrite: what the layout was decided for is written down once it is there.
+            # After the rewrite: record the request only once the layout exists.
             self._table.adapt(found, batch.policy)
         if batch.departures is not None and len(batch.departures):
             departure_files.write(self._storage, self.table, batch.progress.last_index, batch.departures)
@@ -330,36 +334,36 @@ class StreamCompaction:
             self._append(batch, layout)
         if batch.departures is not None:
             before = self._watch.progress
-            for condition in plan.departures_deleted(batch, before.floor if before else 0):
+            for condition in batches.departures_deleted(batch, before.floor if before else 0):
                 self._table.delta().delete(condition)
         return True
 
     def _uncleared(self) -> bool:
-        """Whether dead rows of the last commit may still be in the table."""
+        """Return True if rows removed by the last commit may still be in the table."""
         progress = self._watch.progress
         return not self._cleared and progress is not None and progress.departed > 0
 
     def _clear(self) -> None:
-        """Take them out of it. When that was done, nothing changes."""
+        """Delete those rows. May be repeated."""
         progress = self._watch.progress
         assert progress is not None
         dead = departure_files.gone(departure_files.read(self._storage, self.table, progress.last_index))
-        for condition in plan.deletions(progress.last_index, progress, dead):
+        for condition in batches.deletions(progress.last_index, progress, dead):
             self._table.delta().delete(condition)
         self._cleared = True
 
-    def _end_rows(self, batch: Batch, position: int, found: Found) -> None:
-        """Take what died out of the table; in an archive, mark what the stream no longer has."""
+    def _end_rows(self, batch: Batch, position: int, found: ExistingTable) -> None:
+        """Delete rows of removed messages; in an archive, mark them."""
         before = self._watch.progress
-        for condition in plan.deletions(position, before, batch.unwritten):
+        for condition in batches.deletions(position, before, batch.unwritten):
             self._table.delta().delete(condition)
-        if runs := plan.erasures(position, before, batch.shredded):
+        if runs := batches.erasures(position, before, batch.shredded):
             erasures.leave_note(self._storage, self.table, self._identity.uid, batch.progress.last_index, runs)
         if found.archive and not batch.policy.archive:
             self._table.delta().delete(f"{REMOVED_COLUMN} IS NOT NULL")
         if batch.policy.archive and not found.archive_column:
             self._table.become_archive()
-        for update in plan.updates(position, before, batch.endings):
+        for update in batches.updates(position, before, batch.endings):
             self._table.delta().update(update.condition, {update.column: update.value})
 
     def _append(self, batch: Batch, layout: Layout) -> None:
@@ -372,7 +376,7 @@ class StreamCompaction:
         writer.option("userMetadata", _json(batch.progress)).save(self._table.spark_path)
 
     def _decoded(self, batch: Batch, layout: Layout) -> DataFrame:
-        """The batch's messages; each task reads a run of whole segments."""
+        """Return the batch's messages; each task reads a run of whole segments."""
         tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
         numbers = self._spark.range(0, len(batch.parts), 1, tasks)
         decoder = _Decoder(batch, layout.kind != "bucket")
@@ -382,8 +386,8 @@ class StreamCompaction:
 
     # The layout
 
-    def _layout(self, batch: Batch, found: Found | None) -> Layout:
-        """The layout that the table shall have for this batch."""
+    def _layout(self, batch: Batch, found: ExistingTable | None) -> Layout:
+        """Return the layout that the table should have for this batch."""
         asked = batch.policy.partition
         current, decided_for = (found.layout, found.decided_for) if found else (None, None)
         want = policy.wanted_partition(asked, batch.subjects, current, decided_for, self._options.subject_limit)
@@ -396,7 +400,7 @@ class StreamCompaction:
         return Layout("bucket", bounds=self._bounds(batch, want.buckets, found is not None))
 
     def _too_many(self, batch: Batch, want: Partition, current: Layout | None) -> bool:
-        """Whether partitions by tokens would be more than SUBJECT_MOST, in the table or in this batch alone."""
+        """Return True if partitions by tokens would exceed SUBJECT_MOST, in the table or in this batch alone."""
         if batch.subjects <= SUBJECT_MOST:
             return False
         if current is not None and current.kind == "tokens" and self._table.partitions() > SUBJECT_MOST:
@@ -408,7 +412,7 @@ class StreamCompaction:
         return tokens.distinct().limit(SUBJECT_MOST + 1).count() > SUBJECT_MOST
 
     def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
-        """Bounds of buckets that hold about the same number of subjects each."""
+        """Return bounds of buckets with about equal numbers of subjects."""
         most = max(1, policy.SAMPLE // len(batch.parts))
         sampler = _Sampler([(part.path, part.after) for part in batch.parts], most)
         numbers = self._spark.range(0, len(batch.parts), 1, min(self._options.tasks, len(batch.parts)))
@@ -420,7 +424,7 @@ class StreamCompaction:
 
 
 class _Decoder:
-    """What a task runs: numbers of segments in, their messages out. Pickled, so it holds nothing of Spark."""
+    """Spark task: numbers of segments in, their messages out. Pickled, so it holds nothing of Spark."""
 
     def __init__(self, batch: Batch, as_partitions: bool) -> None:
         self._parts = [(part.path, part.after) for part in batch.parts]
@@ -436,7 +440,7 @@ class _Decoder:
 
 
 class _Sampler:
-    """Numbers of segments in, some of their subjects out."""
+    """Spark task: numbers of segments in, some of their subjects out."""
 
     def __init__(self, parts: list[tuple[str, int]], most: int) -> None:
         self._parts, self._most = parts, most
@@ -452,13 +456,13 @@ class _Sampler:
 
 
 def clear_removed(lake: str) -> None:
-    """Delete what removals that were cut short have left behind."""
+    """Delete the rest of tables whose removal was interrupted."""
     storage = open_storage(lake)
     storage.delete_tree(f"{storage.root}/{paths.REMOVED}")
 
 
 def _select(time_expression: str) -> list[str]:
-    """The table's columns, in order, from the decoder's."""
+    """Return the table's columns, in order, as expressions over the decoder's."""
     columns = [column.split()[0] for column in TABLE_DDL.replace("map<string, array<string>>", "map").split(", ")]
     return [f"{time_expression} AS time" if column == "time" else column for column in columns]
 

@@ -1,7 +1,7 @@
-"""A stream's Delta table, from the writer's side.
+"""A stream's Delta table for the writer.
 
-Belongs here: finding and creating the table, its properties, taking it away, and rewriting it into another layout.
-What is written into it, and in which order, is compaction.py's.
+Belongs here: finding and creating the table, its properties, removing it, and rewriting it into another layout.
+stream_compaction.py decides what is written, and in which order.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ TABLE_PROPERTIES = {
 }
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 """Set on tables by subject or by tokens: their directories then have random names instead of escaped subjects, which
-some readers take for another file than the one whose rows were deleted, and which may be too long for a file system."""
+some readers decode wrongly, and which may be too long for a file system."""
 SET_PROPERTY = "lakestream.set"
-"""Names of the Delta properties that the stream's metadata has set, so that those it sets no longer can go."""
+"""Names of the Delta properties that the stream's metadata has set, so that they can be unset with it."""
 
 REWRITE_SEQS = 2_000_000
 """Sequences of one file when a table is rewritten."""
 
 
-class Found(msgspec.Struct, frozen=True):
-    """An existing table: whose it is, how it is partitioned (None: in no way of ours), whether it has the archive's
-    column, and its properties."""
+class ExistingTable(msgspec.Struct, frozen=True):
+    """An existing table: owner, layout (None: not one of lakestream's), whether it has the archive's column, and
+    properties."""
 
     uid: str
     created_ns: int
@@ -72,28 +72,28 @@ class Found(msgspec.Struct, frozen=True):
 
     @property
     def decided_for(self) -> str | None:
-        """The request that its layout was chosen for."""
+        """Return the request for which the layout was chosen."""
         return self.properties.get(PARTITION_KEY)
 
     @property
     def archive(self) -> bool:
-        """Whether it was an archive by its last commit."""
+        """Return True if the table was an archive at its last commit."""
         return self.properties.get(RETENTION_PROPERTY) == "archive"
 
     @property
     def kept(self) -> bool:
-        """Whether it outlives its stream."""
+        """Return True if the table outlives its stream."""
         return self.properties.get(ON_DELETE_PROPERTY) == "keep"
 
 
 class StreamTable:
-    """The table of one stream, driven through Spark. Whoever changes it holds the table's lock (locks.py).
+    """The table of one stream, changed through Spark. Changes require the table's lock (files/locks.py).
 
     Args:
         spark: a session with Delta.
         storage: the lake.
         identity: the stream.
-        path: where the table is, if not in its place.
+        path: the table's path; the stream's usual place by default.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class StreamTable:
         self.spark_path = storage.spark_path(self.path)
         spark.conf.set(*PAGE_SETTING)
 
-    def find(self) -> Found | None:
-        """What is at the table's place; None when there is no table.
+    def find(self) -> ExistingTable | None:
+        """Return the table at the path; None when there is none.
 
         Raises:
             ForeignTable: a Delta table that lakestream did not make.
@@ -128,14 +128,14 @@ class StreamTable:
         created = int(metadata.configuration.get(CREATED_PROPERTY) or 0)
         layout = layout_of(metadata.partition_columns, fields)
         archive_column = any(field.name == REMOVED_COLUMN for field in fields)
-        return Found(uid, created, layout, archive_column, dict(metadata.configuration))
+        return ExistingTable(uid, created, layout, archive_column, dict(metadata.configuration))
 
     def create(self, layout: Layout, policy: StreamPolicy) -> None:
-        """Make the table."""
+        """Create the table."""
         from delta.tables import DeltaTable
         from pyspark.sql.types import StructType
 
-        # What a removal that was cut short, or a creation, left behind: no table, as there is no log.
+        # Files of an interrupted removal or creation: without a log they are no table.
         self._storage.delete_tree(self.path)
         if not self._storage.local:
             self._delete_markers()
@@ -163,19 +163,19 @@ class StreamTable:
         builder.execute()
 
     def _delete_markers(self) -> None:
-        """Delete S3A's directory markers. Their keys end in a slash, which obstore cannot name, and Delta takes the one
-        of a creation that failed for a table."""
+        """Delete S3A's directory markers. Their keys end in a slash, which obstore cannot name, and Delta mistakes the
+        marker of a failed creation for a table."""
         jvm = self._spark.sparkContext._jvm
         assert jvm is not None
         path = jvm.org.apache.hadoop.fs.Path(self.spark_path)
         path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)
 
     def become_archive(self) -> None:
-        """Add the column that tells when the stream no longer had a message."""
+        """Add the column with the time of removal."""
         self._sql(f"ADD COLUMNS ({REMOVED_DDL.removeprefix(', ')})")
 
-    def adapt(self, found: Found, policy: StreamPolicy) -> None:
-        """Give an existing table the properties that the stream asks for, in as few commits as need be."""
+    def adapt(self, found: ExistingTable, policy: StreamPolicy) -> None:
+        """Set and unset table properties as the stream requests, in as few commits as possible."""
         want = wanted_properties(policy)
         changed = {name: value for name, value in want.items() if found.properties.get(name) != value}
         if changed:
@@ -191,7 +191,7 @@ class StreamTable:
             self._sql(f"UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(quoted, gone))})")
 
     def rewrite(self, layout: Layout, metadata: str | None) -> None:
-        """Partition the table anew, in one commit that changes no row and no position.
+        """Change the table's partitioning in one commit that changes no row and no position.
 
         The bounds of buckets are part of the column `bucket`, so that they change in this very commit.
 
@@ -209,7 +209,7 @@ class StreamTable:
         writer.partitionBy(*layout.columns).save(self.spark_path)
 
     def spread(self, rows: DataFrame, layout: Layout) -> DataFrame:
-        """Many rows with the layout's columns, so that they come to lie in few large files of its order."""
+        """Return many rows with the layout's columns, distributed so that they form few large files in its order."""
         from pyspark.sql import functions
 
         rows = self._placed(rows, layout)
@@ -218,7 +218,7 @@ class StreamTable:
         return rows.sortWithinPartitions(*_order(layout))
 
     def arrange(self, rows: DataFrame, layout: Layout) -> DataFrame:
-        """Rows with the layout's columns, sorted for it within Spark's partitions, which also spares Spark a sort."""
+        """Return rows with the layout's columns, sorted within Spark's partitions, which also saves Spark a sort."""
         return self._placed(rows, layout).sortWithinPartitions(*_order(layout))
 
     def _placed(self, rows: DataFrame, layout: Layout) -> DataFrame:
@@ -232,7 +232,7 @@ class StreamTable:
         return rows
 
     def sample(self) -> list[str]:
-        """Some of the table's subjects, for bounds."""
+        """Return some of the table's subjects, for bounds."""
         subjects = self.frame().select("subject").distinct()
         count = subjects.count()
         if count > SAMPLE:
@@ -240,28 +240,28 @@ class StreamTable:
         return [row.subject for row in subjects.collect()]
 
     def partitions(self) -> int:
-        """How many partitions the table has."""
+        """Return the number of the table's partitions."""
         from deltalake import DeltaTable
 
         return len(DeltaTable(self.path, storage_options=self._storage.delta_options()).partitions())
 
     def frame(self) -> DataFrame:
-        """The table's rows."""
+        """Return the table's rows."""
         return self._spark.read.format("delta").load(self.spark_path)
 
     def delta(self) -> Any:
-        """Delta's own handle, for DELETE and UPDATE."""
+        """Return Delta's own handle, for DELETE and UPDATE."""
         from delta.tables import DeltaTable
 
         return DeltaTable.forPath(self._spark, self.spark_path)
 
     # Taking it away
 
-    def make_way(self, found: Found) -> None:
-        """Take away the table of an earlier stream of this name, or move it aside if it was to be kept.
+    def make_way(self, found: ExistingTable) -> None:
+        """Remove the table of an earlier stream of this name, or move it aside if it is retained.
 
         Raises:
-            KeptTable: it was to be kept, and an object store cannot move it.
+            KeptTable: it is retained, and an object store cannot rename it.
             StillCloned: a clone names its files where they are.
         """
         if self.is_cloned():
@@ -275,17 +275,17 @@ class StreamTable:
         self._storage.move(self.path, target)
         self._forget()
 
-    def _is_to_be_kept(self, found: Found) -> bool:
-        """Whether an earlier stream of this name said so: when it was deleted, else by its last commit or since."""
+    def _is_to_be_kept(self, found: ExistingTable) -> bool:
+        """Return True if an earlier stream of this name retains its table, by its deletion or its last commit."""
         directory = paths.staging(self._storage.root, self._identity.name, found.uid, self._identity.account)
         earlier = read_identity(directory)
-        if earlier is None:  # it was put away
+        if earlier is None:  # its staging directory is gone
             return found.kept
         keeps = of_config(bytes(earlier.config)).keep_table
         return keeps or (found.kept and not is_marked(self._storage, directory))
 
     def is_cloned(self) -> bool:
-        """Whether shallow clones need files of the table."""
+        """Return True if shallow clones need files of the table."""
         from lakestream.lake.delta.clones import References
 
         return bool(References(self._storage).into(self.path))
@@ -298,13 +298,13 @@ class StreamTable:
             self._forget()
             self._storage.delete_tree(aside)
             return
-        # Without its log it is no table; what is left when this is cut short goes when the table is made anew.
+        # Without its log it is no table; if this is interrupted, `create` deletes the rest.
         self._storage.delete_tree(log_directory(self.path))
         self._forget()
         self._storage.delete_tree(self.path)
 
     def _forget(self) -> None:
-        """Delta keeps the state of tables by path; the next table at this path is another one."""
+        """Clear Delta's cache of the path, where the next table will be another one."""
         jvm = self._spark.sparkContext._jvm
         assert jvm is not None
         path = jvm.org.apache.hadoop.fs.Path(self.spark_path)
@@ -315,8 +315,8 @@ class StreamTable:
 
 
 def _order(layout: Layout) -> list[Any]:
-    """By what rows are sorted in a file: in runs of sequences, by subject in each. The partition comes first, as Spark
-    would sort by it again otherwise."""
+    """Return the sort order of a file's rows: runs of sequences, by subject in each. The partition comes first, as
+    Spark would sort by it again otherwise."""
     from pyspark.sql import functions
 
     if layout.kind == "subject":
@@ -325,7 +325,7 @@ def _order(layout: Layout) -> list[Any]:
 
 
 def wanted_properties(policy: StreamPolicy) -> dict[str, str]:
-    """All properties that follow from the stream's metadata."""
+    """Return all properties that follow from the stream's metadata."""
     found = {**policy.table_properties(), PARTITION_KEY: policy.partition.text}
     set_by_user: Sequence[str] = sorted(name for name in found if name not in MANAGED_PROPERTIES)
     if set_by_user:

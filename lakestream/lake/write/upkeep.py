@@ -1,11 +1,10 @@
 """Maintenance beside a compactor, in the same JVM.
 
-Belongs here: when tables are looked after while their streams are being compacted. Every so often all of them, and in
-between a table that got many commits. One table at a time, in one thread, and with one Spark task, so that the
-compactor has the other cores; it waits for a table only while maintenance commits to that very one.
+Belongs here: the schedule: all tables at an interval, and in between a table that got many commits. One table at a
+time, in one thread, and with one Spark task, so that the compactor has the other cores; it waits for a table only while
+maintenance commits to that very one.
 
-The lake's maintainer lock is held for a round at a time. While a maintainer of its own is in a round, it has the lock
-and nothing happens here.
+The lake's maintainer lock is held for a round at a time. While a separate maintainer holds it, nothing happens here.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from lakestream.lake.write.maintenance_plan import Plan
 
 DEFAULT_EVERY_SECONDS = 600.0
 DEFAULT_COMMITS = 100
-"""Commits of a table after which it is looked after, though its time has not come."""
+"""Number of commits after which a table is maintained early."""
 
 
 class Upkeep:
-    """Looks after a lake's tables until told to stop.
+    """Maintains a lake's tables until told to stop.
 
     Args:
-        maintainer: whose lock is not held; its `stopping` has to become true with `stop`.
+        maintainer: its lock is not held; its `stopping` has to become true with `stop`.
         every: seconds between two rounds.
         report: called after each table, in another thread.
         commits: see DEFAULT_COMMITS.
@@ -46,18 +45,18 @@ class Upkeep:
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
 
     def start(self) -> None:
-        """Begin. The first round comes after the first pause: the start is busy enough."""
+        """Start. The first round comes after the first pause, since the start is busy enough."""
         self._thread.start()
 
     def note(self, commits: Mapping[str, int]) -> None:
-        """Tables, by path, got so many commits. Returns at once."""
+        """Count commits by table path. Returns at once."""
         with self._guard:
             self._commits.update(commits)
             if any(self._commits[table] >= self._limit for table in commits):
                 self._wake.set()
 
     def stop(self) -> None:
-        """End; a rewrite that is under way is given up, a commit is not. Returns when it has ended."""
+        """Stop; a running rewrite is cancelled, a commit is not. Return when it has ended."""
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:
@@ -72,7 +71,7 @@ class Upkeep:
                 return
             try:
                 self._round(woken)
-            except Exception as error:  # the lake cannot be listed, or Spark is gone; the compactor says more about it
+            except Exception as error:  # the lake cannot be listed, or Spark has ended; the compactor reports it
                 if not self._stopping:
                     self._report(Done("all tables", Plan(), failure=str(error).partition("\n")[0]))
 
@@ -90,7 +89,7 @@ class Upkeep:
         self._maintainer.once(report=self._report)
 
     def _some(self) -> None:
-        """Tables with many commits, while there are any."""
+        """Maintain tables with many commits, while there are any."""
         while not self._stopping:
             with self._guard:
                 table = max(self._commits, key=self._commits.__getitem__, default=None)

@@ -1,14 +1,16 @@
-"""Which files of a table's directory nobody needs any more.
+"""Files of a table's directory that have to be deleted: unneeded ones, and those with messages to be erased.
 
-Belongs here: the reference sets and the listing; deleting is the caller's. Delta's own VACUUM cannot be told of files
-to keep, starts Spark jobs of several seconds, and knows no clones. What stays:
+Belongs here: the reference sets and the listing; maintainer.py deletes. Delta's own VACUUM cannot exclude files, starts
+Spark jobs of several seconds, and does not know clones. These files stay:
 
 - files of the newest version, with their deletion vectors,
 - files that left the table within the retention (tombstones), so that every version that was current within it can be
-  read, and whoever began to read one of them can go on for as long,
-- files that clones of the table name (clones.py), however old,
-- files younger than the retention, whoever wrote them: they may belong to a commit that is under way,
-- what is hidden (`_delta_log` and other names that begin with `_` or `.`), but for change data.
+  read, and a running reader of one of them can continue for as long,
+- files that clones of the table reference (delta/clones.py), however old,
+- files younger than the retention: they may belong to a running commit,
+- hidden files (`_delta_log` and other names that begin with `_` or `.`), except change data.
+
+An erasure (delta/erasures.py) deletes files earlier than that.
 
 Source: Delta protocol, "Action Reconciliation"; the rules of Delta's VACUUM.
 """
@@ -33,7 +35,7 @@ DEFAULT_TOMBSTONES = "interval 1 week"
 def dead_files(
     storage: Storage, log: Log, state: State, commits: CommitLog, retain_ns: int, now_ns: int, kept: Set[str]
 ) -> list[str]:
-    """Paths that can be deleted, ascending.
+    """Return the paths that can be deleted, ascending.
 
     Args:
         storage: the lake.
@@ -42,7 +44,7 @@ def dead_files(
         commits: the same log, for the times of commits.
         retain_ns: age up to which versions stay readable.
         now_ns: the present, ns since the epoch.
-        kept: paths that clones name.
+        kept: paths that clones reference.
     """
     cutoff_ns = now_ns - retain_ns - min(MARGIN_NS, retain_ns // 6)
     table = log.table
@@ -61,13 +63,13 @@ def dead_files(
 
 
 def visible(table: str, entry: Entry) -> bool:
-    """Whether a file in a table's directory is one of its data, and not hidden from readers."""
+    """Return True if a file in a table's directory is data, not hidden from readers."""
     parts = entry.path[len(table) + 1 :].split("/")
     return not any(part.startswith(("_", ".")) and part != CHANGE_DATA for part in parts)
 
 
 def _removed_since(log: Log, commits: CommitLog, cutoff_ms: int) -> set[str]:
-    """What commits after a time took out of the table: checkpoints no longer have all tombstones of so long ago."""
+    """Return the files removed by commits after a time: checkpoints no longer have all tombstones of so long ago."""
     found: set[str] = set()
     for version in commits.versions[versions_until(commits, cutoff_ms) :]:
         for action in log.commit(version).actions:
@@ -77,13 +79,13 @@ def _removed_since(log: Log, commits: CommitLog, cutoff_ms: int) -> set[str]:
 
 
 def with_checksum(path: str) -> list[str]:
-    """A file and the checksum that Hadoop's local file system keeps beside it."""
+    """Return a file's path and that of the checksum beside it by Hadoop's local file system."""
     directory, _, name = path.rpartition("/")
     return [path, f"{directory}/.{name}.crc"]
 
 
 def within(storage: Storage, files: Iterable[str], runs: Runs) -> list[tuple[int, int]]:
-    """Those of the sequences that data files have rows of, deleted or not, one by one."""
+    """Return those of the sequences that data files have rows of, deleted or not."""
     import numpy as np
     import pyarrow.parquet as pq
 
@@ -99,7 +101,7 @@ def within(storage: Storage, files: Iterable[str], runs: Runs) -> list[tuple[int
 
 
 def to_rewrite(storage: Storage, table: str, state: State, runs: Runs) -> set[Key]:
-    """The files of a version that hold rows to be erased. Only files with a deletion vector can."""
+    """Return the files of a version that hold rows to be erased. Only files with a deletion vector can."""
     found: set[Key] = set()
     for key, add in state.files.items():
         deleted_from = add.deletion_vector is not None and bool(runs)
@@ -109,9 +111,9 @@ def to_rewrite(storage: Storage, table: str, state: State, runs: Runs) -> set[Ke
 
 
 def left_behind(storage: Storage, log: Log, state: State, runs: Runs) -> list[str]:
-    """The files of the table's directory that hold such rows and do not belong to a version, its newest.
+    """Return the files of the table's directory that hold such rows and do not belong to the newest version.
 
-    They are of older versions, of the change data feed, or of a commit that never came to be.
+    They are of older versions, of the change data feed, or of a failed commit.
     """
     table = log.table
     current = {path for add in state.files.values() for path in located(table, add)}
@@ -127,7 +129,7 @@ def left_behind(storage: Storage, log: Log, state: State, runs: Runs) -> list[st
 
 
 def _may_hold(said: Statistics, runs: Runs) -> bool:
-    """Whether a file can have one of the sequences, by its statistics; those that say nothing do not exclude any."""
+    """Return True if a file may have one of the sequences by its statistics, or has no statistics."""
     return not said.rows or _touch(runs, said.min_seq, said.max_seq)
 
 
@@ -137,7 +139,7 @@ def _touch(runs: Runs, low: int, high: int) -> bool:
 
 
 def _holds(storage: Storage, path: str, runs: Runs) -> bool:
-    """Whether a data file has a row with one of the sequences, deleted or not. Reads nothing but that column."""
+    """Return True if a data file has a row with one of the sequences, deleted or not. Reads only that column."""
     import numpy as np
     import pyarrow.parquet as pq
 
@@ -149,6 +151,6 @@ def _holds(storage: Storage, path: str, runs: Runs) -> bool:
                 at = np.searchsorted(firsts, seqs, "right") - 1
                 if bool(((at >= 0) & (seqs <= lasts[np.maximum(at, 0)])).any()):
                     return True
-    except FileNotFoundError:  # VACUUM took it
+    except FileNotFoundError:  # deleted by VACUUM
         pass
     return False

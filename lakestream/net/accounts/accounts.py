@@ -59,13 +59,13 @@ class Account:
         self.configure(options, jetstream)
 
     def configure(self, options: AccountOptions, jetstream: JetStreamLimits | None) -> None:
-        """Take what is configured from now on."""
+        """Apply the configuration."""
         self.options = options
         self.jetstream = jetstream
         self._rules: dict[Permissions, Rules] = {}
 
     def map_subjects(self, cluster: str) -> None:
-        """Send clients' messages where the configuration says; `cluster`: this server's, "" for none."""
+        """Apply the configured subject mappings; `cluster`: this server's, "" for none."""
         wanted = (self.options.mappings, cluster)
         if wanted != self._mapped:
             self._mapped = wanted
@@ -81,7 +81,7 @@ class Account:
         return self._rules[permissions]
 
     def admit(self, connection: Client) -> bool:
-        """Count a client in. False: the account has as many as it may."""
+        """Add a client; return False when the account is full."""
         limit = self.options.limits.max_connections
         if 0 <= limit <= len(self.connections) + self.others() and connection.id not in self.connections:
             return False
@@ -110,11 +110,11 @@ class Accounts:
         self.default = self._accounts[GLOBAL_ACCOUNT]
 
     def configure(self, options: Options) -> list[Account]:
-        """Have the accounts that are configured from now on. Returns those that are no more."""
+        """Apply the configuration. Returns the accounts that are not configured any more."""
         self._options = options
         system = options.system_account or SYSTEM_ACCOUNT
         self.alone = not options.accounts and not options.system_account
-        # With accounts of their own, nobody's streams are in the global one (as in nats-server).
+        # With configured accounts the global account has no streams (as in nats-server).
         self._global_streams = all(account.name == system for account in options.accounts)
         wanted = {account.name: account for account in options.accounts}
         wanted.setdefault(GLOBAL_ACCOUNT, AccountOptions(name=GLOBAL_ACCOUNT, mappings=options.mappings))
@@ -160,7 +160,7 @@ class Accounts:
             made(account)
 
     def watch(self, made: Callable[[Account], None]) -> None:
-        """Call back with every account there is, and later with each that is made, before anybody is in it."""
+        """Call back with every account, and later with each that is made, before it has clients."""
         self._watchers.append(made)
         for account in self:
             made(account)

@@ -49,7 +49,7 @@ class HashChecks:
         work.add_done_callback(lambda work: done(not work.cancelled() and work.exception() is None and work.result()))
 
     def close(self) -> None:
-        """Give up what is waiting."""
+        """Cancel waiting comparisons."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -104,7 +104,7 @@ class Authenticator:
     def _anonymous(self, options: Options) -> Login | None:
         if options.no_auth_user:
             return self._logins[options.no_auth_user]
-        # A system account's users alone close the global account to nobody.
+        # Users of the system account alone do not require authentication in the global account.
         system = options.system_account or SYSTEM_ACCOUNT
         if self._token or any(login.account != system for login in self._logins.values()):
             return None

@@ -15,13 +15,13 @@ from lakestream.config.sharing import ExportIndex, ImportSubjects, approves, sub
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.responses import Responses
-from lakestream.net.accounts.service_imports import Service, ServiceImport, Whereabouts
+from lakestream.net.accounts.service_imports import ServerNames, Service, ServiceImport
 from lakestream.net.accounts.stream_imports import StreamImports, StreamRoute
 from lakestream.net.hub import Hub
 from lakestream.ports import Clock
 
 
-class AccountLinks:
+class AccountImports:
     """The imports of all accounts of a server.
 
     Args:
@@ -31,7 +31,7 @@ class AccountLinks:
         responses: reply paths out of an account, by its name.
     """
 
-    def __init__(self, accounts: Accounts, clock: Clock, log: Logger, where: Callable[[], Whereabouts]) -> None:
+    def __init__(self, accounts: Accounts, clock: Clock, log: Logger, where: Callable[[], ServerNames]) -> None:
         self._accounts, self._clock, self._log, self._where = accounts, clock, log, where
         self.responses: dict[str, Responses] = {}
         self._streams: dict[str, StreamImports] = {}
@@ -40,7 +40,7 @@ class AccountLinks:
         self._exports: dict[str, ExportIndex[ServiceExport]] = {}
 
     def connect(self) -> None:
-        """Have what is configured now, and nothing else."""
+        """Connect the imports that are configured now, and no others."""
         for old in self._services:
             old.stop()
         self._services = []
@@ -85,15 +85,15 @@ class AccountLinks:
             allow_trace=export.allow_trace,
             latency=export.latency,
         )
-        link = ServiceImport(self._ways(account.hub), self._ways(exporter.hub), service, self._where)
+        link = ServiceImport(self._reply_paths(account.hub), self._reply_paths(exporter.hub), service, self._where)
         self._services.append(link)
         link.start()
 
-    def _ways(self, hub: Hub) -> Responses:
-        ways = self.responses.get(hub.account)
-        if ways is None:
-            ways = self.responses[hub.account] = Responses(hub, self._clock)
-        return ways
+    def _reply_paths(self, hub: Hub) -> Responses:
+        paths = self.responses.get(hub.account)
+        if paths is None:
+            paths = self.responses[hub.account] = Responses(hub, self._clock)
+        return paths
 
     def _subjects(self, account: Account, wanted: StreamImport | ServiceWanted) -> ImportSubjects | None:
         try:

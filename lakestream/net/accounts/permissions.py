@@ -124,7 +124,7 @@ class Rules:
         publish, subscribe = permissions.publish or _EVERYTHING, permissions.subscribe or _EVERYTHING
         allow = publish.allow
         if allow is None and self.responses is not None:
-            allow = ()  # who may answer may publish nothing else unless told, as in nats-server
+            allow = ()  # with allow_responses alone nothing else may be published, as in nats-server
         self._publish_allow = None if allow is None else _filters(allow)
         self._publish_deny = _filters(publish.deny)
         self._subscribe_allow = None if subscribe.allow is None else _Entries(subscribe.allow)
@@ -188,11 +188,11 @@ class Answers:
 
     def __init__(self, rule: AllowResponses, maximum: int = MAX_ANSWERS) -> None:
         usual = AllowResponses()
-        # 0 is the usual number or time, less than 0 has no end: as in nats-server.
+        # 0 is the default, negative is unlimited, as in nats-server.
         self._max = rule.max or usual.max
         self._expires_ns = rule.expires_ns or usual.expires_ns
         self._maximum = maximum
-        # When it came and how often it was answered, by reply subject; the oldest first.
+        # Time of delivery and number of replies, by reply subject; the oldest first.
         self._open: dict[bytes, tuple[int, int]] = {}
         self._bytes = 0
 
@@ -207,7 +207,7 @@ class Answers:
         self._bytes += len(reply)
 
     def _forget(self, now: int) -> None:
-        """Close what has expired, so that the memory is that of the last minutes."""
+        """Close expired reply subjects, and the oldest ones beyond the limits."""
         while self._open:
             oldest = next(iter(self._open))
             fits = len(self._open) < self._maximum and self._bytes < MAX_ANSWER_BYTES

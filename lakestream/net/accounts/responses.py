@@ -18,7 +18,7 @@ from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Clock, Delivery, Timer
 
-MAX_WAYS = 131_072
+MAX_REPLY_PATHS = 131_072
 """Open reply paths of an account (default). For one more, the path that is idle longest is closed."""
 
 Kind = Literal["singleton", "stream", "chunked"]
@@ -28,28 +28,28 @@ _KEPT_REPLIES = (b"$JS.ACK.", b"$JS.FC.")
 """Reply subjects that are not replaced."""
 
 
-class Asker(Protocol):
+class Opener(Protocol):
     """The service import that opened a reply path."""
 
-    def nobody(self, subject: bytes, reply: bytes) -> None:
+    def unanswered(self, subject: bytes, reply: bytes) -> None:
         """Report that a request, called `subject` here, has no responders."""
 
 
-class Way:
+class ReplyPath:
     """One reply path.
 
     Attributes:
         back: the reply paths of the requesting account.
         reply: the requester's reply subject.
         asked: the request's subject in the requesting account.
-        asker: told when there are no responders.
+        opener: told when there are no responders.
         kind: the number of replies (`response_type`).
         threshold_ns: idle time after which the path is closed.
         due_ns: time at which it is closed.
         measured: the latency measurement of a request with one reply; None: none.
     """
 
-    __slots__ = ("asked", "asker", "back", "due_ns", "kind", "measured", "reply", "threshold_ns")
+    __slots__ = ("asked", "back", "due_ns", "kind", "measured", "opener", "reply", "threshold_ns")
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Way:
         reply: bytes,
         kind: Kind,
         threshold_ns: int,
-        asker: Asker | None,
+        opener: Opener | None,
         measured: Measured | None,
     ) -> None:
         self.back, self.asked, self.reply = back, asked, reply
-        self.kind, self.threshold_ns, self.asker = kind, threshold_ns, asker
+        self.kind, self.threshold_ns, self.opener = kind, threshold_ns, opener
         self.due_ns = 0
         self.measured = measured
 
@@ -73,7 +73,7 @@ class Responses:
     Args:
         hub: of the exporting account.
         clock: for thresholds.
-        max_ways: see `MAX_WAYS`.
+        max_paths: see `MAX_REPLY_PATHS`.
 
     Attributes:
         prefix: the common prefix of the subjects.
@@ -82,13 +82,13 @@ class Responses:
     congested = False
     echo = True
 
-    def __init__(self, hub: Hub, clock: Clock, max_ways: int = MAX_WAYS) -> None:
-        self.hub, self.clock, self._max_ways = hub, clock, max_ways
+    def __init__(self, hub: Hub, clock: Clock, max_paths: int = MAX_REPLY_PATHS) -> None:
+        self.hub, self.clock, self._max_paths = hub, clock, max_paths
         self._random = random.Random()
         self.prefix = b"_R_.%b." % self._name()
-        self._ways: dict[bytes, Way] = {}
-        # The ways with one threshold, the next one to close first. Invariant: every way is in one line.
-        self._lines: dict[int, dict[bytes, Way]] = {}
+        self._paths: dict[bytes, ReplyPath] = {}
+        # Paths by threshold, the next one to close first. Invariant: every path is in one of them.
+        self._lines: dict[int, dict[bytes, ReplyPath]] = {}
         self._timer: Timer | None = None
         self._due_ns = 0
         hub.responses = self
@@ -96,16 +96,16 @@ class Responses:
 
     def __len__(self) -> int:
         """Return the number of open paths."""
-        return len(self._ways)
+        return len(self._paths)
 
-    def __iter__(self) -> Iterator[tuple[bytes, Way]]:
+    def __iter__(self) -> Iterator[tuple[bytes, ReplyPath]]:
         """Iterate over (subject, path) of the open paths."""
-        return iter([(self.prefix + name, way) for name, way in self._ways.items()])
+        return iter([(self.prefix + name, path) for name, path in self._paths.items()])
 
     def _name(self) -> bytes:
         return bytes(self._random.choices(_ALPHABET, k=6))
 
-    # ------------------------------------------------------------------ ways
+    # ------------------------------------------------------------------ paths
     def open(
         self,
         back: Responses,
@@ -113,28 +113,28 @@ class Responses:
         reply: bytes,
         kind: Kind,
         threshold_ns: int,
-        asker: Asker | None = None,
+        opener: Opener | None = None,
         measured: Measured | None = None,
     ) -> bytes:
-        """Open a path to `reply` in the account of `back`; return its subject. For the arguments see `Way`."""
+        """Open a path to `reply` in the account of `back`; return its subject. For the arguments see `ReplyPath`."""
         name = self._name()
-        while name in self._ways:
+        while name in self._paths:
             name = self._name()
-        if len(self._ways) >= self._max_ways:
+        if len(self._paths) >= self._max_paths:
             oldest = [next(iter(line.items())) for line in self._lines.values()]
             self._close(min(oldest, key=lambda one: one[1].due_ns)[0])
-        way = self._ways[name] = Way(back, asked, reply, kind, threshold_ns, asker, measured)
-        self._used(name, way)
+        path = self._paths[name] = ReplyPath(back, asked, reply, kind, threshold_ns, opener, measured)
+        self._used(name, path)
         return self.prefix + name
 
-    def _used(self, name: bytes, way: Way) -> None:
+    def _used(self, name: bytes, path: ReplyPath) -> None:
         """Restart the idle time of a path."""
-        line = self._lines.setdefault(way.threshold_ns, {})
+        line = self._lines.setdefault(path.threshold_ns, {})
         line.pop(name, None)
-        line[name] = way
-        way.due_ns = self.clock.steady() + way.threshold_ns
-        if self._timer is None or way.due_ns < self._due_ns:
-            self._arm(way.due_ns)
+        line[name] = path
+        path.due_ns = self.clock.steady() + path.threshold_ns
+        if self._timer is None or path.due_ns < self._due_ns:
+            self._arm(path.due_ns)
 
     def _arm(self, due_ns: int) -> None:
         if self._timer is not None:
@@ -147,69 +147,69 @@ class Responses:
         now = self.clock.steady()
         for line in list(self._lines.values()):
             while line:
-                name, way = next(iter(line.items()))
-                if way.due_ns > now:
+                name, path = next(iter(line.items()))
+                if path.due_ns > now:
                     break
                 self._close(name)
-                if way.measured is not None:
-                    way.measured.failed(TIMEOUT)
+                if path.measured is not None:
+                    path.measured.failed(TIMEOUT)
         if self._lines:
             self._arm(min(next(iter(line.values())).due_ns for line in self._lines.values()))
 
     def _close(self, name: bytes) -> None:
-        way = self._ways.pop(name)
-        line = self._lines[way.threshold_ns]
+        path = self._paths.pop(name)
+        line = self._lines[path.threshold_ns]
         del line[name]
         if not line:
-            del self._lines[way.threshold_ns]
+            del self._lines[path.threshold_ns]
 
     def close(self, subject: bytes) -> None:
         """Close a path."""
         name = subject[len(self.prefix) :]
-        if name in self._ways:
+        if name in self._paths:
             self._close(name)
 
     def stop(self) -> None:
-        """Close all ways, for good."""
+        """Close all paths, for good."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._ways.clear()
+        self._paths.clear()
         self._lines.clear()
 
-    def behind(self, subject: bytes) -> tuple[Hub, bytes] | None:
-        way = self._ways.get(subject[len(self.prefix) :])
-        return (way.back.hub, way.reply) if way is not None else None
+    def resolve(self, subject: bytes) -> tuple[Hub, bytes] | None:
+        path = self._paths.get(subject[len(self.prefix) :])
+        return (path.back.hub, path.reply) if path is not None else None
 
     # ------------------------------------------------------------------ answers
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
         name = subject[len(self.prefix) :]
-        way = self._ways.get(name)
-        if way is None:
+        path = self._paths.get(name)
+        if path is None:
             return
-        # An empty message without headers ends any answer, one in parts or not; so it is in nats-server.
-        if way.kind == "singleton" or not (header or payload):
+        # An empty message without headers ends any kind of reply, as in nats-server.
+        if path.kind == "singleton" or not (header or payload):
             self._close(name)
         else:
-            self._used(name, way)
+            self._used(name, path)
         if reply:
-            reply = self._returned(way, subject, reply)
-        found = way.back.hub.route(None, client, way.reply, reply, header, payload)
-        if not found and name in self._ways:
+            reply = self._returned(path, subject, reply)
+        found = path.back.hub.route(None, client, path.reply, reply, header, payload)
+        if not found and name in self._paths:
             self._close(name)
-        if way.measured is not None:
+        if path.measured is not None:
             if found:
-                way.measured.answered(client)
+                path.measured.answered(client)
             else:
-                way.measured.failed(REQUESTER_GONE)
+                path.measured.failed(REQUESTER_GONE)
 
-    def _returned(self, way: Way, subject: bytes, reply: bytes) -> bytes:
+    def _returned(self, path: ReplyPath, subject: bytes, reply: bytes) -> bytes:
         """Return the reply subject of a reply, as the requesting account sees it."""
         if reply.startswith(_KEPT_REPLIES):
             return reply
-        return way.back.open(self, subject, reply, way.kind, way.threshold_ns)
+        return path.back.open(self, subject, reply, path.kind, path.threshold_ns)
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         """Take replies that come together. Batches of consumers come through `deliver`, which knows the path."""
@@ -220,32 +220,32 @@ class Responses:
         """Send a batch through an open path; return False when it is closed. Empty messages in a batch do not end the
         replies."""
         name = to[len(self.prefix) :]
-        way = self._ways.get(name)
-        if way is None:
+        path = self._paths.get(name)
+        if path is None:
             return False
-        if way.kind == "singleton":
+        if path.kind == "singleton":
             self._close(name)
             messages = messages[:1]
         else:
-            self._used(name, way)
-        if any(message[0] == to for message in messages):  # shown as answers, not under a subject of their own
-            messages = [(way.reply, *message[1:]) if message[0] == to else message for message in messages]
-        if way.back.hub.deliver(way.reply, messages):
+            self._used(name, path)
+        if any(message[0] == to for message in messages):  # shown under the reply subject, not under one of their own
+            messages = [(path.reply, *message[1:]) if message[0] == to else message for message in messages]
+        if path.back.hub.deliver(path.reply, messages):
             return True
-        if name in self._ways:
+        if name in self._paths:
             self._close(name)
         return False
 
-    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+    def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         """Report that the request behind the path `reply` has no responders."""
         name = reply[len(self.prefix) :]
-        way = self._ways.get(name)
-        if way is not None:
+        path = self._paths.get(name)
+        if path is not None:
             self._close(name)
-            if way.measured is not None:
-                way.measured.failed(UNAVAILABLE)
-            if way.asker is not None:
-                way.asker.nobody(way.asked, way.reply)
+            if path.measured is not None:
+                path.measured.failed(UNAVAILABLE)
+            if path.opener is not None:
+                path.opener.unanswered(path.asked, path.reply)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         callback()

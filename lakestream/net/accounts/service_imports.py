@@ -35,7 +35,7 @@ MAX_HOPS = 16
 _API = (b"$JS.API.>", b"$JS.>", b">")
 
 
-class Whereabouts(msgspec.Struct, frozen=True):
+class ServerNames(msgspec.Struct, frozen=True):
     """Names of the requester's server in a shared request."""
 
     server: str
@@ -47,7 +47,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         subjects: its subjects in both accounts.
-        kind, threshold_ns: of the export; see `Way`.
+        kind, threshold_ns: of the export; see `ReplyPath`.
         share: send the requester's identity with the request.
         allow_trace: a trace continues in the exporting account.
         latency: latency sampling; None: off.
@@ -73,7 +73,7 @@ class ServiceImport:
     echo = True
 
     def __init__(
-        self, importer: Responses, exporter: Responses, service: Service, where: Callable[[], Whereabouts]
+        self, importer: Responses, exporter: Responses, service: Service, where: Callable[[], ServerNames]
     ) -> None:
         self.importer, self.exporter, self.service = importer, exporter, service
         self._where = where
@@ -81,24 +81,24 @@ class ServiceImport:
         self._sampler = Sampler(service.latency) if service.latency is not None else None
         self._shown: dict[str, Any] = {}
         self._info = self._block = b""
-        self._told: ClientInfo | None = None
+        self._prepared_for: ClientInfo | None = None
         self._client: ClientInfo | None = None
         self._sub = Subscription(self, service.subjects.ours, b"", b"")
         self._sub.local = True
 
     def start(self) -> None:
-        """Take requests."""
+        """Subscribe to requests."""
         self.importer.hub.interest_graph.insert(self._sub)
 
     def stop(self) -> None:
-        """Take none any more."""
+        """Unsubscribe."""
         self.importer.hub.interest_graph.remove(self._sub)
 
     # ------------------------------------------------------------------ sink
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
     ) -> None:
-        self._ask(subject, reply, header, payload, client, None)
+        self._forward(subject, reply, header, payload, client, None)
 
     def traced(
         self,
@@ -110,24 +110,24 @@ class ServiceImport:
         payload: bytes,
         client: ClientInfo,
     ) -> None:
-        trace.crosses(self.exporter.hub.account, self._there(subject), subject)
+        trace.crosses(self.exporter.hub.account, self._exported(subject), subject)
         if self.service.allow_trace:
-            # What other nodes tell of it comes back like an answer.
+            # Traces of other nodes come back like replies.
             to = headers.get(header, TRACE_DESTINATION) or b""
-            way = self.exporter.open(self.importer, subject, to, "stream", self.service.threshold_ns)
-            self._ask(subject, reply, header, payload, client, trace, way)
+            path = self.exporter.open(self.importer, subject, to, "stream", self.service.threshold_ns)
+            self._forward(subject, reply, header, payload, client, trace, path)
         elif not trace.only:
-            self._ask(subject, reply, header, payload, client, None, TRACE_DISABLED)
+            self._forward(subject, reply, header, payload, client, None, TRACE_DISABLED)
         elif reply:
-            self.nobody(subject, reply)
+            self.unanswered(subject, reply)
 
-    def _there(self, subject: bytes) -> bytes:
+    def _exported(self, subject: bytes) -> bytes:
         """Return the subject of a request in the exporting account."""
         there = self.service.subjects.to_theirs(subject)
         mappings = self.exporter.hub.mappings
         return there if mappings is None else mappings.apply(there)
 
-    def _ask(
+    def _forward(
         self,
         subject: bytes,
         reply: bytes,
@@ -138,9 +138,9 @@ class ServiceImport:
         traced_to: bytes = b"",
     ) -> None:
         if self._hops >= MAX_HOPS or (client.service and self.importer is self.exporter):
-            return  # what an account has of itself goes through once
-        if client is not self._told:
-            self._tell(client)
+            return  # an import from the account itself is followed once
+        if client is not self._prepared_for:
+            self._prepare(client)
         if headers.REQUEST_INFO in header:
             header = headers.remove(header, [headers.REQUEST_INFO])
         if traced_to:
@@ -150,37 +150,37 @@ class ServiceImport:
             header = headers.append(header, [(headers.REQUEST_INFO, self._info)]) if header else self._block
         exporter, service = self.exporter, self.service
         measured = None if self._sampler is None else self._measured(self._sampler, header)
-        way = b""
+        path = b""
         if reply:
-            way = exporter.open(self.importer, subject, reply, service.kind, service.threshold_ns, self, measured)
+            path = exporter.open(self.importer, subject, reply, service.kind, service.threshold_ns, self, measured)
         elif measured is not None:
             measured.failed(BAD_REQUEST)
         assert self._client is not None, "told together with the header"
-        there = self._there(subject)
+        there = self._exported(subject)
         self._hops += 1
         try:
             if trace is None:
-                found = exporter.hub.route(None, self._client, there, way, header, payload)
+                found = exporter.hub.route(None, self._client, there, path, header, payload)
             else:
-                found = trace.route(exporter.hub, self._client, there, way, header, payload)
+                found = trace.route(exporter.hub, self._client, there, path, header, payload)
         finally:
             self._hops -= 1
         if not found and reply:
-            exporter.unheard(self._sub, there, way)
+            exporter.no_responders(self._sub, there, path)
 
-    def _tell(self, client: ClientInfo) -> None:
+    def _prepare(self, client: ClientInfo) -> None:
         """Prepare the header and the identity of a client for the exporting account."""
         share, where = self.service.share, self._where()
         if not share and not client.service:
             client_there = ClientInfo(id=0, host="", account=client.account, kind="", rtt_ns=client.rtt_ns)
         else:
             client_there = client
-        # Once shared, a client stays known on its way through further accounts.
+        # A shared identity is passed on through further accounts.
         known = share or client_there.id
         shown = client_shown(client_there, where.server if known else "", where.cluster if known else "")
         self._shown, self._info = shown, dumps(shown)
         self._block = headers.build([(headers.REQUEST_INFO, self._info)])
-        self._told, self._client = client, replace(client_there, service=self.exporter.hub.account)
+        self._prepared_for, self._client = client, replace(client_there, service=self.exporter.hub.account)
 
     def _measured(self, sampler: Sampler, header: bytes) -> Measured | None:
         traced = sampler.chosen(header)
@@ -196,8 +196,8 @@ class ServiceImport:
     def on_drain(self, callback: Callable[[], None]) -> None:
         callback()
 
-    # ------------------------------------------------------------------ nobody
-    def nobody(self, subject: bytes, reply: bytes) -> None:
+    # ------------------------------------------------------------------ no responders
+    def unanswered(self, subject: bytes, reply: bytes) -> None:
         """Report no responders, unless the importing account has another subscriber for the request."""
         match = self.importer.hub.interest_graph.match(subject)
         if not match.queues and all(type(sub.sink) is ServiceImport for sub in match.plain):

@@ -31,6 +31,7 @@ _DESCRIPTIONS = {
     TIMEOUT: "Service Timeout",
 }
 _UBER, _B3, _PARENT = b"Uber-Trace-Id", b"B3", b"Traceparent"
+_ODD_DIGITS = (b"1", b"3", b"5", b"7", b"9", b"b", b"d", b"f", b"B", b"D", b"F")
 _B3_SAMPLED, _B3_ID = b"X-B3-Sampled", b"X-B3-TraceId"
 
 
@@ -64,7 +65,7 @@ class Measured:
         shown = client_shown(client, self.server) if client.kind == "Client" else {}
         took = self._clock.steady() - self._start_ns
         away, asked = shown.get("rtt", 0), self._requester.get("rtt", 0)
-        # What comes after the answer was handed on is too short to be told apart from it.
+        # The time after the reply is handed on is negligible.
         self._tell(OK, shown, service=max(0, took - away), total=asked + took)
 
     def failed(self, status: int) -> None:
@@ -112,8 +113,8 @@ def _sampled(header: bytes) -> dict[str, list[str]] | None:
     uber = headers.get(header, _UBER)
     if uber is not None:
         flags = uber.split(b":")
-        odd = len(flags) == 4 and flags[3][-1:] in (b"1", b"3", b"5", b"7", b"9", b"b", b"d", b"f", b"B", b"D", b"F")
-        return _named(header, _UBER, b"Uberctx-") if odd and len(flags[3]) <= 2 else None
+        sampled = len(flags) == 4 and flags[3][-1:] in _ODD_DIGITS
+        return _named(header, _UBER, b"Uberctx-") if sampled and len(flags[3]) <= 2 else None
     zipkin = headers.get(header, _B3_SAMPLED)
     if zipkin == b"1" or (zipkin != b"0" and headers.get(header, _B3_ID) is not None):
         return _named(header, b"X-B3-")

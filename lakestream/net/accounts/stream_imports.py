@@ -85,7 +85,7 @@ class Shadow:
         trace.crosses(self.account, here)
         if self.route.allow_trace:
             trace.shown(sub, self.account, mine.sink)
-            if not isinstance(mine.sink, Requester):  # a stream, which tells the trace itself
+            if not isinstance(mine.sink, Requester):  # a stream reports to the trace itself
                 mine.sink.receive(mine, here, reply, header, payload, traced(client, trace))
                 return
         if not trace.only:
@@ -93,7 +93,7 @@ class Shadow:
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         """Deliver a batch. Messages of a consumer keep the subject that they are stored with."""
-        if any(message[0] == sub.subject for message in messages):  # said to the deliver subject under its own name
+        if any(message[0] == sub.subject for message in messages):  # shown under the deliver subject itself
             here = self.route.subjects.to_ours(sub.subject)
             messages = [(here, *message[1:]) if message[0] == sub.subject else message for message in messages]
         self.sub.sink.receive_many(self.sub, messages)
@@ -109,7 +109,7 @@ class StreamImports:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._routes: list[StreamRoute] = []
-        # The routes whose subjects begin with these two literal tokens, and all others.
+        # Routes by the first two literal tokens of their subjects, and all others.
         self._by_start: dict[bytes, list[StreamRoute]] = {}
         self._anywhere: list[StreamRoute] = []
         self._shadows: dict[Subscription, list[tuple[StreamRoute, Subscription]]] = {}
@@ -124,10 +124,10 @@ class StreamImports:
         return self._routes
 
     def replace(self, routes: Sequence[StreamRoute], subscriptions: Iterable[Subscription]) -> None:
-        """Import these from now on, for everybody who listens already. Of a route that stays nobody notices anything.
+        """Replace the imports, also for existing subscriptions. Routes that stay are not interrupted.
 
         Args:
-            subscriptions: all of the importer's.
+            subscriptions: all of the importing account's.
         """
         stay = set(routes).intersection(self._routes)
         for sub, shadows in list(self._shadows.items()):
@@ -154,7 +154,7 @@ class StreamImports:
         self._follow(sub, [*self._by_start.get(start, ()), *self._anywhere] if start else self._routes)
 
     def _follow(self, sub: Subscription, routes: Sequence[StreamRoute]) -> None:
-        """Give a subscription its shadows by these routes, if it is one that has any."""
+        """Add the shadows of a subscription for these routes, if it may have any."""
         if sub.remote is not None or sub.local or isinstance(sub.sink, Shadow | Responses):
             return
         if sub.subject.startswith(_OF_THE_SERVER) and not isinstance(sub.sink, Requester):
@@ -166,7 +166,7 @@ class StreamImports:
                 sink = Shadow(sub, self._hub.account, route)
                 shadows.append((route, Subscription(sink, route.subjects.to_theirs(wanted), sub.queue, sub.sid)))
         if shadows:
-            # First noted, then in: whoever watches for listeners may deliver at once, and end the subscription by it.
+            # Noted before it is inserted: a watcher may deliver at once, which may end the subscription.
             self._shadows[sub] = [*self._shadows.get(sub, ()), *shadows]
             for route, shadow in shadows:
                 if sub in self._shadows:

@@ -116,7 +116,7 @@ class Caches:
 
     # ------------------------------------------------------------------ keep
     def add_subject(self, subject: bytes, head: bytes, match: Match) -> None:
-        """Keep the whole result of one subject."""
+        """Cache the complete match of one subject."""
         if len(subject) > MAX_CACHED_SUBJECT:
             return
         if len(self.subjects) >= self._limit:
@@ -130,7 +130,7 @@ class Caches:
         under[subject] = None
 
     def add_head(self, head: bytes, match: Match) -> None:
-        """Keep what wildcards select below `head`."""
+        """Cache the match of the wildcards below `head`."""
         if len(head) > MAX_CACHED_SUBJECT:
             return
         if len(self.heads) >= self._limit:
@@ -141,12 +141,12 @@ class Caches:
         self._group(head)
 
     def add_inbox(self, head: bytes, match: Match) -> None:
-        """Keep the whole result of every subject right below `head`."""
+        """Cache the complete match of every subject right below `head`."""
         self.inboxes[head] = match
         self._group(head)
 
     def add_prefix(self, prefix: bytes, match: Match) -> None:
-        """Keep the whole result of every subject below one or two tokens."""
+        """Cache the complete match of every subject below one or two tokens."""
         if len(prefix) > MAX_CACHED_SUBJECT:
             return
         first, two = _first_two(prefix)
@@ -163,7 +163,7 @@ class Caches:
         self._second_count += 1
 
     def add_deep(self, prefix: bytes, depth: int, match: Match) -> None:
-        """Keep the whole result of every subject below a prefix of `depth` tokens."""
+        """Cache the complete match of every subject below a prefix of `depth` tokens."""
         if len(prefix) > MAX_CACHED_SUBJECT:
             return
         first, two = _first_two(prefix)
@@ -216,7 +216,7 @@ class Caches:
 
     # ------------------------------------------------------------------ forget
     def forget_subject(self, subject: bytes, head: bytes) -> None:
-        """Drop the result of one subject."""
+        """Drop the match of one subject."""
         if self.subjects.pop(subject, None) is not None:
             under = self._under[head]
             del under[subject]
@@ -225,18 +225,18 @@ class Caches:
                 self._ungroup(head)
 
     def forget_wild(self, head: bytes) -> None:
-        """Drop what is kept for all subjects right below `head`, but not the results of single ones."""
+        """Drop the matches of all subjects right below `head`, except those of single subjects."""
         if self.heads.pop(head, None) is not None or self.inboxes.pop(head, None) is not None:
             self._ungroup(head)
 
     def forget_head(self, head: bytes) -> None:
-        """Drop what is kept for any subject right below `head`."""
+        """Drop every match right below `head`."""
         if head in self._under or head in self.heads or head in self.inboxes:
             self._drop(head)
             self._ungroup(head)
 
     def forget_prefix(self, prefix: bytes) -> None:
-        """Drop what is kept by these one or two tokens."""
+        """Drop the matches by these one or two tokens."""
         first, two = _first_two(prefix)
         if first == two:
             self.firsts.pop(first, None)
@@ -249,9 +249,9 @@ class Caches:
                 del self.seconds[first]
 
     def forget_below(self, start: bytes) -> None:
-        """Drop what a filter with the literal tokens `start` before its first wildcard can touch.
+        """Drop every match that a filter with the literal tokens `start` before its first wildcard may affect.
 
-        Every subject that it selects has a token more than `start`, so the subject's head is `start` or lies below.
+        Every matching subject has at least one token more than `start`, so its head is `start` or lies below.
         """
         if not start:
             self.clear()

@@ -78,7 +78,7 @@ class Interest:
         self._below: dict[bytes, int] = {}
         self._until_sample = SAMPLE_EVERY
         self._sampled: set[bytes] = set()
-        # What was found for the last prefix below which all subjects have one answer: acks come by the hundred, and no
+        # The match of the last prefix below which all subjects match the same: acks come by the hundred, and no
         # two of them have the same subject.
         self._prefix, self._below_prefix = NO_PREFIX, NOBODY
         self._watchers: dict[bytes, list[_Watcher]] = {}
@@ -115,7 +115,7 @@ class Interest:
         # `head` is b"" both for a single token and for ".x": neither is ever in `_heads`.
         found = self._heads.get(head)
         if found is None or not last:
-            # An empty token anywhere: nobody. (A head in the cache was found good when it was put there.)
+            # A subject with an empty token matches nothing. (Cached heads have none.)
             if not last or subject[0] == _DOT or b".." in subject:
                 return NOBODY
             first = subject.find(b".")
@@ -171,7 +171,7 @@ class Interest:
             return deep
         found, nodes = self._trie.reach(words)
         if subject in self._literals or any(node.children for node in nodes):
-            # The subject itself is looked at, or its last token (or what could follow it).
+            # The match depends on the whole subject, on its last token or on what could follow it.
             return self._remember(subject, head, self._full(subject, head, last))
         leaves = self._last(found, nodes, last)
         star = self._stars.get(head)
@@ -193,7 +193,7 @@ class Interest:
         two = b".".join(words[:2])
         if two in self._below:
             return None
-        # All results below the same two tokens are kept by the same number of tokens.
+        # All matches below the same two tokens are cached by the same number of tokens.
         for depth in range(max(3, self._caches.depth(two)), min(len(words), MAX_DEPTH) + 1):
             found, nodes = self._trie.reach(words[:depth])
             if not any(node.children or node.star for node in nodes):
@@ -235,9 +235,9 @@ class Interest:
 
     # ------------------------------------------------------------------ changes
     def insert(self, sub: Subscription) -> bool:
-        """Add a subscription, whose subject must be valid for SUB. False when it is there already.
+        """Add a subscription, whose subject must be valid for SUB; return False when it is there already.
 
-        Watchers whose value changes are told before this returns.
+        Watchers are called before this returns.
         """
         self._prefix, subject = NO_PREFIX, sub.subject
         if is_literal(subject):
@@ -272,9 +272,9 @@ class Interest:
         return True
 
     def remove(self, sub: Subscription) -> bool:
-        """Take a subscription away. False when it is not there.
+        """Remove a subscription; return False when it is not there.
 
-        Watchers whose value changes are told before this returns.
+        Watchers are called before this returns.
         """
         self._prefix, subject = NO_PREFIX, sub.subject
         if is_literal(subject):
@@ -323,7 +323,7 @@ class Interest:
             self._literals_under[head] = left
         else:
             del self._literals_under[head]
-            # The head may be an inbox's again; the next match finds out.
+            # The head may be an inbox again; the next match decides.
             if head in self._stars:
                 self._caches.forget_wild(head)
 
@@ -370,7 +370,7 @@ class Interest:
         Args:
             subject: a literal subject.
             queue: the queue group, b"" for none.
-            callback: told of changes only, not of the value at the start.
+            callback: called for changes only, not for the initial value.
 
         Returns:
             A function that ends the watch; calling it again does nothing.

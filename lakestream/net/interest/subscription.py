@@ -65,8 +65,8 @@ class Remote(Carrier, Protocol):
 class Requester(Protocol):
     """A sink that is told when its request has no responders."""
 
-    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
-        """Report that nobody subscribes to `subject`; the reply would have come to `sub`."""
+    def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        """Report that a request on `subject` has no responders; its reply would have come to `sub`."""
 
 
 @runtime_checkable

@@ -108,7 +108,7 @@ def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> 
     carriers = {sub.carrier: sub for sub in reversed(own) if sub.carrier is not None}
     if carriers:
         own = [sub for sub in own if sub.carrier is None or carriers[sub.carrier] is sub]
-    # However many filters a node has that select the subject, one copy goes there: it finds its subscribers itself.
+    # A node gets one copy however many of its filters match: it finds its subscribers itself.
     nodes = {sub.remote: sub for sub in reversed(plain) if sub.remote is not None}
     here = [sub for sub in own if not sub.local]
     groups_here = [
@@ -192,7 +192,7 @@ class Trie:
 
     @staticmethod
     def _prune(path: list[Node], words: list[bytes]) -> None:
-        """Drop nodes that hold nothing any more, from the end of the path."""
+        """Remove empty nodes from the end of the path."""
         for depth in range(len(words), 0, -1):
             if not path[depth].empty():
                 return
@@ -214,7 +214,7 @@ class Trie:
                     yield leaf
 
     def reach(self, words: list[bytes]) -> tuple[list[Leaf], list[Node]]:
-        """Follow `words`: the `>` leaves passed on the way, and the nodes that are reached."""
+        """Follow `words`; return the `>` leaves on the way, and the nodes reached."""
         found: list[Leaf] = []
         nodes = [self._root]
         for word in words:

@@ -24,6 +24,10 @@ from lakestream.protocol.peer_wire import NodeInfo
 class Nodes(Protocol):
     """The nodes of the cluster; see `Peers` in peers.py."""
 
+    @property
+    def node(self) -> NodeInfo:
+        """Return this node."""
+
     def nodes(self) -> dict[str, NodeInfo]:
         """Return the connected nodes, without this one."""
 
@@ -31,7 +35,7 @@ class Nodes(Protocol):
         """Call back when a connection to a node begins and when it has ended."""
 
     def watch_nodes(self, callback: Callable[[NodeInfo], None]) -> None:
-        """Call back when a connected node says something new of itself."""
+        """Call back when a connected node changes its description."""
 
 
 class ApiRelay:
@@ -90,7 +94,7 @@ class _Relay:
         self._subscriptions: list[Subscribed] = []
 
     def serve(self, subjects: set[bytes]) -> None:
-        """Take requests on these subjects, and on no others."""
+        """Subscribe to requests on these subjects, and no others."""
         for subscription in self._subscriptions:
             subscription.cancel()
         hub = self._account.hub

@@ -73,7 +73,7 @@ class PeerCalls:
         self._before = before
         self._methods: dict[str, Method] = {}
         self._waiting: dict[int, _Waiting] = {}
-        # Numbers go on from anywhere: an answer to a question of this node's former life must not fit one of this.
+        # Random first number: a response to a call from before a restart must not match a new call.
         self._number = secrets.randbits(48)
         self._encode = msgspec.msgpack.Encoder().encode
         self._decoder = msgspec.msgpack.Decoder(_Ask | _Answered | _Failed)
@@ -96,7 +96,7 @@ class PeerCalls:
         if node == self._peers.me:
             self._clock.call_soon(lambda: self._run(node, number, method, body))
         elif not self._peers.alive(node) or not self._send(node, _Ask(number, method, body)):
-            # A silent node's calls have failed when it fell silent (`_changed`); new ones are no better off.
+            # Calls to a silent node fail at once; those in progress failed when it fell silent (`_changed`).
             self._clock.call_soon(lambda: self._fail(number, f"{node} is not connected, or silent"))
 
     def tell(self, node: str, method: str, body: bytes) -> bool:
@@ -155,7 +155,7 @@ class PeerCalls:
             body, why = (record.body, "") if isinstance(record, _Answered) else (None, record.why)
             self._clock.call_soon(lambda: self._finish(node, number, body, why))
             return
-        # An answer that cannot be sent is the caller's timeout, or its connection's end.
+        # If the response cannot be sent, the call fails by its timeout or with the connection.
         self._send(node, record)
 
     # ------------------------------------------------------------------ out
@@ -166,7 +166,7 @@ class PeerCalls:
     def _finish(self, node: str, number: int, body: bytes | None, why: str) -> None:
         waiting = self._waiting.get(number)
         if waiting is None or waiting.node != node:
-            return  # too late, or not its to answer
+            return  # too late, or from another node
         del self._waiting[number]
         waiting.timer.cancel()
         waiting.done(body, why)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
 
 from lakestream import __version__
 from lakestream.config.options import ClusterOptions, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity, addresses
-from lakestream.net.peers.api_relay import ApiRelay
+from lakestream.net.peers.api_relay import ApiRelay, Nodes
 from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.routes import Routes
@@ -25,29 +24,11 @@ from lakestream.raft.group.ports import Calls
 from lakestream.runtime import LoopClock, ThreadIo
 
 
-class Nodes(Protocol):
-    """The nodes of the cluster; see `Peers` in peers.py."""
-
-    @property
-    def node(self) -> NodeInfo:
-        """Return this node."""
-
-    def nodes(self) -> dict[str, NodeInfo]:
-        """Return the connected nodes, without this one."""
-
-    def watch_links(self, callback: Callable[[NodeInfo, bool], None]) -> None:
-        """Call back when a connection to a node begins and when it has ended."""
-
-    def watch_nodes(self, callback: Callable[[NodeInfo], None]) -> None:
-        """Call back when a connected node says something new of itself."""
-
-
 class ConnectUrls:
     """The `connect_urls` of INFO, as in nats-server.
 
-    A node that never met another shows none; from then on it shows its own addresses and those of the connected nodes.
-    A
-    node in lame duck mode is left out. With `no_advertise` a node shows its clients no addresses and its own to nobody.
+    A node that never met another shows none; from then on it shows its own addresses and those of the connected nodes,
+    without nodes in lame duck mode. With `no_advertise` a node shows its clients no addresses, and its own to nobody.
 
     Args:
         nodes: the cluster.
@@ -128,7 +109,7 @@ class Cluster:
         return self.peers.node.cluster
 
     async def listen(self) -> int:
-        """Open the route listener, which lets nobody in yet. Returns its port. Raises StartError."""
+        """Open the route listener; nodes are admitted after `start`. Returns its port. Raises StartError."""
         await self.peers.listen()
         return self.peers.bound_port
 
@@ -138,13 +119,13 @@ class Cluster:
         await self.peers.start()
 
     def enter_lame_duck(self) -> None:
-        """Hand over what this node leads, and let the others send their clients elsewhere."""
+        """Move leadership away, and announce lame duck mode."""
         for hand_over in self.on_lame_duck:
             hand_over()
         self.peers.update(lame_duck=True)
 
     async def stop(self) -> None:
-        """Leave the cluster: the others are told, connections end."""
+        """Announce the stop and close the connections."""
         self.groups.stop()
         await self.peers.stop()
 

@@ -119,11 +119,11 @@ class Dialler:
             self._tls = peer_tls.dialling(self._options.tls)
 
     def start(self) -> None:
-        """Begin with the configured routes."""
+        """Dial the configured routes."""
         self._dial_configured()
 
     def reload(self, options: ClusterOptions) -> None:
-        """Go over to other routes; what is connected stays so. Reads the certificates again. Raises StartError."""
+        """Replace the routes; connections stay. Reads the certificates again. Raises StartError."""
         if options.tls is not None and self._tls is not None:
             peer_tls.renew(self._tls, options.tls)
         self._options = options
@@ -175,7 +175,7 @@ class Dialler:
         task.add_done_callback(lambda _: self._tasks.pop(target))
 
     async def _keep(self, target: Target) -> None:
-        """Keep a connection to a place for as long as it is wanted."""
+        """Keep a connection to a place while it is wanted."""
         while not target.finished and not self._superfluous(target):
             if target.name and self._engaged(target.name):
                 await self._freed.setdefault(target.name, asyncio.Event()).wait()
@@ -183,7 +183,7 @@ class Dialler:
                 try:
                     why = await self._dial(target)
                 except Exception as error:
-                    # A place that cannot be dialled must not end the dialling of it: it may be a configured one.
+                    # Go on dialling after any failure: the place may be a configured one.
                     why = f"{type(error).__name__}: {error}"
                 if why and target.failed(why):
                     attempt = f"(attempt {target.failures})"

@@ -50,7 +50,7 @@ class Candidate(Protocol):
 C = TypeVar("C", bound=Candidate)
 
 
-class Verdict(msgspec.Struct, Generic[C], frozen=True):
+class Decision(msgspec.Struct, Generic[C], frozen=True):
     """The decision about a connection: `refused` says why it is closed, `replaced` are the connections that it
     replaces."""
 
@@ -73,44 +73,44 @@ class Table(Generic[C]):
         self._me = me
         self._dynamic = dynamic
 
-    def admit(self, candidate: C, hello: Hello, trusted: bool) -> Verdict[C]:
+    def admit(self, candidate: C, hello: Hello, trusted: bool) -> Decision[C]:
         """Step 2: a node that dialled sent HELLO. Unless refused, the candidate waits for READY.
 
         `trusted`: user and password of the HELLO are right.
         """
         refused = self._stranger(hello, trusted=trusted)
         if refused is not None:
-            return Verdict(refused)
+            return Decision(refused)
         name, replaced = hello.node.name, []
         for held in (self.up.get(name), self._answered.get(name)):
             if held is None:
                 continue
             refused = self._contest(held, hello)
             if refused is not None:
-                return Verdict(refused)
+                return Decision(refused)
             replaced.append(held)
         self._answered[name] = candidate
-        return Verdict(None, tuple(replaced))
+        return Decision(None, tuple(replaced))
 
-    def accept(self, candidate: C, hello: Hello) -> Verdict[C]:
+    def accept(self, candidate: C, hello: Hello) -> Decision[C]:
         """Step 3: the node that this one dialled sent HELLO. Unless refused, the candidate is up."""
         refused = self._stranger(hello, trusted=True)
         if refused is not None:
-            return Verdict(refused)
+            return Decision(refused)
         name, replaced = hello.node.name, []
         held = self.up.get(name)
         if held is not None:
             refused = self._contest(held, hello)
             if refused is not None:
-                return Verdict(refused)
+                return Decision(refused)
             replaced.append(held)
         held = self._answered.get(name)
         if held is not None:
             if _same_start(held, hello) and not wire.my_dial_stays(self._me().name, name):
-                return Verdict(self._refuse(wire.ALREADY_CONNECTED, f"{name} dialled at the same time"))
+                return Decision(self._refuse(wire.ALREADY_CONNECTED, f"{name} dialled at the same time"))
             replaced.append(held)
         self._rise(candidate, name)
-        return Verdict(None, tuple(replaced))
+        return Decision(None, tuple(replaced))
 
     def ready(self, candidate: C) -> bool:
         """Take READY from the node that dialled: the candidate is up. Return False when it was replaced meanwhile."""
@@ -124,7 +124,7 @@ class Table(Generic[C]):
         """Remove a connection that ended; return True if it was up."""
         name = candidate.remote.name if candidate.remote is not None else ""
         if candidate.dialled or candidate in (self._answered.get(name), self.up.get(name)):
-            self._gone.append(candidate.attempt)  # not of strangers, who could fill the list
+            self._gone.append(candidate.attempt)  # not for refused nodes, which could fill the list
         if self._answered.get(name) is candidate:
             del self._answered[name]
         if self.up.get(name) is not candidate:
@@ -147,7 +147,7 @@ class Table(Generic[C]):
         if len(hello.attempt) > MAX_ATTEMPT:
             return self._refuse(wire.WRONG_PROTOCOL, "the name of the connection is too long")
         if hello.protocol != wire.PROTOCOL:
-            text = f"it speaks version {hello.protocol} of the wire between nodes, {me.name} version {wire.PROTOCOL}"
+            text = f"it uses version {hello.protocol} of the route protocol, {me.name} version {wire.PROTOCOL}"
             return self._refuse(wire.WRONG_PROTOCOL, text)
         if not other.name or not other.server_id:
             return self._refuse(wire.WRONG_PROTOCOL, "a node needs a name and an id")
@@ -167,9 +167,9 @@ class Table(Generic[C]):
         """Return why a connection stays although its node sends HELLO again; None when it is replaced."""
         if _same_start(held, hello):
             if held.attempt in hello.gone:
-                return None  # the other side has seen its end, this side has not yet
+                return None  # it has ended at the other side
             return self._refuse(wire.ALREADY_CONNECTED, f"{hello.node.name} is connected already")
-        # Another start: after a crash of the machine nobody said goodbye; a living node has its name to itself.
+        # A restarted node: after a crash the old connection is still here. A living one keeps its name.
         return self._duplicate(hello.node.name) if held.alive else None
 
     def _duplicate(self, name: str) -> Refused:

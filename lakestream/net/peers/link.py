@@ -143,7 +143,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if self.reason:
-            self._transport.abort()  # given up while it came about
+            self._transport.abort()  # ended before it was made
             return
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         sock = transport.get_extra_info("socket")
@@ -278,7 +278,7 @@ class Link(asyncio.Protocol):
         self._end(reason)
         if transport is not None:
             transport.close()
-            # A node that does not read must not keep its connection by that.
+            # A node that does not read must not keep the connection open.
             asyncio.get_running_loop().call_later(CLOSE_WAIT_S, transport.abort)
 
     def abort(self, reason: str) -> None:

@@ -23,7 +23,7 @@ from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
 from lakestream.net.peers.dialler import Dialler, Target
-from lakestream.net.peers.handshake import Table, Verdict
+from lakestream.net.peers.handshake import Decision, Table
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Address, Control, Hello, NodeInfo
@@ -111,7 +111,7 @@ class Peers:
         self._node = msgspec.structs.replace(self._node, route=route)
 
     async def start(self) -> None:
-        """Let others in, dial, and begin with heartbeats. Handlers (`receive`, `watch`, …) are set before."""
+        """Admit nodes, dial, and start heartbeats. Handlers (`receive`, `watch`, …) must be set before."""
         assert self._server is not None, "listen() comes first"
         options, log = self.options, self._log
         self._open = True
@@ -125,7 +125,7 @@ class Peers:
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
 
     def reload(self, options: ClusterOptions) -> None:
-        """Take over what a reload may change (`settings_cluster.RELOADABLE`), and read the certificates again.
+        """Apply what a reload may change (`config.cluster.RELOADABLE`), and read the certificates again.
 
         Raises StartError: a certificate cannot be read; then nothing has changed.
         """
@@ -135,7 +135,7 @@ class Peers:
         self.options = options
 
     async def stop(self) -> None:
-        """Tell the others, close everything. Idempotent."""
+        """Announce the stop and close all connections. Idempotent."""
         self._open = False
         self._hash_checks.close()
         if self._timer is not None:
@@ -171,10 +171,10 @@ class Peers:
         if link.send(channel, payload):
             return True
         if channel == Channel.ROUTE and not link.full:
-            # Nothing goes after what was lost. The end comes in the next turn: not while its receivers are sending.
+            # Nothing may follow a lost buffer. The connection ends in the next turn, not while its users are sending.
             link.full = True
             self.slow_consumers += 1
-            self._log.info(f"{link} - Slow Consumer Detected: more than {link.max_pending} bytes wait for {node}")
+            self._log.info(f"{link} - Slow Consumer Detected: more than {link.max_pending} bytes pending for {node}")
             asyncio.get_running_loop().call_soon(lambda: link.abort("Slow Consumer (Pending Bytes)"))
         return False
 
@@ -251,7 +251,7 @@ class Peers:
         return self._dialler.met(self._table.up)
 
     def watch_nodes(self, callback: Callable[[NodeInfo], None]) -> None:
-        """Call back when a connected node says something new of itself (`info`) or of whom it sees (`sees`)."""
+        """Call back when a connected node changes its description (`info`) or its connections (`sees`)."""
         self._node_watchers.append(callback)
 
     # ------------------------------------------------------------------ LinkOwner
@@ -305,12 +305,12 @@ class Peers:
         except Exception as error:
             self._log.exception(f"{link} - a buffer of {link.name} on channel {channel} failed", error)
             if channel == Channel.ROUTE:
-                # Interest is told in changes: after a lost one only a fresh start is right.
+                # Interest is announced in changes: after a lost one the connection must begin anew.
                 link.abort("Protocol Violation")
 
     def heard(self, link: Link) -> None:
         if link.up:
-            self._log.info(f"{link} - {link.name} is heard again")
+            self._log.info(f"{link} - {link.name} answers again")
             self._call(self._watchers, link.name, True)
 
     def lost(self, link: Link) -> None:
@@ -365,13 +365,13 @@ class Peers:
             link.attempt = hello.attempt
         elif hello.attempt != link.attempt:
             raise wire.WireError("HELLO answers another one")
-        verdict: Verdict[Link] = (
+        decision: Decision[Link] = (
             self._table.accept(link, hello) if link.dialled else self._table.admit(link, hello, trusted)
         )
-        if verdict.refused is not None:
-            self._refuse(link, verdict.refused)
+        if decision.refused is not None:
+            self._refuse(link, decision.refused)
             return
-        for other in verdict.replaced:
+        for other in decision.replaced:
             other.abort("Replaced by a newer connection")
         if link.dialled:
             link.tell(wire.Ready())  # before an update, which only a connection that is up takes
@@ -402,7 +402,7 @@ class Peers:
         assert node is not None  # Invariant: nothing is up before it has said who it is.
         link.rise()
         if link.said != self._node:
-            # `update` tells connections that are up: what changed since this one's HELLO the other side has not heard.
+            # `update` goes to connections that are up: this one missed the changes since its HELLO.
             link.tell(wire.Update(self._node, self.dynamic))
         if link.target is not None:
             link.target.reached(node.name)
@@ -471,7 +471,7 @@ class Peers:
             try:
                 callback(*args)
             except Exception as error:
-                self._log.exception("a listener to nodes that come and go failed", error)
+                self._log.exception("a callback for node changes failed", error)
 
     # ------------------------------------------------------------------ heartbeats
     def _beat(self) -> None:
@@ -482,7 +482,7 @@ class Peers:
         links = list(self._table.up.values())
         for link in links:
             if late > LATE_NS:
-                link.heard_ns += late  # what came meanwhile has not been read yet
+                link.heard_ns += late  # meanwhile nothing was read
             link.tell(wire.Ping(now))
             quiet = now - link.heard_ns
             if quiet > STALE_NS:

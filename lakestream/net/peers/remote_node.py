@@ -135,7 +135,7 @@ class RemoteAccount(Remote):
 
     # ------------------------------------------------------------------ remote
     def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
-        # The batch is the caller's: slices are copies.
+        # The batch belongs to the caller: slices are copies.
         size = begin = 0
         for position, (_, _, header, payload) in enumerate(messages):
             size += len(header) + len(payload)
@@ -146,7 +146,7 @@ class RemoteAccount(Remote):
             self.node.gather(self, Batch(to, queue, messages[begin:]), size, len(messages) - begin)
 
     def move(self, record: Routed | Batch, queue: bytes) -> None:
-        """Take what another node meant for a queue group of this one, which has no member any more."""
+        """Take a message of another node for a queue group there that lost its last member here."""
         if type(record) is Routed:
             moved: Record = Routed(record.subject, record.reply, record.header, record.payload, [queue], True)
             self.node.gather(self, moved, len(record.header) + len(record.payload))
@@ -177,8 +177,8 @@ class RemoteAccount(Remote):
     def learn(self, changes: Sequence[tuple[bytes, bytes, int]]) -> None:
         """Apply changes of the node's interest."""
         if self.node.gone:
-            return  # handling what came before has cost the connection
-        # Not by `Hub.join`: what another account's messages are to these subscribers, their own node looks after.
+            return  # an earlier record has ended the connection
+        # Not by `Hub.join`: imports for these subscribers are handled by their own node.
         graph = self.hub.interest_graph
         for subject, queue, count in changes:
             key = subject, queue
@@ -192,7 +192,7 @@ class RemoteAccount(Remote):
                 sub.remote = sub.carrier = self
                 sub.weight = weight
                 self.subscriptions[key] = sub
-                # First in, then out: whoever watches the subject sees it listened to throughout.
+                # Insert before removing: watchers must not see a gap in the interest.
                 graph.insert(sub)
             if old is not None:
                 graph.remove(old)
@@ -283,7 +283,7 @@ class RemoteNode:
             return
         if part is not self._within:
             if not self.accounts and part is not self.default:
-                return  # it knows of one account only
+                return  # a version without accounts
             self._within = part
             self._out.append(Within(part.account))
         self._out.append(record)
@@ -315,7 +315,7 @@ class RemoteNode:
                 self._unmarked = 0
                 self._marks += 1
                 self._out.append(Mark())
-            # What is not sent is lost with its connection: the links end one whose queue is full.
+            # A full queue ends the connection, so nothing is lost unnoticed.
             self._links.send(self.name, Channel.ROUTE, encode(self._out))
             if not self._clogged and self.congested:
                 self._clogged = True
@@ -347,7 +347,7 @@ class RemoteNode:
         subscriptions = [(part.hub, sub) for part in self._parts.values() for sub in part.subscriptions.values()]
         for part in self._parts.values():
             part.subscriptions = {}
-        # Queue groups first: what is sent to a member that is gone might have reached another one.
+        # Queue groups first: messages to a lost member could reach another one.
         self._forget(sorted(subscriptions, key=lambda one: not one[1].queue))
         for part in self._parts.values():
             part.release()

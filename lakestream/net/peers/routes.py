@@ -28,10 +28,10 @@ from lakestream.protocol.route_wire import (
     Hold,
     Interest,
     Mark,
+    NoResponders,
     Record,
     Routed,
     Took,
-    Unheard,
     Within,
     decode,
     encode,
@@ -188,7 +188,7 @@ class Routes:
         links.watch_links(self._link)
 
     def catch_up(self, name: str) -> None:
-        """Send what was gathered for a node in this turn: what goes there by another way must not overtake it."""
+        """Send what is gathered for a node in this turn: calls must not overtake it."""
         self.announce_changes()
         node = self.nodes.get(name)
         if node is not None:
@@ -210,7 +210,7 @@ class Routes:
                 self._warned.add(info.name)
                 self._log.warn(
                     f"{info.name} runs a version ({info.version}) that knows no accounts: its clients and those of "
-                    f"this node hear each other in {GLOBAL_ACCOUNT} only, until it is upgraded"
+                    f"this node share account {GLOBAL_ACCOUNT} only; upgrade it"
                 )
 
     def _received(self, name: str, payload: bytes) -> None:
@@ -247,13 +247,13 @@ class Routes:
                 node.tell(Took())
             elif type(record) is Took:
                 node.took()
-            elif type(record) is Unheard:
-                part.hub.unheard(record.subject, record.reply)
+            elif type(record) is NoResponders:
+                part.hub.undelivered(record.subject, record.reply)
             elif type(record) is Interest:
                 part.learn(record.changes)
                 learnt += len(record.changes)
                 if learnt >= CHANGES_IN_A_BUFFER:
-                    # Never empty, so that whatever comes by then queues up behind it.
+                    # Never empty, so that later records are queued behind it.
                     node.backlog.extend([Within(part.account), *records[position + 1 :]])
                     self.turn.soon(lambda: self._go_on(node))
                     return
@@ -298,8 +298,8 @@ class Routes:
         moved = not message.moved and self._move(part.hub, message, message.subject, queues)
         meant = 1 if message.groups is None else len(message.groups)
         if message.reply and not moved and len(left) == meant:
-            # Better than a requester that waits in vain; a stream whose leader has just changed is asked again at once.
-            part.tell(Unheard(message.subject, message.reply))
+            # Report no responders instead of a timeout, so that the requester can retry at once.
+            part.tell(NoResponders(message.subject, message.reply))
 
     @staticmethod
     def _move(hub: Hub, record: Routed | Batch, subject: bytes, queues: Sequence[bytes]) -> bool:

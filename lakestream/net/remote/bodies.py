@@ -25,7 +25,7 @@ _made_here = re.compile(re.escape(_KEY + INBOX) + rb"\w{8}\.d\.").sub
 _consumer = re.compile(rb'"type":"io\.nats\.jetstream\.api\.v1\.consumer_(?:create|info|reset)_response"').search
 
 
-class Pushed(NamedTuple):
+class DeliverTarget(NamedTuple):
     """The deliver subject of a consumer on the remote.
 
     Attributes:
@@ -40,7 +40,7 @@ class Pushed(NamedTuple):
     acked: bool
 
 
-def asked(body: bytes, prefix: bytes) -> tuple[bytes, Pushed] | None:
+def asked(body: bytes, prefix: bytes) -> tuple[bytes, DeliverTarget] | None:
     """Return a request with its deliver subject as the remote sees it; None: it names none.
 
     Args:
@@ -51,24 +51,24 @@ def asked(body: bytes, prefix: bytes) -> tuple[bytes, Pushed] | None:
     try:
         request = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        return None  # the remote says what is wrong with it
+        return None  # rejected by the remote
     place = request.get("config", request) if isinstance(request, dict) else None
     if not isinstance(place, dict):
         return None
     subject = place.get("deliver_subject")
     if not isinstance(subject, str) or not valid_literal(here := subject.encode()):
-        return None  # the remote says what is wrong with it
+        return None  # rejected by the remote
     pushed = _pushed(prefix + here, here, place)
     place["deliver_subject"] = pushed.there.decode()
     return msgspec.json.encode(request), pushed
 
 
-def _pushed(there: bytes, here: bytes, config: dict[str, Any]) -> Pushed:
+def _pushed(there: bytes, here: bytes, config: dict[str, Any]) -> DeliverTarget:
     group, policy = config.get("deliver_group"), config.get("ack_policy")
-    return Pushed(there, here, group.encode() if isinstance(group, str) else b"", policy not in _UNACKED)
+    return DeliverTarget(there, here, group.encode() if isinstance(group, str) else b"", policy not in _UNACKED)
 
 
-def prepared(body: bytes) -> Pushed | None:
+def prepared(body: bytes) -> DeliverTarget | None:
     """Return the deliver subject of a consumer that was made on the remote for a mirror or a source, from a
     CONSUMER.INFO response; None: another consumer."""
     try:
@@ -102,11 +102,11 @@ class Answers:
         """Return a response as it is shown here."""
         if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body:
             return body
-        # Also of another node's link: what comes to that reaches whoever listens on this node.
+        # Also for the link of another node, whose messages reach subscribers on this node.
         body = _made_here(_KEY, body).replace(_KEY + _SNAPSHOT, self._snapshot)
         return body.replace(self._behind, b"%b%b." % (self._snapshot, MARK)) if self._behind else body
 
-    def consumer(self, header: bytes, body: bytes) -> Pushed | None:
+    def consumer(self, header: bytes, body: bytes) -> DeliverTarget | None:
         """Return the deliver subject of the consumer that a response is about; None: not made through this link."""
         if not body.startswith(_ANSWER) or _STORED in header or _KEY not in body or _consumer(body) is None:
             return None

@@ -19,7 +19,7 @@ from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed, unsen
 from lakestream.ports import Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.delivered import Answered, Asked, Delivered, DeliveredError, Info, Message, Said
+from lakestream.protocol.delivered import ErrorLine, Info, Message, Ping, Pong, ServerParser, ServerProtocolError
 
 HIGH_WATER = 1 << 20
 """Unsent bytes (1 MiB) above which the connection is congested. A turn's output is written early at this size."""
@@ -64,7 +64,7 @@ class RemoteServer(msgspec.Struct, frozen=True):
 _server = msgspec.json.Decoder(RemoteServer)
 
 
-class Carried(Protocol):
+class ConnectionUser(Protocol):
     """The user of a connection: its link."""
 
     def up(self) -> Iterable[bytes]:
@@ -96,13 +96,13 @@ class RemoteConnection(asyncio.Protocol):
         is_up: authenticated.
     """
 
-    def __init__(self, options: RemoteOptions, address: Address, name: str, user: Carried, clock: Clock) -> None:
+    def __init__(self, options: RemoteOptions, address: Address, name: str, user: ConnectionUser, clock: Clock) -> None:
         self.server = RemoteServer()
         self.reason = ""
         self.is_up = False
         self._options, self._address, self._name = options, address, name
         self._user, self._clock = user, clock
-        self._parser = Delivered()
+        self._parser = ServerParser()
         self._transport: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
         self._informed: asyncio.Future[None] = loop.create_future()
@@ -126,7 +126,7 @@ class RemoteConnection(asyncio.Protocol):
     async def run(self, read_in_thread: Callable[[Callable[[], Any]], Any]) -> str:
         """Run the connection to its end; return "" when it was up, else why it failed.
 
-        Raises OSError, ssl.SSLError, TimeoutError, LoginError.
+        Raises OSError, ssl.SSLError, TimeoutError, LoginError, TlsError.
         """
         keys = await read_in_thread(lambda: read_keys(self._options))
         try:
@@ -186,8 +186,8 @@ class RemoteConnection(asyncio.Protocol):
         self._alive.heard()
         try:
             events = self._parser.feed(data)
-        except DeliveredError as error:
-            self.end(f"it says {error}")
+        except ServerProtocolError as error:
+            self.end(f"protocol error: {error}")
             return
         run: list[Message] = []
         for event in events:
@@ -209,7 +209,7 @@ class RemoteConnection(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         text, said_ns = self._said
         if text and self._clock.steady() - said_ns < LAST_WORDS_NS:
-            self.end(f"it said {text}")
+            self.end(f"-ERR {text}")
         self.end("the connection was closed" if exc is None else f"read error: {exc}")
         if not self._over.done():
             self._over.set_result(None)
@@ -222,14 +222,14 @@ class RemoteConnection(asyncio.Protocol):
 
     # ------------------------------------------------------------------ what is said
     def _control(self, event: object) -> None:
-        if type(event) is Asked:
+        if type(event) is Ping:
             self._write([frames.PONG])
-        elif type(event) is Answered:
+        elif type(event) is Pong:
             self._answered()
         elif type(event) is Info:
             self._inform(event.document)
-        elif type(event) is Said:
-            # Before the first PONG it refuses this client as a whole.
+        elif type(event) is ErrorLine:
+            # Before the first PONG an -ERR rejects the client.
             if self.is_up:
                 self._said = event.text, self._clock.steady()
                 self._user.said(event.text)
@@ -297,7 +297,7 @@ class RemoteConnection(asyncio.Protocol):
         self._written += len(data)
         transport.write(data)
         if transport.get_write_buffer_size() > MAX_PENDING:
-            self.end("it does not read what it is sent")
+            self.end("it is too slow: more than 64 MiB are pending")
 
     # ------------------------------------------------------------------ reading
     def stall(self, until: Callable[[Callable[[], None]], None]) -> None:
@@ -314,8 +314,8 @@ class RemoteConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def end(self, reason: str, *, orderly: bool = False) -> None:
-        """Close. Idempotent. `orderly`: what was said before may still leave, for a moment; else nothing does, so that
-        nothing of it is done there after what the next connection says."""
+        """Close. Idempotent. `orderly`: gathered frames may still be sent; otherwise none is, so that the remote
+        handles nothing of this connection after the frames of the next one."""
         if self.reason:
             return
         if orderly:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 from lakestream.config.errors import reason_of
 from lakestream.config.options import Address, RemoteOptions, RemoteTls
 from lakestream.logging import Logger
+from lakestream.net import tls as tls_contexts
+from lakestream.net.tls import TlsError
 from lakestream.protocol.nkeys import BadKeyError, credentials, key_pair
 
 DIAL_TIMEOUT_S = 5.0
@@ -38,7 +40,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class LoginError(Exception):
-    """Raised when a file with a key, credentials or certificates cannot be used; the text says why."""
+    """Raised when a file with a key or credentials cannot be used; the text says why."""
 
 
 class Redial:
@@ -65,7 +67,7 @@ class Redial:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to dial."""
+        """Start dialling."""
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def stop(self) -> None:
@@ -110,7 +112,7 @@ class Redial:
                 if why:
                     self._failed(address, why)
                 else:
-                    break  # it was up: the first place is the first choice again
+                    break  # it was up: begin with the first address again
             await asyncio.sleep(delay * random.uniform(0.75, 1))
             delay = min(2 * delay, MAX_DELAY_S)
 
@@ -126,9 +128,9 @@ class Redial:
             return f"TLS: {error.reason or error}"
         except OSError as error:
             return reason_of(error)
-        except LoginError as error:
+        except (LoginError, TlsError) as error:
             return str(error)
-        except Exception as error:  # a remote must not end the dialling of it, whatever it says
+        except Exception as error:  # go on dialling after any failure
             return f"{type(error).__name__}: {error}"
 
     def _failed(self, address: Address, why: str) -> None:
@@ -146,10 +148,10 @@ class Redial:
 
 
 async def dial(options: RemoteOptions, address: Address, protocol: Callable[[], P]) -> tuple[asyncio.Transport, P]:
-    """Connect, with TLS at once where the options say so. Raises OSError, ssl.SSLError, TimeoutError, LoginError."""
+    """Connect, with TLS at once where the options say so. Raises OSError, ssl.SSLError, TimeoutError, TlsError."""
     kwargs: dict[str, Any] = {}
     if options.tls is not None and options.tls.first:
-        kwargs = {"ssl": context(options.tls), "server_hostname": _name(options, address)}
+        kwargs = {"ssl": tls_contexts.dialling(options.tls), "server_hostname": _name(options, address)}
         kwargs["ssl_handshake_timeout"] = options.tls.timeout_ns / 1e9
     async with asyncio.timeout(DIAL_TIMEOUT_S):
         return await asyncio.get_running_loop().create_connection(protocol, address.host, address.port, **kwargs)
@@ -158,41 +160,18 @@ async def dial(options: RemoteOptions, address: Address, protocol: Callable[[], 
 async def secure(
     transport: asyncio.Transport, protocol: asyncio.Protocol, options: RemoteOptions, address: Address
 ) -> asyncio.Transport:
-    """Go over to TLS on a connection, once the remote has said its INFO. Raises as `dial`."""
+    """Start TLS on a connection, after the remote's INFO. Raises as `dial`."""
     tls = options.tls or RemoteTls()
     secured = await asyncio.get_running_loop().start_tls(
         transport,
         protocol,
-        context(tls),
+        tls_contexts.dialling(tls),
         server_hostname=_name(options, address),
         ssl_handshake_timeout=tls.timeout_ns / 1e9,
     )
     if secured is None:
         raise ConnectionResetError("the connection was closed")
     return secured
-
-
-def context(tls: RemoteTls) -> ssl.SSLContext:
-    """Return the TLS context of the options, with the current files. Raises LoginError."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    if tls.insecure:
-        made.check_hostname = False
-        made.verify_mode = ssl.CERT_NONE
-    file = tls.ca_file
-    try:
-        if tls.ca_file:
-            made.load_verify_locations(tls.ca_file)
-        else:
-            made.load_default_certs()
-        if tls.cert_file:
-            file = tls.cert_file
-            made.load_cert_chain(tls.cert_file, tls.key_file)
-    except ssl.SSLError as error:
-        raise LoginError(f"tls: cannot use {file!r}: {error.reason or error}") from error
-    except OSError as error:
-        raise LoginError(f"tls: cannot read {file!r}: {reason_of(error)}") from error
-    return made
 
 
 def _name(options: RemoteOptions, address: Address) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakestream.net.remote import bodies as remote_bodies
-from lakestream.net.remote.bodies import Pushed
+from lakestream.net.remote.bodies import DeliverTarget
 from lakestream.net.remote.link import Answer, Link, speakable
 from lakestream.net.remote.paths import Path, Paths
 from lakestream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
@@ -77,7 +77,7 @@ class RemoteDomain:
         self._ack_v1 = ack_here(domain, b"$JS.ACK.s.c.1.1.1.1.0").removesuffix(b"s.c.1.1.1.1.0")
         inbox = link.inbox_prefix
         self._replies, self._pushes_there = inbox + b".r.", inbox + b".d."
-        # What a pull of before a restart waits for is not for who asks first after it.
+        # Deliveries for a pull from before a restart must not reach the first pull after it.
         self._pulls_there = link.inbox() + b".p."
         self._answers = remote_bodies.Answers(self._pushes_there, domain, theirs)
         self._pulls = Paths(link, clock, self.deliver, brief=True)
@@ -110,7 +110,7 @@ class RemoteDomain:
                 (self._own + b"FC.>", self._passed_on),
                 (self._own + b"SNAPSHOT.>", self._passed_on),
                 (self._api + b">", self._asked),
-                (sign(self._api), self._asked),  # last: who waits for it asks at once
+                (sign(self._api), self._asked),  # last: waiting sessions send requests at once
             ]
             for subject, handler in heard:
                 self._subscribed.append(hub.subscribe(subject, handler, LINK_QUEUE))
@@ -128,7 +128,7 @@ class RemoteDomain:
     def _asked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         rest = subject[len(self._api) :]
         if self._theirs:
-            # What has no reply would go round unseen where domains lead back to each other.
+            # A request without a reply could circulate where domains lead back to each other.
             reply = reply or NOBODY
             if reply.count(_INBOX) > MAX_REMOTES:
                 self._refuse(rest, reply, ApiError(*NO_ANSWER, f"more than {MAX_REMOTES} remotes behind each other"))
@@ -165,7 +165,7 @@ class RemoteDomain:
         def told(answer: Answer | None) -> None:
             pushed = remote_bodies.prepared(answer.payload) if answer is not None else None
             if pushed is not None and pushed.there.startswith(self._pushes_there):
-                pushed = None  # it was made through here
+                pushed = None  # made through this link
             own = wanted.startswith(SESSIONS) and valid_literal(wanted)
             if pushed is not None and own and speakable(pushed.there, pushed.group):
                 self._push(pushed._replace(here=wanted))
@@ -204,14 +204,14 @@ class RemoteDomain:
     def _acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         there = ack_there(subject)
         if not there:
-            return  # of a stream here that is called like the domain
+            return  # of a stream here with the domain's name
         back = b""
         if reply:
             back = self._pull(reply) if payload.startswith(b"+NXT") else self._replies + reply
         self._publish(there, back, header, payload)
 
     def _publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """Publish there; who sends more than the way takes is not read from until that is free again."""
+        """Publish on the remote; a client that sends more than the link takes is not read until it drains."""
         link = self.link
         said = link.publish(subject, reply, header, payload)
         if link.congested:
@@ -255,17 +255,17 @@ class RemoteDomain:
         path = self._pulls.get(reply)
         if path is None:
             self._number += 1
-            to = Pushed(b"%b%d" % (self._pulls_there, self._number), reply, b"", True)
+            to = DeliverTarget(b"%b%d" % (self._pulls_there, self._number), reply, b"", True)
         else:
             to = path.to
         return self._pulls.open(reply, to).to.there
 
-    def _push(self, pushed: Pushed) -> None:
+    def _push(self, pushed: DeliverTarget) -> None:
         """Deliver what a consumer there sends, whenever there is interest here."""
         self._pushes.open(pushed.there, pushed)
 
     def deliver(self, path: Path, messages: Sequence[Delivery]) -> bool:
-        """Hand on what came on a path. False: nobody listens here any more."""
+        """Deliver the messages of a path; return False without interest here."""
         there, here, _, acked = path.to
         back, kept = self._back, b" " if acked else _ACK
         batch = []

@@ -19,8 +19,17 @@ from lakestream.net.interest.subscription import MAX_WEIGHT, Sink, Subscription
 from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed
 from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames, leaf_wire
-from lakestream.protocol.frames import no_responders
-from lakestream.protocol.leaf_wire import Info, LeafParser, Left, Listens, Message, Names, Refused, Said, Word
+from lakestream.protocol.leaf_wire import (
+    Control,
+    ErrorLine,
+    Event,
+    Info,
+    InterestBegins,
+    InterestEnds,
+    LeafParser,
+    Message,
+    Names,
+)
 from lakestream.protocol.subjects import is_literal, matches
 
 HIGH_WATER = 1 << 20
@@ -57,7 +66,7 @@ def _counts(subject: bytes) -> bool:
     return bool(prefix) and not subject.startswith((b"*", b">"), len(prefix))
 
 
-class Way(Protocol):
+class Output(Protocol):
     """The output to the other side."""
 
     @property
@@ -85,7 +94,7 @@ class Listeners:
     echo = False
 
     def __init__(
-        self, hub: Hub, names: Names, way: Way, max_payload: int, too_large: Callable[[bytes, int], None]
+        self, hub: Hub, names: Names, way: Output, max_payload: int, too_large: Callable[[bytes, int], None]
     ) -> None:
         self._hub, self._names, self._way = hub, names, way
         self._max_payload, self._too_large = max_payload, too_large
@@ -100,7 +109,7 @@ class Listeners:
         return [subject.decode("utf-8", "replace") for subject, _ in self._subscriptions]
 
     # ------------------------------------------------------------------ interest
-    def begins(self, said: Listens) -> bool:
+    def begins(self, said: InterestBegins) -> bool:
         """Add interest of the other side; return False when there is no room for it."""
         if not _counts(said.subject):
             return True
@@ -112,13 +121,13 @@ class Listeners:
         sub.carrier = self
         sub.weight = min(max(said.count, 1), MAX_WEIGHT) if said.queue else 1
         self._subscriptions[key] = sub
-        # First in, then out: whoever watches the subject sees it listened to throughout.
+        # Insert before removing: watchers must not see a gap in the interest.
         self._hub.join(sub)
         if old is not None:
             self._hub.leave(old)
         return True
 
-    def ends(self, said: Left) -> None:
+    def ends(self, said: InterestEnds) -> None:
         """Remove interest of the other side."""
         sub = self._subscriptions.pop((said.subject, said.queue), None)
         if sub is not None:
@@ -168,8 +177,8 @@ class Listeners:
                 fitting.append(one)
         return fitting
 
-    def unheard(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
-        header = no_responders(subject)
+    def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        header = frames.no_responders(subject)
         self.carry(b"", reply, ((reply, b"", header, b""),))
 
 
@@ -236,7 +245,7 @@ class LeafConnection(asyncio.Protocol):
         try:
             said = self._parser.feed(data)
         except leaf_wire.WireError as error:
-            self.end(f"it does not speak as to a leaf node: {error}")
+            self.end(f"not the leaf node protocol: {error}")
             return
         turn = self._hub.turn
         turn.overrun = None
@@ -297,27 +306,30 @@ class LeafConnection(asyncio.Protocol):
         header = frames.no_responders(came.subject)
         self.send(self._names.deliveries(came.reply, b"", ((came.reply, b"", header, b""),)), 1, len(header))
 
-    def _control(self, said: Said) -> None:
+    def _control(self, said: Event) -> None:
         match said:
-            case Word(b"PING"):
+            case Control(b"PING"):
                 self.write(frames.PONG)
-            case Word(b"PONG"):
+            case Control(b"PONG"):
                 self._answered()
-            case Listens():
+            case InterestBegins():
                 if self.listeners is not None and not self.listeners.begins(said) and not self._full:
                     self._full = True
-                    self._log.warn(f"{self._label}: more than {MAX_SUBJECTS} subjects are listened to there")
-            case Left():
+                    self._log.warn(
+                        f"{self._label}: more than {MAX_SUBJECTS} subjects are subscribed to there; "
+                        "further ones receive nothing"
+                    )
+            case InterestEnds():
                 if self.listeners is not None:
                     self.listeners.ends(said)
             case Info(fields):
                 self.info = fields
                 if not self.said_info.done():
                     self.said_info.set_result(True)
-            case Refused(text):
+            case ErrorLine(text):
                 same, self.refused = text == self.refused, text
-                if self.up.done() and not same:  # before that, it is why the attempt failed, and reported as such
-                    self._log.error(f"{self._label}: it says: {text}")
+                if self.up.done() and not same:  # before that, it is reported as the reason of the failed attempt
+                    self._log.error(f"{self._label}: -ERR from the other side: {text}")
             case _:
                 pass
 
@@ -327,7 +339,7 @@ class LeafConnection(asyncio.Protocol):
             self.up.set_result(True)
 
     def _stall(self, receiver: Sink) -> None:
-        """Read no more until what came goes to has drained (or is gone)."""
+        """Stop reading until the receivers of what came have drained (or are gone)."""
         transport = self.transport
         if self._stalled or transport is None or transport.is_closing():
             return
@@ -405,7 +417,7 @@ class LeafConnection(asyncio.Protocol):
         self._written += len(data)
         transport.write(data)
         if transport.get_write_buffer_size() > MAX_UNSENT:
-            self.end("it is too slow: more than 64 MiB wait for it")
+            self.end("it is too slow: more than 64 MiB are pending")
 
     def end(self, reason: str) -> None:
         """End the connection."""

@@ -32,7 +32,7 @@ GREETING_TIMEOUT_S = 5.0
 WRONG_PORT = "; that port is not one for leaf nodes, which is in the `leafnodes` block there (7422 by default)"
 
 
-LOOK_NS = 250_000_000
+CHECK_NS = 250_000_000
 """Interval of checks of the other nodes (0.25 s)."""
 
 SETTLE_NS = 2_000_000_000
@@ -95,7 +95,7 @@ class Holder:
             self._take()
             return
         self._able = self._listen("able")
-        self._timer = self._clock.call_later(SETTLE_NS, self._look)
+        self._timer = self._clock.call_later(SETTLE_NS, self._check)
 
     def stop(self) -> None:
         """Withdraw. `changed` is not called."""
@@ -113,21 +113,21 @@ class Holder:
         return self._hub.subscribe(self._subject(kind, self._name), _ignore)
 
     def _who(self, kind: str, others: Iterable[str]) -> list[str]:
-        # Not whether anybody would hear it: a client may listen to everything.
+        # Literal interest only: a client may subscribe to everything.
         return [name for name in others if self._hub.bound(self._subject(kind, name))]
 
-    def _look(self) -> None:
-        self._timer = self._clock.call_later(LOOK_NS, self._look)
+    def _check(self) -> None:
+        self._timer = self._clock.call_later(CHECK_NS, self._check)
         others = list(self._others()) if self._others is not None else []
         if self._held is not None:
-            self._look_as_holder(others)
+            self._check_as_holder(others)
         elif self._able is None:
             if self._clock.steady() - self._since_ns >= REST_NS or not self._who("able", others):
                 self._able = self._listen("able")
         elif not self._who("held", others) and not any(name < self._name for name in self._who("able", others)):
             self._take()
 
-    def _look_as_holder(self, others: list[str]) -> None:
+    def _check_as_holder(self, others: list[str]) -> None:
         if any(name < self._name for name in self._who("held", others)):
             self._give_up()
         elif self._connected():
@@ -192,7 +192,7 @@ class LeafLink:
         self._connects = self._since_ns = 0
 
     def start(self) -> None:
-        """Begin to dial, or to wait for this node's turn."""
+        """Start dialling, or wait to become the holder."""
         self._holder.start()
 
     async def stop(self) -> None:
@@ -276,7 +276,7 @@ class LeafLink:
         finally:
             if self._connection is not None:
                 self._connection, self._since_ns = None, self._clock.now()
-            made.end("it is given up here")
+            made.end("closed by this server")
 
     async def _greeted(self, connection: LeafConnection, transport: asyncio.Transport, address: Address) -> str:
         """Send the greeting; return why it failed, "" when the connection is up."""

@@ -49,11 +49,6 @@ class Answer(msgspec.Struct, frozen=True):
     header: bytes
     payload: bytes
 
-    @property
-    def nobody(self) -> bool:
-        """Return True for no responders."""
-        return not self.payload and self.header.startswith(b"NATS/1.0 503")
-
 
 class _Listening(Subscribed):
     """A subscription on the remote."""
@@ -129,9 +124,9 @@ class Link:
         self._watches: list[_Watch] = []
         self._sids = itertools.count(1)
         self._numbers = itertools.count(1)
-        # The same after a restart: a push consumer there goes on to deliver where it did.
+        # The same after a restart: push consumers there go on delivering to it.
         self.inbox_prefix = INBOX + short_hash(f"{server_name} {options.account} {options.name}").encode()
-        # But nothing that is on its way to a server that was before this one shall reach anybody here.
+        # New at each start: messages for the server before a restart must not arrive.
         self._inboxes = b"%b.i.%b" % (self.inbox_prefix, secrets.token_hex(4).encode())
         self._asked: dict[bytes, tuple[Callable[[Answer | None], None], Timer]] = {}
         self._answers = self.inbox() + b"."
@@ -150,7 +145,7 @@ class Link:
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
-        """Begin to dial."""
+        """Start dialling."""
         self._redial.start()
 
     async def stop(self) -> None:
@@ -177,11 +172,11 @@ class Link:
         self._redial.reached()
         self._redial.discovered(self.server.connect_urls)
         names = {self.server.server_name: None, self.server.version: None}
-        names.pop(self.server.server_id, None)  # one that has no name says this
+        names.pop(self.server.server_id, None)  # the default name is the id
         who = " ".join(names).strip()
         self._log.info(f"Connected to remote {self.name} ({address.shown}, {who})")
         frames = [listening.frame for listening in self._listening.values()]
-        self._tell(True)  # who begins to listen now says so himself, after these
+        self._tell(True)  # later subscriptions send their own SUB, behind these
         return frames
 
     def _down(self, address: Address, why: str) -> None:
@@ -206,11 +201,11 @@ class Link:
     def said(self, text: str) -> None:
         self.refused += 1
         if text != self._said:
-            self._log.warn(f"Remote {self.name} says: {text}")
+            self._log.warn(f"Remote {self.name}: -ERR {text}")
         self._said = text
 
     def watch(self, changed: Callable[[bool], None]) -> Subscribed:
-        """Call back with True when it has come up, and with False when it is gone; soon with what it is now."""
+        """Call back with True when the link comes up, and with False when it is lost; soon with its current state."""
         watch = _Watch(self._watches, changed)
         self._watches.append(watch)
         self._clock.call_soon(lambda: changed(self.up) if watch in self._watches else None)
@@ -227,7 +222,7 @@ class Link:
         return self._connection is not None and self._connection.congested
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back once when it is not congested any more, or is gone; at once if it is not."""
+        """Call back once when the link is not congested any more, or is gone; at once if it is not."""
         if self._connection is None:
             callback()
         else:
@@ -256,9 +251,9 @@ class Link:
         return speakable(subject, reply)
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """Publish there, at the end of this turn. False: it is down, or the message is none that it takes.
+        """Publish on the remote at the end of this turn; return False when the link is down or rejects the message.
 
-        What is on the way when the connection ends is lost: ask (`request`) for what must arrive.
+        Messages in flight when the connection ends are lost: use `request` for what must arrive.
         """
         if not self.up or not self.fits(subject, reply, header, payload):
             return False
@@ -290,8 +285,8 @@ class Link:
         done: Callable[[Answer | None], None],
         timeout_ns: int = ANSWER_NS,
     ) -> None:
-        """Ask something that has one answer. `done` is called once, later: with None when none came in time, when the
-        link is down, or goes down."""
+        """Send a request with one response. `done` is called once, later: with None when none came in time, or the link
+        is down or lost."""
         token = b"%d" % next(self._numbers)
         if not self.publish(subject, self._answers + token, header, payload):
             self._clock.call_soon(lambda: done(None))
@@ -331,13 +326,13 @@ class Link:
         self.in_bytes += sum([len(message.header) + len(message.payload) for message in messages])
         listening = self._listening.get(messages[0].sid)
         if listening is None:
-            return  # it has ended a moment ago
+            return  # it has just ended
         turn = self.hub.turn
         turn.overrun = None
         try:
             listening.take([(one.subject, one.reply, one.header, one.payload) for one in messages])
-        except Exception as error:  # whatever the remote sends must not take the link down
-            self._log.exception(f"remote {self.name}: what came on {listening.subject!r} failed", error)
+        except Exception as error:  # a message must not end the link
+            self._log.exception(f"remote {self.name}: a message on {listening.subject!r} failed", error)
         if turn.overrun is not None and self._connection is not None:
             self._connection.stall(turn.overrun.on_drain)
 

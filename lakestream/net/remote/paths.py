@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from lakestream.net.remote.bodies import Pushed
+from lakestream.net.remote.bodies import DeliverTarget
 from lakestream.net.remote.link import Link
 from lakestream.ports import Clock, Delivery, Subscribed, Timer
 
@@ -21,7 +21,7 @@ MAX_PATHS = 16_384
 QUIET_NS = 600_000_000_000
 """A path for one pull that was idle for this long (10 min) is dropped."""
 
-LOOK_NS, LOOKED_AT = 1_000_000_000, 2000
+CHECK_NS, CHECKED_AT_ONCE = 1_000_000_000, 2000
 """Interval of interest checks (1 s), and paths checked at once."""
 
 Deliver = Callable[["Path", Sequence[Delivery]], bool]
@@ -37,7 +37,7 @@ class Path:
         used_ns: time of its last use.
     """
 
-    def __init__(self, paths: Paths, key: bytes, to: Pushed) -> None:
+    def __init__(self, paths: Paths, key: bytes, to: DeliverTarget) -> None:
         self.to, self.key = to, key
         self.used_ns = 0
         self._paths = paths
@@ -49,7 +49,7 @@ class Path:
         """Return True while it is subscribed."""
         return self._listening is not None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Subscribe if there is interest here, else unsubscribe."""
         self._changed(True)
 
@@ -67,7 +67,7 @@ class Path:
     def _take(self, messages: Sequence[Delivery]) -> None:
         self._paths.used(self)
         if not self._paths.deliver(self, messages):
-            self.look()
+            self.check()
 
     def close(self) -> None:
         """Drop the path."""
@@ -92,7 +92,7 @@ class Paths:
         self._clock, self._brief = clock, brief
         self._live: OrderedDict[bytes, Path] = OrderedDict()
         self._dormant: OrderedDict[bytes, Path] = OrderedDict()
-        self._to_look: list[Path] = []
+        self._to_check: list[Path] = []
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class Paths:
         """Return the path with that key."""
         return self._live.get(key) or self._dormant.get(key)
 
-    def open(self, key: bytes, to: Pushed) -> Path:
+    def open(self, key: bytes, to: DeliverTarget) -> Path:
         """Return the path with that key; one with another target is replaced."""
         path = self.get(key)
         if path is not None and path.to != to:
@@ -111,7 +111,7 @@ class Paths:
         if path is None:
             path = self._dormant[key] = Path(self, key, to)
         self.used(path)
-        path.look()
+        path.check()
         self._make_room(path)
         return path
 
@@ -127,19 +127,19 @@ class Paths:
             self._dormant.pop(path.key, None)
             (self._live if path.live else self._dormant)[path.key] = path
             if self._live and self._timer is None:
-                self._timer = self._clock.call_later(LOOK_NS, self._look)
+                self._timer = self._clock.call_later(CHECK_NS, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Check the interest of the next paths."""
         self._timer = None
-        if not self._to_look:
-            self._to_look = list(self._live.values())
-        looked, self._to_look = self._to_look[:LOOKED_AT], self._to_look[LOOKED_AT:]
-        for path in looked:
+        if not self._to_check:
+            self._to_check = list(self._live.values())
+        checked, self._to_check = self._to_check[:CHECKED_AT_ONCE], self._to_check[CHECKED_AT_ONCE:]
+        for path in checked:
             if path.live:
-                path.look()
+                path.check()
         if self._live and self._timer is None:
-            self._timer = self._clock.call_later(LOOK_NS, self._look)
+            self._timer = self._clock.call_later(CHECK_NS, self._check)
 
     def _make_room(self, newest: Path) -> None:
         while len(self) > MAX_PATHS:
@@ -155,7 +155,7 @@ class Paths:
         path.close()
 
     def close(self) -> None:
-        """Forget all."""
+        """Drop all paths."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -101,7 +101,7 @@ class Remotes:
     def _made(self, options: RemoteOptions) -> Any:
         hub = self._accounts.of(options.account).hub
         if options.leaf:
-            from lakestream.net.remote.leaf_link import LeafLink  # most servers are nobody's leaf
+            from lakestream.net.remote.leaf_link import LeafLink  # most servers are not leaf nodes
 
             return LeafLink(
                 options, hub, self._domain, self._clock, self._log, self._server_name, self._others, self._cluster
@@ -122,7 +122,7 @@ class Remotes:
             await served.stop()
 
     def reload(self, options: Iterable[RemoteOptions]) -> None:
-        """Have these from now on. One that has not changed notices nothing of it."""
+        """Replace the remotes. Unchanged ones are not interrupted."""
         wanted = list(options)
         for gone in [one for one in self._served if one not in wanted]:
             self._clock.spawn(self._served.pop(gone).stop())

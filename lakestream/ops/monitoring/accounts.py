@@ -14,11 +14,11 @@ from typing import Any
 
 from lakestream.config.options import Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.net.accounts.responses import Responses
-from lakestream.ops.monitoring.monitored import Monitored, Watched, account_of, configured
+from lakestream.ops.monitoring.monitored import Monitored, MonitoredAccount, account_of, configured
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.gotime import format_time
 
-MAX_WAYS_SHOWN = 1024
+MAX_PATHS_SHOWN = 1024
 """Open reply paths of an account that /accountz shows; others are left out."""
 
 _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
@@ -31,7 +31,7 @@ _SYSTEM_EXPORTS = (
     ("$JS.API.>", "Singleton"),
 )
 
-_EVERYBODYS_IMPORTS = (
+_COMMON_IMPORTS = (
     ("$SYS.REQ.ACCOUNT.{}.CONNZ", "$SYS.REQ.ACCOUNT.PING.CONNZ", False),
     ("$SYS.REQ.ACCOUNT.{}.CONNZ", "$SYS.REQ.SERVER.PING.CONNZ", False),
     ("$SYS.REQ.ACCOUNT.{}.STATZ", "$SYS.REQ.ACCOUNT.PING.STATZ", False),
@@ -76,22 +76,22 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
         page["mappings"] = account.hub.mappings.shown()
     if exports := _exports(options.exports, account.is_system):
         page["exports"] = exports
-    page["imports"] = [_import(node, one) for one in options.imports] + _everybodys(name, system, account.is_system)
+    page["imports"] = [_import(node, one) for one in options.imports] + _common_imports(name, system, account.is_system)
     page["name_tag"] = name
     ways = account.hub.responses
-    if isinstance(ways, Responses) and (shown := _ways(ways)):
+    if isinstance(ways, Responses) and (shown := _reply_paths(ways)):
         page["responses"] = shown
     return page
 
 
-def _ways(ways: Responses) -> dict[str, Any]:
+def _reply_paths(ways: Responses) -> dict[str, Any]:
     """Return the open reply paths of an account, by subject."""
     shown = {}
-    for subject, way in itertools.islice(ways, MAX_WAYS_SHOWN):
+    for subject, way in itertools.islice(ways, MAX_PATHS_SHOWN):
         local = subject.decode("utf-8", "replace")
         reply = way.reply.decode("utf-8", "replace")
         page = _imported(reply, way.back.hub.account, {"to": local}, local, "service")
-        # Type 2 is "service" again. Whether the importer shares who asks, a way does not know.
+        # Type 2 is "service" again. A reply path does not know `share`.
         shown[local] = page | {"type": 2, "tracking": way.measured is not None}
     return shown
 
@@ -142,11 +142,11 @@ def _imported(
     return page | {"invalid": False, "share": share, "tracking": False}
 
 
-def _everybodys(name: str, system: str, is_system: bool) -> list[dict[str, Any]]:
+def _common_imports(name: str, system: str, is_system: bool) -> list[dict[str, Any]]:
     """Return the imports that every account has; the system account has the requests under its own subjects."""
     return [
         _imported(subject.format(name), system, {"to": local}, local, "service", share)
-        for subject, local, share in _EVERYBODYS_IMPORTS
+        for subject, local, share in _COMMON_IMPORTS
         if not is_system or local == "$SYS.REQ.USER.INFO"
     ]
 
@@ -167,7 +167,7 @@ def statz(node: Monitored, names: Sequence[str] | None, *, unused: bool) -> dict
     }
 
 
-def account_traffic(node: Monitored, account: Watched) -> dict[str, Any]:
+def account_traffic(node: Monitored, account: MonitoredAccount) -> dict[str, Any]:
     """Return the connections of an account and the traffic of its clients."""
     clients = account.connections.values()
     traffic = node.statistics.account(account.name, clients)

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lakestream.net.accounts.accounts import Client
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
-from lakestream.ops.monitoring.monitored import Live, Monitored, Watched, account_of
+from lakestream.ops.monitoring.monitored import Monitored, MonitoredAccount, account_of
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.durations import format_duration, uptime_text
@@ -69,9 +70,9 @@ def connz(node: Monitored, query: Query) -> dict[str, Any]:
     }
 
 
-def _connections(node: Monitored, account: str, state: str) -> Sequence[Live | Closed]:
+def _connections(node: Monitored, account: str, state: str) -> Sequence[Client | Closed]:
     """Return the connections of an account, or ("") all."""
-    found: list[Live | Closed] = []
+    found: list[Client | Closed] = []
     if state != "closed":
         found += [one for one in node.connections.values() if account in ("", one.account.name)]
     if state != "open":
@@ -164,7 +165,7 @@ def subsz(node: Monitored, query: Query) -> dict[str, Any]:
     return page
 
 
-def _held(account: Watched) -> list[tuple[Subscription, int]]:
+def _held(account: MonitoredAccount) -> list[tuple[Subscription, int]]:
     """Return the subscriptions of an account on this server, with their client ids."""
     cids = {id(sub): cid for cid, connection in account.connections.items() for sub in connection.subs.values()}
     held = account.hub.interest_graph.subscriptions()

@@ -60,7 +60,7 @@ class JetStreamPages:
             "max_storage": options.max_file,
             "store_dir": f"{options.store_dir}/jetstream",
         }
-        # 0 would mean "never" to a reader of nats-server's page; syncing before every ack is told by its own field.
+        # 0 would mean "never" on nats-server's page; syncing before every ack has a field of its own.
         config |= {"sync_always": True} if options.sync_always else {"sync_interval": options.sync_interval_ns}
         config |= {"domain": options.domain} if options.domain else {}
         return config | {"strict": options.strict}

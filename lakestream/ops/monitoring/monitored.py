@@ -12,27 +12,15 @@ from lakestream.account.engine import Engine
 from lakestream.config.options import AccountOptions, Options
 from lakestream.logging import Logger
 from lakestream.meta.node import JetStreamCluster
-from lakestream.net.accounts.auth import Login
+from lakestream.net.accounts.accounts import Client
 from lakestream.net.hub import Hub
 from lakestream.net.identity import Identity
-from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.cluster import Cluster
-from lakestream.net.statistics import Counted, Statistics
+from lakestream.net.statistics import Statistics
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits
 
 
-class Live(Counted, Protocol):
-    """An open connection."""
-
-    login: Login
-    subs: dict[bytes, Subscription]
-
-    @property
-    def pending_bytes(self) -> int:
-        """Return the unsent bytes."""
-
-
-class Behind(Protocol):
+class StreamLag(Protocol):
     """The part of a stream that is not in its table."""
 
     @property
@@ -53,7 +41,7 @@ class Lag(Protocol):
 
     root: str
 
-    def lag(self) -> Mapping[str, Behind]:
+    def lag(self) -> Mapping[str, StreamLag]:
         """Return the lag of each stream's table."""
 
     def attended(self) -> bool:
@@ -99,7 +87,7 @@ class Streams(Protocol):
         """Return the cluster; None without one."""
 
 
-class Watched(Protocol):
+class MonitoredAccount(Protocol):
     """An account as the pages show it."""
 
     name: str
@@ -109,21 +97,21 @@ class Watched(Protocol):
     jetstream: JetStreamLimits | None
 
     @property
-    def connections(self) -> Mapping[int, Live]:
+    def connections(self) -> Mapping[int, Client]:
         """Open connections by id."""
 
 
-class WatchedAccounts(Protocol):
+class MonitoredAccounts(Protocol):
     """The accounts of a server."""
 
     @property
-    def system(self) -> Watched:
+    def system(self) -> MonitoredAccount:
         """Return the system account."""
 
-    def get(self, name: str) -> Watched | None:
+    def get(self, name: str) -> MonitoredAccount | None:
         """Return the account of that name."""
 
-    def __iter__(self) -> Iterator[Watched]:
+    def __iter__(self) -> Iterator[MonitoredAccount]:
         """Iterate over all accounts."""
 
 
@@ -149,11 +137,11 @@ class Monitored(Protocol):
     statistics: Statistics
 
     @property
-    def connections(self) -> Mapping[int, Live]:
-        """Open connections by id, those that have not said who they are too."""
+    def connections(self) -> Mapping[int, Client]:
+        """Return the open connections by id, also unauthenticated ones."""
 
     @property
-    def accounts(self) -> WatchedAccounts:
+    def accounts(self) -> MonitoredAccounts:
         """Return the accounts."""
 
     @property
@@ -173,12 +161,12 @@ class Monitored(Protocol):
         """Return the port of the monitoring listener."""
 
 
-def configured(node: Monitored) -> list[Watched]:
+def configured(node: Monitored) -> list[MonitoredAccount]:
     """Return the configured accounts, without those that only other nodes have or that a reload removed."""
     names = {GLOBAL_ACCOUNT, node.accounts.system.name, *(account.name for account in node.options.accounts)}
     return [account for account in node.accounts if account.name in names]
 
 
-def account_of(node: Monitored, name: str) -> Watched | None:
+def account_of(node: Monitored, name: str) -> MonitoredAccount | None:
     """Return the account of that name; None when it is not configured."""
     return next((account for account in configured(node) if account.name == name), None)

@@ -91,7 +91,7 @@ class _Connection(asyncio.Protocol):
         self._open.discard(self)
 
     def pause_writing(self) -> None:
-        # Answers wait in memory for one who does not read them: he gets no further ones until he does.
+        # Responses wait in memory for a client that does not read: it gets no further ones meanwhile.
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -136,7 +136,7 @@ class _Connection(asyncio.Protocol):
         try:
             return self._pages.answer(path, query)
         except Exception as error:
-            # A page must not take the listener down with it; the log has the rest.
+            # A failing page must not stop the listener; it is logged.
             self._log.exception(f"monitoring page {path} failed", error)
             return Answer(500, "text/plain; charset=utf-8", b"500 internal error\n")
 

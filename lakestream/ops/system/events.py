@@ -92,7 +92,7 @@ class ClientCounts:
         try:
             event = msgspec.json.decode(payload, type=_Conns)
         except msgspec.DecodeError:
-            return  # whatever a user of the system account has made up
+            return  # invented by a user of the system account
         self._counts.setdefault(event.acc, {})[event.server.id] = event.conns
 
 
@@ -118,7 +118,7 @@ class SystemEvents:
         """Announced clients by number."""
 
     def start(self) -> None:
-        """Begin with what is told by the clock."""
+        """Start the periodic events."""
         self._clock.call_later(self._statsz_ns, self._statsz)
         self._clock.call_later(HEARTBEAT_NS, self._heartbeat)
 

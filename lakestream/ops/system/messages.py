@@ -1,7 +1,7 @@
 """Messages of the server itself: their heads, and replies to requests for monitoring pages.
 
 Belongs here: the description of this server in a message, its number, the envelope of an event; and reading requests
-as queries of the pages. The contents are in requests.py, account.py and events.py.
+as queries of the pages. The contents are in requests.py and events.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Named(Protocol):
         """Return the current name."""
 
 
-class Speaker(Protocol):
+class Described(Protocol):
     """The server; the node implements it."""
 
     options: Options
@@ -49,7 +49,7 @@ class Speaker(Protocol):
 class SystemMessages:
     """Heads of messages, numbered in order."""
 
-    def __init__(self, node: Speaker, clock: Clock) -> None:
+    def __init__(self, node: Described, clock: Clock) -> None:
         self._node, self._clock = node, clock
         self._numbers = itertools.count(1)
 
@@ -70,7 +70,7 @@ class SystemMessages:
             page["tags"] = list(options.server_tags)
         if options.server_metadata:
             page["metadata"] = options.server_metadata
-        # Of nats-server's flags only the first is about clients: that there is JetStream.
+        # nats-server's first flag: JetStream is on.
         page |= {"jetstream": identity.jetstream, "flags": int(identity.jetstream)}
         return page | {"seq": next(self._numbers), "time": format_time(self._clock.now())}
 
@@ -179,7 +179,7 @@ def read(kind: str, body: bytes) -> Asked:
     rest = body[next_value(body, end) :].decode("utf-8", "replace")
     if rest:  # even another value, which the API's decoder takes
         raise JsonError(f"invalid character '{rest[0]}' after top-level value")
-    parse(body, _Nothing, root, strict=False)  # which refuses what is no object
+    parse(body, _Nothing, root, strict=False)  # rejects anything but an object
     names, given = _FILTER | OPTIONS.get(kind, {}), json.loads(body.decode("utf-8", "replace"), parse_int=_int) or {}
     fields = {
         key.lower(): _cleaned(value) for key, value in given.items() if key.lower() in names and value is not None
@@ -217,7 +217,7 @@ def _mismatch(path: str, value: object, go_type: str) -> str:
     return f"json: cannot unmarshal {words} into Go struct field {path} of type {go_type}"
 
 
-def concerns(node: Speaker, fields: dict[str, Any]) -> bool:
+def concerns(node: Described, fields: dict[str, Any]) -> bool:
     """Return True if the fields of a request select this server."""
     identity, exact = node.identity, bool(fields.get("exact_match"))
     cluster = node.cluster.name if node.cluster is not None else ""
@@ -237,7 +237,7 @@ Found = Callable[[Asked], Any]
 class Replies:
     """Makes replies to requests."""
 
-    def __init__(self, node: Speaker, messages: SystemMessages) -> None:
+    def __init__(self, node: Described, messages: SystemMessages) -> None:
         self._node, self._messages = node, messages
 
     def answer(self, kind: str, body: bytes, found: Found, key: str = "data") -> bytes | None:
@@ -253,7 +253,7 @@ class Replies:
             return None if data is None else dumps({"server": self._messages.server(), key: data})
         except BadQuery as error:
             return self.refusal(500, str(error), key)
-        except Exception as error:  # the last resort: who asks gets an answer
+        except Exception as error:  # last resort: the requester gets a reply
             self._node.log.exception(f"system request for {kind}: internal error", error)
             return self.refusal(500, "internal error, see the server's log", key)
 

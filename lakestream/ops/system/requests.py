@@ -1,22 +1,33 @@
-"""Requests to the server that clients of any account may make.
+"""Requests to the server.
 
-Belongs here: the identity of the client, and the connections and traffic of its account
-(docs/internals/protocol.md#system-subjects), which nats-server answers through imports from its system account.
-Requests of the system account are in account.py.
+Belongs here: requests that clients of any account may make: their identity, and the connections and traffic of their
+account (docs/internals/protocol.md#system-subjects), which nats-server answers through imports from its system account;
+and those of the system account alone, `$SYS.REQ.SERVER.*` and `$SYS.REQ.ACCOUNT.*`: the monitoring pages over NATS, of
+this server or of all servers, and commands: reload, redirect a client, close a connection. nats-server's PROFILEZ,
+EXPVARZ, IPQUEUESZ and RAFTZ are about its internals and have no responders here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
 
 from lakestream.config.options import AllowResponses, Permissions, SubjectRule
-from lakestream.net.accounts.accounts import Account
-from lakestream.ops.monitoring.accounts import statz
-from lakestream.ops.monitoring.connections import connz
-from lakestream.ops.monitoring.monitored import Monitored
-from lakestream.ops.system.messages import Found, Replies, SystemMessages, encoded
-from lakestream.ports import ClientInfo
-from lakestream.protocol.api.jsonio import dumps
+from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.connection import Connection
+from lakestream.ops.monitoring.accounts import account_detail, account_traffic, statz
+from lakestream.ops.monitoring.connections import connz, subsz
+from lakestream.ops.monitoring.jetstream import Health
+from lakestream.ops.monitoring.monitored import Monitored, account_of
+from lakestream.ops.monitoring.pages import Pages, unhealthy
+from lakestream.ops.monitoring.query import BadQuery
+from lakestream.ops.system.messages import Asked, Found, Replies, SystemMessages, encoded
+from lakestream.ports import ClientInfo, Handler
+from lakestream.protocol.api.json_syntax import JsonError
+from lakestream.protocol.api.jsonio import Uint64, dumps, parse
+from lakestream.protocol.subjects import matches, valid_literal
 
 
 class SystemRequests:
@@ -90,3 +101,203 @@ def _rule(rule: SubjectRule | None) -> dict[str, Any]:
 
 def _responses(responses: AllowResponses) -> dict[str, int]:
     return {"max": responses.max, "ttl": responses.expires_ns}
+
+
+_PAGES = ("Varz", "Subsz", "Connz", "Routez", "Gatewayz", "Leafz", "Accountz", "Jsz")
+
+
+class ControlledServer(Monitored, Protocol):
+    """A server that takes commands; the node implements it."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """See `Accounts`."""
+
+    @property
+    def connections(self) -> dict[int, Connection]:
+        """Open connections by id."""
+
+    def reload(self) -> str:
+        """Read the configuration file again. Returns the error, or ""."""
+
+
+class _OfClient(msgspec.Struct):
+    """A client by its number."""
+
+    cid: Uint64 = 0
+
+
+class _OfAccount(msgspec.Struct):
+    """An account by its name."""
+
+    acc: str = ""
+
+
+class SystemAccount:
+    """Serves the system account.
+
+    In a cluster every node answers PING and requests about an account; requests with a server's id are answered by that
+    server.
+    """
+
+    def __init__(self, node: ControlledServer, pages: Pages, messages: SystemMessages, replies: Replies) -> None:
+        self._node, self._pages, self._messages, self._replies = node, pages, messages, replies
+        self._hub = node.accounts.system.hub
+        self._about_server(node.identity.server_id)
+        self._about_account()
+        self._hub.subscribe(b"$SYS.DEBUG.SUBSCRIBERS", self._subscribers)
+
+    # ------------------------------------------------------------------ $SYS.REQ.SERVER
+    def _about_server(self, server_id: str) -> None:
+        pages = self._pages
+        for kind in _PAGES:
+            self._server(server_id, kind.upper(), self._shown(kind))
+        self._server(server_id, "HEALTHZ", self._page("Healthz", self._health))
+        statsz = self._page("Statsz", lambda asked: pages.statsz(), "statsz")
+        self._server(server_id, "STATSZ", statsz)
+        self._hub.subscribe(b"$SYS.REQ.SERVER.PING", statsz)
+        self._server(server_id, "IDZ", self._idz)
+        own = f"$SYS.REQ.SERVER.{server_id}."
+        self._hub.subscribe(f"{own}RELOAD".encode(), self._reload)
+        self._hub.subscribe(f"{own}KICK".encode(), self._to_client(self._kick))
+        self._hub.subscribe(f"{own}LDM".encode(), self._to_client(self._send_elsewhere))
+
+    def _server(self, server_id: str, page: str, handler: Handler) -> None:
+        """Reply to a request for a page of this server, by its id or to all servers."""
+        for server in ("PING", server_id):
+            self._hub.subscribe(f"$SYS.REQ.SERVER.{server}.{page}".encode(), handler)
+
+    def _shown(self, kind: str) -> Handler:
+        page = self._pages.pages[kind.lower()]
+
+        def found(asked: Asked) -> Any:
+            if asked.query.text("filter_subject") and not asked.query.text("acc"):
+                raise BadQuery("filter by subject only valid with account filtering")
+            return page(asked.query)
+
+        return self._page(kind, found)
+
+    def _page(self, kind: str, found: Found, key: str = "data") -> Handler:
+        def asked(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+            if reply:
+                self._send(reply, header, self._replies.answer(kind, payload, found, key))
+
+        return asked
+
+    def _health(self, asked: Asked) -> dict[str, Any]:
+        health: Health = self._pages.health(asked.query)
+        page = {"status": "ok"} if health.status == 200 else unhealthy(health, asked.query.flag("details"))
+        return {"status": page.pop("status"), "status_code": health.status} | page
+
+    def _idz(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        identity = self._node.identity
+        page = {"name": identity.server_name, "host": identity.host, "id": identity.server_id}
+        if reply:
+            self._send(reply, header, dumps(page))
+
+    def _reload(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        wrong = self._node.reload()
+        if reply:
+            self._send(reply, header, self._replies.done(wrong))
+
+    def _to_client(self, do: Callable[[int], str]) -> Handler:
+        """Apply a command to the client that the request names; a request without one is only logged."""
+
+        def asked(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+            try:
+                if not payload:
+                    raise JsonError("unexpected end of JSON input")
+                cid = parse(payload, _OfClient, strict=False).cid
+            except JsonError as error:
+                self._node.log.error(f"SYSTEM - Error unmarshalling kick client request: {error}")
+                return
+            wrong = do(cid)
+            if reply:
+                self._send(reply, header, self._replies.done(wrong))
+
+        return asked
+
+    def _kick(self, cid: int) -> str:
+        connection = self._node.connections.get(cid)
+        if connection is None:
+            return "no such client or leafnode id"
+        connection.close("Kicked")
+        return ""
+
+    def _send_elsewhere(self, cid: int) -> str:
+        connection = self._node.connections.get(cid)
+        if connection is None:
+            return "no such client id"
+        connection.send_info(lame_duck=True)
+        return ""
+
+    # ------------------------------------------------------------------ $SYS.REQ.ACCOUNT
+    def _about_account(self) -> None:
+        node = self._node
+        self._account("CONNZ", "Connz", lambda name, asked: connz(node, asked.query.but(acc=name)))
+        self._account("SUBSZ", "Subsz", lambda name, asked: subsz(node, asked.query.but(acc=name, subs="1")))
+        self._account("LEAFZ", "Leafz", lambda name, asked: self._pages.pages["leafz"](asked.query))
+        self._account("JSZ", "Jsz", self._jsz)
+        self._account("INFO", "Accountz", lambda name, asked: account_detail(node, name))
+        self._account("STATZ", "AccountStatz", self._statz)
+        self._hub.subscribe(b"$SYS.REQ.ACCOUNT.*.CONNS", self._conns)
+
+    def _account(self, page: str, kind: str, found: Callable[[str, Asked], Any]) -> None:
+        def asked(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+            name = _account_of(subject)
+            if reply:
+                body = self._replies.answer(kind, payload, lambda asked: found(name, asked))
+                self._send(reply, header, body)
+
+        self._hub.subscribe(f"$SYS.REQ.ACCOUNT.*.{page}".encode(), asked)
+
+    def _jsz(self, name: str, asked: Asked) -> dict[str, Any]:
+        jetstream = self._node.jetstream
+        if jetstream is not None and name in jetstream.served:
+            # Here, unlike on the page, consumers are shown with their streams or not at all.
+            query = asked.query if asked.query.flag("streams") else asked.query.but(consumers="")
+            return self._pages.jetstream.account(name, jetstream.served[name], query)
+        known = account_of(self._node, name) is not None
+        raise BadQuery(f'account "{name}" not jetstream enabled' if known else f'account "{name}" not found')
+
+    def _statz(self, name: str, asked: Asked) -> dict[str, Any] | None:
+        if name == "PING":
+            names = asked.fields.get("accounts") or None
+            return statz(self._node, names, unused=bool(asked.fields.get("include_unused")))
+        account = account_of(self._node, name)
+        return statz(self._node, [name], unused=True) if account is not None and account.connections else None
+
+    def _conns(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        account = account_of(self._node, _account_of(subject))
+        if account is None or not account.connections or not reply:
+            return
+        try:
+            asked = parse(payload, _OfAccount, strict=False) if payload else _OfAccount()
+        except JsonError:
+            return
+        if asked.acc in ("", account.name):
+            event = self._messages.event("account_connections") | account_traffic(self._node, account)
+            self._send(reply, b"", dumps(event))
+
+    # ------------------------------------------------------------------ $SYS.DEBUG
+    def _subscribers(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        """Reply with the number of subscriptions of this server's clients in the system account that `subject [queue]`
+        reaches; with wildcards in it, of subscriptions that it covers."""
+        wanted, _, queue = payload.strip().partition(b" ")
+        connections = self._node.accounts.system.connections.values()
+        held = [sub for connection in connections for sub in connection.subs.values()]
+        if not valid_literal(wanted):
+            found = [sub for sub in held if matches(wanted, sub.subject)]
+        else:
+            found = [sub for sub in held if matches(sub.subject, wanted)]
+        count = sum(1 for sub in found if not queue or sub.queue == queue)
+        if reply:
+            self._send(reply, header, str(count).encode())
+
+    def _send(self, reply: bytes, header: bytes, body: bytes | None) -> None:
+        if body is not None:
+            self._hub.publish(reply, b"", *encoded(header, body))
+
+
+def _account_of(subject: bytes) -> str:
+    return subject.split(b".")[3].decode("utf-8", "replace")

@@ -1,7 +1,6 @@
 """Construction of the system account's services.
 
-Belongs here: which of them there are, and when they start. Requests of every account are in requests.py, those of the
-system account in account.py, events in events.py.
+Belongs here: which of them there are, and when they start. Requests are in requests.py, events in events.py.
 """
 
 from __future__ import annotations
@@ -9,10 +8,9 @@ from __future__ import annotations
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.tracing import Tracing
 from lakestream.ops.monitoring.pages import Pages
-from lakestream.ops.system.account import Managed, SystemAccount
 from lakestream.ops.system.events import SystemEvents
 from lakestream.ops.system.messages import Replies, SystemMessages
-from lakestream.ops.system.requests import SystemRequests
+from lakestream.ops.system.requests import ControlledServer, SystemAccount, SystemRequests
 from lakestream.ports import Clock
 
 
@@ -25,7 +23,7 @@ class System:
         events: takes clients that connect and disconnect.
     """
 
-    def __init__(self, node: Managed, clock: Clock) -> None:
+    def __init__(self, node: ControlledServer, clock: Clock) -> None:
         self._node, self._clock = node, clock
         self.pages = Pages(node)
         self.messages = SystemMessages(node, clock)
@@ -35,7 +33,7 @@ class System:
         self._account: SystemAccount | None = None
 
     def start(self) -> None:
-        """Answer from now on; nobody is connected yet."""
+        """Start serving; before any client connects."""
         self._node.accounts.watch(self._serve)
         self.configured()
 

@@ -22,7 +22,7 @@ class Publisher(Protocol):
     """The account's clients, as advisories reach them."""
 
     def interest(self, subject: bytes) -> bool:
-        """Return True if somebody subscribes to `subject`."""
+        """Return True if `subject` has subscribers."""
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
         """Publish one message."""
@@ -36,7 +36,7 @@ class WallClock(Protocol):
 
 
 def advise(bus: Publisher, clock: WallClock, domain: str, subject: str, kind: str, fields: dict[str, Any]) -> None:
-    """Tell those who listen to `$JS.EVENT.ADVISORY.<subject>`; nothing is made when nobody does.
+    """Publish an advisory to `$JS.EVENT.ADVISORY.<subject>`, if there is interest.
 
     Args:
         domain: shown after the fields; "" for none.

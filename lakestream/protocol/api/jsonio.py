@@ -38,7 +38,6 @@ Int = Annotated[int, Go("int", -(1 << 63), (1 << 63) - 1)]
 Int64 = Annotated[int, Go("int64", -(1 << 63), (1 << 63) - 1)]
 Int32 = Annotated[int, Go("int32", -(1 << 31), (1 << 31) - 1)]
 Uint64 = Annotated[int, Go("uint64", 0, (1 << 64) - 1)]
-Uint8 = Annotated[int, Go("uint8", 0, 255)]
 Duration = Annotated[int, Go("time.Duration", -(1 << 63), (1 << 63) - 1)]
 """ns"""
 Time = Annotated[str | None, Go("time.Time")]
@@ -106,30 +105,30 @@ Converter = Callable[[object, str, bool], object]
 
 
 def parse(body: bytes, record: type[S], name: str = "", *, strict: bool = True) -> S:
-    """Read a request body. An empty body is an empty object, and so is `null`.
+    """Decode a request body. An empty body is an empty object, and so is `null`.
 
     Args:
-        body: JSON text; invalid UTF-8 is replaced, as in Go. Several values in a row are read over one another, as
-            nats-server does.
+        body: JSON text; invalid UTF-8 is replaced, as in Go. Of several values in a row the later ones overwrite, as in
+            nats-server.
         record: the Struct class to fill; a field that is absent or null keeps its default.
         name: the Go name of the request in error texts; the class's own when empty.
-        strict: refuse unknown fields.
+        strict: reject unknown fields.
 
     Raises:
-        JsonError: syntax, types, unknown fields, in nats-server's words.
+        JsonError: syntax, types, unknown fields, with nats-server's texts.
     """
     root = name or record.__name__
     try:
         return record(**_root(msgspec.json.decode(body), record, root, strict))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonError):
-        # Off the fast path: find out what Go says about it, or that Go takes it.
+        # Slow path: find Go's error, or that Go accepts it.
         found: dict[str, Any] = {}
         try:
             for value in _values(body, strict):
                 found.update(_root(value, record, root, strict))
         except JsonError as error:
             raise error if strict else error.as_lenient() from None
-        except RecursionError:  # the text was shallow enough to be read, but not to be shown in a refusal
+        except RecursionError:  # shallow enough to be decoded, but not to be shown in an error
             raise JsonError("exceeded max depth") from None
         return record(**found)
 
@@ -296,7 +295,7 @@ def _choice(go: Go) -> Converter:
             return chosen
         if go.refusal:
             if "{value}" not in go.refusal and value is not None and type(value) is not str:
-                # nats-server reads this one as a string first; the others it takes as they are written.
+                # nats-server decodes this one as a string first; the others as they are written.
                 raise JsonError(f"json: cannot unmarshal {_kind(value)} into Go value of type string")
             raise JsonError(go.refusal.replace("{value}", _source(value)))
         raise JsonError(f"can not unmarshal {_encode(_source(value)).decode()}")

@@ -75,7 +75,7 @@ class Answered(Protocol):
         """Send `body` to the request's reply subject, if there is one."""
 
     def crashed(self, request: Request, error: Exception) -> ApiError:
-        """Log and count an exception that a handler of `request` let escape; return what the client is told."""
+        """Log and count an exception that a handler of `request` raised; return the text for the client."""
 
 
 class Request:
@@ -164,7 +164,7 @@ class Request:
             self.fail(refusal)
 
     def run(self, work: Callable[[], None]) -> None:
-        """Call `work`; an ApiError that it raises is the answer, any other exception an internal error."""
+        """Call `work`; an ApiError that it raises is the response, any other exception an internal error."""
         with self._rescued():
             work()
 
@@ -207,7 +207,7 @@ class Request:
 
     def _send(self, fields: Mapping[str, Any], failed: bool) -> None:
         if not self.answered:
-            body = dumps(fields)  # before it counts as answered: `crash` answers what can not be encoded
+            body = dumps(fields)  # before it counts as answered: `crash` answers when encoding fails
             self.answered = True
             self._answers.answered(self, body, failed)
 
@@ -235,9 +235,9 @@ class Routes(Protocol):
             pattern: tokens with `*` and `>`; what the wildcards match becomes `Request.tokens` (`>`: one).
             kind: the response type without its common prefix.
             handler: called for each request.
-            empty: what an error reply carries beside the error.
+            empty: fields that an error response has beside the error.
             level: check `Nats-Required-Api-Level` first (10185).
-            where: which node of a cluster answers.
+            where: the node of a cluster that answers.
         """
 
 

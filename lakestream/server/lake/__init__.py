@@ -1,5 +1,5 @@
-"""A server's side of the lake.
+"""The server's side of the lake.
 
-Belongs here: segments on their way into the staging area and out of the log, old messages for the event loop, copies
-of tables for mirrors, and what readers of the lake ask the server.
+Belongs here: staging segments and releasing them from the log, old messages for the event loop, clones for mirrors, and
+requests of the lake's readers.
 """

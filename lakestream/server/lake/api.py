@@ -1,9 +1,8 @@
-"""What readers of the lake ask the server.
+"""Requests of the lake's readers to the server.
 
 Belongs here: `$LAKE.API.FLUSH.<stream>`, which seals the stream's open segment and stages it, so that the lake's
 staging area has every message that was acked before the request; and the file in the lake by which readers find this
-node. A flush goes the log's own way: its seal waits for the write that is under way, and nothing is sealed that holds
-neither messages nor removals.
+node. A flush waits for the log's running write before it seals, and seals nothing without messages or removals.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
 
 WATCH_NS = 500_000_000
-"""How often a flush under way is looked after, should its stream fail or go meanwhile."""
+"""Interval at which a running flush is checked, in case its stream fails or is deleted."""
 MOST_WAITING = 10_000
-"""Requests for one stream that wait for the next flush; further ones are refused (503)."""
+"""Maximum number of requests for one stream that wait for the next flush; further ones are rejected (503)."""
 
 
 class _Flushing:
-    """One stream's flushes: who waits for the one under way, and who for the next."""
+    """One stream's flushes: requests served by the running one, and those waiting for the next."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -48,7 +47,7 @@ class FlushApi:
 
     Args:
         engine: the streams.
-        keeper: who stages; None: the lake is off.
+        keeper: stages segments; None without a lake.
     """
 
     def __init__(self, engine: Engine, keeper: LakeKeeper | None) -> None:
@@ -83,7 +82,7 @@ class FlushApi:
         if flushing is not None and flushing.stream is stream:
             if len(flushing.waiting) >= MOST_WAITING:
                 raise ApiError(503, 0, f"more than {MOST_WAITING} flush requests wait for stream {name}")
-            # The one under way may have begun before this request's messages were stored.
+            # The running flush may have begun before this request's messages were stored.
             flushing.waiting.append(reply)
             return
         flushing = self._under_way[name] = _Flushing(stream)
@@ -100,7 +99,7 @@ class FlushApi:
         self._advance(flushing)
 
     def _advance(self, flushing: _Flushing) -> None:
-        """A write or a seal has ended: stage if all is sealed, else see to the seal."""
+        """Stage if everything is sealed, else seal. Called after a write or a seal."""
         store = flushing.stream.store
         if flushing.staging:
             return
@@ -114,7 +113,7 @@ class FlushApi:
         self._keeper.when_staged(flushing.stream, lambda wrong: self._staged(flushing, served, index, seq, wrong))
 
     def _watch(self, flushing: _Flushing, served: list[bytes]) -> None:
-        """A stream that fails or is deleted does not call back."""
+        """Answer for a stream that has failed or was deleted, which does not call back."""
         if flushing.served is not served or not served:
             return
         stream = flushing.stream
@@ -126,7 +125,7 @@ class FlushApi:
 
     def _staged(self, flushing: _Flushing, served: list[bytes], index: int, seq: int, wrong: str) -> None:
         if flushing.served is not served:
-            return  # they were told already that it failed
+            return  # they were answered already with the failure
         if wrong:
             self._end(flushing, ApiError(503, 0, f"the stream could not be staged: {wrong}"))
             return
@@ -164,9 +163,9 @@ class FlushApi:
 
 
 def announce(root: str, identity: Identity, urls: list[str], log: Logger) -> str:
-    """Tell readers of the lake where this server is, and return the lake's id. Blocks.
+    """Write this server's address into the lake, and return the lake's id. Blocks.
 
-    "": the lake is not there. Readers then have to be told where the server is.
+    Return "" when the lake cannot be reached; readers then need the server's address.
     """
     try:
         storage = open_storage(root)
@@ -179,8 +178,8 @@ def announce(root: str, identity: Identity, urls: list[str], log: Logger) -> str
 
 
 def withdraw(root: str, identity: Identity, urls: list[str], log: Logger) -> None:
-    """Take the server's name out of the lake: it ends. Blocks."""
+    """Remove the server's address from the lake. Blocks."""
     try:
         unname_server(open_storage(root), ServerFile(identity.server_id, identity.server_name, urls))
     except (LakeError, OSError) as error:
-        log.error(f"the lake at {root} still names this server: {error}")
+        log.error(f"the lake at {root} still has the address of this server: {error}")

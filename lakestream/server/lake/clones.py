@@ -1,8 +1,8 @@
-"""Copies of tables for mirrors, asked of the compactor.
+"""Clones of tables for mirrors, requested from the compactor.
 
-Belongs here: whether a mirror's origin is worth a copy, the request for it and the wait for its answer
-(lake/files/clone_request.py), giving up where nobody is there to make it, and reading back what was made. All file work
-happens in threads: small pieces of it in those of the log, the reading of a table in one of its own.
+Belongs here: deciding whether a mirror's origin is worth a clone, the request and the wait for its answer
+(lake/files/clone_request.py), giving up without a compactor, and reading back the result. All file work happens in
+threads: short work in those of the log, reading a table in one of its own.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from lakestream.stream.mirroring.clone import Copied, NotCopied, why_not
 from lakestream.stream.mirroring.origin import selected
 
 CLONE_MSGS = 100_000
-"""Below so many messages in its table an origin is read message by message, which is as quick."""
+"""Minimum number of messages in the origin's table; fewer are read one by one as quickly."""
 LOOK_NS = 250_000_000
-"""How often to look for the answer (250 ms)."""
+"""Interval between looks for the answer (250 ms)."""
 SELDOM_NS = 2_000_000_000
-"""And how often (2 s) once that takes longer than LATE_NS."""
+"""The same (2 s) after LATE_NS."""
 NOBODY_NS = 5_000_000_000
-"""After so long (5 s) without a compactor that could make the copy, the mirror reads its origin itself."""
+"""Time without a compactor (5 s) after which the mirror reads its origin itself."""
 LONGEST_NS = 60_000_000_000
-"""And after so long (60 s) in any case."""
+"""The same with a compactor (60 s)."""
 LATE_NS = 10_000_000_000
-"""After so long (10 s) INFO of a mirror that can only wait says what for."""
+"""Time (10 s) after which INFO of a mirror that can only wait shows the reason."""
 FLUSH_NS = 30_000_000_000
-"""How long the origin may take to stage what it holds (30 s)."""
+"""Timeout for the origin's flush (30 s)."""
 ABSENT_NS = 5_000_000_000
-"""And to be there (5 s)."""
+"""Timeout for the origin to exist (5 s)."""
 READ_AGAIN_NS = 2_000_000_000
-"""Pause before a table that could not be read is read again (2 s)."""
+"""Pause before another attempt to read a table (2 s)."""
 
 NO_COMPACTOR = "no compactor is at work in the lake, which would make the copy"
 NOT_COME = "the moment has not come"
@@ -64,8 +64,8 @@ Result = TypeVar("Result")
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """What a look has found: the answer, if there is one, why there will be no request, whether there is one, and
-    whether somebody is at work in the lake."""
+    """Result of a look: the answer if there is one, the reason why there will be no request, whether there is one, and
+    whether a compactor is running."""
 
     answer: CloneAnswer | None = None
     never: str | None = None
@@ -74,8 +74,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class _Flushed(msgspec.Struct, frozen=True):
-    """What is read of the answer to a flush of the origin: which stream it is, and the log index through which it is
-    staged."""
+    """The part of the answer to the origin's flush that matters: the stream's uid, and the last staged log index."""
 
     uid: str = ""
     last_index: int = 0
@@ -86,11 +85,11 @@ _flushed = msgspec.json.Decoder(_Flushed)
 
 
 class LakeClones:
-    """`Clones` over a lake.
+    """Implementation of `Clones` over a lake.
 
     Args:
         root: the lake's root.
-        identity: how a stream of this server is named in the lake; None when it is not kept there.
+        identity: returns a stream's identity in the lake; None when the lake does not have it.
     """
 
     def __init__(
@@ -124,18 +123,18 @@ class LakeClones:
         self._until_done(stream, lambda mirror: clone_request.discard(self.root, mirror), lambda _: None)
 
     def _withdraw(self, mirror: StreamIdentity) -> bool:
-        """Whether the copy was made before it was given up. Blocks."""
+        """Withdraw a request; return True if it was answered before. Blocks."""
         if not clone_request.has_request(self.root, mirror):
             return False
         said = clone_request.withdraw(self.root, mirror)
-        if said.state == clone_request.REFUSED:  # nothing was made, so nothing is to be taken away
+        if said.state == clone_request.REFUSED:  # nothing was made, so nothing has to be removed
             clone_request.settle(self.root, mirror)
         return said.state == clone_request.MADE
 
     def _until_done(
         self, stream: Stream, work: Callable[[StreamIdentity], bool | None], then: Callable[[bool], None]
     ) -> None:
-        """Try again until the lake answers, while it is this server's to decide."""
+        """Retry until the lake answers, while this server decides."""
         identity = self.identity(stream)
         if identity is None:
             then(False)
@@ -145,7 +144,7 @@ class LakeClones:
             if error is None:
                 then(bool(made))
                 return
-            self.log.warn(f"stream {stream.name}: it waits for the lake at {self.root}: {error}")
+            self.log.warn(f"stream {stream.name}: clone paused: lake {self.root}: {error}; retrying")
             self.clock.call_later(READ_AGAIN_NS, again)
 
         def again() -> None:
@@ -155,7 +154,7 @@ class LakeClones:
         self.io.submit(lambda: work(identity), done)
 
     def settled(self, stream: Stream) -> None:
-        """See `Clones.settled`. Until that is done no mirror of this one begins with a copy."""
+        """Remove the request. Until then no mirror of this one begins with a clone."""
         identity = self.identity(stream)
         if identity is None or stream.closed:
             return
@@ -172,7 +171,7 @@ class LakeClones:
             clone_request.settle(self.root, identity)
 
     def read(self, work: Callable[[], Result], done: Callable[[Result | None, BaseException | None], None]) -> None:
-        """Run what takes seconds, one after the other."""
+        """Run long work, one after the other."""
         if self._readers is None:
             self._readers = ThreadPoolExecutor(1, thread_name_prefix="lakestream-clones")
         readers = self._readers
@@ -180,7 +179,7 @@ class LakeClones:
         async def run() -> None:
             try:
                 result = await asyncio.get_running_loop().run_in_executor(readers, work)
-            except Exception as error:  # deltalake has errors of any kind
+            except Exception as error:  # deltalake raises errors of any kind
                 done(None, error)
             else:
                 done(result, None)
@@ -189,7 +188,7 @@ class LakeClones:
 
     # ------------------------------------------------------------------ blocking
     def known(self, mirror: StreamIdentity, source: StreamSource) -> _Found:
-        """Whether the request was made already, or never will. Blocks."""
+        """Return whether the request was made already, or never will be. Blocks."""
         said = clone_request.answer(self.root, mirror)
         asked = said is not None or clone_request.has_request(self.root, mirror)
         wanted = policy.of_config(bytes(mirror.config))
@@ -199,11 +198,11 @@ class LakeClones:
         return _Found(said, "" if never and not asked else None, asked)
 
     def ask(self, mirror: StreamIdentity, source: StreamSource, flushed: _Flushed) -> _Found:
-        """Make the request, if there is to be one. Blocks."""
+        """Make the request, unless there should be none. Blocks."""
         wanted = policy.of_config(bytes(mirror.config))
         directory = paths.staging(paths.root(self.root), source.name, flushed.uid, mirror.account)
         origin = staging.read_identity(directory)
-        told = (source.name, mirror.account, flushed.uid)  # whoever answers on the bus may not choose another table
+        told = (source.name, mirror.account, flushed.uid)  # the answer on the bus must not choose another table
         if origin is None or (origin.name, origin.account, origin.uid) != told:
             return _Found(never=f"nothing of {source.name} is in the lake")
         config = msgspec.json.decode(origin.config, type=StreamConfig)
@@ -214,12 +213,12 @@ class LakeClones:
         return _Found()
 
     def look(self, mirror: StreamIdentity) -> _Found:
-        """Whether there is an answer. Blocks."""
+        """Look for an answer. Blocks."""
         said = clone_request.answer(self.root, mirror)
         return _Found(said, attended=said is not None or self._attended())
 
     def _messages(self, table: str) -> int:
-        """How many rows a table has, about."""
+        """Return the approximate number of rows of a table."""
         log = Log(open_storage(self.root), table)
         try:
             state = log.state()
@@ -228,14 +227,14 @@ class LakeClones:
         return sum(statistics(add).rows for add in state.files.values())
 
     def _attended(self) -> bool:
-        """Whether a compactor may be at work: of a directory that is known by its lock."""
+        """Return True if a compactor may be running; in a directory its lock tells."""
         path = f"{self.root}/{COMPACTOR_LOCK}"
         return not paths.is_local(path) or is_held(path)
 
     def build(
         self, files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False
     ) -> Base:
-        """The base of a stream that begins with this; made unless it is there. Blocks for seconds."""
+        """Return the base of a stream that begins with this table, building it if it is missing. Blocks for seconds."""
         from lakestream.lake.read import base_rows
 
         if origin_of(files, directory) != origin:
@@ -246,7 +245,7 @@ class LakeClones:
 
 
 class _Task:
-    """The copy of one mirror, on its way. In the event loop."""
+    """The progress of one mirror's clone. In the event loop."""
 
     def __init__(
         self,
@@ -265,7 +264,7 @@ class _Task:
         self._identity = identity
         as_of = policy.of_config(bytes(identity.config)).clone_as_of
         self._bound = as_of is not None
-        """Whether nothing else than the copy will do."""
+        """True if the mirror has to begin with the clone."""
         self._moment = as_of.time_ns if as_of is not None else 0
         self._inbox: Subscribed | None = None
 
@@ -274,7 +273,7 @@ class _Task:
         self._deaf()
 
     def begin(self) -> None:
-        """See how far it has come, under another server perhaps."""
+        """Look how far the clone has come, perhaps under another server."""
         clones = self._clones
         clones.read(lambda: clones.known(self._identity, self._source), self._known)
 
@@ -291,7 +290,7 @@ class _Task:
 
     # ------------------------------------------------------------------ the origin
     def _flush(self) -> None:
-        """Ask the origin, whichever server has it, to stage what it holds: that also tells which stream it is."""
+        """Have the origin's server stage what it has; the answer also identifies the stream."""
         wait = self._moment - self._clones.clock.now()
         if wait > 0:
             self._waits(NOT_COME)
@@ -318,7 +317,7 @@ class _Task:
         self._deaf()
         clones = self._clones
         if not (flushed.error or flushed.uid) and clones.clock.now() - self._began < ABSENT_NS:
-            self._later(LOOK_NS, self._flush)  # after a start its own server may not have it yet
+            self._later(LOOK_NS, self._flush)  # after a start its own server may not have opened it yet
             return
         if flushed.error is not None or not flushed.uid.isalnum():
             why = (flushed.error or {}).get("description") or "it does not answer"
@@ -335,7 +334,7 @@ class _Task:
     def _asked(self, found: _Found | None, error: BaseException | None) -> None:
         if self._cancelled.is_set():
             return
-        if found is None:  # whether there is a request is not known, so nothing else may begin
+        if found is None:  # it is unknown whether there is a request, so nothing else may begin
             self._waits(f"the lake can not be asked: {error}")
             self._later(READ_AGAIN_NS, self.begin)
         elif found.never is not None:
@@ -356,7 +355,7 @@ class _Task:
         if found is not None and found.answer is not None:
             self._answered(found.answer)
             return
-        if found is None or found.attended:  # a lake that can not be read for a moment says nothing about that
+        if found is None or found.attended:  # a lake that cannot be read does not tell
             self._attended = now
         if self._bound:
             if now - self._attended > NOBODY_NS:
@@ -385,7 +384,7 @@ class _Task:
             case clone_request.WITHDRAWN:
                 self._end(NotCopied(NO_COMPACTOR))
             case _:
-                if self._bound:  # it is asked for again; else the mirror sees to it that nothing comes of it
+                if self._bound:  # it is requested again, or the mirror discards it
                     clones.settled(self._stream)
                 self._end(NotCopied(said.reason))
 
@@ -400,7 +399,7 @@ class _Task:
             if base is not None:
                 self._told(Copied(base))
                 return
-            clones.log.warn(f"stream {stream.name}: its copy of {self._source.name} can not be read yet: {error}")
+            clones.log.warn(f"stream {stream.name}: clone of {self._source.name} cannot be read: {error}; retrying")
             self._later(READ_AGAIN_NS, lambda: self._read(origin))
 
         clones.read(lambda: clones.build(files, directory, table, origin, self._cancelled.is_set), read)
@@ -412,7 +411,7 @@ class _Task:
 
 
 def _files(stream: Stream) -> Files:
-    """How the files of a stream that is kept in the lake are written."""
+    """Return the files of a stream that the lake has."""
     log = stream.store.log
     assert isinstance(log, SegmentLog), "it has a log on disk"
     return log.files
@@ -425,7 +424,7 @@ def _request(source: StreamSource, origin: StreamIdentity, wanted: StreamPolicy,
         origin=origin.name,
         origin_uid=origin.uid,
         origin_account=origin.account,
-        # What was removed by now has to have left the table; and of a moment it then has all.
+        # Present removals have to be in the table, which then also has all messages of the time.
         through=index,
         as_of_seq=as_of.seq if as_of is not None else 0,
         as_of_ns=as_of.time_ns if as_of is not None else 0,

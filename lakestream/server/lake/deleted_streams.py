@@ -1,8 +1,8 @@
-"""What the lake gets of a deleted stream.
+"""Telling the lake that a stream was deleted.
 
-Belongs here: staging what a table that outlives its stream still lacks, from the files that the stream has left, and
-telling the compactor that the stream is gone. One attempt, which blocks and may be repeated: whoever calls it goes on
-until it succeeds, and keeps the files until then.
+Belongs here: staging what a retained table still lacks, from the files that the stream has left, and marking the stream
+as deleted for the compactor. One attempt, which blocks and may be repeated: the caller retries until it succeeds, and
+keeps the files until then.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lakestream.stream.core.operations import CreateStream
 
 
 class _Config(msgspec.Struct):
-    """What matters here of a stream's configuration, which may be a newer release's."""
+    """The needed part of a stream's configuration, which may be a newer release's."""
 
     name: str
     storage: str = "file"
 
 
 def identity_of(create: CreateStream) -> StreamIdentity | None:
-    """A deleted stream as the lake knows it; None when it lived in memory, and the lake never heard of it."""
+    """Return a deleted stream's identity in the lake; None for a memory stream, which the lake never had."""
     config = msgspec.json.decode(create.config, type=_Config)
     if config.storage == "memory":
         return None
@@ -36,38 +36,38 @@ def identity_of(create: CreateStream) -> StreamIdentity | None:
 
 
 def keeps(stream: StreamIdentity) -> bool:
-    """Whether its table outlives it."""
+    """Return True if the stream's table outlives it."""
     try:
         return policy.of_config(bytes(stream.config)).keep_table
     except BadPolicy:
-        return False  # the compactor says what is wrong with it
+        return False  # the compactor reports the error
 
 
 def settle(lake: str, stream: StreamIdentity, directory: str, log: Logger) -> None:
-    """Stage what its table is owed of the files in `directory`, and mark it as deleted.
+    """Stage what its table lacks of the files in `directory`, and mark the stream as deleted.
 
-    Every replica of a stream does it for what it has: their files of a range of entries hold the same, and one that has
-    applied less has a shorter last file, which the table may have or not have by the time of the longer one.
+    Every replica of a stream does this with its own files: files of one range of entries hold the same, and a replica
+    that has applied less has a shorter last file, which may or may not be in the table by the time of the longer one.
 
     Raises:
-        OSError, LakeError: not now. The files have to stay.
+        OSError, LakeError: try again later. The files have to stay.
     """
     storage, kept = open_storage(lake), keeps(stream)
     before = position.reached(storage, stream) if kept else 0
     damaged = verify.damaged(storage, stream) if before and directory else []
-    # Invariant 10: these files are the last segments that the store has. A table that is not whole is owed all of them.
+    # Invariant 10: these files are the last segments that the store has. A damaged table needs all of them.
     reached = min(before, position.reached(storage, stream)) if kept and not damaged else 0
     owed = [each for each in sealed_in(Files(), directory) if each[2] > reached] if kept and directory else []
     for path, first_index, last_index in owed:
         try:
             staging.stage(path, first_index, last_index, stream, lake)
         except StagingConflict as error:
-            log.error(f"stream {stream.name}: {error}")  # what is there was staged while the stream lived
+            log.error(f"stream {stream.name}: {error}")  # the file there was staged before the deletion
     if damaged:
         log.error(f"stream {stream.name}: {verify.describe(position.own(storage, stream), damaged)}")
         verify.ask(lake, stream, damaged)
     staging.mark_deleted(lake, stream, kept)
-    # The compactor may just have been done with what another replica had staged, and cleared the place.
+    # The compactor may just have compacted another replica's segments and removed the directory.
     missing = staging.missing(lake, stream, [each[2] for each in owed])
     if missing and missing[-1] > position.reached(storage, stream):
         raise OSError(f"what was staged of {stream.name} through entry {missing[-1]} was taken away")

@@ -1,7 +1,7 @@
 """Old messages for the event loop.
 
-Belongs here: the asyncio side of reading a stream's table, whose reader itself is synchronous and runs in a thread.
-Reads have threads of their own, so that a slow lake does not keep the log's writes waiting.
+Belongs here: the asyncio side of reading a stream's table; the reader itself is synchronous and runs in a thread. Reads
+have threads of their own, so that a slow lake does not delay the log's writes.
 """
 
 from __future__ import annotations
@@ -28,38 +28,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS = 4
-"""Reads from the lake that a server has under way at once; further ones queue."""
+"""Maximum number of parallel reads from the lake in a server; further ones queue."""
 PER_STREAM = 3
-"""Those of one stream, so that one whose table is slow leaves room for the others."""
+"""Maximum number of them for one stream, so that a slow table leaves room for others."""
 
 
 class Reading(Protocol):
-    """Reads that `TableHistory` and `FallbackHistory` both serve."""
+    """Interface that `TableHistory` and `FallbackHistory` share."""
 
     def read(
         self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
-    ) -> list[Record]:
-        """See `TableHistory.read`."""
+    ) -> list[Record]: ...
 
-    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
-        """See `TableHistory.read_many`."""
+    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]: ...
 
-    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
-        """See `TableHistory.last_by_subject`."""
+    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]: ...
 
-    def first_at(self, time_ns: int) -> int:
-        """See `TableHistory.first_at`."""
+    def first_at(self, time_ns: int) -> int: ...
 
 
 class SharedCache:
-    """What the histories of a server's streams share: the block cache and the threads. Made at the first read."""
+    """Shared parts of the histories of a server's streams: the block cache and the threads. Made at the first read."""
 
     def __init__(self) -> None:
         self._cache: BlockCache | None = None
         self._threads: ThreadPoolExecutor | None = None
 
     def get(self) -> BlockCache:
-        """The cache; loads pyarrow."""
+        """Return the cache; loads pyarrow."""
         if self._cache is None:
             from lakestream.lake.read.history.cache import BlockCache
 
@@ -73,7 +69,7 @@ class SharedCache:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self, table: TableHistory) -> None:
-        """Have a table let go of what it holds: in a thread, since a read of the lake may have it locked just now."""
+        """Close a table in a thread, since a running read may have it locked."""
         assert self._threads is not None, "a table is opened in one of them"
         self._threads.submit(table.close)
 
@@ -105,7 +101,7 @@ class ThreadHistory:
 
     @property
     def refusal(self) -> str:
-        """Why the table must not be read now (it is an older copy than the log relies on); empty: it may be."""
+        """Return the reason why the table must not be read now (it is an older copy than the log requires), or ""."""
         return self._refusal
 
     @refusal.setter
@@ -113,12 +109,12 @@ class ThreadHistory:
         if why != self._refusal:
             self._past = None
             if self._table is not None:
-                self._forget(self._table)  # what is known of the table is of another copy of it
+                self._forget(self._table)  # cached data is of another copy of the table
         self._refusal = why
 
     @property
     def damaged(self) -> bool:
-        """The table does not have all that left the log: what staged segments have is read from them."""
+        """Return True if the table lacks messages that have left the log; they are read from staged segments."""
         return self._damaged
 
     @damaged.setter
@@ -181,7 +177,7 @@ class ThreadHistory:
             fallback = await self._shared.call(self._fallback)
             if fallback is not None:
                 found = await self._shared.call(lambda: self._ask_fallback(work, fallback))
-                self.damaged = True  # until the keeper has found the table to be whole
+                self.damaged = True  # until the table was verified
                 return found
             if failure is not None:
                 raise failure
@@ -193,7 +189,7 @@ class ThreadHistory:
             return work(fallback)
         except HistoryUnavailable:
             raise
-        except (LakeError, OSError) as error:  # a segment was taken away meanwhile, or is damaged itself
+        except (LakeError, OSError) as error:  # a segment was deleted meanwhile, or is damaged itself
             raise HistoryUnavailable(f"the table is damaged, and so is what is staged: {error}") from error
 
     async def _ask_table(self, work: Callable[[Reading], T]) -> T:
@@ -202,10 +198,10 @@ class ThreadHistory:
             return await self._shared.call(lambda: work(table))
         finally:
             if self._closed or table is not self._table:
-                self._shared.close(table)  # what the read has put into the cache since
+                self._shared.close(table)  # blocks that the read has cached since
 
     def _fallback(self) -> FallbackHistory | None:
-        """Table and staged segments as one; None while nothing is staged. Blocks."""
+        """Return table and staged segments as one history; None while nothing is staged. Blocks."""
         from lakestream.lake.read.history.history import TableHistory  # loads pyarrow
         from lakestream.lake.read.history.staged import FallbackHistory, StagedRows
 
@@ -239,7 +235,7 @@ class ThreadHistory:
             return self._table
 
     def close(self) -> None:
-        """The stream is gone: its blocks leave the cache."""
+        """Remove a deleted stream's blocks from the cache."""
         self._closed = True
         if self._table is not None:
             self._forget(self._table)

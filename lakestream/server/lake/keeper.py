@@ -1,8 +1,8 @@
-"""Between the log and the lake.
+"""The link between the server's streams and the lake.
 
-Belongs here: getting sealed segments into the lake's staging area, noticing how far each table is, letting the log go
-of what the table holds, and giving streams their history. All file work happens in threads; without a compactor or a
-lake the server serves on and the log just grows (invariant 9).
+Belongs here: staging sealed segments, following the position of each table, releasing segments from the log that the
+table holds, and giving streams their history. All file work happens in threads; without a compactor or a lake the
+server continues to serve and the log grows (invariant 9).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from lakestream.logging import Logger
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
-from lakestream.server.lake import deleted_streams as leaving
+from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
-from lakestream.server.lake.stream_sync import Found, Grace, Kept, Lag
+from lakestream.server.lake.stream_sync import Grace, Lag, LookResult, StreamSync
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
@@ -41,16 +41,16 @@ from lakestream.stream.mirroring.clone_replica import BaseUnreadable
 LEASE_LOOK_NS = 10_000_000_000
 """Interval (10 s) at which monitoring checks the compactor's lease in an object store."""
 LOOKING = 8
-"""Tables that are looked at together before their streams serve."""
+"""Number of tables that are read in parallel before their streams serve."""
 LOOK_SECONDS = 10.0
-"""How long a start waits for the lake to say how far its tables are. It serves on without (invariant 9)."""
+"""Maximum time for which a start waits for the positions of tables. It continues without them (invariant 9)."""
 OLDER_STORE = "the server's store is an older copy than its lake; the server's log says what to do"
 """Error text for clients of a stream whose store is older than its lake."""
-NOT_COMPARED = "its table could not be looked at before it serves, which would show a store that is an older copy"
+NOT_COMPARED = "the table was not compared with the store, so an older copy of the store would go unnoticed"
 
 
 class LakeKeeper:
-    """`LakeLink` over a lake, which may be a directory or in an object store.
+    """Implementation of `LakeLink` over a lake in a directory or an object store.
 
     Args:
         root: the lake's root.
@@ -65,10 +65,10 @@ class LakeKeeper:
         self._io = io
         self._log = log
         self._cache = SharedCache()
-        self._kept: dict[tuple[str, str], Kept] = {}
+        self._syncs: dict[tuple[str, str], StreamSync] = {}
         """By account and name."""
-        self._leaving: dict[str, tuple[tuple[str, str], str]] = {}
-        """By uid: deleted streams, by account and name, of which the lake cannot be told yet, and why."""
+        self._unmarked: dict[str, tuple[tuple[str, str], str]] = {}
+        """Deleted streams by uid that are not marked in the lake yet: (account, name), and the error."""
         self._started = self._stopped = False
         self._look_seconds = LOOK_SECONDS
         self._budget = Budget()
@@ -77,33 +77,33 @@ class LakeKeeper:
         self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
     def _identity_of(self, stream: Stream) -> staging.StreamIdentity | None:
-        kept = self._kept.get((stream.account, stream.name))
-        return kept.identity if kept is not None and kept.stream is stream else None
+        sync = self._syncs.get((stream.account, stream.name))
+        return sync.identity if sync is not None and sync.stream is stream else None
 
     def start(self) -> None:
-        """Begin to look at the tables every `poll_ns`."""
+        """Start to follow the tables, every `poll_ns`."""
         self._started, self._look_seconds = True, LOOK_SECONDS
         self._clock.call_later(self._options.poll_ns, self._poll)
         self._look_for_compactor()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop following the tables."""
         self._stopped = True
 
     def lag(self) -> dict[str, Lag]:
-        """What of each stream is not in its table yet: what monitoring shows. Streams of other accounts than the global
-        one are `account/stream`."""
+        """Return the lag of each stream's table for monitoring. Streams of other accounts than the global one are named
+        `account/stream`."""
         now = self._clock.now()
-        return {_shown(key): kept.lag(now) for key, kept in self._kept.items()}
+        return {_shown(key): sync.lag(now) for key, sync in self._syncs.items()}
 
     def attended(self) -> bool:
-        """Return True if a compactor holds the lake's lock, as far as the last look told."""
+        """Return True if a compactor holds the lake's lock, by the last check."""
         return self._attended
 
     def troubles(self) -> dict[str, str]:
-        """Streams whose tables do not follow them, with the reason: what monitoring shows."""
-        found = {_shown(key): trouble for key, trouble in self._leaving.values()}
-        return found | {_shown(key): kept.trouble for key, kept in self._kept.items() if kept.trouble}
+        """Return the reasons why tables do not follow their streams, for monitoring."""
+        found = {_shown(key): trouble for key, trouble in self._unmarked.values()}
+        return found | {_shown(key): sync.trouble for key, sync in self._syncs.items() if sync.trouble}
 
     # ------------------------------------------------------------------ LakeLink
     def refusal(self, config: StreamConfig) -> str | None:
@@ -116,34 +116,34 @@ class LakeKeeper:
         return None
 
     def attached(self, stream: Stream) -> None:
-        """See `LakeLink.attached`. Segments sealed before a crash that did not reach the staging area go now."""
+        """Attach a stream, and stage segments that were sealed before a crash."""
         if stream.config.storage == "memory":
             return
-        before = self._kept.get((stream.account, stream.name))
-        if before is not None:  # a replica whose state came from another node
+        before = self._syncs.get((stream.account, stream.name))
+        if before is not None:  # a replica that installed another node's state
             self.detached(before.stream)
-        kept = Kept(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
-        self._kept[stream.account, stream.name] = kept
+        sync = StreamSync(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
+        self._syncs[stream.account, stream.name] = sync
         table = paths.table(self.root, stream.name, stream.account)
-        stream.history = kept.history = ThreadHistory(table, stream.uid, kept.directory, self._io, self._cache)
+        stream.history = sync.history = ThreadHistory(table, stream.uid, sync.directory, self._io, self._cache)
         stream.past = past_of(stream, stream.config)
         stream.copying.clones = self._clones
-        self._ask(kept)
+        self._look(sync)
 
     def detached(self, stream: Stream) -> None:
-        kept = self._kept.get((stream.account, stream.name))
-        if kept is not None and kept.stream is stream:
-            del self._kept[stream.account, stream.name]
-            self._tell(kept, f"stream {stream.name} is not on this server any more")
-            if kept.history is not None:
-                kept.history.close()
+        sync = self._syncs.get((stream.account, stream.name))
+        if sync is not None and sync.stream is stream:
+            del self._syncs[stream.account, stream.name]
+            self._answer_waiting(sync, f"stream {stream.name} is not on this server any more")
+            if sync.history is not None:
+                sync.history.close()
 
     def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
         table = paths.table(self.root, name, account)
 
         def known(position: int | None, error: BaseException | None) -> None:
             if error is not None:
-                self._log.warn(f"stream {name}: the lake at {self.root} can not be read: {error}")
+                self._log.warn(f"stream {name}: the lake at {self.root} cannot be read: {error}")
             done(position or 0)
 
         self._io.submit(lambda: PositionWatch(table, uid).read(), known)
@@ -166,19 +166,19 @@ class LakeKeeper:
         self._clones.read(lambda: self.make_base(files, directory, account, name, origin), done)
 
     def keeps(self, create: CreateStream) -> bool:
-        identity = leaving.identity_of(create)
-        if identity is None or not leaving.keeps(identity):
+        identity = deleted_streams.identity_of(create)
+        if identity is None or not deleted_streams.keeps(identity):
             return False
-        kept = self._kept.get((identity.account, identity.name))
-        return kept is None or kept.stream.uid != identity.uid or not kept.ahead
+        sync = self._syncs.get((identity.account, identity.name))
+        return sync is None or sync.stream.uid != identity.uid or not sync.ahead
 
     def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
-        kept = [stream for stream in streams if stream.config.storage != "memory"]
-        if not kept:
+        filed = [stream for stream in streams if stream.config.storage != "memory"]
+        if not filed:
             return []
-        pool = ThreadPoolExecutor(min(LOOKING, len(kept)), thread_name_prefix="lake-look")
+        pool = ThreadPoolExecutor(min(LOOKING, len(filed)), thread_name_prefix="lake-look")
         began = time.monotonic()
-        looks = {pool.submit(Kept(stream, self.root, Grace(0, 0)).older_store): stream for stream in kept}
+        looks = {pool.submit(StreamSync(stream, self.root, Grace(0, 0)).older_store): stream for stream in filed}
         done, late = wait(looks, self._look_seconds)
         if not self._started:  # one start, however many accounts
             self._look_seconds = max(self._look_seconds - (time.monotonic() - began), 0.0)
@@ -199,61 +199,63 @@ class LakeKeeper:
         return found
 
     def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
-        identity = leaving.identity_of(create)
+        identity = deleted_streams.identity_of(create)
         if identity is None:
             done()
             return
-        kept = self._kept.get((identity.account, identity.name))
-        if kept is None or kept.stream.uid != identity.uid:
-            self._see_off(identity, directory, done)
+        sync = self._syncs.get((identity.account, identity.name))
+        if sync is None or sync.stream.uid != identity.uid:
+            self._mark_deleted(identity, directory, done)
             return
-        del self._kept[identity.account, identity.name]
-        self._tell(kept, f"stream {identity.name} was deleted")
-        if kept.history is not None:
-            kept.history.close()
-        if kept.asking:  # that task would stage anew what the compactor then takes away
-            kept.on_deleted = lambda: self._see_off(identity, directory, done)
+        del self._syncs[identity.account, identity.name]
+        self._answer_waiting(sync, f"stream {identity.name} was deleted")
+        if sync.history is not None:
+            sync.history.close()
+        if sync.asking:  # that task would stage segments that the compactor then removes
+            sync.on_deleted = lambda: self._mark_deleted(identity, directory, done)
         else:
-            self._see_off(identity, directory, done)
+            self._mark_deleted(identity, directory, done)
 
-    def _see_off(self, identity: staging.StreamIdentity, directory: str, done: Callable[[], None]) -> None:
-        """Have the lake know that a stream is gone, and have what it is owed. What it could not be told is tried again,
-        now and by the next start: or the table would stay as it is for good, and readers would take the stream for a
-        living one."""
+    def _mark_deleted(self, identity: staging.StreamIdentity, directory: str, done: Callable[[], None]) -> None:
+        """Mark a deleted stream in the lake, and stage what its table lacks.
+
+        Failed attempts are repeated, now and after the next start: otherwise its table would stay forever, and readers
+        would take the stream for a live one.
+        """
 
         def settled(_: object, error: BaseException | None) -> None:
             if error is None:
-                self._leaving.pop(identity.uid, None)
+                self._unmarked.pop(identity.uid, None)
                 done()
             elif not self._stopped:
-                if identity.uid not in self._leaving:
-                    self._log.error(f"stream {identity.name}: cannot tell the lake yet that it is deleted: {error}")
-                self._leaving[identity.uid] = (identity.account, identity.name), str(error)
-                self._clock.call_later(self._options.poll_ns, lambda: self._see_off(identity, directory, done))
+                if identity.uid not in self._unmarked:
+                    self._log.error(f"stream {identity.name}: deletion not recorded in the lake: {error}; retrying")
+                self._unmarked[identity.uid] = (identity.account, identity.name), str(error)
+                self._clock.call_later(self._options.poll_ns, lambda: self._mark_deleted(identity, directory, done))
 
-        self._io.submit(lambda: leaving.settle(self.root, identity, directory, self._log), settled)
+        self._io.submit(lambda: deleted_streams.settle(self.root, identity, directory, self._log), settled)
 
     # ------------------------------------------------------------------ flushes
     def when_staged(self, stream: Stream, done: Callable[[str], None]) -> None:
-        """Stage what is sealed of a stream by now, then call `done("")`, or with what is wrong."""
-        kept = self._kept.get((stream.account, stream.name))
-        if kept is None or kept.stream.closed:
-            done(f"stream {stream.name} is not kept in the lake")
+        """Stage everything sealed of a stream by now, then call `done("")`, or with the error."""
+        sync = self._syncs.get((stream.account, stream.name))
+        if sync is None or sync.stream.closed:
+            done(f"stream {stream.name} is not sync in the lake")
             return
-        if not kept.stream.leading:
+        if not sync.stream.leading:
             done(f"another server leads stream {stream.name} now")
             return
-        through, _ = kept.stream.store.sealed_through
-        staged = through <= max(kept.staged_through, kept.position) and not kept.owes_schema()
-        if kept.checked and not kept.trouble and staged:
+        through, _ = sync.stream.store.sealed_through
+        staged = through <= max(sync.staged_through, sync.position) and not sync.has_unstaged_schema()
+        if sync.checked and not sync.trouble and staged:
             done("")
             return
-        kept.waiting.append(done)
-        self._ask(kept)
+        sync.waiting.append(done)
+        self._look(sync)
 
     @staticmethod
-    def _tell(kept: Kept, wrong: str) -> None:
-        waiting, kept.waiting = kept.waiting, []
+    def _answer_waiting(sync: StreamSync, wrong: str) -> None:
+        waiting, sync.waiting = sync.waiting, []
         for done in waiting:
             done(wrong)
 
@@ -261,15 +263,15 @@ class LakeKeeper:
     def _poll(self) -> None:
         if self._stopped:
             return
-        # First the next look: one stream's trouble must not end it for all.
+        # Schedule the next poll first: an error of one stream must not end it for all.
         self._clock.call_later(self._options.poll_ns, self._poll)
         self._budget = Budget()
         self._look_for_compactor()
-        for kept in list(self._kept.values()):
-            self._ask(kept)
+        for sync in list(self._syncs.values()):
+            self._look(sync)
 
     def _look_for_compactor(self) -> None:
-        """See whether somebody holds the compactor's lock; of an object store that is asked less often."""
+        """Check whether the compactor's lock is held; in an object store less often."""
         now, path = self._clock.now(), f"{self.root}/{COMPACTOR_LOCK}"
         if self._attended_at and not paths.is_local(path) and now - self._attended_at < LEASE_LOOK_NS:
             return
@@ -280,75 +282,76 @@ class LakeKeeper:
 
         self._io.submit(lambda: is_held(path), seen)
 
-    def _ask(self, kept: Kept) -> None:
-        """Stage what is sealed and read the position; at most one such task of a stream is under way."""
-        store = kept.stream.store
+    def _look(self, sync: StreamSync) -> None:
+        """Stage sealed segments and read the position; at most one such task of a stream runs."""
+        store = sync.stream.store
         store.seal_if_old()
-        # Cheap for a stream where nothing happens: there may be a thousand of them, each with its retained segments.
-        if kept.asking or kept.stream.closed or kept.idle(store.left_through, store.sealed_through[0]):
+        # Cheap for an idle stream: there may be a thousand of them, each with its staged segments.
+        if sync.asking or sync.stream.closed or sync.is_idle(store.left_through, store.sealed_through[0]):
             return
         sealed = list(store.sealed())
-        kept.asking = True
-        served, kept.waiting = kept.waiting, []
-        leads = kept.stream.leading
-        # A copy that a stream began with was never in its log, and its table has it since the log's first entry.
+        sync.asking = True
+        served, sync.waiting = sync.waiting, []
+        leads = sync.stream.leading
+        # A clone that a stream began with was never in its log; its table has it since the log's first entry.
         left, floor = max(store.left_through, int(store.based)), store.local_floor
         applied, budget = store.applied, self._budget
-        fresh = bool(sealed) and sealed[-1].last_index > kept.staged_through
-        identity = kept.identity if leads and (fresh or kept.owes_schema()) else None
+        fresh = bool(sealed) and sealed[-1].last_index > sync.staged_through
+        identity = sync.identity if leads and (fresh or sync.has_unstaged_schema()) else None
 
-        def settled(found: Found | None, error: BaseException | None) -> None:
-            kept.asking = False
+        def settled(found: LookResult | None, error: BaseException | None) -> None:
+            sync.asking = False
             for done in served:
-                staged = found is not None and leads and kept.on_deleted is None
+                staged = found is not None and leads and sync.on_deleted is None
                 gone = "the stream was deleted, or another server leads it now"
                 done("" if staged else for_clients(error) if error is not None else gone)
-            if kept.on_deleted is not None:
-                kept.on_deleted()
+            if sync.on_deleted is not None:
+                sync.on_deleted()
                 return
-            if kept.waiting:  # they came while this task was under way
-                self._clock.call_soon(lambda: self._ask(kept))
+            if sync.waiting:  # they arrived while this task was running
+                self._clock.call_soon(lambda: self._look(sync))
             if found is None:
-                self._troubled(kept, error or OSError("no answer"))
+                self._failed(sync, error or OSError("no answer"))
                 return
-            self._note(kept, found.trouble)
+            self._report(sync, found.trouble)
             if leads and sealed:
-                kept.staged_through = max(kept.staged_through, sealed[-1].last_index)
+                sync.staged_through = max(sync.staged_through, sealed[-1].last_index)
             if identity is not None:
-                kept.told = identity
-            self._moved(kept, found, left)
-            if found.held is not None and not kept.stream.closed:
-                self._let_go(kept.stream, store, found.held)
+                sync.told = identity
+            self._record_position(sync, found, left)
+            if found.held is not None and not sync.stream.closed:
+                self._release(sync.stream, store, found.held)
 
-        self._io.submit(lambda: kept.look(sealed, identity, leads, left, floor, applied, budget), settled)
+        self._io.submit(lambda: sync.look(sealed, identity, leads, left, floor, applied, budget), settled)
 
-    def _moved(self, kept: Kept, found: Found, left: int) -> None:
-        """Take note of how far the table is now."""
+    def _record_position(self, sync: StreamSync, found: LookResult, left: int) -> None:
+        """Record the table's position."""
         position = found.position or 0
-        if position < kept.position:  # an older copy of the lake that the log still reaches: stage anew
-            kept.staged_through = position
-        kept.position, kept.held = position, found.held or 0
-        if kept.history is not None:
-            kept.history.refusal = ""
-            kept.history.damaged = found.damaged or position < left
+        if position < sync.position:  # an older copy of the lake within reach of the log: stage again
+            sync.staged_through = position
+        sync.position, sync.held = position, found.held or 0
+        if sync.history is not None:
+            sync.history.refusal = ""
+            sync.history.damaged = found.damaged or position < left
 
-    def _troubled(self, kept: Kept, error: BaseException) -> None:
-        """An older copy of the store or of the lake has consequences, until somebody has helped."""
-        self._note(kept, str(error))
+    def _failed(self, sync: StreamSync, error: BaseException) -> None:
+        """Apply the consequences of an older copy of the store or of the lake, which a person has to repair."""
+        self._report(sync, str(error))
         if isinstance(error, OlderStore):
-            kept.ahead = True
-            kept.stream.group.give_up(LogError(str(error), OLDER_STORE))
-        elif isinstance(error, OlderLake) and kept.history is not None:
-            kept.history.refusal = str(error)
+            sync.ahead = True
+            sync.stream.group.give_up(LogError(str(error), OLDER_STORE))
+        elif isinstance(error, OlderLake) and sync.history is not None:
+            sync.history.refusal = str(error)
 
-    def _note(self, kept: Kept, trouble: str) -> None:
-        """Keep what is wrong with a table for monitoring; say it once."""
-        if trouble and trouble != kept.trouble:
-            self._log.error(f"stream {kept.stream.name}: the lake at {self.root}: {trouble}")
-        kept.trouble = trouble
+    def _report(self, sync: StreamSync, trouble: str) -> None:
+        """Record an error of a table for monitoring; log it once."""
+        if trouble and trouble != sync.trouble:
+            self._log.error(f"stream {sync.stream.name}: the lake at {self.root}: {trouble}")
+        sync.trouble = trouble
 
-    def _let_go(self, stream: Stream, store: Store, position: int) -> None:
-        """Invariants 7 and 10: only what a visible commit of the table holds leaves the log, in whole files."""
+    def _release(self, stream: Stream, store: Store, position: int) -> None:
+        """Release segments from the log that a visible commit of the table holds (invariants 7 and 10), in whole
+        files."""
         if store.checkpoint_frees(position):
             stream.checkpoint()
         dropped: list[SealedSegment] = store.drop_through(position)
@@ -357,6 +360,6 @@ class LakeKeeper:
 
 
 def _shown(key: tuple[str, str]) -> str:
-    """A stream's account and name as one: what SQL calls it, too."""
+    """Return a stream's account and name as one name, as in SQL."""
     account, name = key
     return name if account == GLOBAL_ACCOUNT else f"{account}/{name}"

@@ -1,10 +1,11 @@
-"""One stream between the log and the lake.
+"""Synchronisation of one stream with its table in the lake.
 
-Belongs here: what the server knows of one stream's table, and one look at it: is it the log's own, are its files on the
-disk, what is to be staged, what staged segments are done with. `look` blocks and runs in a thread; one at a time.
+Belongs here: the server's state of one stream's table, and one look at it: does it belong to the log, are its files on
+stable storage, which segments have to be staged, which staged segments can be deleted. `look` blocks and runs in a
+thread; one at a time.
 
-Invariant 10 (`Invariant:`): a commit counts as holding a segment only once the files that it names were found whole and
-synced; until then the segment stays, in the log and in the staging area.
+Invariant 10 (`Invariant:`): a commit counts as holding a segment only once the files that it names were found undamaged
+and synced; until then the segment stays, in the log and in the staging area.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 
 IDLE_POLLS = 30
-"""Of a stream that is all in its table, the table is looked at only every so many polls."""
+"""A stream that is completely in its table is checked only once in this many polls."""
 MOST_FILES = 1_000
-"""Segments of one stream that stay for this reason, the newest first: each is looked at again and again."""
+"""Maximum number of compacted segments of one stream that stay staged, the newest first: each is checked repeatedly."""
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """What of a stream is not in its table: messages, and the age of the oldest of them in ns; both 0 when the table
-    has all of them. `committed_ns` is when the stream was compacted last, ns since the epoch; 0: never, or unknown."""
+    """Lag of a stream's table: messages, and age of the oldest of them in ns; both 0 when the table has all.
+    `committed_ns` is the time of the last compaction, ns since the epoch; 0: never, or unknown."""
 
     messages: int = 0
     age_ns: int = 0
     committed_ns: int = 0
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What a look at a table has found.
+class LookResult(msgspec.Struct, frozen=True):
+    """Result of a look at a table.
 
     `position` is the log index through which the table holds the stream (None: there is no table), `held` the one
-    through which that is certain: all files were checked. `trouble` is what is wrong; `damaged`: its files are.
+    through which its files were verified. `trouble` is an error; `damaged`: files are damaged.
     """
 
     position: int | None
@@ -56,13 +57,13 @@ class Found(msgspec.Struct, frozen=True):
     damaged: bool = False
 
 
-class Kept:
-    """One stream and what is known of its table.
+class StreamSync:
+    """Synchronisation of one stream.
 
     Args:
         stream: the stream.
         lake: the lake's root.
-        grace: what of the staged segments stays for a while.
+        grace: retention of staged segments after compaction.
     """
 
     def __init__(self, stream: Stream, lake: str, grace: Grace) -> None:
@@ -81,16 +82,16 @@ class Kept:
         """Callbacks for when everything sealed by now is staged."""
         self.staged_through = 0
         self.told: staging.StreamIdentity | None = None
-        """The identity that the staging area has, as far as this server has written it."""
+        """The identity in the staging area, as far as this server has written it."""
         self.position = 0
         self.held = 0
-        """The log index through which the table is known to hold the stream in files that are whole."""
+        """The log index through which the table holds the stream in files that were verified."""
         self.last_seq = 0
-        """The last sequence that was in the table's last commit."""
+        """The last sequence of the table's last commit."""
         self.committed_ns = 0
         self.asking = False
         self.on_deleted: Callable[[], None] | None = None
-        """The stream was deleted while an task was under way: what comes behind that."""
+        """Callback for a stream that was deleted while a task was running."""
         self.trouble = ""
         """Reason why the table does not follow the stream; empty when it does."""
         self.checked = False
@@ -99,8 +100,8 @@ class Kept:
         self._skipped = 0
         self._unchecked = 0
 
-    def idle(self, left: int, sealed_through: int) -> bool:
-        """Return True if this poll may skip the stream. Every `IDLE_POLLS` polls it is looked at anyway.
+    def is_idle(self, left: int, sealed_through: int) -> bool:
+        """Return True if this poll may skip the stream.
 
         Args:
             left: the log index through which segments have left the log.
@@ -110,7 +111,7 @@ class Kept:
         behind = sealed_through > left and sealed_through > min(self.position, staged)
         if not self.checked or self.trouble or behind or self.waiting or self.held < self.position:
             return False
-        if self.owes_schema():
+        if self.has_unstaged_schema():
             return False
         self._skipped = (self._skipped + 1) % IDLE_POLLS
         return self._skipped != 0
@@ -123,12 +124,12 @@ class Kept:
         if behind:
             try:
                 age = max(0, now_ns - (store.time_of(store.live.next_at_or_after(self.last_seq + 1)) or now_ns))
-            except LogError:  # the log says so itself
+            except LogError:  # the log reports the error itself
                 age = 0
         return Lag(behind, age, self.committed_ns)
 
-    def owes_schema(self) -> bool:
-        """Return True if readers cannot know yet which typed columns the stream names (lake/sql/typed.py)."""
+    def has_unstaged_schema(self) -> bool:
+        """Return True if readers cannot know yet the typed columns that the stream names (lake/sql/typed.py)."""
         if not self.stream.leading or self.told is self.identity:
             return False
         return JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.told is not None
@@ -144,7 +145,7 @@ class Kept:
 
     @property
     def identity(self) -> staging.StreamIdentity:
-        """Whose segments they are, with the configuration of now."""
+        """Return the stream's identity with its present configuration."""
         stream = self.stream
         if self._identity is None or self._config is not stream.config:
             self._config = stream.config
@@ -167,17 +168,17 @@ class Kept:
         floor: int,
         applied: int,
         budget: Budget,
-    ) -> Found:
-        """Read the position, check the table's files, stage what is sealed, take away what is done with. Blocks.
+    ) -> LookResult:
+        """Read the position, check the table's files, stage sealed segments, delete staged ones. Blocks.
 
         Args:
-            sealed: the sealed segments that the log has.
-            identity: what the staging area is to say of the stream, when that may be new.
-            leads: of several replicas one stages, and takes away what was staged.
+            sealed: the sealed segments of the log.
+            identity: the identity to write to the staging area, when it may be new.
+            leads: this replica stages segments and deletes staged ones.
             left: the log index through which segments have left the log.
-            floor: the lowest sequence of a message that the log has.
+            floor: the lowest sequence of a message in the log.
             applied: the log index through which it was applied before.
-            budget: how many files may be looked at.
+            budget: limits the number of files that are checked.
 
         Raises:
             OlderLake, OlderStore: table and log do not belong together.
@@ -189,7 +190,7 @@ class Kept:
         seen = self._files.version
         whole, trouble = (True, "") if position is None else self._verify(budget)
         if position is not None and self._files.version != seen:
-            # Invariant: what was verified is not older than the position. A repair that came between takes that back.
+            # Invariant: the verified version is not older than the position. A repair in between lowers it.
             position = min(position, self._watch.read() or 0)
         progress = self._watch.progress
         self.last_seq = progress.last_seq if progress is not None else _seq_at(sealed, position or 0, floor)
@@ -199,7 +200,7 @@ class Kept:
         if damaged:
             trouble = self._damage(sealed, staged)
         if not leads:
-            return Found(position, held, trouble, damaged)
+            return LookResult(position, held, trouble, damaged)
         quarantined = quarantine.find(self.directory, position or 0)
         if quarantined is not None and quarantine.replace(quarantined.path, sealed):
             quarantined = None
@@ -212,16 +213,16 @@ class Kept:
             if any(entry.name == verify.REQUEST_FILE for entry in entries):
                 verify.settle(self._storage, self.directory)
             self._storage.delete_all(self._grace.due(staged, held, time.monotonic_ns()))
-        return Found(position, held, trouble or str(quarantined or ""), damaged)
+        return LookResult(position, held, trouble or str(quarantined or ""), damaged)
 
     def _check(self, position: int, left: int, applied: int, staged: Sequence[StagedSegment]) -> None:
         """Raise an error unless table and log belong together.
 
-        A table that is behind what has left the log may be in the making again: then that is staged.
+        A table behind the log's first entry is acceptable when staged segments cover the gap.
         """
         if position < left and not _covers(staged, position, left):
             raise OlderLake(self.table, position, left)
-        # Only at first: later the compactor may have been quicker than our looking. A replica may just be behind.
+        # Only the first time: later the compactor may be ahead of our look, and a replica may be behind.
         if not self.checked and not self.stream.replicated:
             if position > applied:
                 raise OlderStore(self.table, position, applied)
@@ -230,19 +231,19 @@ class Kept:
         self.checked = True
 
     def _verify(self, budget: Budget) -> tuple[bool, str]:
-        """Check the table's files; whether all of them were, and why that cannot be."""
+        """Check the table's files; return (True if all were checked, the reason why they cannot be)."""
         try:
             whole = self._files.look(self._watch.epoch, budget)
         except (OSError, ValueError, LakeError) as error:
             self._unchecked += 1
-            if self._unchecked == 1:  # it may just be on its way out
+            if self._unchecked == 1:  # it may be being removed
                 return False, ""
             return False, f"the files of {self.table} cannot be checked: {error}; its stream's segments are kept"
         self._unchecked = 0
         return whole, ""
 
     def _stage(self, sealed: Sequence[SealedSegment], position: int | None, staged: set[int] | None) -> None:
-        """Stage what is new; of a damaged table, whose staged segments are given, all that there is."""
+        """Stage new segments; for a damaged table, whose staged segments are given, all segments."""
         through = self.staged_through if staged is None else 0
         for segment in sealed:
             if staged is not None and segment.last_index in staged:
@@ -276,13 +277,13 @@ def _covers(staged: Sequence[StagedSegment], position: int, through: int) -> boo
 
 
 def _seq_at(sealed: Sequence[SealedSegment], position: int, floor: int) -> int:
-    """The stream's last sequence at a position of the table, as far as the log tells."""
+    """Return the stream's last sequence at a position of the table, as far as the log tells."""
     held = [segment.last_seq for segment in sealed if segment.last_index <= position]
     return max(held, default=max(floor - 1, 0) if position else 0)
 
 
 def _first_seq(sealed: Sequence[SealedSegment], staged: Sequence[StagedSegment]) -> int:
-    """The sequence from which on segments have the stream's messages, in the log or staged; 0: none has."""
+    """Return the sequence from which on segments have the stream's messages, in the log or staged; 0: none has."""
     found = next((segment.first_seq for segment in sealed if segment.first_seq), 0)
     for segment in staged:
         if sealed and segment.first_index >= sealed[0].first_index:
@@ -297,11 +298,12 @@ def _first_seq(sealed: Sequence[SealedSegment], staged: Sequence[StagedSegment])
 
 
 class Grace:
-    """Of one stream's staged segments, which are done with. Not for use by two threads at once.
+    """Retention of one stream's staged segments after compaction: a reader that planned its view before the commit
+    still reads them. Not for use by two threads at once.
 
     Args:
-        time_ns: how long a segment stays after the table was first seen to hold it.
-        most_bytes: how much of the stream stays for that reason, the newest first.
+        time_ns: time for which a segment stays after the table was first seen to hold it.
+        most_bytes: maximum size of the segments that stay for that reason, the newest first.
     """
 
     def __init__(self, time_ns: int, most_bytes: int) -> None:
@@ -310,12 +312,12 @@ class Grace:
         self._held_since: dict[str, int] = {}
 
     def due(self, staged: Sequence[StagedSegment], position: int, now_ns: int) -> list[str]:
-        """Paths of the segments to delete.
+        """Return the paths of the segments to delete.
 
         Args:
-            staged: what is staged, in log order.
+            staged: the staged segments, in log order.
             position: the log index through which the table holds the stream.
-            now_ns: a clock that never goes back.
+            now_ns: a monotonic clock.
         """
         held = [segment for segment in staged if segment.last_index <= position]
         since = {segment.path: self._held_since.get(segment.path, now_ns) for segment in held}

@@ -1,7 +1,7 @@
 """When the bytes of securely deleted messages leave the log.
 
 Belongs here: the timer. What is taken out of which file is `log/store/shred.py`'s, what leaves the lake's files is up
-to the maintenance of tables (`lake/write/erasure.py`).
+to the maintenance of tables (`lake/write/vacuum.py`).
 """
 
 from __future__ import annotations

@@ -83,9 +83,9 @@ class TableHistory:
         storage = open_storage(table)
         self._index = TableIndex(table, storage)
         self._scan = TableScan(table, storage)
-        # How much a reader that goes on takes next, by whose its slabs are and where that begins.
+        # Size of a sequential reader's next step, by owner and first sequence.
         self._strides: dict[tuple[int, int], Extent] = {}
-        self._expected = -1  # where sequential reading would go on
+        self._expected = -1  # the next sequence of a sequential read
         self._narrows: dict[frozenset[bytes], _Narrow] = {}
         self._lock = threading.Lock()
         self._loading: dict[tuple[int, int], threading.Event] = {}
@@ -119,7 +119,7 @@ class TableHistory:
         if not subjects:
             return []
         choice = Choice(subjects)
-        if choice.narrows:
+        if choice.is_narrow:
             return self._read_narrow(first, last, limit, max_bytes, choice)
         return self._read_blocks(first, last, limit, max_bytes, choice)
 
@@ -177,7 +177,7 @@ class TableHistory:
         return self._ask(lambda snapshot: self._scan.of_seqs(snapshot, seqs, wanted), seqs[-1])
 
     def _newest(self, last: int, wanted: Wanted, rows: int) -> tuple[Any, int]:
-        # From the newest snapshot: a deleted message must not stand before the one that is the last now.
+        # From the newest snapshot: a deleted message must not hide the present last one.
         return self._ask(lambda snapshot: self._scan.newest(snapshot, last, wanted, rows), END)
 
     def first_at(self, time_ns: int) -> int:
@@ -190,7 +190,7 @@ class TableHistory:
         def ask(snapshot: Snapshot) -> int:
             return self._scan.first_at(snapshot, int(time_ns))
 
-        # Times rise with sequences: a commit that came since matters only if nothing known is late enough.
+        # Times ascend with sequences: newer commits matter only if no known message is late enough.
         return self._ask(ask, 0) or self._ask(ask, END)
 
     def max_seq(self) -> int:
@@ -221,7 +221,7 @@ class TableHistory:
                 meant = {subject for subject in {record.subject for record in taken} if choice.has(subject)}
                 taken = [record for record in taken if record.subject in meant]
             most += block.size
-            # A block's cost is above what its messages count for: mostly they need no look one by one.
+            # A block's cost is an upper bound, so most blocks need no check message by message.
             full = bool(max_bytes) and most > max_bytes
             if full:
                 taken, full = _fitting(taken, max_bytes - _content(found), not found)
@@ -251,7 +251,7 @@ class TableHistory:
             block = self._cut(slab, first, sequential)
             self._cache.put(self._blocks, block)
         if sequential and block.last >= slab.last:
-            self._cache.discard(self._slabs, slab.first)  # read to its end: what is left of it are blocks
+            self._cache.discard(self._slabs, slab.first)  # read to its end: its rows are in blocks
         self._expected = block.last + 1
         return block
 
@@ -330,7 +330,7 @@ class TableHistory:
             at, end = int(np.searchsorted(seqs, first)), int(np.searchsorted(seqs, last, side="right"))
             rows = slab.rows.slice(at, min(end - at, limit - len(found)))
             taken = records(rows)
-            most += slab.size  # mostly they need no look one by one
+            most += slab.size  # an upper bound: most need no check message by message
             full = bool(max_bytes) and most > max_bytes
             if full:
                 taken, full = _fitting(taken, max_bytes - _content(found), not found)
@@ -359,7 +359,7 @@ class TableHistory:
             if answer is None:
                 return None
             table, through = answer
-            # Where nothing was found, four times as many are looked at next.
+            # Without a match, examine four times as many rows next.
             narrow.looked = min(max(rows // (table.num_rows + 1), 1) * (1 if table.num_rows else 4), LOOK_MOST)
             table = narrow.choice.only(table)
             slab = Slab(first, through, table, table.nbytes)
@@ -387,7 +387,7 @@ class TableHistory:
                 if attempt == 1:
                     self._scan.close()
                 if attempt or seq > snapshot.max_seq:
-                    snapshot = self._index.refresh(anew=attempt > 1)
+                    snapshot = self._index.refresh(from_scratch=attempt > 1)
                 return ask(self._within(snapshot))
             except HistoryUnavailable:
                 raise

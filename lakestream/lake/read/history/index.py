@@ -143,14 +143,14 @@ class TableIndex:
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._by_path: dict[str, FileEntry] = {}
-        self._texts: dict[str, str] = {}  # one copy of each subject that bounds many files
+        self._texts: dict[str, str] = {}  # one object for each subject that bounds several files
 
     def snapshot(self) -> Snapshot:
         """Return the known snapshot without refreshing it; the newest version when there is none."""
         return self._snapshot or self.refresh()
 
-    def refresh(self, anew: bool = False) -> Snapshot:
-        """Return the newest version by reading the commits since; `anew`: by reading the whole log.
+    def refresh(self, from_scratch: bool = False) -> Snapshot:
+        """Return the newest version by reading the commits since; `from_scratch`: by reading the whole log.
 
         Raises:
             FileNotFoundError: there is no table.
@@ -158,7 +158,7 @@ class TableIndex:
         """
         with self._lock:
             snapshot = self._snapshot
-            snapshot = self._load() if snapshot is None or anew else self._advance(snapshot)
+            snapshot = self._load() if snapshot is None or from_scratch else self._advance(snapshot)
             self._snapshot = snapshot
             return snapshot
 
@@ -175,7 +175,7 @@ class TableIndex:
         known = snapshot
         for commit in log.commits_after(snapshot.version):
             snapshot = self._apply(snapshot, commit.actions)
-        # Log clean-up may have taken this version's commit, and the next one's too.
+        # Log clean-up may have deleted this version's commit, and the next one's too.
         return self._load() if snapshot is known and not self._storage.exists(log.path(known.version)) else snapshot
 
     def _load(self) -> Snapshot:
@@ -311,7 +311,7 @@ class Choice:
         self._filters = Filters(self.patterns)
 
     @property
-    def narrows(self) -> bool:
+    def is_narrow(self) -> bool:
         """Return True if a query can name the subjects: they are few, and no pattern begins with a wildcard."""
         return len(self.subjects) <= MAX_SUBJECTS and not self.wanted.everything
 

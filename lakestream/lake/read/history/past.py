@@ -71,7 +71,7 @@ class Past(msgspec.Struct, frozen=True):
             return
         table = pa.Table.from_batches(batches)
         kept: Any = pc.less_equal(table.column("time_ns"), self.at_ns)
-        if REMOVED_COLUMN in columns:  # an archive keeps what is gone: only what went later was there
+        if REMOVED_COLUMN in columns:  # an archive keeps removed messages: those removed later were there
             ended = table.column(REMOVED_COLUMN)
             kept = pc.and_(kept, pc.fill_null(pc.greater(ended, self.at_ns), True))
         found = history_rows.records(table.filter(kept).select(list(_COLUMNS)).sort_by("seq").combine_chunks())
@@ -104,7 +104,7 @@ def open_past(
         found = AsOf(None, at_ns, complete=False)
     if found.complete and found.version is None:
         raise NothingThen(stream, at_ns)
-    # A table that reaches the time needs no server for it; the view tells the columns and where things are.
+    # A table that reaches the time needs no flush; the view has the columns and paths.
     view = open_view(lake, stream, account, server=server, flush=not found.complete)
     note = ""
     if found.complete:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.segments import Dead, alive
-from lakestream.lake.delta.time_travel import KEEP_MORE, CommitLog, Kept, NotATable, TimeTravelError, version_of_point
+from lakestream.lake.delta.time_travel import (
+    KEEP_MORE,
+    CommitLog,
+    NotATable,
+    PointVersion,
+    TimeTravelError,
+    version_of_point,
+)
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.rows import COLUMNS, records
@@ -48,7 +55,7 @@ _LISTED = 50
 class Answer:
     """Result of a question about a point; see `lakestream.ports.Was`."""
 
-    def __init__(self, kept: Kept, through: int, newest: list[int] | None) -> None:
+    def __init__(self, kept: PointVersion, through: int, newest: list[int] | None) -> None:
         self.within = kept.version is not None
         self.position = kept.progress.last_index if kept.progress is not None else 0
         self.kept = kept.progress is None or kept.progress.departed >= 0
@@ -121,7 +128,7 @@ class TablePast:
                     return found
                 found.append(record)
             at += len(some)
-            # As many more as there seems to be room for: a message may have megabytes.
+            # Read as many more as fit by the size so far: a message may have megabytes.
             step = min(4 * step, max(1, (max_bytes - size) * max(len(found), 1) // max(size, 1)))
         return found
 
@@ -145,20 +152,20 @@ class TablePast:
         """Return the messages to leave out of every version. Read it before the version: see delta/erasures.py."""
         return departure_files.erased(self._storage, self._table, without)
 
-    def _find(self, point: Point) -> Kept:
+    def _find(self, point: Point) -> PointVersion:
         try:
             try:
                 return self._found(self._commits(), point)
-            except FileNotFoundError:  # log clean-up was quicker
+            except FileNotFoundError:  # log clean-up deleted the commit
                 return self._found(self._commits(), point)
         except NotATable:
-            return Kept(None, None)
+            return PointVersion(None, None)
 
-    def _found(self, log: CommitLog, point: Point) -> Kept:
+    def _found(self, log: CommitLog, point: Point) -> PointVersion:
         newest = log.progress(log.latest)
         if newest is not None and newest.uid != self._uid:
-            self.close()  # it is about to make way for another table, whose versions are counted from 0 again
-            return Kept(None, None)
+            self.close()  # it is being replaced by another table, whose versions begin at 0 again
+            return PointVersion(None, None)
         return version_of_point(log, point)
 
     def _commits(self) -> CommitLog:
@@ -166,7 +173,7 @@ class TablePast:
             log = self._log = CommitLog(self._table) if self._log is None else self._log.renewed()
             return log
 
-    def _through(self, kept: Kept, point: Point) -> int:
+    def _through(self, kept: PointVersion, point: Point) -> int:
         """Return the last sequence that was stored by the point."""
         assert kept.progress is not None
         if point.seq:
@@ -184,7 +191,7 @@ class TablePast:
         )
 
     def _rows(
-        self, kept: Kept, point: Point, columns: Sequence[str], where: str, erased: Dead
+        self, kept: PointVersion, point: Point, columns: Sequence[str], where: str, erased: Dead
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of messages that the stream held at a point within its table; `seq` is one of `columns`."""
         assert kept.version is not None
@@ -221,7 +228,7 @@ class TablePast:
                 yield _plain(pa.record_batch(found))
         except LakeError:
             raise
-        except Exception as error:  # the query engine's errors have no class of their own
+        except Exception as error:  # the query engine raises bare Exception
             if "Object at location" not in str(error):
                 raise
             raise _gone(self._table, version) from error

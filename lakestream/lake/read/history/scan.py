@@ -51,7 +51,7 @@ MOST_FILES = 8_192
 """Maximum number of files that are read directly for a few rows of each; beyond, planning a query costs less."""
 MOST_FILES_AT_ONCE = 8
 """Maximum number of files of an object store that one read fetches in parallel."""
-_COMPRESSION = 4  # how much smaller than its messages a Parquet file may well be, until reading has told
+_COMPRESSION = 4  # assumed compression of a Parquet file until one was read
 KEEP_FILES = 2_000
 """A table of more files than this is closed between two queries: it takes up to 5 KiB for each of them."""
 _CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
@@ -90,8 +90,8 @@ class TableScan:
         self._table = table
         self._storage = storage
         self._sql = SqlTable(table, storage)
-        self._stretch = 1  # how much sparser than the file statistics say the table turned out to be
-        self._row_bytes = 0  # what a row turned out to take
+        self._stretch = 1  # correction of the density by file statistics
+        self._row_bytes = 0  # measured size of a row
 
     def close(self) -> None:
         """Close the table for DataFusion."""
@@ -164,7 +164,7 @@ class TableScan:
     def _measured(self, slab: Slab) -> Slab:
         if slab.rows.num_rows:
             found = slab.size // slab.rows.num_rows + 1
-            # Falls slowly: one run of small messages says little about the next.
+            # Decreases slowly: small messages may be followed by larger ones.
             self._row_bytes = max(found, self._row_bytes * 7 // 8)
         return slab
 
@@ -362,7 +362,7 @@ class SqlTable:
                 self._query = None
             elif self._delta.version() < version:
                 self._delta.update_incremental()
-                self._query = None  # what is registered stays at its version
+                self._query = None  # a registered table stays at its version
             if self._query is None:
                 self._query = QueryBuilder(_CONFIG).register("t", self._delta)
             return self._query

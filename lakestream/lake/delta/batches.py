@@ -150,7 +150,7 @@ def gather(uid: str, parts: Sequence[Part], footers: Sequence[Footer], before: P
         moment_ns=before.moment_ns if before else 0,
         undone=before.undone if before else [],
     )
-    # The newest segment's configuration: the order of log entries decides what holds, not when files were written.
+    # The newest segment's configuration, by the order of log entries and not of files.
     policy = of_config(footers[-1].config)
     endings = None
     dead = Dead(floor, sorted(seq for seq in removed if seq >= floor))
@@ -273,7 +273,7 @@ def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
     """Return conditions of bounded length that together cover `terms` and all sequences of `runs`."""
     terms = list(terms)
     singles: list[int] = []
-    # Where there are many runs, short ones are listed too: a list of as many conditions names more of them.
+    # With many runs, list short ones too: lists are cheaper than ranges.
     many = len(runs) > CONDITION_RANGES
     shortest = CONDITION_TERMS // CONDITION_RANGES if many else 3
     for first, last in runs:
@@ -285,7 +285,7 @@ def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
     singles.sort()
     for at in range(0, len(singles), CONDITION_TERMS):
         some = singles[at : at + CONDITION_TERMS]
-        # The range lets Delta skip files, which it does not by a long list.
+        # Delta skips files by the range, but not by a long list.
         listed = ", ".join(map(str, some))
         conditions.append(f"seq BETWEEN {some[0]} AND {some[-1]} AND seq IN ({listed})")
     return conditions
