@@ -27,18 +27,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line; an error ends the program with code 2 and one line on stderr."""
     parser = job.Parser(
         prog="clone.py",
-        description="Make a shallow clone of a stream's table: a table of its own that shares the files so far.",
-        epilog="Needs Java 17 or newer. DuckDB cannot read clones.",
+        description="Make a shallow clone of a stream's table: a separate table that shares the existing files.",
+        epilog="Needs Java 17 or newer. DuckDB's delta_scan cannot read clones; lakestream sql can.",
     )
     job.add_lake(parser)
-    parser.add_argument("--stream", required=True, metavar="NAME", help="whose table")
-    parser.add_argument("--account", default="$G", metavar="NAME", help="the stream's account (default: $G)")
-    parser.add_argument(
-        "--target", required=True, metavar="PATH", help="where the clone shall be; nothing may be there"
-    )
+    parser.add_argument("--stream", required=True, metavar="NAME", help="stream whose table is cloned")
+    parser.add_argument("--account", default="$G", metavar="NAME", help="account of the stream (default: $G)")
+    parser.add_argument("--target", required=True, metavar="PATH", help="path of the clone, which must not exist")
     version = parser.add_mutually_exclusive_group()
-    version.add_argument("--version", type=int, metavar="N", help="of this version (default: the newest)")
-    version.add_argument("--as-of", type=_time, metavar="TIME", help="as it was committed at this time, RFC 3339")
+    version.add_argument("--version", type=int, metavar="N", help="version to clone (default: the newest)")
+    version.add_argument("--as-of", type=_time, metavar="TIME", help="clone the version of this commit time, RFC 3339")
     job.add_spark(parser)
     return parser.parse_args(arguments)
 

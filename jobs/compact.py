@@ -42,7 +42,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line; an error ends the program with code 2 and one line on stderr."""
     parser = job.Parser(
         prog="compact.py",
-        description="Move staged segments of all streams into their Delta tables, exactly once.",
+        description="Append staged segments of all streams to their Delta tables, exactly once.",
         epilog="Runs until SIGTERM or SIGINT, unless --once is given. Needs Java 17 or newer.",
     )
     job.add_lake(parser)
@@ -51,8 +51,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         metavar="DIR",
         help="the streaming checkpoint (default: <lake>/_compactor, or a temporary directory)",
     )
-    parser.add_argument("--create", action="store_true", help="make an empty lake where there is none")
-    parser.add_argument("--once", action="store_true", help="compact what is staged now, then exit")
+    parser.add_argument("--create", action="store_true", help="create an empty lake if there is none")
+    parser.add_argument("--once", action="store_true", help="compact the segments that are staged now, then exit")
     parser.add_argument(
         "--interval",
         type=job.positive,
@@ -72,7 +72,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         type=job.not_negative,
         default=DEFAULT_EVERY_SECONDS,
         metavar="SECONDS",
-        help="look after the tables this often, as jobs/maintain.py does; 0: never (default: %(default)g)",
+        help="interval of the maintenance of jobs/maintain.py; 0: never (default: %(default)g)",
     )
     job.add_spark(parser)
     parser.add_argument(

@@ -43,32 +43,32 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     job.add_lake(parser)
     parser.add_argument("--once", action="store_true", help="do what is due now, then exit")
-    parser.add_argument("--dry-run", action="store_true", help="say what is due, then exit; starts no Spark")
+    parser.add_argument("--dry-run", action="store_true", help="list what is due, then exit; starts no Spark")
     parser.add_argument("--stream", metavar="NAME", help="only the table of this stream")
     parser.add_argument(
         "--detach", metavar="MIRROR", help="give the table of this stream (or the clone at this path) its own files"
     )
-    parser.add_argument("--account", default="$G", metavar="NAME", help="with --detach: the stream's (default: $G)")
+    parser.add_argument("--account", default="$G", metavar="NAME", help="with --detach: its account (default: $G)")
     parser.add_argument(
         "--target-mib",
         type=job.count,
         default=maintenance_plan.DEFAULT_TARGET_BYTES // maintenance_plan.MIB,
         metavar="MIB",
-        help="size of files that OPTIMIZE aims at; below half of it one is small (default: %(default)s)",
+        help="target size of files for OPTIMIZE; smaller ones than half of it are small (default: %(default)s)",
     )
     parser.add_argument(
         "--min-files",
         type=job.count,
         default=maintenance_plan.DEFAULT_MIN_FILES,
         metavar="N",
-        help="small files of one partition that are worth a rewrite, at least 2 (default: %(default)s)",
+        help="number of small files of a partition for OPTIMIZE, at least 2 (default: %(default)s)",
     )
     parser.add_argument(
         "--retain-hours",
         type=job.positive,
         default=maintenance_plan.DEFAULT_RETAIN_HOURS,
         metavar="HOURS",
-        help="age to which versions stay readable, where the stream does not say it (lakestream.time_travel); "
+        help="age to which versions stay readable, for streams without lakestream.time_travel; "
         f"at least {maintenance_plan.LEAST_RETAIN_HOURS:g} (default: %(default)g)",
     )
     parser.add_argument(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -29,6 +31,10 @@ _INVARIANT = re.compile(r"\b[Ii]nvariants? (\d+)(?:(?:,| and) (\d+))*|_invariant
 _SECTION = re.compile(r"(?<!Raft )(?<!thesis )(?<!, )§")
 _OUTSIDE = re.compile(r"\b(?:DESIGN|FACTS)\b|\bcontract[:/ ]\s*(?:\w+\.md|\d)")
 _ABOUT_RAFT = re.compile(r"raft|tests/sim")
+_IMPORT = re.compile(r"^\s*from (lakestream[\w.]*) import ([\w, ]+)", re.MULTILINE)
+_DOTTED = re.compile(r"`(lakestream\.(?:lake|spark)\.[\w.]+)[`(]")
+_RUN = re.compile(r"python -m ((?:lakestream|tests)[\w.]*)")
+_PATH = re.compile(r"(?<![\w./~-])((?:docker|jobs|jvm|spark_conf|tests)/[\w/.-]*[\w/])(?![\w*{<])")
 
 
 @cache
@@ -78,6 +84,37 @@ def test_links_between_pages_resolve() -> None:
         for place, line in lines(path)
         for target, anchor in _LINK.findall(line)
         if "://" not in target and not resolves((path.parent / target) if target else path, anchor)
+    ]
+    assert broken == []
+
+
+def exists(name: str) -> bool:
+    """Return True for the dotted name of a module, or of a name in one."""
+    module, _, last = name.rpartition(".")
+    try:
+        return hasattr(importlib.import_module(module), last) or importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_python_names_in_pages_exist() -> None:
+    broken = []
+    for path in PAGES:
+        text = path.read_text()
+        names = {f"{module}.{name.strip()}" for module, found in _IMPORT.findall(text) for name in found.split(",")}
+        names |= {name for name in _DOTTED.findall(text) if not name.startswith("lakestream.spark.Lakestream")}
+        broken += [f"{path.name}: {name}" for name in sorted(names | set(_RUN.findall(text))) if not exists(name)]
+    assert broken == []
+
+
+def test_files_that_pages_name_exist() -> None:
+    broken = [
+        f"{place}: {name}"
+        for path in PAGES
+        if path.name != "CHANGELOG.md"
+        for place, line in lines(path)
+        for name in _PATH.findall(line)
+        if not (ROOT / name).exists()
     ]
     assert broken == []
 
