@@ -2,6 +2,7 @@
 #
 # Everything lives in .venv; the stamp file in it makes repeated calls quick. ARGS go to the command behind a target:
 #   make run ARGS="-p 4333 -m 8222"        make test-unit ARGS="-k conf"
+# ALL=1 before a stage of tests runs what is heavy as well:        make test-lake ALL=1
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -9,21 +10,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
-# Processes that share the tests; each has a Spark of its own, of some 1.5 GiB.
+ALL ?=
+# Processes that share the tests. Those that start servers wait for them more than they compute. Lake tests run in one
+# process, which starts Spark once.
 WORKERS ?= 2
+SERVER_WORKERS ?= 4
 CLUSTER_WORKERS ?= 3
+PYTEST := $(BIN)/pytest -q --durations=25 --durations-min=1 --maxfail=5
+CHOSEN := $(if $(ALL),,-m "not heavy")
 
 # The first interpreter that is new enough; PYTHON=... overrides.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$name; break; }; done)
 
-.PHONY: help setup jars jar run demo bench chaos test test-unit test-sim test-socket test-cluster test-lake lint clean
+.PHONY: help setup jars jar run demo bench chaos test test-all conformance test-unit test-sim test-socket test-cluster test-lake lint clean
 
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
 	@echo "make demo     336,776 flights through NATS into Delta, queried with SQL"
-	@echo "make test     everything: lint, unit, simulation, socket, cluster, lake"
+	@echo "make test     15 minutes: lint, unit, simulation, socket, the smoke tests of clusters and of the lake"
+	@echo "make test-all everything: also what is heavy (chaos, clusters, Spark, S3, power losses), and conformance"
+	@echo "make conformance  lakestream and nats-server side by side; fails where a recording of nats-server is stale"
 	@echo "make bench    figures, ours beside nats-server's"
 	@echo "make chaos    the long kill, power loss and fault tests"
 	@echo "make jar      rebuilds lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
@@ -59,7 +67,7 @@ bench: setup
 chaos: setup jars
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_SOAK_ROUNDS=60 \
 	LAKESTREAM_PROPERTY_ROUNDS=2000 LAKESTREAM_PROPERTY_SEED=random LAKESTREAM_COMMIT_RACES=25 LAKESTREAM_COMPACTOR_KILLS=20 \
-	LAKESTREAM_CLUSTER_LONG=1 LAKESTREAM_CLUSTER_ROUNDS=100 LAKESTREAM_LINEAR_KILLS=60 LAKESTREAM_LINEAR_ROUNDS=40 \
+	LAKESTREAM_CLUSTER_ROUNDS=100 LAKESTREAM_LINEAR_KILLS=60 LAKESTREAM_LINEAR_ROUNDS=40 \
 	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 LAKESTREAM_POWER_POINTS=200 LAKESTREAM_POWER_COMPACTIONS=10 \
 		$(BIN)/pytest tests/power tests/chaos tests/unit/test_api_fuzz.py tests/unit/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
 
@@ -79,25 +87,34 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
+test-all: setup jars
+	@$(MAKE) --no-print-directory test ALL=1
+	@$(MAKE) --no-print-directory conformance
+
+# ARGS=--record writes stale recordings anew: look at their difference before you commit them.
+conformance: setup
+	@echo "== conformance: lakestream beside a real nats-server $$($(BIN)/nats-server --version | sed 's/.* v//')"
+	@$(PYTEST) -n $(CLUSTER_WORKERS) --dist worksteal --live tests/conformance tests/clients tests/cluster $(ARGS)
+
 test-unit: setup
 	@echo "== unit: no sockets, no JVM"
-	@$(BIN)/pytest -q -n $(WORKERS) tests/unit $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(WORKERS) tests/unit $(ARGS)
 
 test-sim: setup
 	@echo "== simulation: Raft groups on simulated disks and networks, many seeds"
-	@$(BIN)/pytest -q -n $(WORKERS) tests/sim $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(WORKERS) --dist worksteal tests/sim $(ARGS)
 
 test-socket: setup
-	@echo "== socket: against lakestream and a real nats-server, with unmodified clients, with kills"
-	@$(BIN)/pytest -q -n $(WORKERS) tests/conformance tests/clients tests/chaos tests/stored/test_standalone.py $(ARGS)
+	@echo "== socket: unmodified clients, what nats-server answered, and kills"
+	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) tests/conformance tests/clients tests/chaos tests/stored/test_standalone.py $(ARGS)
 
 test-cluster: setup
-	@echo "== cluster: several servers, lakestream's beside nats-server's, with kills, pauses and cut links"
-	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster tests/stored/test_cluster.py $(ARGS)
+	@echo "== cluster: several servers, with kills, pauses and cut links"
+	@$(PYTEST) $(CHOSEN) -n $(CLUSTER_WORKERS) --dist worksteal tests/cluster tests/stored/test_cluster.py $(ARGS)
 
 test-lake: setup jars
 	@echo "== lake: real Spark, and power losses"
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/lake tests/power tests/stored/test_lake.py $(ARGS)
+	@$(PYTEST) $(CHOSEN) tests/lake tests/power tests/stored/test_lake.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -5,20 +5,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
+from tests.conformance.harness import compare
 from tests.pairs import FLAGS, Pair, Setup
+from tests.recordings import Recordings, Referee, plain
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
 
 # Machines are noisy: how long an example takes says nothing.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+TESTS = Path(__file__).parent
+HEAVY_FOLDERS = {"chaos", "cluster", "lake", "power"}
+"""Of their tests, only those marked `smoke` are not `heavy`."""
 
 _SHOWN_LOGS = pytest.StashKey[list[Callable[[], str]]]()
 
@@ -30,6 +38,62 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="lakestream",
         help="the server under test (real: nats-server, to try the tests themselves)",
     )
+    parser.addoption("--live", action="store_true", help="ask nats-server too; fail if a recording of it is stale")
+    parser.addoption("--record", action="store_true", help="as --live, but write stale and missing recordings anew")
+
+
+@pytest.fixture(scope="session")
+def referee(request: pytest.FixtureRequest) -> Referee:
+    """Source of nats-server's answers."""
+    if request.config.getoption("--record"):
+        return Referee.RECORD
+    return Referee.LIVE if request.config.getoption("--live") else Referee.RECORDED
+
+
+@pytest.fixture(scope="session")
+def recordings(referee: Referee) -> Iterator[Recordings]:
+    """Recordings of tests/conformance."""
+    recordings = Recordings(TESTS / "conformance" / "recordings", referee)
+    yield recordings
+    recordings.save()
+
+
+Recorded = Callable[[Callable[[], Any]], Any]
+
+
+@pytest.fixture
+def recorded(recordings: Recordings, request: pytest.FixtureRequest) -> Recorded:
+    """Return nats-server's answer to a test as JSON: `recorded(ask)` calls `ask` only if nats-server is asked live.
+
+    A test may call it once.
+    """
+    id = f"{request.module.__name__.rpartition('.')[2]}.{request.node.name}"
+
+    def answer(ask: Callable[[], Any]) -> Any:
+        if not recordings.live:
+            return recordings.get(id)[0][1]
+        answered = plain([("answer", ask())])
+        if difference := recordings.stale(id, answered, partial(compare, differences=())):
+            pytest.fail(f"{id}\n{difference}", pytrace=False)
+        return answered[0][1]
+
+    return answer
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the heavy tests; leave out those that ask nats-server live, or with `--live` all others."""
+    for item in items:
+        if item.path.relative_to(TESTS).parts[0] in HEAVY_FOLDERS and not item.get_closest_marker("smoke"):
+            item.add_marker("heavy")
+    live = config.getoption("--live") or config.getoption("--record")
+    wanted = [_asks_nats_server(item) if live else not item.get_closest_marker("live") for item in items]
+    config.hook.pytest_deselected(items=[item for item, keep in zip(items, wanted, strict=True) if not keep])
+    items[:] = [item for item, keep in zip(items, wanted, strict=True) if keep]
+
+
+def _asks_nats_server(item: pytest.Item) -> bool:
+    return bool(item.get_closest_marker("live")) or "recordings" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +179,14 @@ def start_server(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> 
     yield start
     for server in started:
         server.kill()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print one line about a failure at once; pytest shows the details at the end."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        said = crash.message if crash else report.longreprtext
+        print(f"\nFAILED {report.nodeid} ({report.when}): {said.strip().splitlines()[0]}", flush=True)
 
 
 @pytest.hookimpl(wrapper=True)

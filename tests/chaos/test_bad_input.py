@@ -14,7 +14,7 @@ from tests.conftest import StartServer
 from tests.servers import Kind, Server, run_to_end
 from tests.wire import Closed, Wire, WireTimeout
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.smoke]
 
 CONNECTIONS = 400
 GARBAGE_CLIENTS = 6

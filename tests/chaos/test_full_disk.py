@@ -15,7 +15,7 @@ import pytest
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.smoke]
 
 LARGEST_FILE = 2 << 20
 REASON = os.strerror(errno.EFBIG)

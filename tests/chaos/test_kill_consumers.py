@@ -19,7 +19,7 @@ from tests.conftest import StartServer
 from tests.servers import Kind
 from tests.wire import Wire
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.smoke]
 
 KILLS = int(os.environ.get("LAKESTREAM_CONSUMER_KILLS", "4"))
 STREAMS = 3

@@ -46,7 +46,7 @@ def unique(prefix: str) -> str:
     return f"{prefix}PYB{next(_names)}"
 
 
-@pytest.fixture(params=["expected", "tested"])
+@pytest.fixture(params=[pytest.param("expected", marks=pytest.mark.live), "tested"])
 async def client(request: pytest.FixtureRequest, pair: Pair) -> AsyncIterator[Client]:
     """A connection to nats-server, which says whether the test is right, and one to the server under test."""
     server = pair.expected if request.param == "expected" else pair.tested

@@ -32,7 +32,11 @@ accounts { A { jetstream: enabled, users: [
 Connect = Callable[[str], Awaitable[Client]]
 
 
-@pytest.fixture(scope="module", params=[Kind.REAL, Kind.OURS], ids=lambda kind: kind.value)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(Kind.REAL, marks=pytest.mark.live), Kind.OURS],
+    ids=lambda kind: kind.value,
+)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(request.param, tmp_path_factory.mktemp("permissions") / "store", config=CONFIG)
     server.start()

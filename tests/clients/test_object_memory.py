@@ -10,7 +10,7 @@ from tests.bench.bench_object import STORE, SWITCHES, Watched, get, put
 from tests.servers import Server
 from tests.wire import Wire
 
-pytestmark = pytest.mark.conformance
+pytestmark = [pytest.mark.conformance, pytest.mark.heavy]
 
 MIB = 1 << 20
 CHUNK = MIB // 8

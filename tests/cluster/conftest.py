@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.nodes import Cluster
 from tests.cluster.peer_world import World
 from tests.conftest import _SHOWN_LOGS
+from tests.recordings import Recordings, Referee
 from tests.servers import Kind
 
 TAGS = (("cloud:aws", "az:a"), ("cloud:gcp", "az:b"), ("cloud:gcp", "az:c"))
@@ -52,6 +53,14 @@ class Kept:
     def log(self) -> str:
         """What its nodes printed lately."""
         return "" if self._cluster is None else self._cluster.log()
+
+
+@pytest.fixture(scope="session")
+def recordings(referee: Referee) -> Iterator[Recordings]:
+    """Recordings of tests/cluster."""
+    recordings = Recordings(Path(__file__).parent / "recordings", referee)
+    yield recordings
+    recordings.save()
 
 
 @pytest.fixture(scope="session")

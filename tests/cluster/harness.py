@@ -1,4 +1,4 @@
-"""Runs one scripted scenario against two clusters and compares what they said.
+"""Run one scripted scenario against a cluster, and compare what it said with what nats-server's said.
 
 What belongs here: the script that a scenario of `scenarios/` is given, and what must differ between two clusters
 (which node leads, ids of groups, ages of contacts). Frames, transcripts and their comparison are those of
@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from tests.cluster.differences import DIFFERENCES
 from tests.cluster.nodes import Cluster, Node, NotReady, until
 from tests.conformance import harness
-from tests.conformance.harness import Script, Transcript
+from tests.conformance.harness import Script
+from tests.recordings import Transcript, plain
 from tests.servers import Kind
 from tests.wire import Closed, Wire, WireTimeout
 
@@ -216,7 +217,7 @@ def play(scenario: Scenario, cluster: Cluster, timeout: float) -> Transcript:
         script.transcript.append(("STOPPED", f"{type(error).__name__}: {error}"))
     finally:
         script.close()
-    return script.transcript
+    return plain(script.transcript)
 
 
 def compare(scenario: str, expected: Transcript, got: Transcript) -> str:

@@ -13,7 +13,8 @@ from tests.cluster import harness, scenarios
 from tests.cluster.conftest import Kept
 from tests.cluster.harness import Scenario
 from tests.cluster.test_accounts import ACCOUNTS, USER
-from tests.cluster.test_conformance import play_both
+from tests.cluster.test_conformance import check
+from tests.recordings import Recordings
 from tests.servers import Kind
 
 pytestmark = [pytest.mark.conformance, pytest.mark.cluster]
@@ -64,5 +65,5 @@ def test_all_chosen_scenarios_exist() -> None:
 
 
 @pytest.mark.parametrize("scenario", PLAYED, ids=[scenario.id for scenario in PLAYED])
-def test_the_clusters_agree_in_an_account(scenario: Scenario, pair: tuple[Kept, Kept]) -> None:
-    play_both(scenario, pair)
+def test_the_clusters_agree_in_an_account(scenario: Scenario, pair: tuple[Kept, Kept], recordings: Recordings) -> None:
+    check(scenario, pair, recordings, f"in_an_account.{scenario.id}")

@@ -84,6 +84,7 @@ def away_from(cluster: Cluster, node: Node) -> Node:
     return cluster.others(node)[0]
 
 
+@pytest.mark.smoke
 def test_what_a_killed_leader_confirmed_is_known_to_the_next(start_cluster: StartCluster, kind: Kind) -> None:
     """Everything before a confirmed ack is in its entry, so the next leader's numbers are exact."""
     if kind is Kind.REAL:

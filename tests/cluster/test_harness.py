@@ -14,7 +14,7 @@ from tests.cluster.links import Direction, Network
 from tests.cluster.load import Ack, Publisher, compare, payload
 from tests.cluster.nodes import free_ports
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 WAIT_S = 5.0
 NOTHING_S = 0.2

@@ -2,8 +2,8 @@
 
 Compare-and-set, blind writes, markers, and gets from the leader must have an order that explains what all were told.
 Direct gets may be old, since every replica answers them, but tell only what is stored. The bucket keeps everything, so
-that afterwards it says of every write without an answer whether it happened; LAKESTREAM_CLUSTER_LONG=1 also runs one
-that keeps only the last value. LAKESTREAM_LINEAR_ROUNDS (4) is the number of misfortunes. The seed is printed;
+that afterwards it says of every write without an answer whether it happened; another one keeps only the last value.
+LAKESTREAM_LINEAR_ROUNDS (4) is the number of misfortunes. The seed is printed;
 LAKESTREAM_LINEAR_SEED repeats its choices.
 """
 
@@ -32,8 +32,6 @@ TIMEOUT_S = 1.0
 REST_S = 0.01
 FAULT_S = 2.5
 BETWEEN_S = 0.5
-
-long = pytest.mark.skipif(not os.environ.get("LAKESTREAM_CLUSTER_LONG"), reason="runs under make chaos")
 
 
 def wait(seconds: float) -> None:
@@ -80,7 +78,7 @@ def kill_all(cluster: Cluster, node: Node) -> None:
 MISFORTUNES = [hang, isolate, hand_over, kill, kill_all]
 
 
-@pytest.mark.parametrize("kept", [-1, pytest.param(1, marks=long)])
+@pytest.mark.parametrize("kept", [-1, 1])
 def test_keys_are_linearizable_over_the_misfortunes_of_leaders(start_cluster: StartCluster, kept: int) -> None:
     seed = int(os.environ.get("LAKESTREAM_LINEAR_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
     print(f"LAKESTREAM_LINEAR_SEED={seed}")

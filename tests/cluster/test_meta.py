@@ -57,6 +57,7 @@ def _ok(answer: Any) -> None:
     assert answer.get("success") is True, answer
 
 
+@pytest.mark.smoke
 def test_a_stream_is_created_used_and_deleted_over_any_node(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     for number, node in enumerate(cluster.nodes):
@@ -177,6 +178,7 @@ def test_a_server_is_removed_from_the_cluster_and_joins_again_when_it_is_started
     assert _messages(cluster, "SR", gone) == 10
 
 
+@pytest.mark.smoke
 def test_a_node_that_lost_its_disk_gets_everything_back_from_the_others(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     cluster.stream("WD", ["wd"], 3)

@@ -22,7 +22,7 @@ from lakestream.raft.group.ports import Channel
 from lakestream.runtime import LoopClock
 from tests.cluster.peer_world import WAIT_S, Stranger, World, free_port, ipv6_works
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 
 # ---------------------------------------------------------------------- buffers

@@ -24,7 +24,7 @@ from tests.cluster.nodes import Cluster, Node, until
 from tests.servers import Kind
 from tests.wire import pub
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke]
 
 _numbers = itertools.count(1)
 

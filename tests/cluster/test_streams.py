@@ -73,6 +73,7 @@ def test_bits_that_turned_in_a_replicas_files_are_repaired(start_cluster: StartC
     assert "damaged" in broken.log(400)
 
 
+@pytest.mark.smoke
 def test_a_stream_in_memory_survives_its_leader(start_cluster: StartCluster) -> None:
     cluster = start_cluster(config="lake { enabled: false }")
     cluster.stream("M", ["s.>"], storage="memory")

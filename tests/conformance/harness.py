@@ -1,4 +1,4 @@
-"""Runs one scripted scenario against two servers and compares what they said.
+"""Run one scripted scenario against a server, and compare what it said with what nats-server said.
 
 What belongs here: the script that a scenario is given, its transcript, the normalising of what must differ (times,
 random names, ids), the register of scenarios, and the comparison. The scenarios are in `scenarios/`; what may differ
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from tests.conformance.differences import DIFFERENCES, Difference
 from tests.pairs import FLAGS, PASSWORD, Setup
+from tests.recordings import Transcript, plain
 from tests.servers import Kind, Server
 from tests.wire import Closed, Frame, Headers, Wire, WireTimeout, pub
 
@@ -34,15 +35,14 @@ _REPLY = re.compile(r"(_INBOX\.w\d+)\.\d+")
 _NUMBER_KEYS = {"pause_remaining", "rtt", "active"}
 _IDENTITY_KEYS = {"server_id", "git_commit", "go", "client_id", "port", "nonce", "xkey"}
 
-Transcript = list[tuple[str, Any]]
-
 
 class Scenario(NamedTuple):
-    """A registered script: its id, the function that plays it, and with what the servers start."""
+    """A registered script: its id, the function that plays it, with what the servers start, if it is recorded."""
 
     id: str
     play: Callable[[Script], None]
     setup: Setup = FLAGS
+    recorded: bool = True
 
 
 SCENARIOS: list[Scenario] = []
@@ -66,15 +66,18 @@ def configured(config: str | Setup) -> Callable[[Callable[[Script], None]], Call
 
 
 def table(
-    rows: Iterable[tuple[Any, ...]], setup: Setup = FLAGS
+    rows: Iterable[tuple[Any, ...]], setup: Setup = FLAGS, *, recorded: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a script once for each row; a row is its name and the arguments after the Script."""
+    """Register a script once for each row; a row is its name and the arguments after the Script.
+
+    recorded: False if the rows are others each time, so that nats-server has to play them too.
+    """
 
     def register(play: Callable[..., None]) -> Callable[..., None]:
         module = play.__module__.rsplit(".", 1)[-1]
         for name, *arguments in rows:
             bound = functools.partial(_with_arguments, play, tuple(arguments))
-            SCENARIOS.append(Scenario(f"{module}.{play.__name__}[{name}]", bound, setup))
+            SCENARIOS.append(Scenario(f"{module}.{play.__name__}[{name}]", bound, setup, recorded))
         return play
 
     return register
@@ -428,7 +431,7 @@ def play(scenario: Scenario, server: Server, timeout: float) -> Transcript:
         script.transcript.append(("STOPPED", f"{type(error).__name__}: {error}"))
     finally:
         script.close()
-    return script.transcript
+    return plain(script.transcript)
 
 
 def stopped(transcript: Transcript) -> str:

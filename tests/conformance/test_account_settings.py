@@ -14,7 +14,7 @@ import pytest
 from tests.servers import Kind, program
 from tests.unit.account_confs import Case, cases
 
-pytestmark = pytest.mark.conformance
+pytestmark = [pytest.mark.conformance, pytest.mark.live]
 
 ATTEMPTS = 20
 """nats-server takes accounts in no particular order: of several wrong things it says now this, now that first."""

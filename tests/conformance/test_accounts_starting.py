@@ -1,23 +1,26 @@
 """Configurations with accounts that need servers of their own: who is where, and what a restart makes of streams.
 
-Each is played against nats-server and the server under test, as the scenarios are.
+Each is compared with nats-server, as the scenarios are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conformance.harness import Scenario, Script, compare, play, stopped
+from tests.conftest import Recorded
 from tests.pairs import FLAGS, Pair, Setup
+from tests.recordings import Transcript
 from tests.servers import Kind, Server
 from tests.wire import Closed, Wire
 
 pytestmark = pytest.mark.conformance
 
+Agree = Callable[[Setup, Callable[[Script], None]], None]
 _SHOWN = ("auth_required", "remote_account", "acc_is_sys", "max_payload")
 
 
@@ -93,20 +96,31 @@ _CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("name", _CONFIGURATIONS)
-def test_who_is_where(name: str, kind: Kind, tmp_path: Path) -> None:
+def test_who_is_where(name: str, agree: Agree) -> None:
     config, users = _CONFIGURATIONS[name]
-    _agree(tmp_path, kind, Setup(config), lambda t: _everybody(t, *users))
+    agree(Setup(config), lambda t: _everybody(t, *users))
 
 
-def _agree(directory: Path, kind: Kind, setup: Setup, script: Callable[[Script], None]) -> None:
-    pair = Pair(directory, kind, setup)
-    scenario = Scenario("accounts_starting", script, setup)
-    try:
-        expected, got = (play(scenario, pair.alive(side), 5.0) for side in (0, 1))
-        assert not stopped(expected), stopped(expected)
-        if difference := compare(scenario.id, expected, got):
+@pytest.fixture
+def agree(kind: Kind, tmp_path: Path, recorded: Recorded) -> Iterator[Agree]:
+    """Return a function that plays a script on a server with a setup and compares with nats-server."""
+    pairs: list[Pair] = []
+
+    def play_both(setup: Setup, script: Callable[[Script], None]) -> None:
+        pair = Pair(tmp_path, kind, setup)
+        pairs.append(pair)
+        scenario = Scenario("accounts_starting", script, setup)
+
+        def real() -> Transcript:
+            expected = play(scenario, pair.expected, 5.0)
+            assert not stopped(expected), stopped(expected)
+            return expected
+
+        if difference := compare(scenario.id, recorded(real), play(scenario, pair.tested, 5.0)):
             pytest.fail(f"{difference}\n{pair.log()}", pytrace=False)
-    finally:
+
+    yield play_both
+    for pair in pairs:
         pair.stop()
 
 
@@ -120,7 +134,7 @@ def _restarted(server: Server, config: str) -> None:
     server.start()
 
 
-def test_streams_are_there_again_after_a_restart(kind: Kind, tmp_path: Path) -> None:
+def test_streams_are_there_again_after_a_restart(agree: Agree) -> None:
     """Each in its own account; those of an account that has gone stay on disk, and are back when it is."""
     both = f"accounts {{ {_ONE}\n{_OTHER} }}\n"
 
@@ -148,10 +162,10 @@ def test_streams_are_there_again_after_a_restart(kind: Kind, tmp_path: Path) -> 
         _restarted(server, both)
         _shown(t, "a", "b")
 
-    _agree(tmp_path, kind, Setup(both, (("a", "A"), ("b", "B"))), script)
+    agree(Setup(both, (("a", "A"), ("b", "B"))), script)
 
 
-def test_streams_of_before_there_were_accounts(kind: Kind, tmp_path: Path) -> None:
+def test_streams_of_before_there_were_accounts(agree: Agree) -> None:
     """A server that gets accounts no longer serves the streams of before; without them it has them again."""
 
     def script(t: Script) -> None:
@@ -173,7 +187,7 @@ def test_streams_of_before_there_were_accounts(kind: Kind, tmp_path: Path) -> No
         _restarted(server, f"accounts {{ {_ONE} }}\n")
         _shown(t, "a")
 
-    _agree(tmp_path, kind, FLAGS, script)
+    agree(FLAGS, script)
 
 
 def _client(server: Server, user: str) -> Wire:

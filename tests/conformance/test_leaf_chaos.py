@@ -18,7 +18,7 @@ from tests.conftest import StartServer
 from tests.servers import Kind, Server
 from tests.wire import Closed, Wire, pub
 
-pytestmark = [pytest.mark.conformance, pytest.mark.chaos]
+pytestmark = [pytest.mark.conformance, pytest.mark.chaos, pytest.mark.heavy]
 
 ROUNDS = int(os.environ.get("LAKESTREAM_LEAF_ROUNDS", "2"))
 BURST = 200

@@ -7,24 +7,30 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from tests.conformance.scenarios.system import SYSTEM
 from tests.conformance.shapes import order, shape
+from tests.conftest import Recorded
+from tests.recordings import Recordings
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
 
 
-class Sides(NamedTuple):
-    """The two servers and a client of each, in the same state."""
+class Sides:
+    """The server under test, and nats-server if it is asked live, each with clients and in the same state."""
 
-    expected: Server
-    tested: Server
-    clients: tuple[Wire, Wire]
+    def __init__(self, recorded: Recorded, servers: list[Server]) -> None:
+        self._recorded = recorded
+        self.tested, self._expected = servers[0], servers[-1]
+
+    def agree(self, see: Callable[[Server], Any]) -> None:
+        """Assert that what is to be seen of nats-server is also seen of the server under test."""
+        assert see(self.tested) == self._recorded(lambda: see(self._expected))
 
 
 def settle(server: Server, client: Wire) -> None:
@@ -52,28 +58,49 @@ def settle(server: Server, client: Wire) -> None:
 
 
 @pytest.fixture(scope="module")
-def sides(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+def kinds(kind: Kind, recordings: Recordings) -> list[Kind]:
+    """Programs to start: the server under test, and nats-server if it is asked live."""
+    return [kind, Kind.REAL] if recordings.live else [kind]
+
+
+@pytest.fixture(scope="module")
+def plain(kinds: list[Kind], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
     servers = [
-        Server(of, tmp_path_factory.mktemp("monitored"), args=["-m", "-1"], name="monitored").start()
-        for of in (Kind.REAL, kind)
+        Server(of, tmp_path_factory.mktemp("monitored"), args=["-m", "-1"], name="monitored").start() for of in kinds
     ]
     clients = [Wire(server.address, {"name": "client"}) for server in servers]
     for server, client in zip(servers, clients, strict=True):
         settle(server, client)
-    yield Sides(servers[0], servers[1], (clients[0], clients[1]))
+    yield servers
     for client in clients:
         client.close()
     for server in servers:
         server.kill()
 
 
-def ask(server: Server, target: str) -> tuple[int, str, str]:
+@pytest.fixture
+def sides(plain: list[Server], recorded: Recorded) -> Sides:
+    return Sides(recorded, plain)
+
+
+def ask(server: Server, target: str) -> list[Any]:
     """Status, content type, body."""
     try:
         with urllib.request.urlopen(f"http://{server.host}:{server.http_port}{target}", timeout=10) as answer:
-            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+            return [answer.status, answer.headers["Content-Type"], answer.read().decode()]
     except urllib.error.HTTPError as error:
-        return error.code, error.headers["Content-Type"], error.read().decode()
+        return [error.code, error.headers["Content-Type"], error.read().decode()]
+
+
+def page(server: Server, target: str) -> Any:
+    """Content of a page."""
+    return json.loads(ask(server, target)[2])
+
+
+def fields(server: Server, target: str) -> list[Any]:
+    """Status, content type, and the names and kinds of the fields."""
+    status, kind, body = ask(server, target)
+    return [status, kind, shape(json.loads(body))]
 
 
 @pytest.mark.parametrize(
@@ -108,14 +135,12 @@ def ask(server: Server, target: str) -> tuple[int, str, str]:
     ],
 )
 def test_pages_have_the_same_fields(sides: Sides, target: str) -> None:
-    expected, tested = ask(sides.expected, target), ask(sides.tested, target)
-    assert tested[:2] == expected[:2]
-    assert shape(json.loads(tested[2])) == shape(json.loads(expected[2]))
+    sides.agree(lambda server: fields(server, target))
 
 
 @pytest.mark.parametrize("target", ["/varz", "/jsz", "/connz", "/accountz", "/accstatz"])
 def test_fields_have_the_same_order(sides: Sides, target: str) -> None:
-    assert order(json.loads(ask(sides.tested, target)[2])) == order(json.loads(ask(sides.expected, target)[2]))
+    sides.agree(lambda server: order(page(server, target)))
 
 
 FIGURES: dict[str, Callable[[Any], Any]] = {
@@ -127,15 +152,15 @@ FIGURES: dict[str, Callable[[Any], Any]] = {
     ],
     "/connz": lambda page: [page["total"], page["connections"][0]["name"], page["connections"][0]["subscriptions"]],
     "/jsz?streams=1&consumers=1&direct-consumers=1": lambda page: sorted(
-        (
+        [
             one["name"],
             one["state"]["messages"],
             one["state"].get("num_deleted"),
             len(one.get("consumer_detail", ())),
             len(one.get("direct_consumer_detail", ())),
             one.get("mirror", {}).get("lag"),
-            [(source["name"], source["seq"]) for source in one.get("sources", ())],
-        )
+            [[source["name"], source["seq"]] for source in one.get("sources", ())],
+        ]
         for one in page["account_details"][0]["stream_detail"]
     ),
 }
@@ -143,8 +168,7 @@ FIGURES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("target", FIGURES)
 def test_figures_are_the_same(sides: Sides, target: str) -> None:
-    expected, tested = (json.loads(ask(server, target)[2]) for server in sides[:2])
-    assert FIGURES[target](tested) == FIGURES[target](expected)
+    sides.agree(lambda server: FIGURES[target](page(server, target)))
 
 
 @pytest.mark.parametrize(
@@ -174,16 +198,16 @@ def test_figures_are_the_same(sides: Sides, target: str) -> None:
     ],
 )
 def test_answers_are_the_same(sides: Sides, target: str) -> None:
-    assert ask(sides.tested, target) == ask(sides.expected, target)
+    sides.agree(lambda server: ask(server, target))
 
 
 # ---------------------------------------------------------------------- with accounts
 @pytest.fixture(scope="module")
-def several(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
-    """Two servers with accounts, and a client of each in A and B."""
+def with_accounts(kinds: list[Kind], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """Servers with accounts, and clients of each in A and B."""
     servers = [
         Server(of, tmp_path_factory.mktemp("accounts"), config=SYSTEM.config, args=["-m", "-1"], name="several").start()
-        for of in (Kind.REAL, kind)
+        for of in kinds
     ]
     clients = []
     for server in servers:
@@ -202,11 +226,16 @@ def several(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         refused.close()
         while json.loads(ask(server, "/connz?state=closed")[2])["total"] < 2:
             time.sleep(0.01)
-    yield Sides(servers[0], servers[1], (clients[0], clients[3]))
+    yield servers
     for client in clients:
         client.close()
     for server in servers:
         server.kill()
+
+
+@pytest.fixture
+def several(with_accounts: list[Server], recorded: Recorded) -> Sides:
+    return Sides(recorded, with_accounts)
 
 
 @pytest.mark.parametrize(
@@ -241,9 +270,7 @@ def several(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     ],
 )
 def test_pages_of_accounts_have_the_same_fields(several: Sides, target: str) -> None:
-    expected, tested = ask(several.expected, target), ask(several.tested, target)
-    assert tested[:2] == expected[:2]
-    assert shape(json.loads(tested[2])) == shape(json.loads(expected[2]))
+    several.agree(lambda server: fields(server, target))
 
 
 def connections(page: Any) -> Any:
@@ -278,8 +305,7 @@ OF_ACCOUNTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("target", OF_ACCOUNTS)
 def test_figures_of_accounts_are_the_same(several: Sides, target: str) -> None:
-    expected, tested = (json.loads(ask(server, target)[2]) for server in several[:2])
-    assert OF_ACCOUNTS[target](tested) == OF_ACCOUNTS[target](expected)
+    several.agree(lambda server: OF_ACCOUNTS[target](page(server, target)))
 
 
 @pytest.mark.parametrize(
@@ -297,4 +323,4 @@ def test_figures_of_accounts_are_the_same(several: Sides, target: str) -> None:
     ],
 )
 def test_answers_about_accounts_are_the_same(several: Sides, target: str) -> None:
-    assert ask(several.tested, target) == ask(several.expected, target)
+    several.agree(lambda server: ask(server, target))

@@ -164,6 +164,7 @@ def test_a_link_that_dies_in_the_middle_of_messages_loses_none(
         assert (whole["messages"], whole["bytes"]) == (60_000, state(there, "O")["bytes"])
 
 
+@pytest.mark.heavy
 def test_a_link_on_which_nothing_comes_any_more_is_made_again(start_server: StartServer, network: Network) -> None:
     remote = start_server(of=Kind.REAL)
     (port,) = free_ports(1)
@@ -278,6 +279,7 @@ def test_domains_that_lead_back_to_each_other_end_a_request(start_server: StartS
     assert sum(links(server)[0]["out_msgs"] for server in servers) < 50
 
 
+@pytest.mark.heavy
 def test_who_sends_more_than_the_link_carries_is_slowed_down(start_server: StartServer, network: Network) -> None:
     remote = start_server(of=Kind.REAL)
     (port,) = free_ports(1)
@@ -294,6 +296,7 @@ def test_who_sends_more_than_the_link_carries_is_slowed_down(start_server: Start
         assert links(server)[0]["connects"] == 1
 
 
+@pytest.mark.heavy
 def test_a_full_line_is_no_dead_one(start_server: StartServer, network: Network) -> None:
     remote = start_server(of=Kind.REAL)
     (port,) = free_ports(1)

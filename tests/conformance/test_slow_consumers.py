@@ -49,7 +49,9 @@ def ended(server: Server) -> list[str]:
     return [one["reason"] for one in page(server, "/connz?state=closed")["connections"]]
 
 
-@pytest.mark.parametrize("real", [True, False], ids=["nats-server", "lakestream"])
+@pytest.mark.parametrize(
+    "real", [pytest.param(True, id="nats-server", marks=pytest.mark.live), pytest.param(False, id="lakestream")]
+)
 def test_receivers_that_do_not_read_are_cut_at_the_write_deadline(
     start_server: StartServer, kind: Kind, real: bool
 ) -> None:

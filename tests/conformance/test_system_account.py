@@ -28,6 +28,12 @@ accounts {
 """
 
 
+BOTH = [
+    pytest.param(Kind.REAL, id="nats-server", marks=pytest.mark.live),
+    pytest.param(Kind.OURS, id="lakestream"),
+]
+
+
 class Heard(NamedTuple):
     """One server and a client in its system account, which listens to everything of the system."""
 
@@ -47,7 +53,7 @@ class Heard(NamedTuple):
         self.server.process.send_signal(number)
 
 
-@pytest.fixture(params=[Kind.REAL, Kind.OURS], ids=["nats-server", "lakestream"])
+@pytest.fixture(params=BOTH)
 def heard(request: pytest.FixtureRequest, kind: Kind, tmp_path: Path) -> Iterator[Heard]:
     server = Server(kind if request.param is Kind.OURS else Kind.REAL, tmp_path / "store", config=ACCOUNTS, name="told")
     server.start()

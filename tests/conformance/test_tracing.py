@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import Recorded
 from tests.servers import Kind, Server
 
 pytestmark = pytest.mark.conformance
@@ -40,9 +41,9 @@ def _simple(line: str) -> str:
     return "<<- [CONNECT …]" if "CONNECT" in line else line
 
 
-def test_a_traced_connection_reads_as_with_nats_server(start_server: Callable[..., Server]) -> None:
-    ours = _lines(start_server(of=Kind.OURS, args=["-DV"], jetstream=False), "closed")
-    real = _lines(start_server(of=Kind.REAL, args=["-DV"], jetstream=False), "closed")
+def test_a_traced_connection_reads_as_with_nats_server(start_server: Callable[..., Server], recorded: Recorded) -> None:
+    ours = _lines(start_server(args=["-DV"], jetstream=False), "closed")
+    real = recorded(lambda: _lines(start_server(of=Kind.REAL, args=["-DV"], jetstream=False), "closed"))
     for part in (
         "<<-",
         "->>",

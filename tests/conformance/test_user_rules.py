@@ -10,11 +10,13 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import bcrypt
 import pytest
 
 from tests.conformance.user_rules import USER_RULES
+from tests.conftest import Recorded
 from tests.servers import Kind, Server
 from tests.wire import Frame, Wire
 
@@ -62,15 +64,15 @@ def _logged(server: Server) -> list[str]:
     return [match[1] for line in log.splitlines() if (match := _VIOLATION.search(line))]
 
 
-def test_what_the_log_says_of_who_may_not(start_server: StartServer) -> None:
+def test_what_the_log_says_of_who_may_not(start_server: StartServer, recorded: Recorded) -> None:
     """Named as in its log lines: what the client gave itself, and its account and user."""
-    expected = _logged(start_server(of=Kind.REAL, config=USER_RULES.config))
+    expected = recorded(lambda: _logged(start_server(of=Kind.REAL, config=USER_RULES.config)))
     got = _logged(start_server(config=USER_RULES.config))
     assert expected
     assert got == expected
 
 
-def test_the_log_names_nobody_who_did_not_say_who_it_is(start_server: StartServer) -> None:
+def test_the_log_names_nobody_who_did_not_say_who_it_is(start_server: StartServer, recorded: Recorded) -> None:
     def logged(server: Server) -> list[str]:
         for fields in ("", ',"name":"nm"'):
             with Wire(server.address, None) as wire:
@@ -80,7 +82,7 @@ def test_the_log_names_nobody_who_did_not_say_who_it_is(start_server: StartServe
         log = _until(server, "SID 1")
         return [match[1] for line in log.splitlines() if (match := _VIOLATION.search(line))]
 
-    expected = logged(start_server(of=Kind.REAL))
+    expected = recorded(lambda: logged(start_server(of=Kind.REAL)))
     assert expected
     assert logged(start_server()) == expected
 
@@ -106,7 +108,7 @@ def _reload(server: Server, config: str, *, times: int = 1) -> None:
         time.sleep(0.01)
 
 
-def _taken_away(server: Server) -> tuple[object, ...]:
+def _taken_away(server: Server) -> list[object]:
     ann, bob = _client(server, "ann"), _client(server, "bob")
     for subject in ("s.>", "free", "s.x", "s.*"):
         ann.subscribe(subject)
@@ -116,7 +118,7 @@ def _taken_away(server: Server) -> tuple[object, ...]:
     for subject in ("free", "s.x", "s.y"):
         bob.publish(subject)
     bob.ping()
-    heard = [(frame.subject, frame.sid) for frame in ann.ping()]
+    heard = [[frame.subject, frame.sid] for frame in ann.ping()]
     ann.publish("q")
     ann.subscribe("s.>")
     refused = _errors(ann.ping())
@@ -126,13 +128,13 @@ def _taken_away(server: Server) -> tuple[object, ...]:
     free = _errors(ann.ping())
     bob.publish("s.x")
     bob.ping()
-    again = sorted((frame.subject, frame.sid) for frame in ann.ping())
+    again = sorted([frame.subject, frame.sid] for frame in ann.ping())
     removed = sorted(line.split("[INF] ")[1] for line in server.log().splitlines() if "Removed sub" in line)
-    return told, heard, refused, free, again, removed
+    return [told, heard, refused, free, again, removed]
 
 
-def test_a_reload_takes_permissions_away_and_gives_them_back(start_server: StartServer) -> None:
-    expected = _taken_away(start_server(of=Kind.REAL, config=ALL))
+def test_a_reload_takes_permissions_away_and_gives_them_back(start_server: StartServer, recorded: Recorded) -> None:
+    expected = recorded(lambda: _taken_away(start_server(of=Kind.REAL, config=ALL)))
     got = _taken_away(start_server(config=ALL))
     assert expected[0]
     assert got == expected
@@ -211,7 +213,7 @@ accounts { A { users: [{user: ann, password: p}], mappings: {
 } } }"""
 
 
-def _mapped(server: Server) -> tuple[list[str], object]:
+def _mapped(server: Server) -> list[Any]:
     ann = _client(server, "ann")
     ann.subscribe(">")
     ann.ping()
@@ -222,11 +224,11 @@ def _mapped(server: Server) -> tuple[list[str], object]:
     with urllib.request.urlopen(url) as page:
         mappings = json.load(page)["account_detail"]["mappings"]
     # nats-server shows the clusters of a subject in any order.
-    return heard, {key: sorted(ways, key=lambda way: way.get("cluster", "")) for key, ways in mappings.items()}
+    return [heard, {key: sorted(ways, key=lambda way: way.get("cluster", "")) for key, ways in mappings.items()}]
 
 
-def test_mappings_of_a_cluster(start_server: StartServer) -> None:
-    expected = _mapped(start_server(of=Kind.REAL, config=IN_A_CLUSTER, jetstream=False))
+def test_mappings_of_a_cluster(start_server: StartServer, recorded: Recorded) -> None:
+    expected = recorded(lambda: _mapped(start_server(of=Kind.REAL, config=IN_A_CLUSTER, jetstream=False)))
     assert expected[0][0] == "a.here"
     assert _mapped(start_server(config=IN_A_CLUSTER, jetstream=False)) == expected
 
@@ -246,23 +248,23 @@ mappings: { "from.*": "to.$1" }
 
 def _in_the_global_account(server: Server) -> object:
     ann, bob = _client(server, "ann"), _client(server, "bob")
-    said = []
+    said: list[list[Any]] = []
     for wire in (ann, bob):
         for subject in ("def.a", "b.a", "b.no", "from.x", "from.y", "to.x"):
             wire.publish(subject)
-            said.append((subject, _errors(wire.ping())))
+            said.append([subject, _errors(wire.ping())])
         for subject in ("def.*", "to.x", "from.x", "b.a"):
             wire.subscribe(subject)
-            said.append((subject, _errors(wire.ping())))
+            said.append([subject, _errors(wire.ping())])
     bob.publish("from.x")
-    said.append(("bob", [frame.subject for frame in bob.ping()]))
-    said.append(("ann", [frame.subject for frame in ann.ping()]))
+    said.append(["bob", [frame.subject for frame in bob.ping()]])
+    said.append(["ann", [frame.subject for frame in ann.ping()]])
     log = _until(server, 'bob" - Subscription Violation - Subject "b.a"')
-    return said, [match[1] for line in log.splitlines() if (match := _VIOLATION.search(line))]
+    return [said, [match[1] for line in log.splitlines() if (match := _VIOLATION.search(line))]]
 
 
-def test_users_and_mappings_of_the_global_account(start_server: StartServer) -> None:
-    expected = _in_the_global_account(start_server(of=Kind.REAL, config=GLOBAL))
+def test_users_and_mappings_of_the_global_account(start_server: StartServer, recorded: Recorded) -> None:
+    expected = recorded(lambda: _in_the_global_account(start_server(of=Kind.REAL, config=GLOBAL)))
     assert _in_the_global_account(start_server(config=GLOBAL)) == expected
 
 
@@ -318,12 +320,13 @@ def _tried(server: Server, chance: _Chance) -> list[object]:
             wire.publish(subject)
         for subject, queue in chance.subscribed[user]:
             wire.subscribe(subject, queue)
-        said.append((user, _errors(wire.ping())))
+        said.append([user, _errors(wire.ping())])
         for subject in chance.sent:
             sender.publish(subject, b"x")
         sender.ping()
         # Which member of a group gets a message is chance.
-        said.append(sorted({(frame.subject, _group(chance, user, frame.sid)) for frame in wire.ping()}))
+        told = {(frame.subject, _group(chance, user, frame.sid)) for frame in wire.ping()}
+        said.append([list(each) for each in sorted(told)])
         for sid in range(len(chance.subscribed[user])):
             wire.unsubscribe(str(sid + 1))
         wire.ping()  # so that the next one's groups are its own
@@ -337,9 +340,9 @@ def _group(chance: _Chance, user: str, sid: str) -> str:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_permissions_by_chance(start_server: StartServer, seed: int) -> None:
+def test_permissions_by_chance(start_server: StartServer, recorded: Recorded, seed: int) -> None:
     chance = _Chance(seed)
-    expected = _tried(start_server(of=Kind.REAL, config=chance.config), chance)
+    expected = recorded(lambda: _tried(start_server(of=Kind.REAL, config=chance.config), chance))
     got = _tried(start_server(config=chance.config), chance)
     assert got == expected
     assert any(frames for frames in expected[1::2])

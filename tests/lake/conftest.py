@@ -1,4 +1,4 @@
-"""One Spark for the tests of a module, and none beside the ones that start compactors of their own."""
+"""One Spark for all tests of the stage, which run in one process; only tests of the jobs themselves start others."""
 
 from __future__ import annotations
 

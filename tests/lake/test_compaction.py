@@ -53,6 +53,7 @@ HEADER_BLOCKS = [
 ]
 
 
+@pytest.mark.smoke
 def test_the_table_is_the_stream_byte_for_byte(spark: Any, lake: Path, tmp_path: Path) -> None:
     model = StreamModel(tmp_path / "log")
     everything = bytes(range(256)) * 20
@@ -130,6 +131,7 @@ def test_a_stream_emptied_before_its_first_commit_has_an_empty_table(spark: Any,
     assert model.expected() == []
 
 
+@pytest.mark.smoke
 def test_many_subjects_make_buckets(spark: Any, lake: Path, tmp_path: Path) -> None:
     model = StreamModel(tmp_path / "log")
     model.publish(flights(3000, subjects=1000))
@@ -263,6 +265,7 @@ def test_a_missing_segment_stops_the_stream_with_its_index(spark: Any, lake: Pat
     check(lake, model)
 
 
+@pytest.mark.smoke
 def test_a_damaged_segment_adds_nothing(spark: Any, lake: Path, tmp_path: Path) -> None:
     model = StreamModel(tmp_path / "log")
     model.publish(flights(10))

@@ -136,6 +136,7 @@ def test_a_checkpoint_that_a_kill_left_half_written_is_begun_anew(
     assert (checkpoint / "mine").exists()
 
 
+@pytest.mark.smoke
 def test_once_compacts_all_streams_and_again_changes_nothing(
     compactor: Callable[[], Compactor], lake: Path, tmp_path: Path
 ) -> None:
@@ -199,6 +200,7 @@ def test_a_damaged_segment_is_reported_in_one_line(
     assert "the crc of the frame does not match" in reason
 
 
+@pytest.mark.smoke
 def test_deleted_streams_lose_their_tables(compactor: Callable[[], Compactor], lake: Path, tmp_path: Path) -> None:
     kept, gone = stream(lake, tmp_path, "KEPT"), stream(lake, tmp_path, "GONE")
     never = stream(lake, tmp_path, "NEVER")

@@ -15,13 +15,16 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from lakestream.lake.files import paths, scan, staging
+from lakestream.lake.sql.session import Session
 from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.maintainer import Maintainer
+from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store.segment_store import CHECKPOINT_FACTOR
 from tests.lake import tables
 from tests.servers import Kind, Server
 
-pytestmark = pytest.mark.lake
+pytestmark = [pytest.mark.lake, pytest.mark.smoke]
 
 CONFIG = """
 lake { seal_bytes: 16384, seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }
@@ -119,6 +122,41 @@ async def replay(client: Client, subject: str = "HIST.>", start: int = 1) -> dic
             break
     await sub.unsubscribe()
     return got
+
+
+async def test_a_stream_from_publish_to_maintenance(spark: Any, server: Server) -> None:
+    """Published, compacted, read back, asked by SQL, now and as it was, and all of that again after maintenance."""
+    compaction = Compaction(spark, server)
+    table = paths.table(compaction.lake, "HIST")
+    client = await nats.connect(server.url)
+    await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True)
+    early = await publish(client, 1, 100)
+    await compaction.until_caught_up("HIST")
+    version = tables.version(table)
+    stored = early | await publish(client, 101, 100)
+    await compaction.until_caught_up("HIST")
+
+    def by_sql(suffix: str) -> dict[int, tuple[str, bytes]]:
+        with Session(compaction.lake, committed=True) as session:
+            query = f"SELECT seq, subject, data FROM delta.`streams/HIST` {suffix}"
+            return {seq: (subject, bytes(data)) for seq, subject, data in session.query(query).fetchall()}
+
+    def by_spark(**options: int) -> dict[int, tuple[str, bytes]]:
+        read = spark.read.format("delta").options(**options).load(table)
+        return {row.seq: (row.subject, bytes(row.data)) for row in read.select("seq", "subject", "data").collect()}
+
+    async def check() -> None:
+        assert await replay(client) == stored
+        now, then = ({seq: one[:2] for seq, one in each.items()} for each in (stored, early))
+        assert by_sql("") == by_spark() == now
+        assert by_sql(f"VERSION AS OF {version}") == by_spark(versionAsOf=version) == then
+
+    await check()
+    (done,) = await asyncio.to_thread(Maintainer(spark, compaction.lake, Policy(min_files=2)).once)
+    assert (done.failure, done.removed > done.added > 0) == (None, True)
+    await check()
+    await client.close()
+    compaction.stop()
 
 
 async def test_invariant_6_and_7_old_messages_come_back_from_the_table(spark: Any, server: Server) -> None:
@@ -227,8 +265,6 @@ async def test_what_age_and_time_to_live_end_leaves_the_table_too(spark: Any, se
 
 
 async def test_what_is_deleted_securely_leaves_every_file(spark: Any, server: Server) -> None:
-    from lakestream.lake.write.maintainer import Maintainer
-
     compaction = Compaction(spark, server)
     client = await nats.connect(server.url)
     js = client.jetstream()

@@ -73,6 +73,7 @@ def check(lake: Path, model: StreamModel) -> None:
     assert position.read(table, model.identity.uid) == model.sealed[-1].last_index
 
 
+@pytest.mark.smoke
 def test_files_become_few_and_every_row_stays(spark: Any, lake: Path, tmp_path: Path) -> None:
     model = StreamModel(tmp_path / "log")
     grow(spark, lake, model, 2, subject_limit=2)

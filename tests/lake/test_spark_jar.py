@@ -11,7 +11,7 @@ import pytest
 
 from lakestream.lake.spark import jars
 
-pytestmark = pytest.mark.lake
+pytestmark = [pytest.mark.lake, pytest.mark.smoke]
 
 
 def builder() -> ModuleType:

@@ -84,6 +84,7 @@ def seqs(session: Session, suffix: str = "") -> list[int]:
     return [seq for (seq,) in session.query(f"SELECT seq FROM {ORDERS} {suffix} ORDER BY seq").fetchall()]
 
 
+@pytest.mark.smoke
 def test_the_current_version_is_the_stream(lake: Lake, session: Session) -> None:
     found = session.query(f"SELECT seq, subject, time_ns, data FROM {ORDERS} ORDER BY seq").fetchall()
     assert found == [
@@ -91,12 +92,14 @@ def test_the_current_version_is_the_stream(lake: Lake, session: Session) -> None
     ]
 
 
+@pytest.mark.smoke
 def test_every_version_is_sparks(lake: Lake, session: Session) -> None:
     assert len(lake.log) >= 6  # creation, three appends, two deletes
     for version in lake.log.versions:
         assert seqs(session, f"VERSION AS OF {version}") == lake.by_spark(versionAsOf=version), version
 
 
+@pytest.mark.smoke
 def test_timestamps_are_sparks_on_both_sides_of_every_commit(lake: Lake, session: Session) -> None:
     times = [lake.log.commit(version).time_ms for version in lake.log.versions]
     assert times == sorted(set(times))
@@ -109,6 +112,7 @@ def test_timestamps_are_sparks_on_both_sides_of_every_commit(lake: Lake, session
     assert seqs(session, "TIMESTAMP AS OF current_timestamp()") == seqs(session)
 
 
+@pytest.mark.smoke
 def test_as_of_holds_all_messages_stored_by_then(lake: Lake, session: Session) -> None:
     """At, before and after every message: all stored by T, but for the one that died before its first commit."""
     for record in lake.stored:
@@ -160,6 +164,7 @@ EXPRESSIONS = [
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_values_are_sparks(lake: Lake, session: Session, expression: str) -> None:
     question = f"SELECT seq, {expression} AS value FROM {{}} ORDER BY seq"
@@ -179,6 +184,7 @@ QUESTIONS = [
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_answers_are_sparks(lake: Lake, session: Session, question: str) -> None:
     spark = [tuple(row) for row in lake.spark.sql(question.format(t=f"delta.`{lake.table}`")).collect()]
@@ -208,6 +214,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.kill()
 
 
+@pytest.mark.smoke
 async def test_what_was_acked_a_moment_ago_is_there(server: Server) -> None:
     """No compactor is at work and nothing is sealed: the server stages its open segment when it is asked."""
     lake = str(server.store / "lake")

@@ -26,7 +26,7 @@ from tests.lake.test_end_to_end import Compaction
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
-pytestmark = pytest.mark.lake
+pytestmark = [pytest.mark.lake, pytest.mark.smoke]
 
 CONFIG = """
 lake { seal_bytes: 16384, seal_age: "100ms", retain_bytes: 0, poll: "100ms" }

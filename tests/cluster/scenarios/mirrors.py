@@ -238,4 +238,5 @@ def alternates(script: ClusterScript) -> None:
     listed = script.wire.api("STREAM.LIST")["streams"]
     script.note("in a list", ["alternates" in each for each in listed])
     script.setup("STREAM.UPDATE.N", {"name": "N", "subjects": ["n"]})
+    until(lambda: len(script.wire.api("STREAM.INFO.O")["alternates"]) == 4, "one mirror fewer", SETTLE_S)
     script.note("one fewer", sorted(map(json.dumps, script.wire.api("STREAM.INFO.O")["alternates"])))

@@ -124,7 +124,7 @@ class Chance:
                 yield update(allow_atomic=True, allow_batched=True, **self.config)
 
 
-@table([(f"seed_{seed}", seed) for seed in range(FIRST, FIRST + (SEEDS or 6))])
+@table([(f"seed_{seed}", seed) for seed in range(FIRST, FIRST + (SEEDS or 6))], recorded=not SEEDS)
 def batches_and_others(t: Script, seed: int) -> None:
     chance = Chance(seed)
     t.stream("S", ["a.*"], **{"allow_atomic": True, "allow_batched": True, **chance.config})

@@ -1,0 +1,207 @@
+"""Read and write recordings: transcripts of nats-server, with which those of lakestream are compared.
+
+What belongs here: the files, and the comparison of a recording with what nats-server answers now.
+
+`recordings/<module>.jsonl` holds the transcripts of a module of scenarios in the order of their ids, as JSON: a line
+with the id, then a line `["label", value]` for each entry. A value of at least `LONG` characters that occurs more than
+once in a file is written once, in a line `{"#name": value}` above its first use; the name is a hash of the value, so
+that a recording that changes leaves the lines of others alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+Transcript = list[tuple[str, Any]]
+
+Compare = Callable[[str, Transcript, Transcript], str]
+"""Returns how two transcripts of a scenario differ, "" if they agree."""
+
+
+LONG = 80
+"""Characters of JSON from which on a value is written only once."""
+
+STALE = "the recording is stale, nats-server answers otherwise now; if that is right: make conformance ARGS=--record"
+
+
+class NotRecorded(Exception):
+    """No transcript of this scenario is kept."""
+
+
+class Referee(enum.Enum):
+    """Source of nats-server's answers."""
+
+    RECORDED = "the recordings alone; nats-server is not started"
+    LIVE = "nats-server, whose answers must be those of the recordings"
+    RECORD = "nats-server; recordings with other answers are written anew"
+
+
+class Recordings:
+    """The recordings of one directory.
+
+    Args:
+        directory: holds the files.
+        referee: if transcripts may be written anew.
+    """
+
+    def __init__(self, directory: Path, referee: Referee) -> None:
+        self.referee = referee
+        self._directory = directory
+        self._files: dict[str, dict[str, Transcript]] = {}
+        self._new: dict[str, dict[str, Transcript]] = {}
+
+    @property
+    def live(self) -> bool:
+        """True if nats-server is to be asked."""
+        return self.referee is not Referee.RECORDED
+
+    def get(self, id: str) -> Transcript:
+        """Return the recorded transcript.
+
+        Raises:
+            NotRecorded: there is none.
+        """
+        name = _file(id)
+        if name not in self._files:
+            path = self._directory / name
+            self._files[name] = parse(path.read_text()) if path.exists() else {}
+        try:
+            return self._files[name][id]
+        except KeyError:
+            raise NotRecorded(f"{id} is not recorded: make conformance ARGS=--record") from None
+
+    def ids(self) -> set[str]:
+        """Return the ids of everything that is recorded."""
+        return {id for path in self._directory.glob("*.jsonl") for id in parse(path.read_text())}
+
+    def stale(self, id: str, answered: Transcript, compare: Compare, *, last: bool = True) -> str:
+        """Return how the recording differs from what nats-server answers now, "" if it does not.
+
+        When recording, a transcript that is new, or that differs at the last try, is kept for `save` instead.
+        """
+        with contextlib.suppress(NotRecorded):
+            difference = compare(id, self.get(id), answered)
+            if not difference:
+                return ""
+            if self.referee is Referee.LIVE or not last:
+                return f"{STALE}\n{difference}"
+        if self.referee is not Referee.RECORD:
+            return f"{id} is not recorded: make conformance ARGS=--record"
+        self._new.setdefault(_file(id), {})[id] = answered
+        return ""
+
+    def save(self) -> None:
+        """Write what `stale` kept. Several processes may do so at the same time."""
+        for name, changed in self._new.items():
+            self._directory.mkdir(exist_ok=True)
+            with (self._directory / name).open("a+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.seek(0)
+                every = parse(file.read()) | changed
+                file.truncate(0)
+                file.write(text({id: every[id] for id in sorted(every)}))
+        self._new = {}
+
+
+def _file(id: str) -> str:
+    return f"{id.partition('.')[0]}.jsonl"
+
+
+def plain(transcript: Transcript) -> Transcript:
+    """Return a transcript as reading its text gives it."""
+    return [(label, json.loads(json.dumps(value))) for label, value in transcript]
+
+
+def parse(content: str) -> dict[str, Transcript]:
+    """Return the transcripts of a file by their ids."""
+    found: dict[str, Transcript] = {}
+    transcript: Transcript = []
+    named: dict[str, Any] = {}
+    for line in content.split("\n")[:-1]:
+        match json.loads(line):
+            case str(id):
+                transcript = found[id] = []
+            case [label, value]:
+                transcript.append((_resolved(label, named), _resolved(value, named)))
+            case values:
+                named |= {name: _resolved(value, named) for name, value in values.items()}
+    return found
+
+
+def _resolved(value: Any, named: dict[str, Any]) -> Any:
+    match value:
+        case str():
+            return named.get(value, value)
+        case dict():
+            return {key: _resolved(inner, named) for key, inner in value.items()}
+        case list():
+            return [_resolved(inner, named) for inner in value]
+    return value
+
+
+def text(transcripts: dict[str, Transcript]) -> str:
+    """Return the text of a file."""
+    packing = _Packing(value for transcript in transcripts.values() for entry in transcript for value in entry)
+    for id, transcript in transcripts.items():
+        packing.lines.append(_json(id))
+        for label, value in transcript:
+            packing.lines.append(_json([packing.packed(label), packing.packed(value)]))
+    return "".join(f"{line}\n" for line in packing.lines)
+
+
+class _Packing:
+    """Lines of a file. A long value that occurs more than once is put above its first use and replaced by its name."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self.lines: list[str] = []
+        self._count: Counter[str] = Counter()
+        self._names: dict[str, str] = {}
+        for value in values:
+            self._counted(value)
+
+    def _counted(self, value: Any) -> None:
+        key = _json(value)
+        if len(key) < LONG:
+            return
+        self._count[key] += 1
+        if self._count[key] == 1:
+            for inner in _inside(value):
+                self._counted(inner)
+
+    def packed(self, value: Any) -> Any:
+        """Return the value, or the name for it, which is written first if it is new."""
+        key = _json(value)
+        if len(key) < LONG:
+            return value
+        if key not in self._names:
+            match value:
+                case dict():
+                    value = {name: self.packed(inner) for name, inner in value.items()}
+                case list():
+                    value = [self.packed(inner) for inner in value]
+            if self._count[key] == 1:
+                return value
+            self._names[key] = "#" + hashlib.sha256(key.encode()).hexdigest()[:10]
+            self.lines.append(_json({self._names[key]: value}))
+        return self._names[key]
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    match value:
+        case dict():
+            return value.values()
+        case list():
+            return value
+    return ()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
