@@ -1,16 +1,19 @@
-"""The engines of a server, one for each account that has streams here.
+"""The accounts of a server that have streams.
 
-Belongs here: finding and making them, dealing out what lies on disk, and the start and end of all of them together.
-What one account's streams are is engine.py's, what all share shared.py's.
+Belongs here: finding and making their engines, and the start and end of all of them together. The streams of one
+account are in engine.py, what all share in `meta/shared.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lakestream.account.engine import Engine
 from lakestream.meta import leaving
+from lakestream.meta.assignments import AbandonStream, RemoveStream
+from lakestream.meta.node import MetaNode
 from lakestream.meta.shared import LakeLink, Shared
+from lakestream.meta.solo import solo_node
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.stream.assembly import Stream
 
@@ -25,38 +28,40 @@ class Engines:
     not know. It serves clients only once `serve` names its account.
 
     Args:
-        shared: what every engine has.
+        node: makes this server's part in its cluster; by default there is none.
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, node: Callable[[Shared, Engines], MetaNode] = solo_node) -> None:
         self.shared = shared
         self._engines: dict[str, Engine] = {}
         self._unmarked: set[str] = set()
         """Streams, by uid, of which it was said that their synced marks cannot be written."""
-        self.shared.engines = lambda: list(self)
+        self.node = node(shared, self)
+        shared.cluster_name = lambda: self.node.name
 
     def of(self, account: str) -> Engine:
-        """The engine of an account, which is made if there is none."""
+        """Return the engine of an account; make it if there is none."""
         engine = self._engines.get(account)
         if engine is None:
             engine = self._engines[account] = Engine(account, self.shared, self.shared.bus_of(account))
+            engine.node = self.node
         return engine
 
     def get(self, account: str) -> Engine | None:
-        """The engine of an account, if it has one."""
+        """Return the engine of an account, or None."""
         return self._engines.get(account)
 
     def __iter__(self) -> Iterator[Engine]:
         return iter(list(self._engines.values()))
 
     def streams(self) -> Iterator[Stream]:
-        """The streams of all accounts."""
+        """Iterate over the streams of all accounts."""
         for engine in self:
             yield from list(engine.streams.values())
 
     @property
     def lake(self) -> LakeLink:
-        """Who keeps the lake."""
+        """The lake's keeper."""
         return self.shared.lake
 
     @lake.setter
@@ -65,55 +70,44 @@ class Engines:
 
     # ------------------------------------------------------------------ life
     def serve(self, account: str, limits: JetStreamLimits = UNLIMITED) -> Engine:
-        """Have an account's streams serve its clients."""
+        """Serve an account's clients within these limits."""
         engine = self.of(account)
         engine.serve(limits)
         return engine
 
     def withdraw(self, account: str) -> None:
-        """An account has JetStream no more: its streams stay, and serve nobody."""
+        """Stop serving an account that has no JetStream any more; its streams stay."""
         engine = self._engines.get(account)
         if engine is not None:
             engine.withdraw()
 
     def purge(self, account: str) -> None:
-        """Remove all streams of an account, on a server without a cluster."""
-        engine = self._engines.get(account)
-        if engine is not None:
-            engine.purge()
+        """Remove all streams of an account, on the node that decides."""
+        for assignment in self.node.assignments(account, restoring=True):
+            gone = AbandonStream if assignment.restoring else RemoveStream
+            self.node.meta.propose(gone(assignment.uid), lambda outcome: None)
+        self.node.keeping.discard(account)
 
     def recover(self) -> None:
-        """Open every stream on disk. Blocks, at start.
+        """Open every stream on disk. Block, at start. Raise LogError, OSError.
 
-        The streams of accounts that do not serve stay where they are, until their account has JetStream again. Replicas
-        are opened whatever their account: the cluster counts on them.
+        The streams of accounts that do not serve stay where they are, until their account has JetStream again. In a
+        cluster replicas are opened whatever their account: the others count on them.
         """
-        found, cluster = self.shared.stores.found(self.shared.log.error), self.shared.cluster
+        found = self.shared.stores.found(self.shared.log.error)
         leaving.resume(self.shared)
-        if cluster is not None:
-            found = cluster.recover(found)
-        names: dict[str, list[str]] = {}
-        for account, name in found:
-            names.setdefault(account, []).append(name)
-        for account, theirs in names.items():
-            engine = self.of(account)
-            if engine.serving:
-                engine.recover(theirs)
-            else:
-                engine.lying = theirs
-                many = f"{len(theirs)} streams" if len(theirs) > 1 else f"stream {theirs[0]}"
-                self.shared.log.warn(f'account "{account}" has no JetStream: {many} on disk not served')
+        self.node.recover(found)
 
     def start(self) -> None:
-        """Begin what runs by the clock."""
+        """Start the timers."""
         if self.shared.options.sync_interval_ns:
             self.shared.clock.call_later(self.shared.options.sync_interval_ns, self._sync_all)
 
         self.shared.clock.call_later(MARK_NS, self._mark_all)
 
     def _mark_all(self) -> None:
-        """Note of every log that grew how far it is synced: one log after the other, in one thread, so that a thousand
-        busy ones take longer and the disk no more of its time."""
+        """Note of every log that grew how far it is synced, one after the other in one thread: a thousand busy logs
+        take longer, and no more of the disk's time."""
         clock = self.shared.clock
         due = [stream for stream in self.streams() if stream.store.mark_due]
         if not due:
@@ -150,16 +144,10 @@ class Engines:
             engine.cease()
 
     def stop(self) -> None:
-        """Cease to serve, in the event loop and while clients can still be told (409 Server Shutdown)."""
-        if self.shared.cluster is not None:
-            self.shared.cluster.stop()
-        for engine in self:
-            engine.stop()
+        """Serve no more, in the event loop and while clients can still be told (409 Server Shutdown)."""
+        self.node.stop()
 
     def close(self) -> None:
-        """Stop all streams and write their last checkpoints. Blocks; nothing may be in flight that matters."""
+        """Stop all streams and write their last checkpoints. Block; nothing may be in flight that matters."""
         self.stop()
-        if self.shared.cluster is not None:
-            self.shared.cluster.close()
-        for engine in self:
-            engine.close()
+        self.node.close()

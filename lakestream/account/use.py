@@ -1,4 +1,4 @@
-"""What an account's streams hold on other nodes.
+"""Storage of an account's streams on other nodes.
 
 Belongs here: asking the other nodes, now and then, what the streams hold of which this node has no replica. What it has
 a replica of it knows itself (stream/storage_use.py); only accounts with a limit are asked for, and only by nodes that
@@ -9,19 +9,16 @@ meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.account.engine import Engine
-
-if TYPE_CHECKING:
-    from lakestream.meta.node import JetStreamCluster
+from lakestream.account.engines import Engines
 
 HELD = "account.held"
 """The call that asks a node what the streams that it leads hold: the body is a list of accounts."""
 EVERY_NS = 2_000_000_000
-"""How often the others are asked (2 s)."""
+"""Interval at which the other nodes are asked (2 s)."""
 
 
 class Held(msgspec.Struct, array_like=True, frozen=True):
@@ -33,16 +30,16 @@ class Held(msgspec.Struct, array_like=True, frozen=True):
     size: int
 
 
-class ClusterUse:
-    """What the other nodes said last."""
+class ElsewhereUse:
+    """The last answers of the other nodes."""
 
-    def __init__(self, cluster: JetStreamCluster) -> None:
-        self._cluster, self._clock = cluster, cluster.shared.clock
+    def __init__(self, engines: Engines) -> None:
+        self._engines, self._node, self._clock = engines, engines.node, engines.shared.clock
         self._said: dict[str, list[Held]] = {}
         """By node."""
         self._decoder = msgspec.msgpack.Decoder(list[Held])
         self._stopped = False
-        cluster.calls.serve(HELD, self._asked)
+        self._node.calls.serve(HELD, self._asked)
 
     def start(self) -> None:
         """Begin to ask."""
@@ -56,20 +53,20 @@ class ClusterUse:
         if self._stopped:
             return
         self._clock.call_later(EVERY_NS, self._look)
-        wanting = [engine.account for engine in self._cluster.engines if _wants(engine)]
+        wanting = [engine.account for engine in self._engines if _wants(engine)]
         if not wanting:
             self._said = {}
             return
-        nodes = self._cluster.nodes
+        nodes = self._node.nodes
         others = [name for name, info in nodes.nodes().items() if info.jetstream and nodes.alive(name)]
         self._said = {name: said for name, said in self._said.items() if name in others}
         for name in others:
-            self._cluster.calls.call(name, HELD, msgspec.msgpack.encode(wanting), self._answered(name), EVERY_NS)
+            self._node.calls.call(name, HELD, msgspec.msgpack.encode(wanting), self._answered(name), EVERY_NS)
 
     def _asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         held = []
         for account in msgspec.msgpack.decode(body, type=list[str]):
-            engine = self._cluster.engines.get(account)
+            engine = self._engines.get(account)
             for stream in engine.streams.values() if engine is not None else ():
                 if stream.leading and stream.store.bytes:
                     size = stream.store.bytes * max(1, stream.config.num_replicas)
@@ -85,7 +82,7 @@ class ClusterUse:
         return came
 
     def _tell(self) -> None:
-        for engine in self._cluster.engines:
+        for engine in self._engines:
             elsewhere = {"memory": 0, "file": 0}
             for said in self._said.values():
                 for held in said:

@@ -1,4 +1,5 @@
-"""Assignments of streams and consumers to nodes.
+"""Which streams exist, on which nodes, and this node's replicas of them.
 
-Belongs here: the meta group and its state, placement, replicas on this node, and their transfer, scaling and moving.
+Belongs here: deciding and acting on assignments, the same with one node and with several. Accounts, connections and
+configuration files are not known here: `account/` and `net/` implement the interfaces in ports.py.
 """

@@ -1,8 +1,8 @@
-"""What the meta group agrees on: which streams exist, and on which nodes.
+"""Assignments: which streams exist, and on which nodes.
 
-Belongs here: the entries of the meta group's log, the state that follows from applying them in order, and its
+Belongs here: the entries that the meta layer decides, the state that follows from applying them in order, and its
 snapshot. No clock, no node names beyond those in the entries, no I/O: every node of the cluster holds the same state
-at the same index. Which nodes to choose is placement.py's, what a node does about its own streams is meta.py's.
+at the same index. placement.py chooses nodes, local.py acts on the assignments of its own node.
 
 A node takes a stream's files away only because an applied entry says so: the stream's uid was removed, or the stream
 has left the node and its group has confirmed that it goes on without it (`SettleStream`). A stream that is merely
@@ -70,7 +70,7 @@ MetaOp = AssignStream | ChangeStream | SettleStream | RemoveStream | RestoredStr
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """Where a stream lives.
+    """The nodes of a stream.
 
     `peers` shall hold it. `settled` were the voters of its group when that last agreed with `peers`. `holders` are all
     that may hold something of it: `settled`, and every node that was to join or leave since.
@@ -91,19 +91,19 @@ class Assignment(msgspec.Struct, frozen=True):
 
     @property
     def moving(self) -> bool:
-        """Whether its group is on the way to other members."""
+        """True while its group is changing to other members."""
         return not set(self.peers) == set(self.settled) == set(self.holders)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The whole state, as it is kept beside the log and sent to a node that is too far behind."""
+    """The whole state, for the checkpoint and for a node whose log is too far behind."""
 
     streams: list[Assignment]
     tombstones: list[tuple[str, str]]
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What an entry did: the assignment before and after it; both None when it did nothing, with the reason."""
+    """The effect of an entry: the assignment before and after it. Both are None, with a reason, if it had none."""
 
     before: Assignment | None = None
     after: Assignment | None = None
@@ -121,11 +121,11 @@ class MetaState:
         """Removed streams: uid to name, oldest first."""
 
     def find(self, account: str, name: str) -> Assignment | None:
-        """The assignment of a stream."""
+        """Return the assignment of a stream, or None."""
         return self.streams.get((account, name))
 
     def removed(self, uid: str) -> bool:
-        """Whether a stream was removed for good."""
+        """Return True if a stream was removed for good."""
         return uid in self.tombstones
 
     def apply(self, op: MetaOp, index: int) -> Applied:
@@ -197,21 +197,26 @@ class MetaState:
         self.by_uid[assignment.uid] = assignment
         return assignment
 
+    def take_back(self, removed: Assignment) -> None:
+        """Enter an assignment again whose removal failed, unless another stream has its name by now."""
+        if (removed.account, removed.name) not in self.streams:
+            self._put(removed)
+
     def changes(self, later: MetaState) -> list[Applied]:
-        """What happened between this state and a later one, as if by one entry for each stream; removals first."""
+        """Return the differences between this state and a later one as one entry for each stream, removals first."""
         gone = [Applied(each, None) for uid, each in self.by_uid.items() if uid not in later.by_uid]
         there = [(self.by_uid.get(uid), each) for uid, each in later.by_uid.items()]
         return gone + [Applied(before, after) for before, after in there if before != after]
 
     # ------------------------------------------------------------------ snapshot
     def dump(self) -> bytes:
-        """The state as bytes; equal states give equal bytes."""
+        """Return the state as bytes; equal states give equal bytes."""
         streams = [assignment for _, assignment in sorted(self.streams.items())]
         return _encoder.encode(Snapshot(streams, list(self.tombstones.items())))
 
     @classmethod
     def load(cls, dumped: bytes) -> MetaState:
-        """The inverse of `dump`. Raises `msgspec.DecodeError`."""
+        """Return the state that `dump` encoded. Raise `msgspec.DecodeError`."""
         snapshot = _snapshot.decode(dumped)
         state = cls()
         for assignment in snapshot.streams:
@@ -226,10 +231,10 @@ _snapshot: msgspec.msgpack.Decoder[Snapshot] = msgspec.msgpack.Decoder(Snapshot)
 
 
 def encode_op(op: MetaOp) -> bytes:
-    """The body of an entry."""
+    """Return the body of an entry."""
     return _encoder.encode(op)
 
 
 def decode_op(body: bytes) -> MetaOp:
-    """The inverse of `encode_op`. Raises `msgspec.DecodeError`."""
+    """Return the entry that `encode_op` encoded. Raise `msgspec.DecodeError`."""
     return _op.decode(body)

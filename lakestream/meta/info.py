@@ -1,33 +1,33 @@
-"""Groups as answers and monitoring show them.
+"""Groups as clients see them.
 
-Belongs here: the `cluster` object of StreamInfo and ConsumerInfo (docs/internals/api.md#streams): who leads a stream
-and how its other replicas stand, as nats-server shows it; a stream with one replica shows its node only. And the same
-of the meta group, for /jsz, with what keeps this node from being healthy.
+Belongs here: the `cluster` object of StreamInfo and ConsumerInfo (docs/internals/api.md#streams), and the advisories
+about leaders and members (docs/internals/api.md#advisories). Advisories are sent only when somebody subscribes to them.
+A stream with one replica shows its node only, as in nats-server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakestream.meta.placement import peer_id
+from lakestream.meta.ports import Nodes
 from lakestream.meta.replica import Member, Replica
+from lakestream.meta.shared import Shared
+from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.gotime import format_time
-
-if TYPE_CHECKING:
-    from lakestream.meta.node import JetStreamCluster
 
 TRAFFIC_ACCOUNT = "$SYS"
 """Replication goes between the nodes directly, in no account of clients."""
 
 
 def group_name(uid: str) -> str:
-    """The id of a stream's Raft group."""
+    """Return the id of a stream's Raft group."""
     return f"S-{uid}"
 
 
 def replica_shown(member: Member) -> dict[str, Any]:
-    """Another member of a group."""
+    """Return another member of a group as it is shown."""
     shown: dict[str, Any] = {"name": member.name, "current": member.current}
     if member.offline:
         shown["offline"] = True
@@ -38,7 +38,7 @@ def replica_shown(member: Member) -> dict[str, Any]:
 
 
 def cluster_shown(cluster: str, me: str, replica: Replica, *, desired: Sequence[str] = ()) -> dict[str, Any]:
-    """The object. `desired`: the nodes that shall hold the stream, when its group is on the way there.
+    """Return the `cluster` object. `desired`: the nodes that shall hold the stream, when its group is on the way there.
 
     Without a leader this node, `me`, is one of the replicas.
     """
@@ -67,7 +67,7 @@ def cluster_shown(cluster: str, me: str, replica: Replica, *, desired: Sequence[
 
 
 def consumer_shown(shown: dict[str, Any], replicas: int) -> dict[str, Any]:
-    """A stream's object as that of a consumer of its that is shown with so many replicas.
+    """Return the `cluster` object of a consumer with so many replicas, from that of its stream.
 
     All members of the stream's group hold it; of the others the first by name are shown.
     """
@@ -79,42 +79,72 @@ def consumer_shown(shown: dict[str, Any], replicas: int) -> dict[str, Any]:
     return shown
 
 
-def meta_shown(cluster: JetStreamCluster) -> dict[str, Any]:
-    """`meta_cluster` of /jsz: the meta group as this node sees it. Only its leader knows how far the others are."""
-    meta, me = cluster.meta, cluster.me
-    shown: dict[str, Any] = {"name": cluster.name}
-    if meta.leader:
-        shown |= {"leader": meta.leader, "peer": peer_id(meta.leader)}
-    progress = {each.name: each for each in meta.group.progress()} if meta.group is not None and meta.leading else {}
-    replicas = []
-    for name in meta.membership.members:
-        if name == me:
-            continue
-        far = progress.get(name)
-        lag = meta.group.last_index - far.match if meta.group is not None and far is not None else 0
-        current = far.active and not lag if far is not None else name == meta.leader
-        member = Member(name, current, not cluster.nodes.alive(name), far.contact_ns if far is not None else 0, lag)
-        replicas.append(replica_shown(member))
-    if replicas:
-        shown["replicas"] = replicas
-    voters = meta.membership.voters
-    shown |= {"cluster_size": len(voters), "quorum_needed": meta.membership.quorum if voters else 0}
-    return {**shown, "pending": 0, "pending_requests": 0, "pending_infos": 0}
+class Advisories:
+    """Sends what happens to groups on this node: of a stream to its account, else to the system's."""
 
+    def __init__(self, shared: Shared, nodes: Nodes) -> None:
+        self._shared, self._nodes = shared, nodes
 
-def unhealthy(cluster: JetStreamCluster) -> str:
-    """What this node still lacks before it does its share of the cluster's work; "" when nothing."""
-    if cluster.meta.failed is not None:
-        return f"JetStream takes no part in the meta group: {cluster.meta.failed}"
-    if not cluster.meta.leader:
-        return "JetStream has not established contact with a meta leader"
-    for replica in cluster.replicas.by_uid.values():
-        assigned = cluster.meta.state.by_uid.get(replica.uid)
-        if assigned is None or cluster.me not in assigned.peers:
-            continue
-        whose = f"JetStream stream '{replica.account} > {replica.name}'"
-        if replica.trouble:
-            return f"{whose} is offline: {replica.trouble}"
-        if not replica.leader:
-            return f"{whose} is not current: no leader is known"
-    return ""
+    def _send(self, account: str, subject: str, kind: str, fields: dict[str, Any]) -> None:
+        shared = self._shared
+        advise(shared.bus_of(account), shared.clock, shared.options.domain, subject, kind, fields)
+
+    def stream_leader(self, replica: Replica) -> None:
+        """Tell that this node leads a stream of several replicas, and its consumers with it."""
+        replicas = self._replicas(replica)
+        if len(replicas) < 2:
+            return
+        led = {"leader": self._nodes.me, "replicas": replicas}
+        self._send(
+            replica.account,
+            f"STREAM.LEADER_ELECTED.{replica.name}",
+            "stream_leader_elected",
+            {"stream": replica.name, **led},
+        )
+        for consumer in replica.stream.consumers if replica.stream is not None else ():
+            fields = {"stream": replica.name, "consumer": consumer, **led}
+            self._send(
+                replica.account, f"CONSUMER.LEADER_ELECTED.{replica.name}.{consumer}", "consumer_leader_elected", fields
+            )
+
+    def stream_lost(self, replica: Replica) -> None:
+        """Tell that this node leads a stream no more, if that is for want of a majority."""
+        voters = replica.membership.voters
+        if replica.leader or sum(self._nodes.alive(voter) for voter in voters) >= replica.membership.quorum:
+            return
+        replicas = self._replicas(replica)
+        lost = {"replicas": replicas}
+        self._send(
+            replica.account,
+            f"STREAM.QUORUM_LOST.{replica.name}",
+            "stream_quorum_lost",
+            {"stream": replica.name, **lost},
+        )
+        for consumer in replica.stream.consumers if replica.stream is not None else ():
+            fields = {"stream": replica.name, "consumer": consumer, **lost}
+            self._send(
+                replica.account, f"CONSUMER.QUORUM_LOST.{replica.name}.{consumer}", "consumer_quorum_lost", fields
+            )
+
+    def meta_leader(self, members: Sequence[str]) -> None:
+        """Tell that this node leads the meta group."""
+        replicas = [
+            {"name": name, "current": self._nodes.alive(name), "active": 0, "peer": peer_id(name)} for name in members
+        ]
+        fields = {"leader": peer_id(self._nodes.me), "replicas": replicas, "cluster": self._nodes.node.cluster}
+        self._send(self._shared.system, "DOMAIN.LEADER_ELECTED", "domain_leader_elected", fields)
+
+    def server_removed(self, name: str) -> None:
+        """Tell that a node was removed from the cluster."""
+        info = self._nodes.info(name)
+        fields = {
+            "server": name,
+            "server_id": info.server_id if info is not None else "",
+            "cluster": self._nodes.node.cluster,
+        }
+        self._send(self._shared.system, "SERVER.REMOVED", "server_removed", fields)
+
+    def _replicas(self, replica: Replica) -> list[dict[str, Any]]:
+        me = self._nodes.me
+        own: dict[str, Any] = {"name": me, "current": True, "active": 0, "peer": peer_id(me)}
+        return [own, *(replica_shown(member) for member in replica.members())]

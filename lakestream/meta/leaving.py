@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def creation(stream: Stream) -> CreateStream:
-    """Who a stream is, with its configuration of now."""
+    """Return the creation of a stream, with its present configuration."""
     return CreateStream(stream.uid, stream.account, msgspec.json.encode(stream.config), stream.created_ns)
 
 
 def note(create: CreateStream) -> bytes:
-    """What is left with the files, so that a start knows whose they are."""
+    """Return the note that is left with the files, so that a start knows whose they are."""
     return encode(create)
 
 
 def begin(shared: Shared, create: CreateStream, directory: str) -> None:
-    """A stream's deletion is decided, and its files are in `directory` ("": it has none here)."""
+    """Tell the lake of a deleted stream whose files are in `directory` ("": it has none here), then remove them."""
 
     def cleared(_: object, error: BaseException | None) -> None:
         if error is not None:
@@ -43,7 +43,7 @@ def begin(shared: Shared, create: CreateStream, directory: str) -> None:
 
 
 def resume(shared: Shared) -> None:
-    """Go on with the deletions that an earlier process did not get to the end of. Blocks, at start.
+    """Continue the deletions that an earlier process did not complete. Block, at start.
 
     One whose note cannot be read, or is another stream's, belongs to nobody who could be told: it is set aside with
     all it holds.

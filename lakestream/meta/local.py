@@ -1,40 +1,36 @@
-"""What this node does about the streams that are assigned to it.
+"""This node's replicas, as the assignments ask for them.
 
-Belongs here: having a replica of each stream that the meta group assigns to this node and of no other, what changes
-when one of them begins or ceases to lead, and the leader's duty to bring its stream's configuration and members to
-what is assigned. What the meta group agrees on is meta_state.py's, a replica's own life replica.py's.
+Belongs here: holding a replica of each stream that is assigned to this node and of no other, what changes when one of
+them begins or ceases to lead, and the leader's duty to bring its stream's configuration and members to what is
+assigned. What the meta layer decides is in assignments.py, a replica's own life in replica.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.meta import leaving, scaling
-from lakestream.meta.advisories import Advisories
 from lakestream.meta.assignments import Applied, Assignment, SettleStream
-from lakestream.meta.leaders import Leaders
-from lakestream.meta.meta_group import Meta
-from lakestream.meta.ports import Nodes
+from lakestream.meta.info import Advisories
+from lakestream.meta.meta import Acted, Meta
+from lakestream.meta.ports import AllAccounts, Led, Nodes
 from lakestream.meta.replica import Replica
+from lakestream.meta.replicas import Replicas
+from lakestream.meta.shared import Shared
 from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.core.messages import Membership
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, UpdateStream
 
-if TYPE_CHECKING:
-    from lakestream.account.engines import Engines
-    from lakestream.meta.replicas import Replicas
-    from lakestream.stream.assembly import Stream
-
 STEP_NS = 100_000_000
-"""How soon the leader of a stream on its way to other members looks again."""
+"""Interval between the steps of a stream to other members (100 ms)."""
 SETTLE_NS = 1_000_000_000
-"""How soon it tells the meta group again that they are there."""
+"""Interval at which its leader reports to the meta group that it has these members (1 s)."""
 URGES_NS = (0, 30_000_000, 100_000_000, 200_000_000, 400_000_000)
-"""When the first choice of a new stream stands for election: at once, and again while the others make their files."""
+"""Delays after which the first choice of a new stream stands for election: the others still make their files."""
 
 
 class LocalStreams:
@@ -43,27 +39,27 @@ class LocalStreams:
     `replicas` is set before anything happens.
 
     Args:
-        dropped: told when a removed stream's files are gone from this node.
+        dropped: called when a removed stream's files are gone from this node.
     """
 
     replicas: Replicas
 
     def __init__(
         self,
-        engines: Engines,
+        shared: Shared,
+        accounts: AllAccounts,
         meta: Meta,
         nodes: Nodes,
-        leaders: Leaders,
+        leaders: Led,
         advisories: Advisories,
         dropped: Callable[[str], None],
     ) -> None:
-        self._engines, self._meta, self._nodes = engines, meta, nodes
+        self._shared, self._accounts, self._meta, self._nodes = shared, accounts, meta, nodes
         self._leaders, self._advisories, self._dropped = leaders, advisories, dropped
-        self._shared = engines.shared
         self.settle: Callable[[SettleStream], None] = lambda op: None
         """Asks the leader of the meta group to log this."""
         self.updating: set[str] = set()
-        """Streams whose update is under way by a request: it brings the configuration itself."""
+        """Streams that a request is updating: it brings the configuration itself."""
         self._leading: set[str] = set()
         self._tending: set[str] = set()
         self._stopped = False
@@ -82,7 +78,7 @@ class LocalStreams:
             self._follow(assignment)
 
     def look_for_strays(self) -> None:
-        """Say which replicas are not assigned, once that is known."""
+        """Log which replicas are not assigned."""
         for uid, replica in self.replicas.by_uid.items():
             if uid not in self._meta.state.by_uid:
                 where = replica.directory
@@ -90,13 +86,18 @@ class LocalStreams:
                     f"stream {replica.name} ({uid}) is not assigned: its files stay in {where}, unused"
                 )
 
-    def applied(self, applied: Applied) -> None:
-        """The meta group has changed an assignment."""
+    def applied(self, applied: Applied, acted: Acted = lambda error: None) -> None:
+        """Act on a changed assignment; call `acted` once its replica is made or removed here, or could not be."""
         if applied.after is not None:
             self._follow(applied.after)
+            replica = self.replicas.by_uid.get(applied.after.uid) if applied.before is None else None
+            if replica is None:
+                acted(None)
+            else:
+                replica.when_made(acted)
         elif applied.before is not None:
             self._leaders.forget(applied.before.uid)
-            self._drop(applied.before.uid, applied.before)
+            self._drop(applied.before.uid, applied.before, acted)
 
     def _follow(self, assignment: Assignment) -> None:
         uid = assignment.uid
@@ -110,18 +111,18 @@ class LocalStreams:
         if replica is not None or self._meta.caught_up:
             self._hold(uid)
         if replica is not None and replica.stream is not None and replica.stream.hidden and not assignment.restoring:
-            self._engines.of(replica.account).attach(replica.stream)
+            self._accounts.of(replica.account).attach(replica.stream)
             replica.stream.reveal()
         elif replica is not None and replica.leading:
             self._tend(replica)
 
     def _attach(self, stream: Stream) -> None:
-        """Have it among this server's streams, unless nobody is to see it yet."""
+        """Show a stream to its account, unless it is being restored."""
         assignment = self._meta.state.by_uid.get(stream.uid)
         # What its log says counts where this node has not heard yet what is assigned.
         stream.hidden = bool(assignment.restoring) if assignment is not None else stream.hidden or stream.restoring
         if not stream.hidden:
-            self._engines.of(stream.account).attach(stream)
+            self._accounts.of(stream.account).attach(stream)
 
     def _hold(self, uid: str) -> None:
         assignment = self._meta.state.by_uid.get(uid)
@@ -136,33 +137,40 @@ class LocalStreams:
         else:
             self.replicas.hold(create, Membership(voters))
 
-    def _drop(self, uid: str, before: Assignment | None = None) -> None:
+    def _drop(self, uid: str, before: Assignment | None = None, acted: Acted = lambda error: None) -> None:
         """Remove what is here of a stream, because an applied entry says so; `before`: as it was assigned until then,
         which is the same on all nodes. One that was away goes by what it knows."""
         replica = self.replicas.by_uid.get(uid)
         stream = replica.stream if replica is not None else None
+        shown = stream if stream is not None and stream.created and not stream.hidden else None
         led, removed = uid in self._leading, self._meta.state.removed(uid)
+        unopened = replica is not None and replica.found and stream is None  # only this node ever had it
 
         def dropped(error: ApiError | None) -> None:
             if error is not None and replica is not None:
                 self._shared.log.error(f"stream {replica.name}: its files cannot be removed: {error}")
-            if stream is not None and not stream.hidden and not removed:
+            if stream is not None and not stream.hidden and deleted is None:
                 self._shared.lake.detached(stream)
             self._dropped(uid)
+            acted(error)
 
         deleted = None
-        if removed and stream is not None and not stream.hidden:  # else the lake never heard of it
-            deleted = leaving.creation(stream)
+        if removed and shown is not None:  # else the lake never heard of it
+            deleted = leaving.creation(shown)
             if before is not None:
                 deleted = msgspec.structs.replace(deleted, config=before.config)
+        elif removed and replica is not None and unopened:
+            deleted = replica.unopened
         self.replicas.drop(uid, dropped, deleted)
-        if led and removed and stream is not None:
-            self._engines.of(stream.account).events.stream_action(stream.name, "DELETED", "delete")
+        if removed and before is not None and (led or unopened):
+            self._accounts.of(before.account).events.stream_action(before.name, "DELETED", "delete")
 
     # ------------------------------------------------------------------ roles (Host)
     def opened(self, replica: Replica) -> None:
         """See `Host.opened`."""
         assert replica.stream is not None  # Invariant: it was opened
+        if replica.group is not None and replica.group.is_leader:
+            return  # it is shown once it leads, which is in this turn unless its creation has to be logged
         self._attach(replica.stream)
         assignment = self._meta.state.by_uid.get(replica.uid)
         if assignment is not None and assignment.peers[0] == self._meta.me and not replica.stream.created:
@@ -171,34 +179,38 @@ class LocalStreams:
     def caught_up(self, replica: Replica) -> None:
         """See `Host.caught_up`."""
         if replica.stream is not None and not replica.stream.hidden:
-            self._engines.of(replica.account).refresh(replica.stream)
+            self._accounts.of(replica.account).refresh(replica.stream)
 
     def leads(self, replica: Replica) -> None:
         """See `Host.leads`."""
         assert replica.stream is not None  # Invariant: it leads
         assert replica.group is not None
         self._leading.add(replica.uid)
-        engine = self._engines.of(replica.account)
-        engine.refresh(replica.stream)
-        engine.acks.attach(replica.name)
+        account = self._accounts.of(replica.account)
+        if account.streams.get(replica.name) is replica.stream:
+            account.refresh(replica.stream)
+        else:
+            self._attach(replica.stream)
+        account.lead(replica.stream)
         self._leaders.lead(replica.uid, replica.group.term)
         self._advisories.stream_leader(replica)
+        replica.made(None)
         self._tend(replica)
 
     def follows(self, replica: Replica) -> None:
         """See `Host.follows`."""
         if replica.stream is not None and not replica.stream.hidden:
-            self._engines.of(replica.account).refresh(replica.stream)
+            self._accounts.of(replica.account).refresh(replica.stream)
         if replica.uid in self._leading:
             self._leading.discard(replica.uid)
-            self._engines.of(replica.account).acks.detach(replica.name)
+            self._accounts.of(replica.account).follow(replica.name)
             self._advisories.stream_lost(replica)
         if replica.group is not None:
             self._leaders.note(replica.uid, replica.group.term, replica.leader)
 
     def serves(self, account: str) -> bool:
         """See `Host.serves`."""
-        return self._engines.of(account).serving
+        return self._accounts.of(account).serving
 
     def reopened(self, replica: Replica) -> None:
         """See `Host.reopened`."""
@@ -209,11 +221,14 @@ class LocalStreams:
         """See `Host.gone`."""
         if replica.uid in self._leading:
             self._leading.discard(replica.uid)
-            self._engines.of(replica.account).acks.detach(replica.name)
-        self._engines.of(replica.account).detach(replica.name, replica.trouble)
+            self._accounts.of(replica.account).follow(replica.name)
+        account = self._accounts.of(replica.account)
+        account.detach(replica.name, replica.trouble)
+        if replica.was and not replica.trouble:
+            account.offline.pop(replica.name, None)
 
     def _urge(self, replica: Replica, at: int) -> None:
-        """The first choice need not wait for an election timeout."""
+        """Have the first choice stand for election without waiting for a timeout."""
 
         def stand() -> None:
             if replica.group is None or replica.leader or self._stopped:
@@ -226,7 +241,7 @@ class LocalStreams:
 
     # ------------------------------------------------------------------ the leader's duties
     def _tend(self, replica: Replica) -> None:
-        """Bring the stream's configuration and members to what is assigned. On its leader."""
+        """Bring the stream's configuration and members to the assignment. On its leader."""
         assignment, stream = self._meta.state.by_uid.get(replica.uid), replica.stream
         if assignment is None or stream is None:
             return
@@ -243,7 +258,7 @@ class LocalStreams:
             self._step(replica)
 
     def not_updated(self, uid: str) -> None:
-        """A request's update has failed before it came to the stream. It may be assigned all the same."""
+        """Bring an update that a request failed to bring to its stream: it may be assigned all the same."""
         self.updating.discard(uid)
         replica = self.replicas.by_uid.get(uid)
         if replica is not None and replica.leading:
@@ -277,7 +292,7 @@ class LocalStreams:
         self._later(replica, wait)
 
     def _standing(self, replica: Replica) -> dict[str, scaling.Standing]:
-        """How the other members are: one that never took an entry is not there, whatever its node says."""
+        """Return the standing of the other members. One that never took an entry is not there."""
         group = replica.group
         assert group is not None  # Invariant: it leads
         return {
@@ -296,7 +311,7 @@ class LocalStreams:
         """Let other nodes lead what this one leads, because it is about to go."""
         for uid in list(self._leading) if not self._stopped else ():
             replica = self.replicas.by_uid.get(uid)
-            if replica is not None:
+            if replica is not None and len(replica.membership.voters) > 1:
                 replica.transfer()
 
     def stop(self) -> None:

@@ -1,8 +1,8 @@
-"""The meta group as a node takes part in it.
+"""The meta group: the nodes of a cluster that decide together which streams exist, and where.
 
-Belongs here: the group whose log holds the assignments, from its files to the applied state, and proposing entries. Who
-becomes a member of it is meta_join.py's, what a node does about an assignment local.py's, and what may be
-proposed the API's.
+Belongs here: this node's member of the group whose log holds the assignments, from its files to the applied state, and
+proposing entries. meta_join.py decides who becomes a member, local.py acts on assignments, the API checks what is
+proposed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.meta.assignments import Applied, MetaOp, MetaState, decode_op, encode_op
+from lakestream.meta.meta import Outcome
 from lakestream.meta.ports import Nodes
+from lakestream.meta.shared import Log
 from lakestream.ports import Clock, Io
-from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.api.errors import api_error
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.core.ready import RaftError
 from lakestream.raft.group import hard_state
-from lakestream.raft.group.group import Callbacks, Committed, Group, Member, Members, Proposal, Replacement
+from lakestream.raft.group.group import (
+    Callbacks,
+    Committed,
+    Group,
+    Member,
+    MemberProgress,
+    Members,
+    Proposal,
+    Replacement,
+)
 
 GROUP = "meta"
 """The group's id, and the uid of its store."""
@@ -33,27 +44,18 @@ DIRECTORY = "_meta_"
 """Beside the accounts in the store's directory."""
 
 LOST = "lost"
-"""The file that keeps `Meta.lost_through`."""
+"""The file that keeps `lost_through`."""
 
 SEAL_BYTES = 4 << 20
 """Length of a segment of the meta log."""
 KEEP_SEGMENTS = 4
 """Sealed segments that the meta log keeps: who lags further gets the state instead of the entries."""
 
-Outcome = Callable[[Applied | ApiError], None]
 OnInstall = Callable[[str, Install, Callable[[Replacement | None], None]], None]
 
 
-class Log(Protocol):
-    """Where the meta group reports."""
-
-    def info(self, text: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def error(self, text: str) -> None: ...
-
-
 class Repair(Protocol):
-    """What can be done about a damaged log: `jetstream.replicas.ReplicaStores` can."""
+    """Repairs a damaged log; see `ReplicaStores`."""
 
     def salvage(self, directory: str) -> None:
         """Cut it to what is intact."""
@@ -62,7 +64,7 @@ class Repair(Protocol):
         """Remove it."""
 
 
-class Meta:
+class MetaGroup:
     """This node's part in the meta group.
 
     Its log keeps the newest entries, a few hundred bytes for each change of a stream's configuration or nodes; what
@@ -99,8 +101,7 @@ class Meta:
         """This node was a member before and its files were gone, those of its streams too: what is assigned through
         this entry, it may have held."""
         self.caught_up = False
-        """Whether everything is applied that was committed when this node took part again. Before that, an entry may
-        be one that it has acted on already, and what followed it too."""
+        """See `Meta.caught_up`."""
         self.on_applied: Callable[[Applied], None] = lambda applied: None
         self.on_role: Callable[[], None] = lambda: None
         self.on_caught_up: Callable[[], None] = lambda: None
@@ -115,24 +116,37 @@ class Meta:
 
     @property
     def me(self) -> str:
-        """This node's name."""
+        """See `Meta.me`."""
         return self._nodes.me
 
     @property
+    def as_of(self) -> int:
+        """See `Meta.as_of`."""
+        return self.store.applied if self.store is not None else 0
+
+    def transfer(self, to: str = "") -> bool:
+        """See `Meta.transfer`."""
+        return self.group is not None and self.leading and self.group.transfer(to)
+
+    def progress(self) -> list[MemberProgress]:
+        """See `Meta.progress`."""
+        return self.group.progress() if self.group is not None else []
+
+    @property
     def membership(self) -> Membership:
-        """The members of the group, as far as this node knows."""
+        """See `Meta.membership`."""
         return self.group.membership if self.group is not None else Membership(())
 
     # ------------------------------------------------------------------ life
     def open(self) -> None:
-        """Take up the group where its files are here. Blocks, at start. Raises CorruptLog, OSError."""
+        """See `Meta.open`."""
         if os.path.exists(os.path.join(self.directory, hard_state.NAME)):
             with contextlib.suppress(FileNotFoundError):
                 self.lost_through = int(self._files.read(os.path.join(self.directory, LOST)))
             self._take_part(Membership(()))
 
     def start(self) -> None:
-        """Take part, once the other nodes can be reached; nothing without files."""
+        """See `Meta.start`. Without files nothing happens."""
         if self.group is not None:
             self.group.start()
 
@@ -153,7 +167,7 @@ class Meta:
         self.start()
 
     def stop(self) -> None:
-        """Take part no more."""
+        """See `Meta.stop`."""
         self._stopped = True
         if self.group is not None:
             self.group.stop()
@@ -172,7 +186,7 @@ class Meta:
         self._nodes.update(clustered=False)
 
     def close(self) -> None:
-        """Write a last checkpoint. Blocks; after `stop`."""
+        """See `Meta.close`."""
         if self.store is not None:
             self.store.close(self.state.dump())
 
@@ -270,13 +284,13 @@ class Meta:
 
     @staticmethod
     def _long(store: Store) -> bool:
-        """Whether a checkpoint would let entries go."""
+        """Return True if a checkpoint would allow to remove entries."""
         assert isinstance(store.log, SegmentLog)
         sealed = store.log.segments[:-1]
         return len(sealed) > KEEP_SEGMENTS and sealed[-KEEP_SEGMENTS].last_index > store.checkpoint_index
 
     def _checkpointed(self, store: Store, error: BaseException | None) -> None:
-        """The state is durable as of then: the oldest entries are needed no more."""
+        """Remove the oldest entries, which a durable checkpoint holds."""
         if error is not None or store is not self.store or self.group is None or self._stopped:
             return
         assert isinstance(store.log, SegmentLog)
@@ -314,13 +328,13 @@ class Meta:
 
     # ------------------------------------------------------------------ another state
     def keep_lost(self, directory: str) -> None:
-        """Keep beside the files in `directory` what this node lost. Blocks."""
+        """Write `lost_through` beside the files in `directory`. Block."""
         if self.lost_through:
             self._files.write_whole(os.path.join(directory, LOST), [b"%d" % self.lost_through])
 
     def exchange(self, take_in: Callable[[], None]) -> tuple[Callable[[], SegmentLog], Callable[[], None]]:
-        """What a `Replacement` does: `take_in` puts other files in the place of these, then they are opened; and what
-        is assigned otherwise in their state counts as applied, one assignment after the other."""
+        """Return the two steps of a `Replacement`: `take_in` moves other files to the place of these, which are then
+        opened; and the assignments that differ in their state are applied one after the other."""
         opened: list[Store] = []
 
         def swap() -> SegmentLog:
@@ -353,8 +367,8 @@ class Meta:
             done(str(error))
 
     def catch_up_to(self, index: int) -> None:
-        """The group had committed this much at some time after this node took part again: what it knew before is
-        behind it once that is applied here."""
+        """Note the newest entry that the group had committed after this node took part again: `caught_up` once it is
+        applied here."""
         if not self.caught_up:
             self._goal = index
             self._look_at_goal()

@@ -1,19 +1,24 @@
-"""How nodes become members of the meta group, and stay it.
+"""Joining the meta group, and staying in it.
 
 Belongs here: this node's way into the group (a cluster's first time, a new node, a node that lost its files, one that
-was removed), the leader's part in it (adding whoever applies, one server at a time), and finding out after a start how
-much a node has missed. The decision at the first time is meta_boot.py's.
+was removed), the leader's part in it (adding applicants, one server at a time), and finding out after a start how much
+a node has missed.
+
+A cluster begins when every node of somebody's configured routes is there, none has a meta log, and all see the same
+nodes: the one whose name comes first then begins the meta group with all of them as voters, and the others, who hear
+that it has begun, join in. So only one node decides, and it decides once: its answer is in its file before the others
+hear of it. A node that finds a meta group applies to its leader, and joins once it is a member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from lakestream.meta.meta_boot import Apply, Begin, JoinAnswer, Seen, decide
-from lakestream.meta.meta_group import Log, Meta
+from lakestream.meta.meta_group import MetaGroup
 from lakestream.meta.ports import Nodes
+from lakestream.meta.shared import Log
 from lakestream.ports import Clock
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.ports import Calls
@@ -27,26 +32,88 @@ REMOVED = "meta.removed"
 """The call by which the leader tells a node that it is no member any more: of a quiet group it would not notice."""
 
 BOOT_EVERY_NS = 200_000_000
-"""How often a node without a meta log looks again, beside whenever it hears of a change."""
+"""Interval at which a node without a meta log decides again, beside every change that it hears of."""
 GROW_EVERY_NS = 250_000_000
-"""How often the leader looks whether a member is to be added or promoted."""
+"""Interval at which the leader adds or promotes members."""
 STATUS_EVERY_NS = 1_000_000_000
-"""How often a member that has not caught up, or knows no leader, asks how things are."""
+"""Interval at which a member that has not caught up, or knows no leader, asks the others."""
 CALL_TIMEOUT_NS = 2_000_000_000
-"""How long an answer is waited for."""
+"""Longest wait for an answer (2 s)."""
 MAX_LAG = 16
 """Entries that a learner may lack when it becomes a voter."""
 LOST = "this node was a member before and has lost its files, and the others have no leader who could tell it how much"
-"""Why such a node waits."""
+"""The reason for which such a node waits."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Another node, for `decide`. `sees`: the nodes to which it is connected."""
+
+    jetstream: bool
+    clustered: bool
+    sees: frozenset[str]
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Wait; `reason` is for the log."""
+
+    reason: str
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Begin the meta group with these voters."""
+
+    membership: Membership
+
+
+class Apply(msgspec.Struct, frozen=True):
+    """Apply to these nodes: there is a meta group."""
+
+    nodes: tuple[str, ...]
+
+
+class JoinAnswer(msgspec.Struct, frozen=True):
+    """The answer of a member of the meta group to an applicant.
+
+    `membership` is the group's, `last_index` its newest entry there: when there are entries, a node that is a voter
+    without having a log has lost one. `commit` is what is committed there, and `leads`: the answer is the leader's.
+    """
+
+    membership: Membership
+    last_index: int
+    commit: int
+    leads: bool
+
+
+def decide(me: str, routes_met: bool, others: Mapping[str, Seen]) -> Wait | Begin | Apply:
+    """Decide the next step of a node without a meta log.
+
+    Args:
+        me: its name.
+        routes_met: whether it is connected to every node of its configured routes.
+        others: the nodes to which it is connected.
+    """
+    clustered = tuple(sorted(name for name, seen in others.items() if seen.clustered))
+    if clustered:
+        return Apply(clustered)
+    if not routes_met:
+        return Wait("not every node of the configured routes is connected")
+    everybody = frozenset((me, *others))
+    for name, seen in sorted(others.items()):
+        if seen.sees | {name} != everybody:
+            return Wait(f"{name} is not connected to the same nodes")
+    members = tuple(sorted((me, *(name for name, seen in others.items() if seen.jetstream))))
+    if members[0] != me:
+        return Wait(f"{members[0]} begins the cluster")
+    return Begin(Membership(members))
 
 
 class MetaJoin:
     """This node's part in who is a member of the meta group. `start` after `Meta.open`, with `Meta.start`."""
 
-    def __init__(self, meta: Meta, nodes: Nodes, calls: Calls, clock: Clock, log: Log) -> None:
+    def __init__(self, meta: MetaGroup, nodes: Nodes, calls: Calls, clock: Clock, log: Log) -> None:
         self._meta, self._nodes, self._calls, self._clock, self._log = meta, nodes, calls, clock, log
         self.removed = False
-        """The group goes on without this node, which was told so while it ran: it stays out until its next start."""
+        """True once this node was removed from the group while it ran: it stays out until its next start."""
         self.on_removed: Callable[[], None] = lambda: None
         """Called when that happens."""
         self._stopped = self._growing = self._settled = False
@@ -64,11 +131,11 @@ class MetaJoin:
         self._look()
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._stopped = True
 
     def role_changed(self) -> None:
-        """The group's leader is another."""
+        """React to another leader of the group."""
         meta = self._meta
         if not meta.caught_up and meta.leader and meta.leader != self._nodes.me:
             self._ask(meta.leader, STATUS, self._told)
@@ -80,7 +147,7 @@ class MetaJoin:
 
     # ------------------------------------------------------------------ the leader
     def _grow(self) -> None:
-        """One step towards having every node that applied as a voter."""
+        """Add or promote one applicant."""
         meta = self._meta
         self._growing = meta.leading and not self._stopped
         if not self._growing or meta.group is None:
@@ -184,7 +251,7 @@ class MetaJoin:
 
     # ------------------------------------------------------------------ what was missed
     def _look(self) -> None:
-        """As long as this node may be behind, or alone: ask the others."""
+        """Ask the others while this node may be behind or knows no leader."""
         if self._stopped or self.removed:
             return
         self._clock.call_later(STATUS_EVERY_NS, self._look)

@@ -1,144 +1,184 @@
-"""JetStream in a cluster: where its parts are put together.
+"""This server's part in the streams of all its nodes; a server without a cluster is the only node.
 
-Belongs here: the meta group, this node's replicas, who leads what, and requests on their way, as one thing that the
-engine has when it is clustered; which node answers a request, and what the nodes are like that could hold a stream.
+Belongs here: the assignments, this node's replicas and who leads what as one thing, which the accounts and monitoring
+see. What differs with and without other nodes is passed in: cluster.py and solo.py put a `MetaNode` together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
-from lakestream.account.use import ClusterUse
-from lakestream.meta.adoption import Adoption
-from lakestream.meta.advisories import Advisories
-from lakestream.meta.assignments import Applied, Assignment, MetaOp, decode_op, encode_op
-from lakestream.meta.drops import Drops
-from lakestream.meta.info import cluster_shown
-from lakestream.meta.leaders import Leaders
+from lakestream.meta.assignments import Applied, Assignment, MetaOp, RemoveStream, SettleStream, decode_op, encode_op
+from lakestream.meta.info import Advisories
 from lakestream.meta.local import LocalStreams
-from lakestream.meta.meta_group import Meta
-from lakestream.meta.meta_join import MetaJoin
-from lakestream.meta.meta_transfer import MetaTransfer
-from lakestream.meta.placement import Candidate, Wanted
-from lakestream.meta.ports import Nodes
+from lakestream.meta.meta import Acted, Meta, Outcome
+from lakestream.meta.placement import Placing
+from lakestream.meta.ports import AllAccounts, Dispatcher, Led, Nodes
+from lakestream.meta.replica_files import ReplicaFiles
 from lakestream.meta.replicas import Replicas
-from lakestream.meta.requests import Requests
-from lakestream.meta.watch import RestoreWatch
+from lakestream.meta.shared import Shared
+from lakestream.meta.site import Site
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Where
+from lakestream.raft.group.group import Members
 from lakestream.raft.group.ports import Calls
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core import offline
 from lakestream.stream.core.config import StreamConfig
 
-if TYPE_CHECKING:
-    from lakestream.account.engines import Engines
-    from lakestream.raft.group.groups import Groups
-    from lakestream.stream.assembly import Stream
-
 PROPOSE = "meta.propose"
 """The call that asks the leader of the meta group to log an entry."""
-LOOK_NS = 10_000_000_000
-"""How long after it first hears of a leader a node reports what lies here and is not assigned."""
-YIELD_NS = 1_000_000_000
-"""How often a node that was removed from the cluster gives away what it leads."""
 CALL_TIMEOUT_NS = 4_000_000_000
-"""How long a call between nodes may take: less than clients wait (5 s)."""
+"""Longest duration of a call between nodes (4 s): less than clients wait (5 s)."""
 
 
 class CallFailed(msgspec.Struct, frozen=True):
-    """Why the other node did not do it: an error of the API."""
+    """The API error with which another node refused a call."""
 
     code: int
     err_code: int
     description: str
 
     def error(self) -> ApiError:
-        """As the API has it."""
+        """Return it as the API has it."""
         return ApiError(self.code, self.err_code, self.description)
 
 
-class JetStreamCluster:
-    """The streams' part in the cluster.
+class Answers(msgspec.Struct, frozen=True):
+    """Differences between the answers of nats-server with and without a cluster."""
+
+    peers: bool
+    """True if requests about leaders and members are served; otherwise they are refused (10010)."""
+    acks_by_stream: bool
+    """True if the acks of a stream are subscribed where it is led; otherwise those of all streams at once."""
+    stream_first: bool
+    """True if INFO and UNPIN look for the stream before they read the request."""
+    recreated: bool
+    """True if creating a stream that exists says `did_create`."""
+    counts_all: bool
+    """True if a page of STREAM.LIST behind the end shows the number of all streams."""
+    domain_always: bool
+    """True if every StreamInfo shows the domain."""
+
+
+class Service(Protocol):
+    """Something that runs by the clock while the node does."""
+
+    def start(self) -> None:
+        """Begin, once the other nodes can be reached."""
+
+    def stop(self) -> None:
+        """End."""
+
+
+class Keeping(Protocol):
+    """The streams on disk: at the start, and while their account has no JetStream."""
+
+    def recover(self, found: Sequence[tuple[str, str]]) -> None:
+        """Open streams (account, name). Block, at start."""
+
+    def served(self, account: str) -> None:
+        """Open the streams of an account that has JetStream from now on, or let them lead."""
+
+    def withdrawn(self, account: str) -> None:
+        """Close the streams of an account that has no JetStream any more, or let other nodes lead them."""
+
+    def settling(self, account: str) -> bool:
+        """Return True while that goes on: then nobody knows which names and subjects are taken."""
+
+    def when_settled(self, account: str, go_on: Callable[[], None]) -> bool:
+        """Call `go_on` once it is over. Return False when too many wait for that."""
+
+    def discard(self, account: str) -> None:
+        """Remove the account's streams that are not open."""
+
+
+class Shown(Protocol):
+    """Fields that nodes of a cluster show of streams and of themselves."""
+
+    def cluster(self, uid: str) -> dict[str, Any]:
+        """Return the `cluster` object of a stream that is held here; empty without a cluster."""
+
+    def alternates(self, account: str, name: str, domain: str) -> list[dict[str, str]]:
+        """Return a stream and its mirrors; empty when it has none, and without a cluster."""
+
+    def trouble(self, assignment: Assignment) -> str:
+        """Return why a stream cannot be served; "" when it can."""
+
+    def meta(self) -> dict[str, Any]:
+        """Return `meta_cluster` of /jsz; empty without a cluster."""
+
+    def unhealthy(self) -> str:
+        """Return what this node lacks before it does its share of the cluster's work; "" when nothing."""
+
+
+class Parts(msgspec.Struct, kw_only=True):
+    """The parts of a `MetaNode` that differ with and without other nodes."""
+
+    nodes: Nodes
+    calls: Calls
+    meta: Meta
+    groups: Members
+    files: ReplicaFiles
+    leaders: Led
+    answers: Answers
+
+
+class MetaNode:
+    """See the module. `requests`, `placing`, `keeping` and `shown` are set before anything happens.
 
     Args:
-        engines: the streams of every account, and what they share.
-        groups: the Raft groups of this node.
-        nodes, calls: the other nodes.
-        root: the server's store directory.
-        unique_tag: a prefix of server tags; the replicas of a stream differ in that tag. "" for none.
+        accounts: the streams of every account.
     """
 
-    def __init__(
-        self, engines: Engines, groups: Groups, nodes: Nodes, calls: Calls, root: str, unique_tag: str = ""
-    ) -> None:
-        self.engines, self.nodes, self.calls, self.unique_tag = engines, nodes, calls, unique_tag
-        self.shared = shared = engines.shared
-        clock, io, log = shared.clock, shared.io, shared.log
-        self.advisories = Advisories(shared, nodes)
-        self.leaders = Leaders(nodes, calls)
-        self.meta = Meta(root, nodes, groups, shared.stores.replicas, clock, io, log)
-        self.transfer = MetaTransfer(self.meta, calls, io, log)
-        self.join = MetaJoin(self.meta, nodes, calls, clock, log)
-        self.drops = Drops(self, clock)
-        self.local = LocalStreams(engines, self.meta, nodes, self.leaders, self.advisories, self.drops.gone)
-        self.replicas = self.local.replicas = Replicas(shared, self.local, groups, nodes, calls)
-        self.requests = Requests(self, calls, clock)
-        self.requests.on_answer = lambda account, reply, body, header: shared.bus_of(account).publish(
-            reply, b"", header, body
-        )
-        self.adoption = Adoption(self)
-        self.use = ClusterUse(self)
-        self.restores = RestoreWatch(self)
-        self.on_applied: list[Callable[[Applied], None]] = []
-        """Told of every entry of the meta group, after this node has begun to act on it."""
+    requests: Dispatcher
+    placing: Placing
+    keeping: Keeping
+    shown: Shown
+
+    def __init__(self, shared: Shared, accounts: AllAccounts, parts: Parts) -> None:
+        self.shared, self.accounts = shared, accounts
+        self.nodes, self.calls, self.meta, self.answers = parts.nodes, parts.calls, parts.meta, parts.answers
+        self.advisories = Advisories(shared, self.nodes)
+        self.leaders = parts.leaders
+        self.local = LocalStreams(shared, accounts, self.meta, self.nodes, self.leaders, self.advisories, self._dropped)
+        site = Site(shared, parts.groups, parts.files, self.nodes, self.calls)
+        self.replicas = self.local.replicas = Replicas(site, self.local)
+        self.services: list[Service] = []
+        self.on_dropped: Callable[[str], None] = lambda uid: None
+        """Called with the uid of a stream whose files are gone from this node."""
+        self.removing: Callable[[Assignment, Outcome], Outcome] = lambda assignment, done: done
+        """Wraps the outcome of a removal, to wait for what other nodes do about it."""
+        self.restoring: set[str] = set()
+        """Streams that this node restores, by uid."""
         self._configs: dict[str, tuple[bytes, StreamConfig]] = {}
         self._refusals: dict[str, tuple[bytes, str]] = {}
-        self._led = self._looked = False
-        self.local.settle = lambda op: self.propose(op, lambda failed: None)
-        self.leaders.on_changed = lambda uid: self.requests.changed()
-        self.meta.on_applied, self.meta.on_role = self._applied, self._meta_role
-        self.meta.on_caught_up = self.local.take_up
-        self.join.on_removed = self._removed
-        calls.serve(PROPOSE, self._propose_asked)
+        self.local.settle = self._settle
+        self.calls.serve(PROPOSE, self._propose_asked)
 
     # ------------------------------------------------------------------ life
-    def recover(self, found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Open the meta group and every replica on disk. Blocks, at start.
-
-        Returns those of `found` (account, stream) that are no replicas: streams from before there was a cluster.
-        """
-        self.transfer.settle()
-        self.meta.open()
-        others = [(account, name) for account, name in found if not self.replicas.recover(account, name)]
-        self.local.take_up()
-        return others
+    def recover(self, found: Sequence[tuple[str, str]]) -> None:
+        """Open every stream (account, name) on disk. Block, at start. Raise LogError, OSError."""
+        self.keeping.recover(found)
 
     def start(self) -> None:
         """Take part, once the other nodes can be reached."""
         self.meta.start()
-        self.join.start()
         self.replicas.start()
-        self.adoption.start()
-        self.use.start()
-        self.restores.start()
+        for service in self.services:
+            service.start()
 
     def yield_leadership(self) -> None:
         """Let others lead, because this node is about to go (lame duck mode, a stop)."""
         self.local.yield_all()
-        if self.meta.group is not None and self.meta.leading:
-            self.meta.group.transfer()
-
-    def _removed(self) -> None:
-        """This node hears no more of what is assigned: only another leader can bring its streams to other members."""
-        self.local.yield_all()
-        self.shared.clock.call_later(YIELD_NS, self._removed)
+        self.meta.transfer()
 
     @property
     def handing_over(self) -> bool:
-        """Whether this node still leads something that another node could lead."""
+        """True while this node leads something that another node could lead."""
         led = [(replica.leading, replica.membership) for replica in self.replicas.by_uid.values()]
         led.append((self.meta.leading, self.meta.membership))
         return any(
@@ -147,16 +187,15 @@ class JetStreamCluster:
         )
 
     def stop(self) -> None:
-        """Take part no more."""
+        """Take no more part."""
         self.local.stop()
-        self.join.stop()
-        self.use.stop()
-        self.adoption.stop()
+        for service in self.services:
+            service.stop()
         self.meta.stop()
         self.replicas.stop()
 
     def close(self) -> None:
-        """Write what is kept for the next start. Blocks; after `stop`."""
+        """Write what is kept for the next start. Block; after `stop`."""
         self.replicas.close()
         self.meta.close()
 
@@ -168,7 +207,7 @@ class JetStreamCluster:
 
     @property
     def name(self) -> str:
-        """The cluster's name."""
+        """The cluster's name; "" without one."""
         return self.nodes.node.cluster
 
     def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
@@ -191,33 +230,53 @@ class JetStreamCluster:
         return api_error(10118 if gone else 10008)
 
     def meta_leader(self) -> str:
-        """The node that leads the meta group and can be reached; "" when nobody is known to."""
+        """Return the node that decides and can be reached; "" when none is known."""
         if self.meta.leading:
             return self.me
         leader = self.meta.leader
         return leader if leader != self.me and leader and self.nodes.alive(leader) else ""
 
     def stream_leader(self, uid: str) -> str:
-        """The node that leads a stream, serves it and can be reached; "" when nobody is known to."""
+        """Return the node that leads a stream, serves it and can be reached; "" when none is known."""
         replica = self.replicas.by_uid.get(uid)
         if replica is not None and replica.leading:
             return self.me
         leader = (replica.leader if replica is not None else "") or self.leaders.of(uid)
         return leader if leader != self.me and leader and self.nodes.alive(leader) else ""
 
+    def asked_here(self, account: str, name: str) -> Stream | None:
+        """Return the stream that a request to all nodes is about, if this node answers it; None: another node does.
+
+        Its leader answers. That there is no such stream, the node that decides says: there this raises ApiError.
+        """
+        stream = self.accounts.of(account).streams.get(name)
+        if stream is not None:
+            return stream if stream.leading else None
+        assignment = self.meta.state.find(account, name)
+        if self.meta.leading and (assignment is None or assignment.holders == (self.me,)):
+            raise api_error(10059)  # no other node has it
+        return None
+
     # ------------------------------------------------------------------ what is assigned
     def find(self, account: str, name: str) -> Assignment | None:
-        """The assignment of a stream; not of one that is being restored."""
+        """Return the assignment of a stream; not of one that is being restored."""
         found = self.meta.state.find(account, name)
         return found if found is not None and not found.restoring else None
 
     def assignments(self, account: str, *, restoring: bool = False) -> list[Assignment]:
-        """Those of an account, by name; also of streams that are being restored when `restoring`."""
-        streams = sorted(self.meta.state.streams.items())
-        return [each for (owner, _), each in streams if owner == account and (restoring or not each.restoring)]
+        """Return those of an account, by name; also of streams that are being restored when `restoring`."""
+        return sorted(self.of(account, restoring=restoring), key=lambda each: each.name)
+
+    def of(self, account: str, *, restoring: bool = False) -> list[Assignment]:
+        """Return the same in no order."""
+        streams = self.meta.state.by_uid.values()
+        return [each for each in streams if each.account == account and (restoring or not each.restoring)]
 
     def config_of(self, assignment: Assignment) -> StreamConfig:
-        """The configuration that is assigned."""
+        """Return the configuration that is assigned."""
+        replica = self.replicas.by_uid.get(assignment.uid)
+        if replica is not None and replica.stream is not None and replica.stream.store.config is assignment.config:
+            return replica.stream.config
         known = self._configs.get(assignment.uid)
         if known is None or known[0] is not assignment.config:
             config = msgspec.json.decode(assignment.config, type=StreamConfig)
@@ -225,60 +284,15 @@ class JetStreamCluster:
         return known[1]
 
     def refusal(self, assignment: Assignment) -> str:
-        """Why no node of this release can serve a stream that is assigned; "" when it can."""
+        """Return why no node of this release can serve a stream that is assigned; "" when it can."""
         known = self._refusals.get(assignment.uid)
         if known is None or known[0] is not assignment.config:
             known = self._refusals[assignment.uid] = (assignment.config, offline.refusal(assignment.config))
         return known[1]
 
-    def candidates(self) -> list[Candidate]:
-        """Every node that could hold a stream."""
-        reserved: dict[str, dict[str, int]] = {"memory": {}, "file": {}}
-        holds: dict[str, int] = {}
-        leads: dict[str, int] = {}
-        for assignment in self.meta.state.by_uid.values():
-            config = self.config_of(assignment)
-            leads[assignment.peers[0]] = leads.get(assignment.peers[0], 0) + 1
-            taken = reserved[config.storage]
-            for peer in assignment.peers:
-                holds[peer] = holds.get(peer, 0) + 1
-                taken[peer] = taken.get(peer, 0) + max(0, config.max_bytes)
-        found = []
-        for name in self.meta.membership.members:
-            info = self.nodes.node if name == self.me else self.nodes.info(name)
-            if info is None:
-                found.append(Candidate(name=name, cluster=self.name, alive=False))
-                continue
-            found.append(
-                Candidate(
-                    name=name,
-                    cluster=info.cluster,
-                    tags=info.tags,
-                    alive=self.nodes.alive(name) and info.jetstream,
-                    max_memory=info.max_memory,
-                    max_file=info.max_storage,
-                    reserved_memory=reserved["memory"].get(name, 0),
-                    reserved_file=reserved["file"].get(name, 0),
-                    replicas=holds.get(name, 0),
-                    leads=leads.get(name, 0),
-                )
-            )
-        return found
-
-    def wanted(self, config: StreamConfig) -> Wanted:
-        """What a configuration asks of the stream's nodes."""
-        return Wanted(
-            replicas=config.num_replicas,
-            placement=config.placement,
-            storage=config.storage,
-            size=max(0, config.max_bytes),
-            unique_tag=self.unique_tag,
-            cluster=self.name,
-        )
-
     # ------------------------------------------------------------------ entries
     def propose(self, op: MetaOp, done: Callable[[ApiError | None], None]) -> None:
-        """Have the leader of the meta group log an entry; `done(None)` once it is applied there."""
+        """Have the leader of the meta group log an entry; call `done(None)` once it is applied there."""
         leader = self.meta_leader()
         if not leader:
             done(api_error(10008))
@@ -289,6 +303,17 @@ class JetStreamCluster:
             done(api_error(10008) if body is None else failed.error() if failed is not None else None)
 
         self.calls.call(leader, PROPOSE, encode_op(op), answered, CALL_TIMEOUT_NS)
+
+    def remove(self, assignment: Assignment, done: Outcome) -> None:
+        """Decide that a stream is gone, on the node that decides; call `done` once its files are gone, too."""
+        self.meta.propose(RemoveStream(assignment.uid), self.removing(assignment, done))
+
+    def applied(self, applied: Applied, acted: Acted = lambda error: None) -> None:
+        """Act on an entry that was decided; see `LocalStreams.applied`."""
+        if applied.after is None and applied.before is not None:
+            self._configs.pop(applied.before.uid, None)
+            self._refusals.pop(applied.before.uid, None)
+        self.local.applied(applied, acted)
 
     def _propose_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         def done(outcome: Applied | ApiError) -> None:
@@ -301,37 +326,8 @@ class JetStreamCluster:
 
         self.meta.propose(decode_op(body), done)
 
-    def _applied(self, applied: Applied) -> None:
-        if applied.after is None and applied.before is not None:
-            self._configs.pop(applied.before.uid, None)
-            self._refusals.pop(applied.before.uid, None)
-        self.local.applied(applied)
-        for callback in list(self.on_applied):
-            callback(applied)
+    def _settle(self, op: SettleStream) -> None:
+        self.propose(op, lambda failed: None)
 
-    def _meta_role(self) -> None:
-        self.join.role_changed()
-        if self.meta.leading and not self._led:
-            self.shared.log.info("JetStream cluster: this node leads the meta group")
-            self.advisories.meta_leader(self.meta.membership.members)
-        elif self.meta.leader and not self.meta.leading:
-            self.shared.log.info(f"JetStream cluster: {self.meta.leader} leads the meta group")
-        if not self._looked and (self.meta.leading or self.meta.leader):
-            self._looked = True
-            self.shared.clock.call_later(LOOK_NS, self.local.look_for_strays)
-        self._led = self.meta.leading
-        self.requests.changed()
-
-    # ------------------------------------------------------------------ what answers show
-    def shown(self, stream: Stream) -> dict[str, Any]:
-        """The `cluster` object of a stream that is held here."""
-        replica = self.replicas.by_uid.get(stream.uid)
-        if replica is None:
-            return {"name": self.name}
-        assignment = self.meta.state.by_uid.get(stream.uid)
-        return cluster_shown(
-            self.name,
-            self.me,
-            replica,
-            desired=assignment.peers if assignment is not None and assignment.moving else (),
-        )
+    def _dropped(self, uid: str) -> None:
+        self.on_dropped(uid)

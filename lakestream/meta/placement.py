@@ -7,12 +7,13 @@ the words of a refusal. Sans-IO: everything known of the nodes is passed in.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 import msgspec
 
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.stream.core.config import Placement
+from lakestream.stream.core.config import Placement, StreamConfig
 
 EXCLUDED_TAG = "!jetstream"
 """A node with this server tag keeps the streams it has and gets no others, as with nats-server."""
@@ -22,7 +23,7 @@ _ID_LENGTH = 8
 
 
 def peer_id(name: str) -> str:
-    """The short id of a node that API answers show beside its name, as nats-server derives it."""
+    """Return the short id of a node that the API shows beside its name, as nats-server derives it."""
     return "".join(_DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(name.encode()).digest()[:_ID_LENGTH])
 
 
@@ -43,19 +44,19 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Streams of which it is the first choice as leader."""
 
     def room(self, storage: str, size: int) -> bool:
-        """Whether `size` more bytes can be reserved."""
+        """Return True if `size` more bytes can be reserved."""
         limit = self.max_memory if storage == "memory" else self.max_file
         reserved = self.reserved_memory if storage == "memory" else self.reserved_file
         return limit < 0 or reserved + size <= limit
 
     def lacking(self, tags: Sequence[str]) -> list[str]:
-        """Which of `tags` it does not satisfy: it has them, or with a `!` before them has not. Case does not count."""
+        """Return the `tags` that it does not satisfy; `!` before a tag negates it. Case is ignored."""
         own = {tag.lower() for tag in self.tags}
         return [tag for tag in tags if (tag[1:].lower() in own if tag[:1] == "!" else tag.lower() not in own)]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream asks of its nodes. `size`: bytes to reserve on each; `unique_tag`: a prefix of server tags."""
+    """A stream's requirements. `size`: bytes to reserve on each node; `unique_tag`: a prefix of server tags."""
 
     replicas: int
     placement: Placement | None = None
@@ -66,8 +67,30 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster whose nodes are asked when the placement names none."""
 
 
+class Placing(Protocol):
+    """Chooses the nodes of streams. Every method but `copies` may raise ApiError."""
+
+    several: bool
+    """True if streams may have several replicas."""
+
+    def copies(self, config: StreamConfig) -> int:
+        """Return how often the stream is stored."""
+
+    def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
+        """Check the room of this server beside the other streams, of all accounts, where only it can hold a stream."""
+
+    def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
+        """Check that the nodes that hold a stream have room for its new configuration."""
+
+    def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the nodes that shall hold a stream, the first choice as leader first; see `choose`."""
+
+    def leader(self, placement: Placement, members: Sequence[str]) -> str:
+        """Return the node to which this leader hands over; "" when any will do. See `choose_leader`."""
+
+
 class _Refusals:
-    """Why nodes were passed over."""
+    """The reasons for which nodes were not chosen."""
 
     def __init__(self) -> None:
         self.offline = self.excluded = self.storage = self.unique = False
@@ -91,7 +114,7 @@ class _Refusals:
 def choose(
     wanted: Wanted, candidates: Sequence[Candidate], *, keep: Sequence[str] = (), avoid: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """The nodes that shall hold a stream, the first choice as leader first.
+    """Return the nodes that shall hold a stream, the first choice as leader first.
 
     Nodes that hold few streams are chosen before those that hold many, and one that is away only where there are too
     few others and most of the stream's nodes are there.
@@ -140,7 +163,7 @@ def choose(
 
 
 def _misplaced(wanted: Wanted, candidate: Candidate) -> bool:
-    """Whether a node that holds the stream is not where it shall be."""
+    """Return True if the placement excludes a node that holds the stream."""
     placement = wanted.placement
     if placement is None:
         return False
@@ -166,14 +189,14 @@ def _fits(wanted: Wanted, candidate: Candidate, refusals: _Refusals) -> bool:
 
 
 def _unique(prefix: str, candidate: Candidate) -> str:
-    """The value of the node's tag that begins with `prefix`; "" when there is no such tag or no prefix."""
+    """Return the node's tag that begins with `prefix`; "" when there is no such tag or no prefix."""
     if not prefix:
         return ""
     return next((tag for tag in candidate.tags if tag.lower().startswith(prefix.lower())), "")
 
 
 def choose_leader(placement: Placement, members: Sequence[str], candidates: Sequence[Candidate], leader: str) -> str:
-    """Whom a leader that shall step down hands over to; "" when anybody will do.
+    """Return the voter to which a leader hands over; "" when any will do.
 
     Raises ApiError 10005 when the placement leaves nobody.
     """

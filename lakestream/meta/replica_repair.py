@@ -10,17 +10,15 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.segment import Header, Segment
 from lakestream.log.store.repair import verify
+from lakestream.log.store.store import Store
+from lakestream.meta.replica import Replica
 from lakestream.meta.replica_transfer import Fetch, Offer
-
-if TYPE_CHECKING:
-    from lakestream.log.store.store import Store
-    from lakestream.meta.replica import Replica
-    from lakestream.meta.replicas import Replicas
+from lakestream.meta.site import Site
 
 LOOK_AFTER_NS = 5_000_000_000
 """Sealed segments are looked at from so long after the start on (5 s) …"""
@@ -31,14 +29,14 @@ PAUSE_FACTOR = 9
 MIN_PAUSE_NS = 20_000_000
 
 RETRY_NS = 5_000_000_000
-"""When no member could give a good copy of a segment it is asked for again after this (5 s)."""
+"""Pause before a segment of which no member had a good copy is asked for again (5 s)."""
 
 
 class Repairs:
     """Finds and repairs damage on one node."""
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, site: Site, on_damage: Callable[[Replica, str], None]) -> None:
+        self._site, self._on_damage = site, on_damage
         self._mending: set[str] = set()
         self._unseen: deque[tuple[Replica, Store, Segment]] = deque()
         self._looking = False
@@ -49,14 +47,14 @@ class Repairs:
     def look_at(self, replica: Replica) -> None:
         """Read the sealed segments of a replica that was just opened, by and by."""
         stream = replica.stream
-        if stream is None:
+        if stream is None or not replica.refillable:
             return
         store = stream.store
         found = (store.sealed_at(each.path) for each in store.sealed())
         self._unseen.extend((replica, store, segment) for segment in found if segment is not None)
         if not self._looking and self._unseen:
             self._looking = True
-            self._replicas.shared.clock.call_later(LOOK_AFTER_NS, self._look)
+            self._site.shared.clock.call_later(LOOK_AFTER_NS, self._look)
 
     def _look(self) -> None:
         if not self._unseen:
@@ -64,7 +62,7 @@ class Repairs:
             return
         replica, store, segment = self._unseen.popleft()
         if replica.closed or replica.stream is None or replica.stream.store is not store:
-            self._replicas.shared.clock.call_soon(self._look)
+            self._site.shared.clock.call_soon(self._look)
             return
         began = time.monotonic_ns()
 
@@ -73,10 +71,10 @@ class Repairs:
             # One that has left the log meanwhile is not there any more.
             if isinstance(error, CorruptLog) and store.sealed_at(segment.path) is not None:
                 self.found(replica, error)
-            self._replicas.shared.clock.call_later(max(PAUSE_FACTOR * took, MIN_PAUSE_NS), self._look)
+            self._site.shared.clock.call_later(max(PAUSE_FACTOR * took, MIN_PAUSE_NS), self._look)
 
-        files = self._replicas.stores.files
-        self._replicas.shared.io.submit(lambda: verify(files, segment.path), looked)
+        files = self._site.files.stores.files
+        self._site.shared.io.submit(lambda: verify(files, segment.path), looked)
 
     # ------------------------------------------------------------------ repairing
     def found(self, replica: Replica, error: CorruptLog) -> None:
@@ -84,14 +82,14 @@ class Repairs:
         stream = replica.stream
         if stream is None or replica.closed or not replica.refillable or error.file in self._mending:
             return
-        self._replicas.log.error(f"stream {replica.name}: {error.file}: damaged at offset {error.offset}: {error.what}")
-        self._replicas.on_damage(replica, str(error))
+        self._site.log.error(f"stream {replica.name}: {error.file}: damaged at offset {error.offset}: {error.what}")
+        self._on_damage(replica, str(error))
         segment = stream.store.sealed_at(error.file)
         if segment is None:
-            self._replicas.shared.clock.call_soon(lambda: replica.give_up(error))
+            self._site.shared.clock.call_soon(lambda: replica.give_up(error))
             return
         self._mending.add(segment.path)
-        self._ask(replica, segment, [name for name in replica.membership.voters if name != self._replicas.peers.me])
+        self._ask(replica, segment, [name for name in replica.membership.voters if name != self._site.peers.me])
 
     def _ask(self, replica: Replica, segment: Segment, members: list[str]) -> None:
         """Ask one member after the other."""
@@ -99,7 +97,7 @@ class Repairs:
             self._mending.discard(segment.path)
             return
         if not members:
-            clock = self._replicas.shared.clock
+            clock = self._site.shared.clock
             clock.call_later(RETRY_NS, lambda: self._again(replica, segment))
             return
 
@@ -110,7 +108,7 @@ class Repairs:
             self._replace(replica, segment, os.path.join(directory, offer.parts[0].name), members)
 
         wanted = (segment.first_index, segment.last_index)
-        Fetch(self._replicas, replica, members[0], 0, fetched, segment=wanted).begin()
+        Fetch(self._site, replica, members[0], 0, fetched, segment=wanted).begin()
 
     def _again(self, replica: Replica, segment: Segment) -> None:
         self._mending.discard(segment.path)
@@ -127,7 +125,7 @@ class Repairs:
 
         def replaced(header: Header | None, error: BaseException | None) -> None:
             if header is None:
-                self._replicas.log.warn(f"stream {replica.name}: the copy of {members[0]} cannot be used: {error}")
+                self._site.log.warn(f"stream {replica.name}: the copy of {members[0]} cannot be used: {error}")
                 self._ask(replica, segment, members[1:])
                 return
             self._mending.discard(segment.path)
@@ -135,8 +133,8 @@ class Repairs:
                 return
             store.mended(segment, header)
             self.mended += 1
-            self._replicas.log.info(f"stream {replica.name}: {segment.path} was repaired from {members[0]}")
+            self._site.log.info(f"stream {replica.name}: {segment.path} was repaired from {members[0]}")
             for consumer in list(stream.consumers.values()):
                 consumer.recover()
 
-        self._replicas.shared.io.submit(lambda: store.mend(segment, path), replaced)
+        self._site.shared.io.submit(lambda: store.mend(segment, path), replaced)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,30 +20,27 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.segment import SUFFIX
 from lakestream.log.store.export import Part, link_part
 from lakestream.log.store.repair import verify
+from lakestream.meta.site import Held, Site
+from lakestream.ports import Timer
 from lakestream.raft.core.messages import Membership
-
-if TYPE_CHECKING:
-    from lakestream.meta.replica import Replica
-    from lakestream.meta.replicas import Replicas
-    from lakestream.ports import Timer
 
 PIECE_BYTES = 1 << 20
 """The longest piece of a file that travels at once (1 MiB)."""
 
 PIECES_ASKED = 4
-"""So many pieces are asked for before the first has come."""
+"""Pieces that are requested ahead."""
 
 MOST_SENDING = 4
-"""So many replicas are sent at a time; whoever asks for more is told to come again."""
+"""Replicas that are sent at the same time; further requests are refused and repeated."""
 
 CALL_TIMEOUT_NS = 10_000_000_000
-"""How long an answer may take (10 s)."""
+"""Longest wait for an answer (10 s)."""
 
 IDLE_NS = 30_000_000_000
 """A receiver that asks for nothing for so long (30 s) is given up."""
 
 SEAL_WAIT_NS = 2_000_000
-"""How long to wait for a seal that is under way before looking again (2 ms)."""
+"""Interval of waiting for a seal that is under way (2 ms)."""
 
 
 class Wanted(msgspec.Struct, array_like=True):
@@ -86,7 +82,7 @@ _offer = msgspec.msgpack.Decoder(Offer).decode
 _piece = msgspec.msgpack.Decoder(Piece).decode
 
 PLAIN, PACKED, REFUSED = b"=", b"z", b"-"
-"""How a piece begins: as it is, deflated, or what was wrong instead."""
+"""First byte of a piece: plain, deflated, or an error text instead."""
 
 
 class _Sending:
@@ -100,20 +96,20 @@ class _Sending:
 class Sender:
     """Answers other nodes that lack a state."""
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, site: Site, find: Callable[[str], Held | None]) -> None:
+        self._site, self._find = site, find
         self._sending: dict[int, _Sending] = {}
         self._opening = 0
         self._number = 0
         self.bytes_sent = 0
-        """What went to other nodes since the start, as it travelled."""
-        replicas.calls.serve("replica.open", self._open)
-        replicas.calls.serve("replica.read", self._read)
-        replicas.calls.serve("replica.close", self._close)
+        """Bytes sent to other nodes since the start, as they travelled."""
+        site.calls.serve("replica.open", self._open)
+        site.calls.serve("replica.read", self._read)
+        site.calls.serve("replica.close", self._close)
 
     def _open(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         wanted = _wanted(body)
-        replica = self._replicas.by_uid.get(wanted.uid)
+        replica = self._find(wanted.uid)
         wrong = ""
         if replica is None or replica.stream is None or replica.closed or replica.stream.failed is not None:
             wrong = "this node has no such replica"
@@ -130,16 +126,16 @@ class Sender:
         else:
             self._offer(replica, wanted, answer)
 
-    def _offer(self, replica: Replica, wanted: Wanted, answer: Callable[[bytes], None]) -> None:
+    def _offer(self, replica: Held, wanted: Wanted, answer: Callable[[bytes], None]) -> None:
         """Collect the files, once no seal is under way: its segment would be neither open nor sealed."""
-        stream, stores = replica.stream, self._replicas.stores
+        stream, stores = replica.stream, self._site.files.stores
         if stream is None or stream.closed or stream.failed is not None or replica.group is None:
             self._opening -= 1
             answer(_encode(Offer(wrong="this replica is being removed, or takes part no more")))
             return
         now = replica.group.snapshot()
         if now.index != stream.store.applied or not stream.sealed:
-            self._replicas.shared.clock.call_later(SEAL_WAIT_NS, lambda: self._offer(replica, wanted, answer))
+            self._site.shared.clock.call_later(SEAL_WAIT_NS, lambda: self._offer(replica, wanted, answer))
             return
         self._number += 1
         number, left = self._number, stream.store.left_through
@@ -151,9 +147,9 @@ class Sender:
 
         self._collect(collect, Offer(number, now.index, now.last_term, now.membership, left), answer)
 
-    def _offer_segment(self, replica: Replica, wanted: tuple[int, int], answer: Callable[[bytes], None]) -> None:
+    def _offer_segment(self, replica: Held, wanted: tuple[int, int], answer: Callable[[bytes], None]) -> None:
         """One sealed segment, if the one here is good."""
-        stream, stores = replica.stream, self._replicas.stores
+        stream, stores = replica.stream, self._site.files.stores
         assert stream is not None  # Invariant: `_open` has looked
         self._number += 1
         number = self._number
@@ -180,7 +176,7 @@ class Sender:
             self._watch(sending)
             answer(_encode(msgspec.structs.replace(offer, parts=sending.parts)))
 
-        self._replicas.shared.io.submit(collect, collected)
+        self._site.shared.io.submit(collect, collected)
 
     def _read(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         asked = _piece(body)
@@ -190,7 +186,7 @@ class Sender:
             return
         self._watch(sending)
         part = sending.parts[asked.part]
-        path, stores = os.path.join(sending.directory, part.name), self._replicas.stores
+        path, stores = os.path.join(sending.directory, part.name), self._site.files.stores
         length = min(PIECE_BYTES, part.size - asked.offset)
 
         def read() -> bytes:
@@ -203,7 +199,7 @@ class Sender:
             self.bytes_sent += len(data)
             answer(data)
 
-        self._replicas.shared.io.submit(read, done)
+        self._site.shared.io.submit(read, done)
 
     def _close(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         self._end(_piece(body).number)
@@ -212,7 +208,7 @@ class Sender:
     def _watch(self, sending: _Sending) -> None:
         if sending.timer is not None:
             sending.timer.cancel()
-        sending.timer = self._replicas.shared.clock.call_later(IDLE_NS, lambda: self._end(sending.number))
+        sending.timer = self._site.shared.clock.call_later(IDLE_NS, lambda: self._end(sending.number))
 
     def _end(self, number: int) -> None:
         sending = self._sending.pop(number, None)
@@ -220,8 +216,8 @@ class Sender:
             return
         if sending.timer is not None:
             sending.timer.cancel()
-        stores = self._replicas.stores
-        self._replicas.shared.io.submit(lambda: stores.sent(sending.directory), lambda _, __: None)
+        stores = self._site.files.stores
+        self._site.shared.io.submit(lambda: stores.sent(sending.directory), lambda _, __: None)
 
 
 class Fetch:
@@ -237,8 +233,8 @@ class Fetch:
 
     def __init__(
         self,
-        replicas: Replicas,
-        replica: Replica,
+        site: Site,
+        replica: Held,
         sender: str,
         index: int,
         done: Callable[[Offer, str, str], None],
@@ -246,7 +242,7 @@ class Fetch:
         segment: tuple[int, int] | None = None,
     ) -> None:
         self._segment = segment
-        self._replicas, self._replica, self._sender, self._index = replicas, replica, sender, index
+        self._site, self._replica, self._sender, self._index = site, replica, sender, index
         self._done: Callable[[Offer, str, str], None] | None = done
         self._offer = Offer()
         self._directory = ""
@@ -260,10 +256,10 @@ class Fetch:
         if self._segment is not None:
             self._ask(0)
         else:
-            self._replicas.lake_through(self._replica, self._ask)
+            self._site.lake_through(self._replica, self._ask)
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
+        """Give up the transfer."""
         self._end("", "it is not wanted any more")
 
     def _ask(self, lake_through: int) -> None:
@@ -279,10 +275,10 @@ class Fetch:
                 self._end("", why)
                 return
             self.size += len(answer)
-            self._replicas.bytes_fetched += len(answer)
+            self._site.bytes_fetched += len(answer)
             then(answer)
 
-        self._replicas.calls.call(self._sender, method, body, answered, CALL_TIMEOUT_NS)
+        self._site.calls.call(self._sender, method, body, answered, CALL_TIMEOUT_NS)
 
     def _offered(self, answer: bytes) -> None:
         self._offer = offer = _offer(answer)
@@ -292,7 +288,7 @@ class Fetch:
         if offer.wrong or offer.index < self._index:
             self._end("", offer.wrong or f"it is only as of entry {offer.index}")
             return
-        stores, names, replica = self._replicas.stores, [part.name for part in offer.parts], self._replica
+        stores, names, replica = self._site.files.stores, [part.name for part in offer.parts], self._replica
         if self._segment is not None:
             self._submit(lambda: stores.repairing(replica.directory, self._offer.number, names), self._begun)
         else:
@@ -307,7 +303,7 @@ class Fetch:
             else:
                 then(result)
 
-        self._replicas.shared.io.submit(work, finished)
+        self._site.shared.io.submit(work, finished)
 
     def _begun(self, directory: str) -> None:
         self._directory = directory
@@ -325,7 +321,7 @@ class Fetch:
             self._asked += 1
             self._fetch(self._todo.pop())
         if not self._asked:
-            stores, names = self._replicas.stores, [part.name for part in self._offer.parts]
+            stores, names = self._site.files.stores, [part.name for part in self._offer.parts]
 
             def settle() -> str:
                 stores.arrived(self._directory, names)
@@ -335,7 +331,7 @@ class Fetch:
 
     def _fetch(self, piece: Piece) -> None:
         part = self._offer.parts[piece.part]
-        path, stores = os.path.join(self._directory, part.name), self._replicas.stores
+        path, stores = os.path.join(self._directory, part.name), self._site.files.stores
 
         def came(answer: bytes) -> None:
             if answer[:1] == REFUSED:
@@ -363,7 +359,7 @@ class Fetch:
         if done is None:
             return
         if self._offer.number:
-            self._replicas.calls.tell(self._sender, "replica.close", _encode(Piece(self._offer.number)))
+            self._site.calls.tell(self._sender, "replica.close", _encode(Piece(self._offer.number)))
         if not wrong and self._offer.left_through:
-            self._replicas.check_history(self._replica, self._offer.left_through)
+            self._site.check_history(self._replica, self._offer.left_through)
         done(self._offer, directory, wrong)

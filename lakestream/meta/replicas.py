@@ -1,190 +1,74 @@
-"""This node's replicas of the cluster's streams.
+"""The replicas on this node.
 
-Belongs here: opening, creating and removing the local replica of a stream that other nodes hold too, and the way by
-which a change of its role reaches the engine. Which nodes hold a stream is the meta group's business; what a stream
-does as leader and follower is stream/stream.py's and replica.py's.
+Belongs here: opening, creating and removing this node's replica of each stream, and telling the host when a replica's
+role changes. Which nodes hold a stream the meta layer decides; what a replica does as leader and follower is in
+replica.py and `stream/`. A server without a cluster has replicas in groups of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
 
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files
-from lakestream.log.store.store import Store
 from lakestream.meta import leaving
-from lakestream.meta.replica import Opened, Replica, decode_identity
+from lakestream.meta.replica import Host, Opened, Replica
+from lakestream.meta.replica_files import MemberFiles, decode_identity
 from lakestream.meta.replica_repair import Repairs
 from lakestream.meta.replica_transfer import Sender
+from lakestream.meta.site import Site
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.raft.core.messages import Membership
-from lakestream.raft.group.groups import Groups
-from lakestream.raft.group.ports import Calls, Peers
 from lakestream.stream.core.operations import CreateStream
-from lakestream.stream.mirroring.clone import READ_AGAIN_NS, Bases, BaseUnreadable
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-    from lakestream.meta.shared import Shared
-    from lakestream.stream.assembly import Stream
-
+from lakestream.stream.mirroring.clone import READ_AGAIN_NS, BaseUnreadable
 
 NAMED_LATER = "it is opened when the meta group names it"
 
 
-class Host(Protocol):
-    """What replicas tell the engine. Everything in the event loop."""
-
-    def opened(self, replica: Replica) -> None:
-        """`replica.stream` is there and follows. What it holds may be old, see `caught_up`."""
-
-    def caught_up(self, replica: Replica) -> None:
-        """Its stream, which follows, has come to what its leader has: direct gets may be answered from it."""
-
-    def leads(self, replica: Replica) -> None:
-        """Its stream leads and is ready: subscribe its subjects. Called once for each leadership, after everything
-        committed was applied and `Stream.lead` has run. Tell the other nodes who leads."""
-
-    def follows(self, replica: Replica) -> None:
-        """Its stream leads no more, or another leader is known (`replica.leader`, "" for none), or the term changed:
-        cancel the subscriptions of a leader, if there are any."""
-
-    def reopened(self, replica: Replica) -> None:
-        """`replica.stream` is another object now, with a state that came from another node: whatever held on to the
-        one before (direct gets, lake) takes this one. It follows."""
-
-    def serves(self, account: str) -> bool:
-        """Whether the account has JetStream on this node: else none of its replicas leads here."""
-
-    def gone(self, replica: Replica) -> None:
-        """The replica is being removed, or its log cannot be used (`replica.trouble` says why)."""
-
-
-class ReplicaStores(Protocol):
-    """The files of replicas. Every method blocks but `directory`."""
-
-    @property
-    def files(self) -> Files:
-        """How files are read and written."""
-
-    def directory(self, account: str, name: str) -> str:
-        """Where a stream's files are, or would be."""
-
-    def identity(self, account: str, name: str) -> bytes | None:
-        """What `begin` was given for this stream; None when its directory is not a replica's."""
-
-    def belongs(self, directory: str, uid: str) -> bool:
-        """Whether the files there, if any, are not known to be another stream's."""
-
-    def begin(self, directory: str, identity: bytes) -> None:
-        """Make the directory of a replica, durably."""
-
-    def open(self, directory: str, uid: str, *, memory: bool, durable_through: int | None) -> Store:
-        """Open the store; entries through `durable_through` must be there. Raises LogError."""
-
-    def empty(self, directory: str) -> None:
-        """Remove log and checkpoint: other members have them."""
-
-    def remove(self, directory: str) -> None:
-        """Remove everything."""
-
-    def leave(self, directory: str, note: bytes) -> str:
-        """Have the files of a deleted stream, which is not open, wait for the lake; see `Stores.leave`."""
-
-    def salvage(self, directory: str) -> None:
-        """Cut a damaged log to what is intact, or to nothing."""
-
-    def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:
-        """Make an empty directory, with these empty files, for a state that is to replace `directory`; its path."""
-
-    def write(self, path: str, data: bytes, offset: int) -> None:
-        """Write a piece of one of its files."""
-
-    def repairing(self, directory: str, number: int, names: Sequence[str]) -> str:
-        """Make a directory with these empty files below `directory`, for a good copy of a damaged one; its path."""
-
-    def arrived(self, path: str, names: Sequence[str]) -> None:
-        """Make the files durable."""
-
-    def take_in(self, directory: str) -> None:
-        """What `incoming` made takes the place of `directory`, which is gone."""
-
-    def sending(self, directory: str, number: int) -> str:
-        """Make an empty directory for what another node fetches of `directory`; its path."""
-
-    def sent(self, path: str) -> None:
-        """Remove it."""
-
-    def read(self, path: str, offset: int, length: int) -> bytes:
-        """Read a piece of a file."""
-
-
-class LakeWatch(Bases, Protocol):
-    """What the lake's keeper knows that concerns other nodes, and reads for replicas."""
-
-    def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
-        """`done` with the log index through which this node can read the stream from the lake; 0 when it can not."""
-
-
-class Log(Protocol):
-    """Where replicas report."""
-
-    def info(self, text: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def error(self, text: str) -> None: ...
-
-
 class Replicas:
-    """The replicas on this node, by uid. Only in a cluster.
+    """The replicas on this node, by uid.
 
     Args:
-        shared: clock, threads, files, options and log.
-        host: told of roles.
-        groups: the groups of this node.
-        calls: to ask other nodes for states.
+        host: is told of roles.
     """
 
-    def __init__(self, shared: Shared, host: Host, groups: Groups, peers: Peers, calls: Calls) -> None:
-        self.shared, self.stores, self.host = shared, shared.stores.replicas, host
-        self.groups, self.peers, self.calls = groups, peers, calls
-        self.log: Log = shared.log
-        self.lake: LakeWatch | None = None
+    def __init__(self, site: Site, host: Host) -> None:
+        self.site, self.host = site, host
         self.by_uid: dict[str, Replica] = {}
-        self.bytes_fetched = 0
-        """What came from other nodes, as states, since the start."""
         self.on_damage: Callable[[Replica, str], None] = lambda replica, what: None
-        """Told of damage that is being repaired from other members, for an advisory."""
-        self.sender = Sender(self)
-        self.repairs = Repairs(self)
+        """Called for damage that is being repaired from other members, for an advisory."""
+        self.sender = Sender(site, self.by_uid.get)
+        self.repairs = Repairs(site, lambda replica, what: self.on_damage(replica, what))
+        self.damaged, self.look_at = self.repairs.found, self.repairs.look_at
+        self._log, self._files, self._shared = site.log, site.files, site.shared
         self._started = False
-        self._going: dict[str, list[Callable[[], None]]] = {}
-        """Directories whose files are going, and what waits for that."""
-        self._removal: dict[str, ApiError] = {}
+        self._going: dict[tuple[str, str], list[Callable[[ApiError | None], None]]] = {}
+        """By account and name: streams whose files are being removed, and what waits for that."""
 
     # ------------------------------------------------------------------ start
     def recover(self, account: str, name: str) -> bool:
-        """Open a stream found on disk. Blocks, at start only.
+        """Open a member's files that were found on disk. Block; at start only.
 
-        Returns False when the directory is not a replica's: the stream of a server without a cluster.
+        Return False when the directory is not a member's but a group's of one.
         """
+        assert isinstance(self._files, MemberFiles)  # Invariant: other replicas are found by what their logs say
+        stores = self._files.stores
         try:
-            identity = self.stores.identity(account, name)
+            identity = stores.identity(account, name)
             if identity is None:
                 return False
             create = decode_identity(identity)
             if create is None:
-                self.log.error(f"stream {name}: its file `replica` is damaged; {NAMED_LATER}")
+                self._log.error(f"stream {name}: its file `replica` is damaged; {NAMED_LATER}")
                 return True
-            replica = Replica(self, create)
+            replica = Replica(self.site, self, create)
         except (OSError, msgspec.MsgspecError) as error:
-            self.log.error(f"stream {name}: its file `replica` cannot be used: {error}; {NAMED_LATER}")
+            self._log.error(f"stream {name}: its file `replica` cannot be used: {error}; {NAMED_LATER}")
             return True
-        if (replica.account, replica.name) != (account, name):
-            self.log.error(
-                f"stream {name}: {self.stores.directory(account, name)} holds a replica of stream {replica.name} of "
+        if replica.key != (account, name):
+            self._log.error(
+                f"stream {name}: {stores.directory(account, name)} holds a replica of stream {replica.name} of "
                 f'account "{replica.account}": a copied or renamed directory is never served; move it back, or away'
             )
             return True
@@ -196,6 +80,31 @@ class Replicas:
         else:
             self._begin(replica, opened)
         return True
+
+    def take(self, create: CreateStream, opened: Opened | BaseException) -> Replica:
+        """Have a replica whose files were found on disk and opened already, or could not be. It is silent until
+        `serve`."""
+        replica = self.by_uid[create.uid] = Replica(self.site, self, create)
+        replica.found = replica.wanted = True
+        if isinstance(opened, BaseException):
+            self._broken(replica, opened)
+        else:
+            replica.begin(opened)
+        return replica
+
+    def serve(self, replica: Replica) -> None:
+        """Let a replica that begins or was taken take part in its group."""
+        self.host.opened(replica)
+        self._start(replica)
+        if replica.stream is not None and replica.stream.hidden:  # it is filled before it serves
+            replica.made(None)
+        self.repairs.look_at(replica)
+
+    def release(self, replica: Replica) -> None:
+        """Stop a replica and forget it; its files stay."""
+        del self.by_uid[replica.uid]
+        self.host.gone(replica)
+        replica.stop()
 
     def start(self) -> None:
         """Take part in all groups, once the other nodes can be reached: in that of a replica found on disk when `hold`
@@ -211,23 +120,30 @@ class Replicas:
 
     def _begin(self, replica: Replica, opened: Opened) -> None:
         if opened.damage:
-            self.log.error(f"stream {replica.name}: {opened.damage}; what is missing comes from the other members")
+            self._log.error(f"stream {replica.name}: {opened.damage}; what is missing comes from the other members")
             self.on_damage(replica, opened.damage)
         replica.begin(opened)
-        self.host.opened(replica)
-        self._start(replica)
-        self.repairs.look_at(replica)
+        self.serve(replica)
 
     def _broken(self, replica: Replica, error: BaseException) -> None:
         replica.trouble = for_clients(error)
-        reason = str(error) if isinstance(error, LogError | OSError) else repr(error)
-        self.log.error(f"stream {replica.name} is offline here: {reason}")
+        self.report(replica, error)
         self.host.gone(replica)
+        replica.made(api_error(10049, err=f"cannot create the store: {replica.trouble}"))
         if isinstance(error, BaseUnreadable):
-            self.shared.clock.call_later(READ_AGAIN_NS, lambda: self._again(replica))
+            self._shared.clock.call_later(READ_AGAIN_NS, lambda: self._again(replica))
+
+    def report(self, replica: Replica, error: BaseException) -> None:
+        """Log why a replica's files cannot be used."""
+        if not replica.found and not replica.group and not self._files.directory(*replica.key):
+            self._log.error(f"stream {replica.name}: cannot create its store: {error}")
+            return
+        here = " here" if self._files.directory(*replica.key) else ""
+        reason = str(error) if isinstance(error, LogError | OSError) else repr(error)
+        self._log.error(f"stream {replica.name} is offline{here}: {reason}")
 
     def _again(self, replica: Replica) -> None:
-        """What it needs of the lake may be readable by now."""
+        """Open a replica again whose table could not be read."""
         if replica.trouble and replica.group is None and not replica.making:
             replica.trouble = ""
             self._make(replica, Membership(()), False)
@@ -245,10 +161,10 @@ class Replicas:
         """
         replica = self.by_uid.get(create.uid)
         if replica is None:
-            replica = self.by_uid[create.uid] = Replica(self, create)
+            replica = self.by_uid[create.uid] = Replica(self.site, self, create)
             made = replica  # the name above may mean another replica by the time this one is made
-            if replica.directory in self._going:
-                self._going[replica.directory].append(lambda: self._make(made, membership, lost))
+            if replica.key in self._going:
+                self._going[replica.key].append(lambda _: self._make(made, membership, lost))
             else:
                 self._make(replica, membership, lost)
         elif replica.trouble and replica.group is None and not replica.making:
@@ -272,7 +188,7 @@ class Replicas:
             else:
                 self._begin(replica, opened)
 
-        self.shared.io.submit(lambda: replica.make(membership, lost), made)
+        self._shared.io.submit(lambda: replica.make(membership, lost), made)
 
     def drop(self, uid: str, done: Callable[[ApiError | None], None], deleted: CreateStream | None = None) -> None:
         """Remove the replica with its files; `done(None)` once they are gone, also when there was none.
@@ -284,13 +200,15 @@ class Replicas:
         if replica is None:
             done(None)
             return
+        replica.trouble, replica.was = "", replica.trouble
         self.host.gone(replica)
         replica.deleted = deleted
         replica.stop(deleted=True)
-        if replica.directory in self._going:  # of its predecessor: it has no files yet
+        replica.made(api_error(10059))
+        if replica.key in self._going:  # of its predecessor: it has no files yet
             done(None)
             return
-        self._going[replica.directory] = [lambda: done(self._removal.pop(uid, None))]
+        self._going[replica.key] = [done]
         if replica.making:
             return  # destroyed when that is done
         if replica.group is None:
@@ -299,7 +217,7 @@ class Replicas:
             replica.group.stop(lambda: self._destroy(replica))
 
     def too_late(self, replica: Replica, opened: Opened | None) -> None:
-        """It was opened while it was being removed, or while the server ended: then its files stay."""
+        """See `Owner.too_late`. When the server ends the files stay."""
         if replica.removed:
             if opened is not None:
                 replica.stream = opened.stream
@@ -317,53 +235,33 @@ class Replicas:
             return ""
 
         def destroyed(left: str | None, error: BaseException | None) -> None:
+            failed = None
             if error is not None:
-                self.log.error(f"stream {replica.name}: its files could not be removed: {error}")
-                self._removal[replica.uid] = api_error(10050, err=for_clients(error))
+                self._log.error(f"stream {replica.name}: its files could not be removed: {error}")
+                failed = api_error(10050, err=for_clients(error))
+                if replica.found and replica.stream is None:  # it is as it was
+                    self.by_uid[replica.uid] = replica
+                    replica.closed = replica.removed = False
+                    replica.trouble = replica.was
+                    self.host.gone(replica)
             elif deleted is not None:
-                leaving.begin(self.shared, deleted, left or "")
-            for waiting in self._going.pop(replica.directory, []):
-                waiting()
+                leaving.begin(self._shared, deleted, left or "")
+            elif replica.found and replica.stream is None:
+                self._log.warn(f"stream {replica.name}: its log did not tell who it was, its table stays if it has one")
+            for waiting in self._going.pop(replica.key, []):
+                waiting(failed)
 
-        self.shared.io.submit(destroy, destroyed)
+        self._shared.io.submit(destroy, destroyed)
 
     # ------------------------------------------------------------------ accounts
     def readable(self, uid: str) -> bool:
-        """Whether clients may read from a stream of this node. One that is nobody's replica is whole."""
+        """Return True if clients may read from this node's replica of a stream."""
         replica = self.by_uid.get(uid)
-        return replica is None or replica.readable
+        return replica is not None and replica.readable
 
-    def served(self, account: str) -> None:
-        """An account has JetStream from now on."""
-        for replica in list(self.by_uid.values()):
-            if replica.account == account:
-                replica.take_lead()
-
-    def withdrawn(self, account: str) -> None:
-        """An account has JetStream no more: see `Host.serves`."""
-        for replica in list(self.by_uid.values()):
-            if replica.account == account and replica.leading:
-                replica.step_down()
-
-    # ------------------------------------------------------------------ the lake
-    def lake_through(self, replica: Replica, done: Callable[[int], None]) -> None:
-        """`done` with the entry through which this node can read the stream from the lake; 0 without a lake."""
-        if self.lake is None:
-            done(0)
-        else:
-            self.lake.position_of(replica.uid, replica.account, replica.name, done)
-
-    def check_history(self, replica: Replica, left_through: int) -> None:
-        """Say so when messages that only the lake holds can not be read here."""
-
-        def known(position: int) -> None:
-            if position < left_through:
-                self.log.error(
-                    f"stream {replica.name}: messages of entries through {left_through} are only in a lake that this "
-                    f"node can not read (it finds {position}): give all nodes the same lake"
-                )
-
-        self.lake_through(replica, known)
+    def of(self, account: str) -> list[Replica]:
+        """Return the replicas of an account."""
+        return [replica for replica in self.by_uid.values() if replica.account == account]
 
     # ------------------------------------------------------------------ end
     def stop(self) -> None:
@@ -377,21 +275,4 @@ class Replicas:
             try:
                 replica.close()
             except Exception as error:  # the others get their checkpoints; this one is replayed from its log
-                self.log.error(f"stream {replica.name}: no last checkpoint was written: {error!r}")
-
-
-def asked_here(engine: Engine, name: str) -> Stream | None:
-    """The stream that a request to all nodes is about, if this node is the one to answer it; None: another node does.
-
-    Its leader answers; that there is no such stream, the leader of the meta group says: then this raises ApiError.
-    """
-    stream, cluster = engine.streams.get(name), engine.cluster
-    if cluster is None:
-        if stream is None:
-            raise api_error(10059)
-        return stream
-    if stream is not None:
-        return stream if stream.leading else None
-    if cluster.meta.leading and cluster.meta.state.find(engine.account, name) is None:
-        raise api_error(10059)
-    return None
+                self._log.error(f"stream {replica.name}: no last checkpoint was written: {error!r}")

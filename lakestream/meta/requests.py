@@ -1,7 +1,8 @@
 """Requests on their way to the node that answers them.
 
-Belongs here: handing a request of the JetStream API on to another node, and holding it for a while when nobody is known
-to lead what it is about. Which node that is, `Whereabouts` knows; what the answer is, the handlers.
+Belongs here: which node leads which stream, as every node knows it; forwarding a request of the JetStream API to
+another node, and holding it for a while when nobody is known to lead what it is about. A stream's replicas know their
+leader from Raft; all other nodes are told, and the newest term counts.
 
 A client's request is taken by the node that it is connected to. The answer goes back by way of that node: the one that
 answers may not have heard yet that somebody listens to the reply subject, when the request came to it through a third.
@@ -18,16 +19,18 @@ from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.request import Request, Where
-from lakestream.raft.group.ports import Calls
+from lakestream.raft.group.ports import Calls, Peers
 
+LEADS = "leaders"
+"""The call that tells who leads."""
 CALL = "api"
-"""The call that hands a request on."""
+"""The call that forwards a request."""
 ANSWER = "api.answer"
 """The call that brings an answer to the node from which its request came."""
 MAX_HOPS = 4
-"""A request that was handed on this often stays where it is: the nodes disagree on who leads."""
+"""A request is forwarded at most so often: beyond that the nodes disagree on the leader."""
 HOLD_NS = 2_000_000_000
-"""How long somebody may be missing who leads: until then requests wait, after that they are refused at once (10008)."""
+"""Requests wait for a missing leader for up to 2 s; after that they are refused at once (10008)."""
 MAX_HELD = 10_000
 """Requests that wait at the same time; further ones are refused at once (10008)."""
 
@@ -45,7 +48,7 @@ class Forwarded(msgspec.Struct, array_like=True, frozen=True):
     stage: str
     origin: str
     account: str = GLOBAL_ACCOUNT
-    """Whose API is asked: not the client's account, which may have imported it."""
+    """The account whose API is asked: not the client's account, which may have imported it."""
 
 
 class _Answer(msgspec.Struct, array_like=True, frozen=True):
@@ -58,21 +61,21 @@ class _Answer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Whereabouts(Protocol):
-    """Who leads what."""
+    """Interface to the leaders of streams and of the meta group."""
 
     @property
     def me(self) -> str:
         """This node's name."""
 
     def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
-        """The node that answers now; "" when nobody is known to."""
+        """Return the node that answers now; "" when none is known."""
 
     def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
-        """The refusal when nobody has come to lead; None: this node may answer all the same."""
+        """Return the refusal when no leader was found in time; None: this node may answer all the same."""
 
 
 class _Held:
-    """A request that waits for somebody to lead."""
+    """A request that is held until there is a leader."""
 
     __slots__ = ("here", "request", "timer", "where")
 
@@ -82,27 +85,27 @@ class _Held:
 
 
 class Requests:
-    """The requests of one node's clients, and those that other nodes hand on."""
+    """The requests of one node's clients, and those that other nodes forward."""
 
     def __init__(self, whereabouts: Whereabouts, calls: Calls, clock: Clock) -> None:
         self._whereabouts, self._calls, self._clock = whereabouts, calls, clock
         self.on_answer: Callable[[str, bytes, bytes, bytes], object] = lambda account, reply, body, header: None
-        """Publishes (account, reply subject, answer, its header) that another node has for a client of this one."""
+        """Publishes (account, reply subject, answer, header) from another node to a client of this one."""
         self._accept: dict[tuple[str, str], Callable[[Forwarded], None]] = {}
         """By account and pattern."""
         self._held: dict[_Held, None] = {}
         self._missing: dict[tuple[Where, str, str], int] = {}
-        """Since when (ns) requests have found nobody who leads this (stream of an account)."""
+        """Times (ns) since when a stream of an account, or the meta group, has had no known leader."""
         self._decoder = msgspec.msgpack.Decoder(Forwarded)
         calls.serve(CALL, self._came)
         calls.serve(ANSWER, self._answered)
 
     def accept(self, account: str, pattern: str, handler: Callable[[Forwarded], None]) -> None:
-        """Give an account's requests with this pattern that other nodes hand on to `handler`."""
+        """See `Dispatcher.accept`."""
         self._accept[account, pattern] = handler
 
     def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
-        """Have a request answered where it belongs: call `here`, hand it on, or hold it until that can be said."""
+        """See `Dispatcher.dispatch`."""
         key = (where, *(("", "") if where is Where.META else (request.about, request.tokens[0])))
         if self._go(request, where, here):
             self._missing.pop(key, None)
@@ -113,8 +116,10 @@ class Requests:
             since = self._missing.setdefault(key, now)
             self._hold(_Held(request, where, here), since + HOLD_NS - now)
 
+    again = dispatch
+
     def forward(self, node: str, request: Request) -> bool:
-        """Hand a request on to a node. False when that cannot be reached."""
+        """Forward a request to a node. Return False when that cannot be reached."""
         came = Forwarded(
             request.pattern,
             list(request.tokens),
@@ -133,7 +138,7 @@ class Requests:
         return self._calls.tell(node, CALL, msgspec.msgpack.encode(came))
 
     def answer(self, origin: str, account: str, reply: bytes, body: bytes, header: bytes = b"") -> bool:
-        """Bring an answer to the node its request came from. False when that is this one, or can not be reached."""
+        """See `Dispatcher.answer`. Return False when the request came to this node, or its node cannot be reached."""
         if origin in ("", self._whereabouts.me):
             return False
         # Without the account's name where it is the global one: nodes of an earlier release know no other.
@@ -147,7 +152,7 @@ class Requests:
         self.on_answer(came.account, came.reply, came.body, came.header)
 
     def changed(self) -> None:
-        """Somebody leads something since now: look at what waits."""
+        """Look at held requests again: another node leads something."""
         answerer = self._whereabouts.answerer
         for where, account, name in list(self._missing):
             if answerer(where, account, [name]):
@@ -191,3 +196,60 @@ class Requests:
         handler = self._accept.get((came.account, came.pattern))
         if handler is not None:  # else a newer node's request, which its client waits for in vain
             handler(came)
+
+
+class Leads(msgspec.Struct, array_like=True, frozen=True):
+    """`leader` leads stream `uid` since `term`."""
+
+    uid: str
+    term: int
+    leader: str
+
+
+class Leaders:
+    """The leaders of streams, as this node knows them. Set `on_changed` before the first node connects."""
+
+    def __init__(self, peers: Peers, calls: Calls) -> None:
+        self.on_changed: Callable[[str], None] = lambda uid: None
+        """Called with the uid of a stream whose leader is another than before."""
+        self._peers, self._calls = peers, calls
+        self._known: dict[str, Leads] = {}
+        self._decoder = msgspec.msgpack.Decoder(list[Leads])
+        calls.serve(LEADS, self._told)
+        peers.watch(self._node)
+
+    def of(self, uid: str) -> str:
+        """See `Led.of`."""
+        known = self._known.get(uid)
+        return known.leader if known is not None and self._peers.alive(known.leader) else ""
+
+    def note(self, uid: str, term: int, leader: str) -> None:
+        """See `Led.note`."""
+        known = self._known.get(uid)
+        if not leader or (known is not None and known.term >= term):
+            return
+        self._known[uid] = Leads(uid, term, leader)
+        self.on_changed(uid)
+
+    def lead(self, uid: str, term: int) -> None:
+        """See `Led.lead`."""
+        leads = self._known[uid] = Leads(uid, term, self._peers.me)
+        told = msgspec.msgpack.encode([leads])
+        for node in self._peers.connected():
+            self._calls.tell(node, LEADS, told)
+        self.on_changed(uid)
+
+    def forget(self, uid: str) -> None:
+        """See `Led.forget`."""
+        self._known.pop(uid, None)
+
+    def _node(self, node: str, up: bool) -> None:
+        mine = [leads for leads in self._known.values() if leads.leader == self._peers.me]
+        if up and mine:
+            self._calls.tell(node, LEADS, msgspec.msgpack.encode(mine))
+        for uid in [leads.uid for leads in self._known.values() if leads.leader == node]:
+            self.on_changed(uid)
+
+    def _told(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        for leads in self._decoder.decode(body):
+            self.note(leads.uid, leads.term, leads.leader)

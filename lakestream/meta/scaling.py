@@ -20,7 +20,7 @@ MAX_LAG = 100
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How another member is, as the leader sees it. `lag` in entries."""
+    """Another member as the leader sees it. `lag` in entries."""
 
     there: bool
     lag: int
@@ -51,7 +51,7 @@ Step = Change | HandOver | Wait | Settled
 
 
 def next_step(me: str, now: Membership, wanted: Sequence[str], standing: Mapping[str, Standing]) -> Step:
-    """What the leader `me` does next.
+    """Return the next step of the leader `me`.
 
     Args:
         now: the group's membership.

@@ -1,18 +1,19 @@
-"""What the engines of a server have in common.
+"""Services that all accounts of a server share.
 
-Belongs here: options, limits of the whole server, and the ports through which every account's streams reach time,
-threads, files and the lake. Which engines there are is engines.py's; what one of them has is engine.py's.
+Belongs here: options, limits of the whole server, and the interfaces through which streams reach time, threads, files
+and the lake. The accounts are in `account/`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
 from lakestream.log.store.store import Store
 from lakestream.meta.turns import Turns
 from lakestream.ports import Bus, Clock, Io
@@ -24,14 +25,9 @@ from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.storage_use import StorageUse
 from lakestream.stream.features.batches import BatchLimits, BatchRoom
 
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-    from lakestream.meta.node import JetStreamCluster
-    from lakestream.meta.replicas import ReplicaStores
-
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and identity that streams and the API see. Bytes; -1 or 0 as in the API where nothing is limited."""
+    """Limits and identity of a server. Bytes; -1 or 0 as in the API where nothing is limited."""
 
     server_name: str
     server_id: str
@@ -50,70 +46,120 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     sync_interval_ns: int = 0
     """0: every write is synced before it counts (invariant 1); else the time between syncs, asked for explicitly."""
     spool_dir: str = ""
-    """Where backups that come are staged; "" is the system's directory for temporary files."""
+    """Directory in which uploaded backups are staged; "" is the system's directory for temporary files."""
 
 
 class Stores(Protocol):
-    """Where streams keep their logs."""
-
-    @property
-    def replicas(self) -> ReplicaStores:
-        """The files of streams that other nodes hold too."""
+    """The logs of a server's streams. Every method blocks."""
 
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
-        """An empty store. Blocks (fsync); call it in a thread. Raises LogError."""
+        """Return an empty store (fsync). Raise LogError."""
 
     def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
-        """Return (account, stream) of every log on disk; `tell` gets a line for whatever else lies there. Blocks."""
+        """Return (account, stream) of every log on disk; report everything unknown there with `tell`."""
 
     def open(self, account: str, name: str) -> Store:
-        """Open a log. Blocks. Raises LogError naming file and offset when it is damaged."""
+        """Open the log of a group of one. Raise LogError naming file and offset when it is damaged."""
 
     def remove(self, account: str, name: str) -> None:
-        """Remove a log that is not open, whatever is in it. Blocks."""
+        """Remove the files of a stream that is not open."""
 
     def leave(self, account: str, name: str, note: bytes) -> str:
-        """Have the files of a deleted stream, which is not open, wait for the lake (leaving.py); where. Blocks."""
+        """Keep the files of a deleted stream, which is not open, until the lake has them; return their directory."""
 
     def left(self) -> list[tuple[str, str, str]]:
         """Return (account, stream, directory) of the deleted streams whose files wait for the lake, as of `found`."""
 
     def note_in(self, directory: str) -> bytes:
-        """Return the note that was left with one of them. Blocks. Raise OSError."""
+        """Return the note that was left in one of these directories. Raise OSError."""
 
     def set_aside(self, directory: str) -> str:
-        """Rename one of them so that no start looks at it again; return its new path. Blocks. Raise OSError."""
+        """Rename one of these directories so that no start looks at it again; return its new path. Raise OSError."""
 
     def clear(self, directory: str) -> None:
-        """Remove one of them. Blocks."""
+        """Remove one of these directories."""
+
+
+class ReplicaStores(Stores, Protocol):
+    """The logs of streams that other nodes may hold too. Every method but `directory` blocks."""
+
+    @property
+    def files(self) -> Files:
+        """Return the interface for reading and writing files."""
+
+    def directory(self, account: str, name: str) -> str:
+        """Return the directory of a stream, whether it exists or not."""
+
+    def identity(self, account: str, name: str) -> bytes | None:
+        """Return what `begin` was given for this stream; None when its directory is not a replica's."""
+
+    def belongs(self, account: str, name: str, uid: str) -> bool:
+        """Return True unless the files there are known to be another stream's."""
+
+    def begin(self, account: str, name: str, identity: bytes) -> None:
+        """Make the directory of a replica, durably."""
+
+    def open_member(self, account: str, name: str, uid: str, *, memory: bool, durable_through: int | None) -> Store:
+        """Open the log of a member; entries through `durable_through` must be there. Raise LogError."""
+
+    def empty(self, directory: str) -> None:
+        """Remove log and checkpoint: other members have them."""
+
+    def salvage(self, directory: str) -> None:
+        """Cut a damaged log to what is intact, or to nothing."""
+
+    def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:
+        """Make a directory with these empty files for a state that is to replace `directory`; return its path."""
+
+    def write(self, path: str, data: bytes, offset: int) -> None:
+        """Write a piece of one of its files."""
+
+    def repairing(self, directory: str, number: int, names: Sequence[str]) -> str:
+        """Make a directory with these empty files below `directory` for a good copy of a damaged one; return its
+        path."""
+
+    def arrived(self, path: str, names: Sequence[str]) -> None:
+        """Make the files durable."""
+
+    def take_in(self, directory: str) -> None:
+        """Move what `incoming` made to the place of `directory`, which is gone."""
+
+    def sending(self, directory: str, number: int) -> str:
+        """Make an empty directory for what another node fetches of `directory`; return its path."""
+
+    def sent(self, path: str) -> None:
+        """Remove it."""
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Read a piece of a file."""
 
 
 class LakeLink(Protocol):
-    """What the engines tell the lake's keeper, and ask it."""
+    """The lake's keeper, as accounts and replicas use it."""
 
     def refusal(self, config: StreamConfig) -> str | None:
-        """Why the lake could not do what a stream's metadata asks for; None when it can."""
+        """Return why the lake cannot do what a stream's metadata asks for; None when it can."""
 
     def attached(self, stream: Stream) -> None:
-        """A stream serves from now on."""
+        """Follow a stream that serves from now on."""
 
     def detached(self, stream: Stream) -> None:
-        """This server holds the stream no more; other nodes do."""
+        """Forget a stream that this server holds no more and other nodes do."""
 
     def keeps(self, create: CreateStream) -> bool:
-        """Whether the stream's table outlives it, so that all that it holds has to be sealed when it is deleted."""
+        """Return True if the stream's table outlives it: then everything it holds is sealed when it is deleted."""
 
     def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
-        """Return those of which the lake holds more than their logs, with what to do about it. Blocks; before they
-        serve. What the lake cannot be asked now is said in the log, and found out later."""
+        """Return the streams of which the lake holds more than their logs, with what to do about it. Block; call it
+        before they serve. A lake that cannot be asked now is reported, and found out later."""
 
     def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
-        """A stream is gone for good, whether it was attached here or not, and its files are in `directory` ("": there
-        are none). `done` once the lake knows, and has what it is owed of them, however long that takes."""
+        """Forget a deleted stream, attached or not, whose files are in `directory` ("": there are none). Call `done`
+        once the lake knows, and has what it is owed of them, however long that takes."""
 
 
 class Log(Protocol):
-    """Where the engines report."""
+    """The server's log."""
 
     def info(self, text: str) -> None: ...
     def warn(self, text: str) -> None: ...
@@ -121,7 +167,7 @@ class Log(Protocol):
 
 
 class _Lakeless:
-    """A server without a lake."""
+    """The keeper of a server without a lake."""
 
     def refusal(self, config: StreamConfig) -> str | None:
         return None
@@ -165,11 +211,11 @@ class RestoreRoom:
 
 
 class Shared:
-    """What every engine of a server has.
+    """See the module.
 
     Args:
-        bus_of: an account's part of core NATS.
-        system: the account that hears what concerns the whole server.
+        bus_of: returns an account's part of core NATS.
+        system: the account that receives events about the whole server.
     """
 
     def __init__(
@@ -185,22 +231,20 @@ class Shared:
         self.clock, self.io, self.stores, self.options, self.log = clock, io, stores, options, log
         self.bus_of, self.system = bus_of, system
         self.lake: LakeLink = _Lakeless()
-        self.cluster: JetStreamCluster | None = None
-        """Set before the API and `Engines.recover` when this server is one of several."""
+        self.cluster_name: Callable[[], str] = str
+        """Returns the name of the server's cluster; "" without one."""
         self.batches = BatchRoom(options.batches)
         self.restores = RestoreRoom()
         self.turns = Turns(options.request_queue_limit, self._too_many_requests)
         self.use = StorageUse(options.max_memory, options.max_file)
         self.events = StreamEvents(bus_of(system), clock, options.domain)
-        """Tells what concerns the whole server."""
-        self.engines: Callable[[], list[Engine]] = list
-        """Those that there are."""
+        """Sends events about the whole server."""
 
     def _too_many_requests(self, dropped: int) -> None:
         self.log.warn(f"JetStream API queue limit reached, dropping {dropped} requests")
         self.events.limit_reached(self.options.server_name, dropped)
 
     def out_of_storage(self, stream: str) -> None:
-        """The disk has no room for a stream's log."""
-        cluster = self.cluster.name if self.cluster is not None else ""
-        self.events.out_of_storage(self.options.server_name, self.options.server_id, cluster, stream)
+        """Send the advisory that the disk has no room for a stream's log."""
+        options = self.options
+        self.events.out_of_storage(options.server_name, options.server_id, self.cluster_name(), stream)

@@ -36,7 +36,7 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of waiting requests."""
         return sum(len(queue) - 1 for queue in self._queues.values())
 
     def take(self, about: str, request: Request, work: Callable[[Over], None]) -> None:

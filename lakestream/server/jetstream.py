@@ -10,18 +10,25 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
 from lakestream.account.api.transfer import TransferApi
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
+from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
-from lakestream.config.options import JetStreamOptions, Options
+from lakestream.config.options import JetStreamOptions, LakeOptions, Options
 from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files, Io
+from lakestream.log.store.segment_log import LogOptions
 from lakestream.logging import Logger
-from lakestream.meta.node import JetStreamCluster
+from lakestream.meta.adoption import MetaUnusable
+from lakestream.meta.cluster import cluster_node
+from lakestream.meta.node import MetaNode
 from lakestream.meta.shared import EngineOptions, Shared
+from lakestream.meta.solo import solo_node
 from lakestream.meta.stores import FileStores
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
@@ -89,40 +96,36 @@ class JetStream:
                 f"Temporary storage directory used, data could be lost on system reboot: {self._options.store_dir}"
             )
         try:
-            self.stores = FileStores(self._options, options.lake, io)
+            self.stores = open_stores(self._options, options.lake, io)
         except (LogError, OSError) as error:
             raise StartError(f"cannot use the store {self._options.store_dir!r}: {error}") from error
-        self.engines = Engines(
-            Shared(
-                clock,
-                io,
-                self.stores,
-                _engine_options(self._options, identity, self.stores.root, options.max_pending),
-                log,
-                accounts.bus,
-                GLOBAL_ACCOUNT if accounts.alone else accounts.system.name,
-            )
+        shared = Shared(
+            clock,
+            io,
+            self.stores,
+            _engine_options(self._options, identity, self.stores.root, options.max_pending),
+            log,
+            accounts.bus,
+            GLOBAL_ACCOUNT if accounts.alone else accounts.system.name,
         )
+        self.engines = Engines(shared, self._joining(cluster) if cluster is not None else solo_node)
+        self.node = self.engines.node
+        """This server's part in the streams of all nodes."""
         if options.lake.enabled:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
             self.keeper = LakeKeeper(lake, options.lake, clock, io, log)
             self.engines.lake = self.keeper
         if cluster is not None:
-            self._join(cluster)
+            self.node.replicas.site.lake = self.keeper
+            self.node.services.append(ElsewhereUse(self.engines))
+            cluster.on_lame_duck.append(self.node.yield_leadership)
 
-    @property
-    def cluster(self) -> JetStreamCluster | None:
-        """Return the streams' part in the cluster; None without one."""
-        return self.engines.shared.cluster
+    def _joining(self, cluster: Cluster) -> Callable[[Shared, Engines], MetaNode]:
+        def join(shared: Shared, engines: Engines) -> MetaNode:
+            stores, tag = self.stores, self._options.unique_tag
+            return cluster_node(shared, engines, stores, cluster.groups, cluster.peers, cluster.calls, stores.root, tag)
 
-    def _join(self, cluster: Cluster) -> None:
-        """Take part in the cluster: have the streams that it assigns to this node."""
-        joined = JetStreamCluster(
-            self.engines, cluster.groups, cluster.peers, cluster.calls, self.stores.root, self._options.unique_tag
-        )
-        self.engines.shared.cluster = joined
-        joined.replicas.lake = self.keeper
-        cluster.on_lame_duck.append(joined.yield_leadership)
+        return join
 
     # ------------------------------------------------------------------ start
     def recover(self) -> None:
@@ -132,14 +135,10 @@ class JetStream:
         self._banner()
         try:
             self.engines.recover()
-        except (
-            LogError,
-            OSError,
-            ValueError,
-        ) as error:  # of the store or the meta group; streams with errors are set aside
-            if self.cluster is None:
-                raise StartError(f"cannot use the store {self.stores.root!r}: {error}") from error
-            raise StartError(f"cannot use the cluster's own log in {self.cluster.meta.directory}: {error}") from error
+        except MetaUnusable as error:
+            raise StartError(str(error)) from error
+        except (LogError, OSError, ValueError) as error:  # of the store or the meta group: a stream's own is set aside
+            raise StartError(f"cannot use the store {self.stores.root!r}: {error}") from error
         if self.keeper is None:
             for stream in self.engines.streams():
                 if stream.store.left_through:
@@ -189,9 +188,8 @@ class JetStream:
         info("-------------------------------------------")
 
     def start(self) -> None:
-        """Start once the server is ready: take part in the cluster, follow the lake."""
-        if self.cluster is not None:
-            self.cluster.start()
+        """Go on once the server is ready: take part in the cluster, follow the lake."""
+        self.node.start()
         if self.keeper is not None:
             self.keeper.start()
 
@@ -204,12 +202,10 @@ class JetStream:
         self.engines.stop()
 
     async def _drain(self) -> None:
-        cluster = self.cluster
-        if cluster is not None:
-            cluster.yield_leadership()  # first: the next leaders take messages at once
-            handed_over_by = time.monotonic() + HAND_OVER_WAIT_S
-            while cluster.handing_over and time.monotonic() < handed_over_by:
-                await asyncio.sleep(0.005)
+        self.node.yield_leadership()  # first: whoever leads next takes the messages at once
+        handed_over_by = time.monotonic() + HAND_OVER_WAIT_S
+        while self.node.handing_over and time.monotonic() < handed_over_by:
+            await asyncio.sleep(0.005)
         self.engines.cease()
         deadline = time.monotonic() + STOP_WAIT_S
         while any(stream.uncommitted() for stream in self.engines.streams()) and time.monotonic() < deadline:
@@ -218,6 +214,17 @@ class JetStream:
     async def close(self) -> None:
         """Write the last checkpoints; after `stop`."""
         await self._io.call(self.engines.close)
+
+
+def open_stores(options: JetStreamOptions, lake: LakeOptions, io: Io, files: Files | None = None) -> FileStores:
+    """Open the store directory. Raise LogError, OSError when it cannot be used."""
+    logs = LogOptions(
+        seal_bytes=lake.seal_bytes,
+        seal_age_ns=lake.seal_age_ns,
+        retain_bytes=lake.retain_bytes,
+        sync_always=options.sync_always,
+    )
+    return FileStores(options.store_dir, logs, options.max_index_memory, io, files)
 
 
 def _engine_options(options: JetStreamOptions, identity: Identity, root: str, max_pending: int) -> EngineOptions:

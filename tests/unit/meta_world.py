@@ -12,7 +12,7 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.log.store.repair import salvage
 from lakestream.meta.assignments import Applied, AssignStream
-from lakestream.meta.meta_group import SEAL_BYTES, Meta
+from lakestream.meta.meta_group import SEAL_BYTES, MetaGroup
 from lakestream.meta.meta_join import MetaJoin
 from lakestream.meta.meta_transfer import MetaTransfer
 from lakestream.protocol.api.errors import ApiError
@@ -55,7 +55,7 @@ class Server:
         self.work: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
         self.groups = Groups(node, self, world.net.clock, random=Random(f"{node.me}-meta"))
         self.root = world.directory / node.me
-        self.meta = Meta(
+        self.meta = MetaGroup(
             str(self.root), node, self.groups, Repairs(), world.net.clock, self, self.log, world.seal_bytes
         )
         self.transfer = MetaTransfer(self.meta, node, self, self.log)

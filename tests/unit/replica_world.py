@@ -22,15 +22,17 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.logging import Logger
 from lakestream.meta.replica import Replica
+from lakestream.meta.replica_files import MemberFiles
 from lakestream.meta.replicas import Replicas
 from lakestream.meta.shared import EngineOptions, Shared
-from lakestream.meta.stores import FileStores
+from lakestream.meta.site import Site
 from lakestream.net.hub import Hub, Turn
-from lakestream.net.interest.subscription import Subscription
+from lakestream.net.interest.interest import Subscription
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.ports import Channel
+from lakestream.server.jetstream import open_stores
 from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
@@ -224,20 +226,22 @@ class Node:
         self.hub.join(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
         self.link = Link(name, world.net, self.life)
         options = JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1)
-        self.stores = FileStores(options, world.lake_options, self.life)
+        self.stores = open_stores(options, world.lake_options, self.life)
         # A killed process loses nothing by a sync that did not happen, and the tests are not about power.
-        files = self.stores.replicas.files
-        files.sync = files.sync_directory = lambda what: None  # type: ignore[method-assign]
-        self.groups = Groups(self.link, self.life, self.life, random=Random(world.random.random()), files=files)
+        synced = self.stores.files
+        synced.sync = synced.sync_directory = lambda what: None  # type: ignore[method-assign]
+        self.groups = Groups(self.link, self.life, self.life, random=Random(world.random.random()), files=synced)
         names = EngineOptions(server_name=name, server_id=name)
         self.engines = Engines(Shared(self.life, self.life, self.stores, names, self.log, lambda account: self.hub))
         self.engine = self.engines.serve("$G")
         self.acks = self.engine.acks
-        self.replicas = Replicas(self.engines.shared, self, self.groups, self.link, self.link)
+        files = MemberFiles(self.stores)
+        self.replicas = Replicas(Site(self.engines.shared, self.groups, files, self.link, self.link), self)
+        self.engines.node.replicas = self.replicas
         self.events: list[tuple[str, str]] = []
         if world.lake:
             self.keeper = LakeKeeper(world.lake, world.lake_options, self.life, self.life, self.log)  # type: ignore[arg-type]
-            self.engines.lake = self.replicas.lake = self.keeper
+            self.engines.lake = self.replicas.site.lake = self.keeper
             self.keeper.start()
         for account, stream in self.stores.found(self.log.error):
             self.replicas.recover(account, stream)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from lakestream.account.api import consumers, streams, transfer
+from lakestream.account.api import consumers, messages, streams, transfer
 from lakestream.account.backup.restores import RestoreRequest
 from lakestream.account.backup.snapshots import SnapshotRequest
 from lakestream.account.get.query import MsgGetRequest
@@ -58,9 +58,9 @@ REQUESTS = (
     Asked("STREAM.NAMES", streams.StreamNamesRequest),
     Asked("STREAM.LIST", streams.StreamNamesRequest),
     Asked("STREAM.DELETE.F"),
-    Asked("STREAM.PURGE.A", streams.StreamPurgeRequest),
+    Asked("STREAM.PURGE.A", messages.StreamPurgeRequest),
     Asked("STREAM.MSG.GET.A", MsgGetRequest),
-    Asked("STREAM.MSG.DELETE.A", streams.MsgDeleteRequest),
+    Asked("STREAM.MSG.DELETE.A", messages.MsgDeleteRequest),
     Asked("STREAM.SNAPSHOT.A", SnapshotRequest),
     Asked("STREAM.RESTORE.R", RestoreRequest),
     *(Asked(f"STREAM.{verb}.A") for verb in ("LEADER.STEPDOWN", "PEER.REMOVE", "PEER.EVACUATE", "CANCEL_MOVE")),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from lakestream.log.format.errors import LogError
+from lakestream.meta.keeping import SoloKeeping
+from lakestream.meta.recovery import Recovered
 from tests.unit.api_world import ApiWorld, timeless
 
 pytestmark = pytest.mark.unit
@@ -324,7 +327,8 @@ def test_reserved_bytes_must_fit_the_server() -> None:
 
 
 def test_offline_streams_are_named_and_refuse(world: ApiWorld) -> None:
-    world.engine.offline["A"] = "its log is damaged"
+    damaged = LogError("its log is damaged", "its log is damaged")
+    cast(SoloKeeping, world.engines.node.keeping).take(Recovered("$G", "A", error=damaged))
     expected = (500, 10194, "stream is offline: its log is damaged")
     for subject in ("STREAM.INFO.A", "STREAM.PURGE.A"):
         assert world.error(subject) == expected

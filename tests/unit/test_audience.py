@@ -79,7 +79,7 @@ def test_numbers_and_deliveries_stay_exact_whatever_happens(tmp_path: Path, seed
                 world.consumer(name, filter_subject=wanted[name])
                 position[name] = 0
             case 4 if step % 3 == 0:
-                world.engine.close()
+                world.engine.node.close()
                 world = World(tmp_path)
                 store = world.engine.streams["S"].store
             case 5 | 6 | 7:  # what comes later wakes it, if the request is still open
@@ -101,7 +101,7 @@ def test_numbers_and_deliveries_stay_exact_whatever_happens(tmp_path: Path, seed
             left = [seq for seq in range(position[name] + 1, store.last_seq + 1) if seq in store.live]
             exact = sum(matches(one.encode(), store.subject_of(seq)) for seq in left)
             assert world.engine.streams["S"].consumers[name].num_pending == exact, (step, name)
-    world.engine.close()
+    world.engine.node.close()
 
 
 def test_a_message_that_a_consumer_would_not_want_now_ends_its_wait_for_the_ack() -> None:

@@ -247,7 +247,7 @@ async def test_names_and_subjects_are_taken_while_messages_come(monkeypatch: pyt
     await run(world)
     world.send(to["deliver_subject"])
     task = asyncio.ensure_future(world.clock.spawned.pop())
-    while not world.engine.configs():
+    while not world.engine.node.meta.state.streams:
         world.settle()
         await asyncio.sleep(0)
     assert not world.engine.streams

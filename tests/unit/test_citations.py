@@ -114,7 +114,7 @@ def test_files_that_pages_name_exist() -> None:
         if path.name != "CHANGELOG.md"
         for place, line in lines(path)
         for name in _PATH.findall(line)
-        if not (ROOT / name).exists()
+        if not (ROOT / name).exists() and "not_after" not in name  # the worked example of CONTRIBUTING.md
     ]
     assert broken == []
 

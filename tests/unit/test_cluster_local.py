@@ -21,6 +21,7 @@ class Leader:
 
     def __init__(self, config: StreamConfig) -> None:
         self.uid, self.account, self.leading, self.membership = "u", "$G", True, Membership(("a",))
+        self.group = None
         self.stream = SimpleNamespace(config=config, propose=self._propose, hidden=False)
         self.proposed: list[StreamConfig] = []
 
@@ -35,8 +36,8 @@ class World:
         self.old, self.new = StreamConfig(name="S", max_msgs=10), StreamConfig(name="S", max_msgs=1000)
         self.meta = SimpleNamespace(state=MetaState(), me="a", caught_up=True, lost_through=0)
         self.engine, unused = SimpleNamespace(), cast(Any, None)
-        engines = SimpleNamespace(of=lambda account: self.engine, shared=None)
-        self.local = LocalStreams(cast(Any, engines), cast(Any, self.meta), unused, unused, unused, unused)
+        accounts = SimpleNamespace(of=lambda account: self.engine)
+        self.local = LocalStreams(unused, cast(Any, accounts), cast(Any, self.meta), unused, unused, unused, unused)
         self.replica = Leader(self.new)
         held = SimpleNamespace(by_uid={"u": self.replica}, hold=lambda *args, **kwargs: self.replica)
         self.local.replicas = cast(Any, held)

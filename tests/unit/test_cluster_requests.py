@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from lakestream.meta import requests as cluster_requests
-from lakestream.meta.leaders import Leaders
-from lakestream.meta.requests import HOLD_NS, MAX_HOPS, Forwarded, Requests
+from lakestream.meta.requests import HOLD_NS, MAX_HOPS, Forwarded, Leaders, Requests
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request, Where
 from tests.unit.cluster_world import CLIENT, Net

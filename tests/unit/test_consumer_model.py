@@ -123,7 +123,7 @@ class Life:
             self._look()
 
     def restart(self) -> None:
-        self.world.engine.close()
+        self.world.engine.node.close()
         later = self.now
         self.world = World(self.directory)
         self.world.clock.time = later
@@ -206,4 +206,4 @@ def test_a_consumer_does_what_the_model_says(tmp_path: Path, life: int) -> None:
                 f"LAKESTREAM_CONSUMER_SEED={SEED}, life {life}, step {number}: {step.__name__}"
             ) from error
     one.end()
-    one.world.engine.close()
+    one.world.engine.node.close()

@@ -236,7 +236,7 @@ def test_a_bad_request_is_told_why(world: World, body: bytes, text: str) -> None
 def test_the_end_of_the_server_is_told_to_those_who_wait(world: World) -> None:
     world.consumer()
     world.pull(3)
-    world.engine.stop()
+    world.engine.node.stop()
     (message,) = world.client.take()
     assert message.status == "409 Server Shutdown"
     assert "Nats-Pending-Messages: 3" in message.header

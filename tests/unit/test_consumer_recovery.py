@@ -280,10 +280,10 @@ def test_an_ack_right_before_a_clean_stop_is_kept(tmp_path: Path) -> None:
     world.stream()
     world.store("s.a", "s.b")
     world.consumer()
-    world.engine.close()
+    world.engine.node.close()
     world = World(tmp_path)
     world.ack(world.pull(2)[0])
-    world.engine.close()
+    world.engine.node.close()
     world = World(tmp_path)
     assert list(world.engine.streams["S"].consumers["c"].ledger.pending) == [2]
-    world.engine.close()
+    world.engine.node.close()

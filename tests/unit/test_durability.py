@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lakestream.account.engines import Engines
@@ -15,10 +16,11 @@ from lakestream.config.options import JetStreamOptions, LakeOptions
 from lakestream.log.format.errors import CorruptLog, LogError, LogFrozen
 from lakestream.logging import Logger
 from lakestream.meta import stores
+from lakestream.meta.assignments import Applied, AssignStream
 from lakestream.meta.shared import EngineOptions, Shared
-from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub, Turn
 from lakestream.protocol.api.errors import ApiError, for_clients
+from lakestream.server.jetstream import open_stores
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core import proposer as intake
 from lakestream.stream.core.config import StreamConfig
@@ -45,7 +47,7 @@ class EngineWorld:
     def __init__(self, directory: Path, log: Logger | None = None) -> None:
         self.clock, self.io, log = ManualClock(), ManualIo(), log or Logger()
         self.hub = Hub(Turn(self.clock.call_soon), log)
-        self.stores = FileStores(
+        self.stores = open_stores(
             JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1), LakeOptions(), self.io
         )
         options = EngineOptions(server_name="srv", server_id="NSRV")
@@ -54,7 +56,13 @@ class EngineWorld:
         self.made: list[Stream | ApiError] = []
 
     def create(self, name: str) -> None:
-        self.engine.create_stream(StreamConfig(name=name, subjects=[f"{name}.>"]), self.made.append)
+        config = msgspec.json.encode(StreamConfig(name=name, subjects=[f"{name}.>"]))
+        op = AssignStream(f"{name}{len(self.made)}", "$G", name, config, ("srv",), self.clock.now())
+
+        def decided(outcome: Applied | ApiError) -> None:
+            self.made.append(outcome if isinstance(outcome, ApiError) else self.engine.streams[name])
+
+        self.engine.node.meta.propose(op, decided)
 
     def settle(self) -> None:
         self.clock.turn()

@@ -19,10 +19,10 @@ from lakestream.log.format.files import Files
 from lakestream.log.store.root import RESERVED, account_directory, account_of
 from lakestream.logging import Logger
 from lakestream.meta.shared import EngineOptions, Shared
-from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub, Turn
-from lakestream.net.interest.subscription import Subscription
+from lakestream.net.interest.interest import Subscription
 from lakestream.protocol.accounts import JetStreamLimits
+from lakestream.server.jetstream import open_stores
 from lakestream.server.lake.keeper import LakeKeeper
 from tests.unit.api_world import Client
 from tests.unit.stream_world import CLIENT, ManualClock, ManualIo
@@ -57,7 +57,7 @@ class World:
         self.turn = Turn(self.clock.call_soon)
         self.hubs: dict[str, Hub] = {}
         self.directory = directory
-        stores = FileStores(
+        stores = open_stores(
             JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1), LakeOptions(), self.io, files
         )
         self.stores = stores

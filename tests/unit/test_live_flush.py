@@ -33,7 +33,11 @@ class FlushWorld(World):
         keeper.attached(self.stream)
         streams = {"S": self.stream}
         engine: Any = SimpleNamespace(
-            bus=self.hub, clock=self.clock, streams=streams, server_id="N1", account="$G", cluster=None
+            bus=self.hub,
+            clock=self.clock,
+            server_id="N1",
+            account="$G",
+            node=SimpleNamespace(asked_here=lambda account, name: streams[name]),
         )
         self.api = FlushApi(engine, keeper)
         self.settle()

@@ -11,7 +11,7 @@ import pytest
 
 from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.meta.assignments import Applied, AssignStream, RemoveStream
-from lakestream.meta.meta_boot import JoinAnswer
+from lakestream.meta.meta_join import JoinAnswer
 from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.core.messages import Membership
 from tests.unit.meta_world import STEP_NS, World

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from lakestream.meta.meta_boot import Apply, Begin, Seen, Wait, decide
+from lakestream.meta.meta_join import Apply, Begin, Seen, Wait, decide
 from lakestream.raft.core.messages import Membership
 
 pytestmark = pytest.mark.unit

@@ -15,6 +15,7 @@ from lakestream.log.format.frame import Kind
 from lakestream.logging import Logger
 from lakestream.meta.stores import FileStores
 from lakestream.raft.group.group import Proposal
+from lakestream.server.jetstream import open_stores
 from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.stream.core.operations import CreateConsumer, Operation, UpdateStream, encode
 from tests.unit.api_world import ApiWorld
@@ -28,7 +29,7 @@ FIELD = 'decoding error: json: unknown field "colour"'
 
 def stores(directory: Path) -> Callable[[Io], FileStores]:
     options = JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1)
-    return lambda io: FileStores(options, LakeOptions(), io)
+    return lambda io: open_stores(options, LakeOptions(), io)
 
 
 def newer(directory: Path, change: Callable[[dict[str, object]], None], *, checkpoint: bool = False) -> None:
@@ -52,11 +53,11 @@ def _log(world: ApiWorld, operation: Operation) -> None:
 
 def _end(world: ApiWorld, checkpoint: bool) -> None:
     if checkpoint:
-        world.engine.close()
+        world.engine.node.close()
     else:
         for stream in world.engine.streams.values():
             stream.store.abandon()
-    world.engine.stores.close()  # type: ignore[attr-defined]
+    world.engine.shared.stores.close()  # type: ignore[attr-defined]
 
 
 def started(directory: Path) -> ApiWorld:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.meta.alternates import Alternates
 from lakestream.meta.assignments import AssignStream, MetaState, RemoveStream
+from lakestream.meta.cluster import ClusterShown
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.mirroring.origin_rules import check_filters, checked_origins
@@ -47,34 +47,34 @@ def test_filters_are_looked_at_for_new_streams_only() -> None:
 
 
 def _cluster() -> Any:
-    """What `Alternates` looks at."""
+    """A node, as far as `ClusterShown` looks at it."""
     return SimpleNamespace(
         name="C",
-        meta=SimpleNamespace(state=MetaState(), store=SimpleNamespace(applied=0)),
+        meta=SimpleNamespace(state=MetaState(), as_of=0),
         config_of=lambda assignment: msgspec.json.decode(assignment.config, type=StreamConfig),
     )
 
 
 def _apply(cluster: Any, op: AssignStream | RemoveStream) -> None:
-    cluster.meta.store.applied += 1
-    cluster.meta.state.apply(op, cluster.meta.store.applied)
+    cluster.meta.as_of += 1
+    cluster.meta.state.apply(op, cluster.meta.as_of)
 
 
 def test_alternates_follow_the_assignments() -> None:
     cluster = _cluster()
-    alternates = Alternates(cluster)
+    alternates = ClusterShown(cluster)
     for name, config in (
         ("O", StreamConfig(name="O")),
         ("N", StreamConfig(name="N", mirror=StreamSource(name="O"))),
         ("M", StreamConfig(name="M", mirror=StreamSource(name="O"))),
     ):
-        assert alternates.of("$G", "O", "") == []
+        assert alternates.alternates("$G", "O", "") == []
         _apply(cluster, AssignStream(f"uid-{name}", "$G", name, msgspec.json.encode(config), ("n1",), 1))
         if name == "N":
-            assert [each["name"] for each in alternates.of("$G", "O", "")] == ["O", "N"]
+            assert [each["name"] for each in alternates.alternates("$G", "O", "")] == ["O", "N"]
             _apply(cluster, RemoveStream("uid-N"))
-    found = alternates.of("$G", "O", "D")
+    found = alternates.alternates("$G", "O", "D")
     assert found == [{"name": name, "domain": "D", "cluster": "C"} for name in ("O", "M")]
-    assert alternates.of("OTHER", "O", "") == alternates.of("$G", "M", "") == []
+    assert alternates.alternates("OTHER", "O", "") == alternates.alternates("$G", "M", "") == []
     cluster.meta.state = MetaState()  # as after a transfer of the whole state
-    assert alternates.of("$G", "O", "") == []
+    assert alternates.alternates("$G", "O", "") == []

@@ -310,6 +310,7 @@ def test_followers_answer_direct_gets(tmp_path: Path) -> None:
     world.acked("s.a", b"1")
     world.converged()
     follower = world.followers()[0]
+    world.until(lambda: follower.replica.readable)
     follower.hub.publish(b"$JS.API.DIRECT.GET.S.s.a", b"_INBOX.me.get", b"", b"")
     world.run(0.1)
     assert follower.inbox.got[-1] == (b"_INBOX.me.get", b"1")

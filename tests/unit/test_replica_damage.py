@@ -252,7 +252,7 @@ def test_a_replica_neither_takes_over_nor_removes_the_files_of_a_stream_from_bef
     tmp_path: Path, identity: bytes | None
 ) -> None:
     world = World(tmp_path)
-    directory = Path(world.nodes["a"].stores.replicas.directory("$G", "S"))
+    directory = Path(world.nodes["a"].stores.directory("$G", "S"))
     directory.mkdir(parents=True)
     alone = MiniStream(str(directory))
     alone.publish(logkit.message(1))

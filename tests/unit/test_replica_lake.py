@@ -104,6 +104,6 @@ def test_a_new_replica_reads_the_lake_instead_of_having_everything_sent(tmp_path
     store = node.stream.store
     assert (store.msgs, store.first_seq, store.bytes) == (400, 1, leader.stream.store.bytes)
     assert [store.subject_of(seq) for seq in range(1, 6)] == [b"s.0", b"s.1", b"s.2", b"s.3", b"s.4"]
-    assert node.replicas.bytes_fetched < 50_000 < leader.stream.store.bytes // 8
+    assert node.replicas.site.bytes_fetched < 50_000 < leader.stream.store.bytes // 8
     change(world, "abcd")
     assert world.acked("s.z")["seq"] == 401

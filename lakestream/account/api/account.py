@@ -6,38 +6,34 @@ nodes' together: every replica counts.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from lakestream.account.engine import Engine
 from lakestream.meta.ports import of_account
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.api.request import API_LEVEL, Request, Routes, Where
 from lakestream.stream.core.confirming import when_all_applied
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-    from lakestream.meta.node import JetStreamCluster
 
 UNLIMITED = -1
 
 USAGE = "account.usage"
 """The call that asks a node for its `Usage`."""
 USAGE_WAIT_NS = 500_000_000
-"""How long the other nodes' usage is waited for; a node that does not answer counts as nothing."""
+"""Longest wait for the usage of other nodes (0.5 s); a node that does not answer counts as nothing."""
 
 
 class ApiCounters(Protocol):
-    """How much the API was used."""
+    """Counters of the API."""
 
     total: int
     errors: int
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What one node has. Sizes in bytes; `consumers` are those that it leads."""
+    """The usage of one node. Sizes in bytes; `consumers` are those that it leads."""
 
     memory: int = 0
     file: int = 0
@@ -59,32 +55,20 @@ class AccountApi:
     def __init__(self, engine: Engine, counters: ApiCounters) -> None:
         self._engine = engine
         self._counters = counters
-        if engine.cluster is not None:
-            engine.cluster.calls.serve(
-                of_account(USAGE, engine.account),
-                lambda node, body, answer: self._when_applied(
-                    lambda: answer(msgspec.msgpack.encode(self._own_usage()))
-                ),
-            )
+        engine.node.calls.serve(
+            of_account(USAGE, engine.account),
+            lambda node, body, answer: self._when_applied(lambda: answer(msgspec.msgpack.encode(self._own_usage()))),
+        )
 
     def register(self, routes: Routes) -> None:
         """See `ApiPart.register`."""
         routes.route("INFO", "account_info_response", self._info, where=Where.META)
 
     def _info(self, request: Request) -> None:
-        cluster = self._engine.cluster
-        if cluster is None:
-            self._when_applied(lambda: request.run(lambda: request.respond(self.usage())))
-        else:
-            ask = functools.partial(self._gather, cluster, lambda usage: request.respond(self._shown(usage)))
-            self._when_applied(lambda: request.run(ask))
+        self._when_applied(lambda: request.run(lambda: self._gather(lambda usage: request.respond(self._shown(usage)))))
 
     def _when_applied(self, then: Callable[[], None]) -> None:
         when_all_applied(list(self._engine.streams.values()), then)
-
-    def usage(self) -> dict[str, Any]:
-        """The fields of an account info reply for this node (docs/internals/api.md#account)."""
-        return self._shown(self._own_usage())
 
     def _own_usage(self) -> Usage:
         streams = list(self._engine.streams.values())
@@ -104,29 +88,29 @@ class AccountApi:
             errors=self._counters.errors,
         )
 
-    def _gather(self, cluster: JetStreamCluster, done: Callable[[Usage], None]) -> None:
-        """The usage of every node that can be reached."""
-        usage = self._own_usage()
-        waiting = {name for name, info in cluster.nodes.nodes().items() if info.jetstream and cluster.nodes.alive(name)}
+    def _gather(self, done: Callable[[Usage], None]) -> None:
+        """Call `done` with the usage of all nodes that can be reached."""
+        usage, node = self._own_usage(), self._engine.node
+        waiting = {name for name, info in node.nodes.nodes().items() if info.jetstream and node.nodes.alive(name)}
 
-        def came(node: str, body: bytes | None) -> None:
+        def came(name: str, body: bytes | None) -> None:
             nonlocal usage
             if body is not None:
                 usage = usage + msgspec.msgpack.decode(body, type=Usage)
-            waiting.discard(node)
+            waiting.discard(name)
             if not waiting:
                 finish()
 
         def finish() -> None:
-            done(msgspec.structs.replace(usage, streams=len(cluster.assignments(self._engine.account))))
+            done(msgspec.structs.replace(usage, streams=len(node.assignments(self._engine.account))))
 
         method = of_account(USAGE, self._engine.account)
 
-        def ask(node: str) -> None:
-            cluster.calls.call(node, method, b"", lambda body, why: came(node, body), USAGE_WAIT_NS)
+        def ask(name: str) -> None:
+            node.calls.call(name, method, b"", lambda body, why: came(name, body), USAGE_WAIT_NS)
 
-        for node in sorted(waiting):
-            ask(node)
+        for name in sorted(waiting):
+            ask(name)
         if not waiting:
             finish()
 
@@ -147,7 +131,7 @@ class AccountApi:
 
 
 def limits_shown(limits: JetStreamLimits) -> dict[str, Any]:
-    """An account's limits under their names in the API; -1: none."""
+    """Return an account's limits under their names in the API; -1: none."""
     return {
         "max_memory": limits.max_memory,
         "max_storage": limits.max_file,

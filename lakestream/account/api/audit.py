@@ -27,7 +27,7 @@ class Audit:
         self._server, self._domain, self._cluster = server, domain, cluster
 
     def client_of(self, request: Request) -> dict[str, Any]:
-        """Who asked, as it is shown."""
+        """Return the client of a request as it is shown."""
         return client_shown(request.client, request.origin or self._server, self._cluster)
 
     def answered(self, request: Request, response: bytes, client: dict[str, Any] | None) -> None:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from lakestream.account.api.find import find
+from lakestream.account.engine import Engine
 from lakestream.meta.info import consumer_shown
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import Int, Time, Uint64
 from lakestream.protocol.api.request import Request, Routes, Where, level_refused
 from lakestream.protocol.gotime import END_NS, START_NS, ZERO, time_ns
+from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer import rules
 from lakestream.stream.consumer.config import ConsumerConfig, CreateConsumerRequest, stored_config
 from lakestream.stream.consumer.consumer import Consumer
@@ -29,10 +32,6 @@ from lakestream.stream.core import identity as stream_identity
 from lakestream.stream.core import offline
 from lakestream.stream.core.account_limits import lowest
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-    from lakestream.stream.assembly import Stream
 
 NAMES_LIMIT = 1024
 LIST_LIMIT = 256
@@ -68,7 +67,7 @@ class UnpinRequest(msgspec.Struct, frozen=True):
 
 
 def listed(stream: Stream) -> list[str]:
-    """The names of a stream's consumers without those that mirrors and sources made: they are not counted anywhere."""
+    """Return the names of a stream's consumers without those of mirrors and sources, which are not counted anywhere."""
     return [name for name, consumer in stream.consumers.items() if not consumer.config.direct]
 
 
@@ -91,7 +90,7 @@ class ConsumerApi:
 
     @property
     def _caps(self) -> rules.ConsumerCaps:
-        """What server and account allow; the latter may change."""
+        """The limits of server and account; the latter may change."""
         options, limits = self._engine.options, self._engine.limits
         return rules.ConsumerCaps(
             max_ack_pending=lowest(options.max_ack_pending, limits.max_ack_pending),
@@ -114,31 +113,17 @@ class ConsumerApi:
         reset, at = "consumer_reset_response", {"reset_seq": 0}
         routes.route("CONSUMER.RESET.*.*", reset, self._reset, empty=at, level=False, where=stream)
         routes.route("CONSUMER.UNPIN.*.*", "consumer_unpin_response", self._unpin, where=stream)
-        if self._engine.cluster is not None:
-            return
-        for subject, kind in (
-            ("LEADER.STEPDOWN", "leader_stepdown"),
-            ("PEER.REMOVE", "remove_peer"),
-            ("PEER.EVACUATE", "evacuate_peer"),
-        ):
-            routes.route(f"CONSUMER.{subject}.*.*", f"consumer_{kind}_response", self._clustered, level=False)
 
     def _info_of(self, consumer: Consumer, listed: bool = False) -> dict[str, Any]:
-        """ConsumerInfo. A consumer lives in its stream's log: it is where the stream is, and led with it."""
-        cluster, stream = self._engine.cluster, self._engine.streams.get(consumer.stream.name)
-        if cluster is None or stream is None:
-            return consumer_info(consumer, listed)
-        replicas = rules.replicas_of(consumer.config, stream.config)
-        return consumer_info(consumer, listed, consumer_shown(cluster.shown(stream), replicas))
+        """Return ConsumerInfo. A consumer is in its stream's log: it is where the stream is, and led with it."""
+        shown = self._engine.node.shown.cluster(consumer.stream.uid)
+        if shown:
+            shown = consumer_shown(shown, rules.replicas_of(consumer.config, consumer.stream.config))
+        return consumer_info(consumer, listed, shown)
 
     # ------------------------------------------------------------------ finding
     def _stream(self, name: str) -> Stream:
-        stream = self._engine.streams.get(name)
-        if stream is None:
-            raise self._engine.absent(name)
-        if not stream.leading:
-            raise api_error(10008)
-        return stream
+        return find(self._engine, name)
 
     def _consumer(self, stream_name: str, name: str) -> Consumer:
         consumer = self._stream(stream_name).consumers.get(name)
@@ -202,7 +187,7 @@ class ConsumerApi:
         return asked
 
     def _create(self, request: Request, asked: CreateConsumerRequest, config: ConsumerConfig) -> None:
-        if config.num_replicas > 1 and self._engine.cluster is None:
+        if config.num_replicas > 1 and not self._engine.node.placing.several:
             raise api_error(10074)
         stream = self._stream(asked.stream_name)
         if config.direct and config.sourcing:
@@ -366,7 +351,7 @@ class ConsumerApi:
 
     @staticmethod
     def _failed(request: Request, result: object) -> None:
-        """The stream could not do it: an error of its own, or the consumer has gone meanwhile."""
+        """Answer with the stream's error, or that the consumer has been deleted meanwhile."""
         request.fail(result if isinstance(result, ApiError) else api_error(10014))
 
     # ------------------------------------------------------------------ names, list, info
@@ -485,7 +470,7 @@ class ConsumerApi:
 
     # ------------------------------------------------------------------ unpin
     def _unpin(self, request: Request) -> None:
-        if self._engine.cluster is not None:
+        if self._engine.node.answers.stream_first:
             self._consumer(*request.tokens[:2])  # there nats-server looks for it first
         if not request.body.strip():
             raise api_error(10025, err="unexpected end of JSON input")
@@ -499,7 +484,3 @@ class ConsumerApi:
             raise api_error(10160)
         consumer.unpin()
         request.respond({})
-
-    # ------------------------------------------------------------------ what a single server does not do
-    def _clustered(self, request: Request) -> None:
-        raise api_error(10010)

@@ -1,25 +1,21 @@
-"""Having other nodes hold a stream.
+"""Moving streams to other nodes.
 
-Belongs here: how the leader of the meta group takes nodes out of a stream, moves it, and gives up a move, whoever asks
-for that: a client of the account (api.py) or an operator (api/operator_requests.py).
+Belongs here: how the leader of the meta group takes nodes out of a stream, moves it, and gives up a move, at the
+request of a client of the account (peers.py) or of an operator (operator_requests.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.account.api.streams import info_of
+from lakestream.account.api.find import find, info_of
 from lakestream.meta.assignments import Applied, Assignment, ChangeStream
-from lakestream.meta.placement import choose
+from lakestream.meta.node import MetaNode
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request, Where
-
-if TYPE_CHECKING:
-    from lakestream.meta.node import JetStreamCluster
 
 MOVED = "moved"
 """Stage of a request that changed a stream's nodes: its leader answers."""
@@ -28,21 +24,20 @@ MOVED = "moved"
 class Moves:
     """Changes of streams' nodes, of any account."""
 
-    def __init__(self, cluster: JetStreamCluster) -> None:
-        self._cluster = cluster
+    def __init__(self, node: MetaNode) -> None:
+        self._node = node
 
     def find(self, account: str, name: str) -> Assignment:
         """The assignment of a stream. Raises ApiError 10059."""
-        assignment = self._cluster.find(account, name)
+        assignment = self._node.find(account, name)
         if assignment is None:
             raise api_error(10059)
         return assignment
 
     def without(self, assignment: Assignment, avoid: Collection[str]) -> ChangeStream:
         """The change that takes nodes out of a stream. Raises ApiError 10005 when there is nobody instead."""
-        cluster = self._cluster
-        wanted = cluster.wanted(cluster.config_of(assignment))
-        peers = choose(wanted, cluster.candidates(), keep=assignment.peers, avoid=avoid)
+        config = self._node.config_of(assignment)
+        peers = self._node.placing.place(config, keep=assignment.peers, avoid=avoid)
         return ChangeStream(assignment.uid, assignment.config, peers)
 
     def change(self, change: ChangeStream, done: Callable[[ApiError | None], None]) -> None:
@@ -54,13 +49,13 @@ class Moves:
             else:
                 done(api_error(10059) if outcome.refused else None)
 
-        self._cluster.meta.propose(change, applied)
+        self._node.meta.propose(change, applied)
 
     def cancel(self, request: Request, assignment: Assignment) -> None:
         """Have a stream stay where it was before its move. Raises ApiError 10129 when it does not move."""
         if not assignment.moving:
             raise api_error(10129)
-        config = replace(self._cluster.config_of(assignment), num_replicas=len(assignment.settled))
+        config = replace(self._node.config_of(assignment), num_replicas=len(assignment.settled))
         change = ChangeStream(assignment.uid, msgspec.json.encode(config), assignment.settled)
         self.change_and_show(request, assignment, change)
 
@@ -81,11 +76,9 @@ class Moves:
         request.stage, request.tokens, request.about = MOVED, [name, account], account
 
         def here() -> None:
-            engine = self._cluster.engines.of(account)
-            stream = engine.streams.get(name)
-            if stream is None or not stream.leading:
-                request.fail(engine.absent(name) if stream is None else api_error(10008))
-            else:
-                request.respond(info_of(engine, stream))
+            try:
+                request.respond(info_of(self._node, find(self._node.accounts.of(account), name)))
+            except ApiError as error:
+                request.fail(error)
 
-        self._cluster.requests.dispatch(request, Where.STREAM, here)
+        self._node.requests.dispatch(request, Where.STREAM, here)

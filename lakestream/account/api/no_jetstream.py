@@ -1,4 +1,4 @@
-"""What the API answers in an account without JetStream.
+"""Answers of the API in an account without JetStream.
 
 Belongs here: the refusal (10039), and which requests are judged before it, as by nats-server. Each has the type of
 answer that it would have otherwise.

@@ -1,22 +1,23 @@
-"""What only the system account may ask: the cluster's nodes, and everybody's streams.
+"""Requests of the system account: the cluster's nodes, and the streams of all accounts.
 
 Belongs here: stepdown of the meta group's leader, taking a node out of the cluster, moving any account's stream, and
-removing all streams of an account (docs/internals/api.md#operator-requests). How a stream comes to other nodes is
-cluster/moves.py's and, one server at a time, cluster/local.py's; where these requests are taken, system.py's.
+removing all streams of an account (docs/internals/api.md#operator-requests). Moves are decided in moves.py and made,
+one server at a time, by `meta/local.py`; system.py receives these requests.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from lakestream.account.api.moves import Moves
 from lakestream.account.api.peers import PeerRequest, placement_of
-from lakestream.meta.assignments import AbandonStream, ChangeStream, RemoveStream
-from lakestream.meta.placement import choose, choose_leader, peer_id
+from lakestream.account.engine import Engine
+from lakestream.account.engines import Engines
+from lakestream.meta.assignments import ChangeStream
+from lakestream.meta.placement import peer_id
 from lakestream.meta.requests import MAX_HOPS
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import Int
@@ -24,13 +25,8 @@ from lakestream.protocol.api.request import Request, Routes, Where
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import Placement
 
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-    from lakestream.account.engines import Engines
-    from lakestream.meta.node import JetStreamCluster
-
 HAND_OVER_NS = 300_000_000
-"""How long a leader that shall hand over waits before it looks who leads."""
+"""Delay after which a leader that hands over dispatches the request to the next one (300 ms)."""
 
 
 class RescueRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +45,7 @@ class MoveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PurgeRequests:
-    """Removing all streams of an account. Without a cluster nothing else can be asked."""
+    """Removal of all streams of an account: the only request without a cluster."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
@@ -59,22 +55,16 @@ class PurgeRequests:
         routes.route("ACCOUNT.PURGE.*", "account_purge_response", self._purge, where=Where.META)
 
     def _purge(self, request: Request) -> None:
-        """It has only begun when it is answered, also where there is no such account (as in nats-server)."""
-        account, cluster = request.tokens[0], self._engines.shared.cluster
+        """Answer at once, also where there is no such account (as in nats-server): the removal has only begun."""
         request.respond({"initiated": True})
-        if cluster is None:
-            self._engines.purge(account)
-            return
-        for assignment in cluster.assignments(account, restoring=True):
-            gone = AbandonStream if assignment.restoring else RemoveStream
-            cluster.meta.propose(gone(assignment.uid), lambda outcome: None)
+        self._engines.purge(request.tokens[0])
 
 
 class ClusterRequests:
-    """What concerns the nodes of the cluster, and the place of any stream."""
+    """Requests about the nodes of the cluster, and the place of any stream."""
 
-    def __init__(self, engine: Engine, cluster: JetStreamCluster) -> None:
-        self._engine, self._cluster, self._moves = engine, cluster, Moves(cluster)
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._node, self._moves = engine, engine.node, Moves(engine.node)
 
     def register(self, routes: Routes) -> None:
         """See `ApiPart.register`."""
@@ -92,21 +82,20 @@ class ClusterRequests:
         that what a majority has acknowledged is not lost, so the nodes that are missing have to come back."""
         if request.empty_body:
             raise api_error(10003)
-        asked, meta = request.parse(RescueRequest, "JSApiMetaRescueRequest"), self._cluster.meta
+        asked, meta = request.parse(RescueRequest, "JSApiMetaRescueRequest"), self._node.meta
         if not 1 <= asked.quorum_needed <= meta.membership.quorum:
             raise api_error(10224, err="raft: rescue quorum must be between 1 and current quorum")
-        if self._cluster.meta_leader():
+        if self._node.meta_leader():
             raise api_error(10224, err="raft: leader is known")
         raise api_error(10224, err="not supported by this server: start the missing nodes again")
 
     def _meta_stepdown(self, request: Request) -> None:
-        group = self._cluster.meta.group
-        if group is None:
+        meta = self._node.meta
+        if not meta.membership.members:
             raise api_error(10008)
-        voters, me = self._cluster.meta.membership.voters, self._cluster.me
-        to = choose_leader(placement_of(request), voters, self._cluster.candidates(), me)
+        to = self._node.placing.leader(placement_of(request), meta.membership.voters)
         request.succeed(None)  # before it leads no more
-        group.transfer(to)
+        meta.transfer(to)
 
     # ------------------------------------------------------------------ streams of any account
     def _move(self, request: Request) -> None:
@@ -115,14 +104,13 @@ class ClusterRequests:
             return
         asked = request.parse_if_json(MoveRequest, "JSApiMetaServerStreamMoveRequest")
         assignment = self._moves.find(*request.tokens)
-        cluster = self._cluster
         if asked.server and asked.server not in assignment.peers:
             raise api_error(10059)
-        config = cluster.config_of(assignment)
+        config = self._node.config_of(assignment)
         if asked.cluster or asked.tags:
             config = replace(config, placement=Placement(cluster=asked.cluster, tags=asked.tags))
         avoid = {asked.server} - {""} if asked.server else set(assignment.peers) if not asked.tags else set()
-        peers = choose(cluster.wanted(config), cluster.candidates(), keep=assignment.peers, avoid=avoid)
+        peers = self._node.placing.place(config, keep=assignment.peers, avoid=avoid)
         change = ChangeStream(assignment.uid, msgspec.json.encode(config), peers)
         self._moves.change_and_show(request, assignment, change)
 
@@ -134,23 +122,23 @@ class ClusterRequests:
 
     # ------------------------------------------------------------------ nodes of the cluster
     def _server(self, request: Request) -> str:
-        """The member that a request names. Raises ApiError 10003, 10044."""
+        """Return the member that a request names. Raise ApiError 10003, 10044."""
         if request.empty_body:
             raise api_error(10003)
         asked = request.parse(PeerRequest, "JSApiMetaServerRemoveRequest")
         if not asked.peer and not asked.peer_id:
             raise api_error(10003)
-        for name in self._cluster.meta.membership.members:
+        for name in self._node.meta.membership.members:
             if name == asked.peer or (asked.peer_id and peer_id(name) == asked.peer_id):
                 return name
         raise api_error(10044)
 
     def _remove_server(self, request: Request) -> None:
-        name, cluster = self._server(request), self._cluster
-        if name == cluster.me:
+        name, node = self._server(request), self._node
+        if name == node.me:
             self._by_successor(request)
             return
-        now = cluster.meta.membership
+        now = node.meta.membership
         membership = Membership(
             tuple(voter for voter in now.voters if voter != name),
             tuple(learner for learner in now.learners if learner != name),
@@ -161,20 +149,19 @@ class ClusterRequests:
                 request.fail(api_error(10202))
                 return
             self._engine.log.info(f"JetStream cluster: {name} was removed")
-            cluster.advisories.server_removed(name)
+            node.advisories.server_removed(name)
             self._leave(name)
             request.succeed(None)
 
-        cluster.meta.change_membership(membership, changed)
+        node.meta.change_membership(membership, changed)
 
     def _by_successor(self, request: Request) -> None:
         """The leader of the meta group cannot see its own removal through: it lets another lead, which then does it."""
-        group = self._cluster.meta.group
-        if group is None or request.hops >= MAX_HOPS or not group.transfer():
+        if request.hops >= MAX_HOPS or not self._node.meta.transfer():
             raise api_error(10202)
         request.hops += 1
         again = functools.partial(request.run, functools.partial(self._remove_server, request))
-        self._engine.clock.call_later(HAND_OVER_NS, lambda: self._cluster.requests.dispatch(request, Where.META, again))
+        self._engine.clock.call_later(HAND_OVER_NS, lambda: self._node.requests.dispatch(request, Where.META, again))
 
     def _evacuate_server(self, request: Request) -> None:
         self._leave(self._server(request))
@@ -182,7 +169,7 @@ class ClusterRequests:
 
     def _leave(self, name: str) -> None:
         """Have other nodes hold what this one holds, as far as there are any."""
-        for assignment in list(self._cluster.meta.state.by_uid.values()):
+        for assignment in list(self._node.meta.state.by_uid.values()):
             if name not in assignment.peers:
                 continue
             try:

@@ -1,28 +1,23 @@
-"""Who leads and who holds a stream, as clients of its account change it.
+"""Leaders and members of a stream, as clients of its account change them.
 
-Belongs here: stepdown of leaders, taking a node out of a stream, and giving up a move (docs/internals/api.md). What is
-reserved to the system account is in api/operator_requests.py. How the change is then made, one server at a time, is
-local.py's.
+Belongs here: stepdown of leaders, taking a node out of a stream, and giving up a move (docs/internals/api.md),
+and their refusal on a server without a cluster. What is reserved to the system account is in
+operator_requests.py. The change is then made, one server at a time, by `meta/local.py`.
 
 A consumer is led by its stream's leader: CONSUMER.LEADER.STEPDOWN therefore moves the stream's.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from lakestream.account.api.find import find
 from lakestream.account.api.moves import Moves
-from lakestream.meta.node import JetStreamCluster
-from lakestream.meta.placement import choose_leader, peer_id
-from lakestream.meta.stream_api import ClusterStreamApi
+from lakestream.account.engine import Engine
+from lakestream.meta.placement import peer_id
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request, Routes, Where
 from lakestream.stream.core.config import Placement
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
 
 
 class StepdownRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,9 +36,9 @@ class PeerRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterApi:
     """The part of an account's API that only clusters have."""
 
-    def __init__(self, engine: Engine, cluster: JetStreamCluster, streams: ClusterStreamApi) -> None:
-        self._engine, self._cluster, self._streams = engine, cluster, streams
-        self._moves = Moves(cluster)
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._node = engine, engine.node
+        self._moves = Moves(engine.node)
 
     def register(self, routes: Routes) -> None:
         """See `ApiPart.register`."""
@@ -71,24 +66,24 @@ class ClusterApi:
     def _remove_consumer_peer(self, request: Request) -> None:
         peer = _peer_of(request)
         self._check_consumer(request)
-        stream = self._streams.find(request.tokens[0])
-        members = self._cluster.replicas.by_uid[stream.uid].membership.voters
+        stream = find(self._engine, request.tokens[0])
+        members = self._node.replicas.by_uid[stream.uid].membership.voters
         if not any(peer in (member, peer_id(member)) for member in members):
             raise api_error(10040)
         raise api_error(10075)  # it is where its stream is
 
     def _check_consumer(self, request: Request) -> None:
-        if request.tokens[1] not in self._streams.find(request.tokens[0]).consumers:
+        if request.tokens[1] not in find(self._engine, request.tokens[0]).consumers:
             raise api_error(10014)
 
     def _hand_over(self, request: Request) -> None:
-        stream = self._streams.find(request.tokens[0])
-        replica = self._cluster.replicas.by_uid[stream.uid]
+        stream = find(self._engine, request.tokens[0])
+        replica = self._node.replicas.by_uid[stream.uid]
         voters, placement = replica.membership.voters, placement_of(request)
         if len(voters) < 2:
             request.succeed(None)
             return
-        to = choose_leader(placement, voters, self._cluster.candidates(), self._cluster.me)
+        to = self._node.placing.leader(placement, voters)
         request.succeed(None)
         replica.transfer(to)
 
@@ -112,13 +107,33 @@ class ClusterApi:
             self._moves.cancel(request, self._moves.find(self._engine.account, request.tokens[0]))
 
 
+class NoPeersApi:
+    """Refuses what needs a cluster, on a server without one (10010)."""
+
+    def register(self, routes: Routes) -> None:
+        """See `ApiPart.register`."""
+        for subject, kind in (
+            ("LEADER.STEPDOWN", "leader_stepdown"),
+            ("PEER.REMOVE", "remove_peer"),
+            ("PEER.EVACUATE", "evacuate_peer"),
+            ("CANCEL_MOVE", "cancel_move"),
+        ):
+            routes.route(f"STREAM.{subject}.*", f"stream_{kind}_response", _refuse, level=False)
+            if subject != "CANCEL_MOVE":
+                routes.route(f"CONSUMER.{subject}.*.*", f"consumer_{kind}_response", _refuse, level=False)
+
+
+def _refuse(request: Request) -> None:
+    raise api_error(10010)
+
+
 def placement_of(request: Request) -> Placement:
-    """Where a stepdown request wants the next leader."""
+    """Return the placement of the next leader in a stepdown request."""
     return request.parse_if_json(StepdownRequest, "JSApiLeaderStepdownRequest").placement or Placement()
 
 
 def _peer_of(request: Request) -> str:
-    """The node that a request names. Raises ApiError 10003, 10025."""
+    """Return the node that a request names. Raise ApiError 10003, 10025."""
     asked = PeerRequest() if request.empty_body else request.parse(PeerRequest, "JSApiStreamRemovePeerRequest")
     if not asked.peer:
         raise api_error(10003)

@@ -1,4 +1,4 @@
-"""How many messages each subject of a stream has, a page at a time.
+"""Message counts of the subjects of a stream, one page at a time.
 
 Belongs here: what STREAM.INFO shows for a `subjects_filter`: the matching subjects in order, from an offset, at most
 `SUBJECTS_LIMIT` of them. With many subjects that is work for seconds; it is done in steps, between which the server
@@ -25,7 +25,7 @@ PARTS = 32
 """Parts of the index, of some hundred subjects each, that are looked through in one."""
 
 Page = tuple[int, dict[str, int]]
-"""How many subjects match in all, and the counts of those that are shown."""
+"""The number of matching subjects, and the message counts of those on the page."""
 
 
 def page_at_once(index: SubjectIndex, pattern: bytes, offset: int) -> Page:

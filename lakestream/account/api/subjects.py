@@ -11,21 +11,23 @@ import functools
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from lakestream.account.api import no_jetstream
 from lakestream.account.api.account import AccountApi
 from lakestream.account.api.audit import Audit
+from lakestream.account.api.consumers import ConsumerApi
+from lakestream.account.api.messages import MessageApi
+from lakestream.account.api.operator_requests import ClusterRequests
+from lakestream.account.api.peers import ClusterApi, NoPeersApi
 from lakestream.account.api.streams import StreamApi
+from lakestream.account.engine import Engine
 from lakestream.meta.requests import Forwarded
 from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.ports import Handler as Listener
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
 from lakestream.protocol.frames import no_responders
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
 
 SILENT = (
     "STREAM.>",
@@ -47,23 +49,17 @@ UNCOUNTED = "STREAM.MSG.GET.*"
 """A request whose success is neither counted nor audited, as with nats-server: it is reading."""
 
 STORES = (b"$KV.>", b"$OBJ.>")
-"""What the domain's prefix maps to the subjects of streams (docs/internals/api.md#requests)."""
+"""Subjects that are mapped to those of streams behind the domain's prefix (docs/internals/api.md#requests)."""
 
 
 def standard_parts(engine: Engine) -> list[ApiPart]:
-    """Every group of handlers that a server has."""
-    from lakestream.account.api.consumers import ConsumerApi
-
-    if engine.cluster is None:
-        return [StreamApi(engine), ConsumerApi(engine)]
-    from lakestream.account.api.operator_requests import ClusterRequests
-    from lakestream.account.api.peers import ClusterApi
-    from lakestream.meta.stream_api import ClusterStreamApi
-
-    streams = ClusterStreamApi(engine, engine.cluster)
-    parts: list[ApiPart] = [streams, ConsumerApi(engine), ClusterApi(engine, engine.cluster, streams)]
+    """Return every group of handlers that a server has."""
+    parts: list[ApiPart] = [StreamApi(engine), MessageApi(engine), ConsumerApi(engine)]
+    if not engine.node.answers.peers:
+        return [*parts, NoPeersApi()]
+    parts.append(ClusterApi(engine))
     # Where there is no system account to log in to, whoever may connect sees to the cluster.
-    return [*parts, ClusterRequests(engine, engine.cluster)] if engine.account == engine.shared.system else parts
+    return [*parts, ClusterRequests(engine)] if engine.account == engine.shared.system else parts
 
 
 class Route(NamedTuple):
@@ -91,9 +87,8 @@ class Api:
         """See `Answered.strict`."""
         self.account = engine.account
         self._bus: Bus = engine.bus
-        self._cluster = engine.cluster
-        cluster = engine.cluster.name if engine.cluster is not None else ""
-        self._audit = Audit(engine.bus, engine.clock, engine.server_name, engine.domain, cluster)
+        self._requests = engine.node.requests
+        self._audit = Audit(engine.bus, engine.clock, engine.server_name, engine.domain, engine.node.name)
         self._prefixes = prefixes(engine.domain)
         self._engine = engine
         self._subscriptions: list[Subscribed] = []
@@ -139,8 +134,7 @@ class Api:
     ) -> None:
         """See `Routes.route`."""
         route = self._routes[pattern] = Route(pattern, kind, handler, empty or {}, level, where)
-        if self._cluster is not None:
-            self._cluster.requests.accept(self.account, pattern, self._forwarded)
+        self._requests.accept(self.account, pattern, self._forwarded)
         parts = pattern.split(".")
         wildcards = [at for at, part in enumerate(parts) if part == "*"]
         rest = len(parts) - 1 if parts[-1] == ">" else None
@@ -161,11 +155,8 @@ class Api:
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
         """See `Answered.answered`."""
-        cluster, reply = self._cluster, request.reply
-        header = request.answer_header
-        if reply and (
-            cluster is None or not cluster.requests.answer(request.origin, self.account, reply, body, header)
-        ):
+        reply, header = request.reply, request.answer_header
+        if reply and not self._requests.answer(request.origin, self.account, reply, body, header):
             self._bus.publish(reply, b"", header, body)
         if failed:
             self.errors += 1
@@ -186,7 +177,7 @@ class Api:
         return api_error(10051, err=f"internal error, see the server's log for request {name}")
 
     def _asker(self, request: Request) -> dict[str, Any] | None:
-        """Who asked, as the audit shows it."""
+        """Return the client as the audit shows it."""
         return self._audit.client_of(request)
 
     def _forwarded(self, came: Forwarded) -> None:
@@ -217,10 +208,10 @@ class Api:
                 request.fail(api_error(10008))
         elif not self._engine.serving:
             request.run(lambda: no_jetstream.answer(request, route.handler, route.level))
-        elif self._cluster is None or route.where is Where.HERE or request.stage:
+        elif route.where is Where.HERE or request.stage:
             here()
         else:
-            self._cluster.requests.dispatch(request, route.where, here)
+            self._requests.dispatch(request, route.where, here)
 
     def _listen_everywhere(self, pattern: bytes, heard: Listener) -> None:
         for prefix in self._prefixes:

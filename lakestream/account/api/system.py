@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakestream.account.api.operator_requests import ClusterRequests, PurgeRequests
 from lakestream.account.api.subjects import Api, Route
+from lakestream.account.engine import Engine
+from lakestream.account.engines import Engines
 from lakestream.ports import ClientInfo
 from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.api.request import ApiPart, Request, level_refused
 from lakestream.protocol.subjects import Filters
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-    from lakestream.account.engines import Engines
 
 SILENT = (b"ACCOUNT.>", b"META.LEADER.STEPDOWN", b"META.RESCUE", b"SERVER.REMOVE", b"SERVER.EVACUATE")
 """Subjects that somebody serves in a cluster: what comes there in another form, or
@@ -39,8 +37,8 @@ class SystemApi(Api):
 
     def _register(self, engine: Engine, parts: Sequence[ApiPart] | None) -> None:
         PurgeRequests(self._engines).register(self)
-        if engine.cluster is not None:
-            ClusterRequests(engine, engine.cluster).register(self)
+        if engine.node.answers.peers:
+            ClusterRequests(engine).register(self)
         self._served = Filters(pattern.encode() for pattern in self._routes)
         for prefix in self._prefixes:
             self._listen_to(prefix + b">", self._refuser(len(prefix)))
@@ -49,17 +47,17 @@ class SystemApi(Api):
         here = functools.partial(request.run, functools.partial(route.handler, request))
         if level_refused(request.header):
             return
-        if self._cluster is None or request.stage:
+        if request.stage:
             here()
         else:
-            self._cluster.requests.dispatch(request, route.where, here)
+            self._requests.dispatch(request, route.where, here)
 
     def _asker(self, request: Request) -> dict[str, Any] | None:
-        """Nothing is told of operators (as by nats-server)."""
+        """See `Api._asker`. Clients of the system account are not shown (as by nats-server)."""
         return {} if request.pattern in self._routes or request.pattern == INFO else None
 
     def _refuser(self, start: int) -> Any:
-        """Answers what is no request of the system account; `start`: where a subject goes on behind the prefix."""
+        """Return a handler that refuses what is no request of the system account; `start`: length of the prefix."""
 
         def refuse(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
             tail = subject[start:]

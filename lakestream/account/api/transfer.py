@@ -22,25 +22,22 @@ backwards and not be later than now, so that what is true of every stream stays 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record, encode_record, iter_records
-from lakestream.meta.replicas import asked_here
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol import headers, subjects
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core import limits, publish
 from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features.time_travel import travels
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-    from lakestream.stream.assembly import Stream
 
 PREFIX = "$LAKE.API."
 EXPORT_BYTES = 512 << 10
@@ -116,7 +113,7 @@ class TransferApi:
 
     def _bring(self, name: str, records: Sequence[Record], reply: bytes) -> None:
         try:
-            stream = asked_here(self._engine, name)
+            stream = self._engine.node.asked_here(self._engine.account, name)
         except ApiError as error:
             self._fail(reply, error)
             return
@@ -177,7 +174,8 @@ class TransferApi:
         if not reply:
             return
         try:
-            stream = asked_here(self._engine, subject.rpartition(b".")[2].decode("utf-8", "replace"))
+            name = subject.rpartition(b".")[2].decode("utf-8", "replace")
+            stream = self._engine.node.asked_here(self._engine.account, name)
             if stream is None:
                 return
             request = msgspec.json.decode(body or b"{}", type=ExportRequest)
@@ -205,7 +203,7 @@ class TransferApi:
 
 
 def _records(found: Sequence[Record], last_seq: int) -> list[bytes]:
-    """What of these goes into one answer: messages from the lake come in blocks of another size."""
+    """Return the records for one answer; messages from the lake come in blocks of another size."""
     chosen: list[bytes] = []
     size = 0
     for record in found:

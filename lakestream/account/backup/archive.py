@@ -81,7 +81,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a consumer has come."""
+    """A position of a consumer."""
 
     consumer_seq: Count = 0
     stream_seq: Count = 0
@@ -95,7 +95,7 @@ class Pending(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ConsumerState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a consumer has delivered; keys of the two tables are stream sequences. Times in ns since the epoch."""
+    """A consumer's deliveries; keys of the two tables are stream sequences. Times in ns since the epoch."""
 
     delivered: Position = Position()
     ack_floor: Position = Position()
@@ -154,7 +154,7 @@ def messages(records: Iterable[Record]) -> bytes:
 def consumer_state(
     delivered: tuple[int, int], floor: tuple[int, int], pending: dict[int, tuple[int, int]], redelivered: dict[int, int]
 ) -> ConsumerState:
-    """What is saved of a consumer.
+    """Return the state of a consumer as an archive holds it.
 
     Args:
         delivered, floor: (consumer sequence, stream sequence).
@@ -258,7 +258,7 @@ class Bytes:
 
 
 def decoded(chunks: Iterable[bytes], most: int = 0) -> Iterator[bytes]:
-    """What an S2 stream holds that comes in chunks, a block at a time. `most`: bytes that it may hold, 0 for no limit.
+    """Decode an S2 stream that comes in chunks, one block at a time. `most`: bytes that it may hold, 0 for no limit.
 
     Raises ArchiveError.
     """

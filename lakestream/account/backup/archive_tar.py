@@ -54,7 +54,7 @@ _STATE_MAGIC = 22
 
 
 def is_tar(beginning: bytes) -> bool:
-    """Whether what begins so is a tar file."""
+    """Return True if data that begins like this is a tar file."""
     return beginning[257:262] == b"ustar"
 
 

@@ -6,15 +6,13 @@ tell.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lakestream.account.engine import Engine
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.request import Request
 from lakestream.protocol.client import client_shown
 from lakestream.protocol.gotime import format_time
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
 
 
 class BackupEvents:
@@ -28,16 +26,15 @@ class BackupEvents:
     def __init__(self, engine: Engine, what: str, stream: str, request: Request) -> None:
         self._bus, self._clock, self._domain = engine.bus, engine.clock, engine.domain
         self._what, self._stream = what, stream
-        cluster = engine.cluster.name if engine.cluster is not None else ""
-        self._client = client_shown(request.client, request.origin or engine.server_name, cluster)
+        self._client = client_shown(request.client, request.origin or engine.server_name, engine.node.name)
         self._begun_ns = engine.clock.now()
 
     def begun(self, **fields: Any) -> None:
-        """It goes on from now."""
+        """Tell that it begins."""
         self._send("CREATE", {"stream": self._stream, **fields, "client": self._client})
 
     def ended(self, *, error: str = "", **fields: Any) -> None:
-        """It is over, with whatever result."""
+        """Tell that it ended, with or without an error."""
         span = {"start": format_time(self._begun_ns), "end": format_time(self._clock.now())}
         told = {"stream": self._stream, **span, **fields, "client": self._client}
         self._send("COMPLETE", {**told, "error": error} if error else told)

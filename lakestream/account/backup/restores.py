@@ -1,4 +1,4 @@
-"""Taking a backup: `$JS.API.STREAM.RESTORE`.
+"""Restoring a backup: `$JS.API.STREAM.RESTORE`.
 
 Belongs here: collecting the chunks that a client sends (docs/internals/api.md#backups), and making entries of a
 stream's log out of the archive in them. The archive's bytes are archive.py's. Where the entries go is a `Target`'s: the
@@ -14,7 +14,7 @@ import contextlib
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from lakestream.account.backup.archive import Archive, ArchivedConsumer, ArchivedState, ArchiveError, decoded
 from lakestream.account.backup.archive_tar import TAR_HEADER, TarArchive, is_tar
 from lakestream.account.backup.events import BackupEvents
+from lakestream.account.engine import Engine
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.record import Record, encode_record
 from lakestream.meta.shared import RESTORES_AHEAD
@@ -38,9 +39,6 @@ from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Delta, encode_delta
 from lakestream.stream.core.config import LAST_SEQ, StreamConfig
 from lakestream.stream.core.operations import CreateConsumer, Operation, Progress, Skip, encode
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
 
 STALL_NS = 5_000_000_000
 """A restore in which nothing comes for so long (5 s) is given up, without a word, as by nats-server."""
@@ -76,16 +74,16 @@ class Target(Protocol):
     """A stream that is being restored. Every method may raise ApiError."""
 
     async def begin(self) -> None:
-        """Make it; nobody sees it."""
+        """Create the stream; it is not shown yet."""
 
     async def put(self, part: Part) -> None:
         """Log the next entry; it is committed and applied when this returns."""
 
     async def finish(self) -> dict[str, Any]:
-        """It is whole and exists from now on; returns its StreamInfo."""
+        """Show the stream, which is whole; return its StreamInfo."""
 
     async def abandon(self) -> None:
-        """It is not going to be whole: remove what there is of it."""
+        """Remove the stream, which will not be whole."""
 
 
 class Restores:
@@ -231,7 +229,7 @@ class _Transfer:
         self._engine.io.submit(lambda: self.staged.writelines(body for body, _ in some), written)
 
     def _no_longer_ahead(self, size: int) -> None:
-        """So many bytes are not ahead any more."""
+        """Subtract bytes that were written or dropped."""
         self._ahead -= size
         self._room.ahead -= size
 
@@ -289,7 +287,7 @@ class Filling:
         await self._target.put(Part(Kind.OPERATION, encode(operation)))
 
     def _pieces(self) -> Iterator[bytes]:
-        """What was staged, from its beginning. In a thread."""
+        """Iterate over the staged bytes from their beginning. In a thread."""
         self._staged.seek(0)
         return decoded(iter(lambda: self._staged.read(READ_BYTES), b""), self._engine.options.max_file)
 
@@ -305,8 +303,8 @@ class Filling:
         return Archive(self._pieces())
 
     def _done_with(self, consumers: list[tuple[ArchivedConsumer, ConsumerConfig]]) -> Callable[[Record], bool]:
-        """Whether all consumers that wanted a message have had it, where the stream lets such messages go. What no
-        consumer wants stays, so that consumers may come after the stream."""
+        """Return a test for messages that all consumers that want them have had, where the stream removes these.
+        Messages that no consumer wants stay, so that consumers may be created after the stream."""
         if self._config.retention == "limits" or not consumers:
             return lambda record: False
         known = [(config, saved.state, {int(seq) for seq in saved.state.pending}) for saved, config in consumers]
@@ -378,13 +376,13 @@ def _with_code(error: ApiError) -> str:
 
 
 def _storable(subject: bytes) -> bool:
-    """Whether a message of this subject can be delivered."""
+    """Return True if a message of this subject can be delivered."""
     blank = any(each in subject for each in (b" ", b"\t", b"\r", b"\n"))
     return not blank and len(subject) <= MAX_SUBJECT and valid_subject(subject)
 
 
 def _progress(saved: ArchivedConsumer, config: ConsumerConfig) -> Progress:
-    """What a consumer had done, as an entry of the log has it."""
+    """Return the progress of an archived consumer as a log entry has it."""
     state = saved.state
     timed = config.ack_policy != "flow_control"  # what flow control acks has no deadline
     pending = sorted(

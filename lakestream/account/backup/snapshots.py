@@ -11,12 +11,12 @@ it, as in nats-server.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakestream.account.backup import archive
 from lakestream.account.backup.events import BackupEvents
+from lakestream.account.engine import Engine
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.ports import ClientInfo
@@ -32,20 +32,17 @@ from lakestream.stream.consumer.consumer import Consumer
 from lakestream.stream.core.info import config_shown, state_shown
 from lakestream.stream.core.reader import HistoryUnavailableError
 
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-
 CHUNK_BYTES, CHUNK_LEAST, CHUNK_MOST = 128 << 10, 1 << 10, 1 << 20
 """Bytes in a chunk: by default (128 KiB), and the bounds into which a request's `chunk_size` is brought."""
 WINDOW_BYTES, WINDOW_LEAST, WINDOW_MOST = 8 << 20, 1 << 10, 32 << 20
 """Bytes on their way without an ack: by default (8 MiB), and the bounds of `window_size`."""
 FLOW_WAIT_NS = 5_000_000_000
-"""How long a snapshot waits for an ack when its window is full (5 s), before it ends with 408."""
+"""Longest wait of a snapshot for an ack when its window is full (5 s); then it ends with 408."""
 MAX_SNAPSHOTS = 64
 """Snapshots at the same time on one server; a further one is refused with 10064."""
 READ_BYTES = 1 << 20
 READ_MSGS = 8192
-"""What is read of the stream at once."""
+"""Limits of one read of the stream: bytes and messages."""
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +56,7 @@ class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotFailed(Exception):
-    """It can not go on; the text is the status of the last message."""
+    """Raised when a snapshot cannot continue; the text is the status of the last message."""
 
 
 class Snapshots:

@@ -157,7 +157,7 @@ class Run:
         self._seqs = chain(seqs, self._seqs)
 
     def _fitting(self, seqs: list[int]) -> list[int]:
-        """As many of these as one piece holds, at least one; the others are put back."""
+        """Return as many of these as one piece holds, at least one; put the others back."""
         size, size_of = 0, self._stream.store.size_of
         for at, seq in enumerate(seqs, 1):
             size += size_of(seq)
@@ -230,7 +230,7 @@ class Multi(Run):
 
 
 class AsItWas(Multi):
-    """What `found` found in the past. Every piece is read from there, wherever its messages are now."""
+    """Messages of the past that `found` names, read from wherever they are now."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ request gets. Runs of several messages are in batch.py.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -16,16 +16,13 @@ from lakestream.account.get.batch import AsItWas, Batch, MessageHeaders, Multi, 
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
-from lakestream.ports import ClientInfo, Handler, Past, PastUnavailableError, Subscribed
+from lakestream.ports import Bus, ClientInfo, Handler, Past, PastUnavailableError, Subscribed
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import level_refused, prefixes
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.reader import HistoryUnavailableError
-
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-    from lakestream.stream.assembly import Stream
 
 QUEUE: Final = b"_sys_"
 """Direct gets are served in this queue group, as on nats-server: mirrors may take their share in it."""
@@ -53,10 +50,15 @@ _decode = msgspec.json.Decoder(MsgGetRequest).decode
 
 
 class DirectGet:
-    """The direct gets of an engine: one server for each stream that allows them."""
+    """The direct gets of an account: one server for each stream that allows them.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    Args:
+        max_bytes: limits a batch that names no limit itself.
+        find: returns the account's stream of that name on this node.
+    """
+
+    def __init__(self, bus: Bus, domain: str, max_bytes: int, find: Callable[[str], Stream | None]) -> None:
+        self._bus, self._prefixes, self._max_bytes, self._find = bus, prefixes(domain), max_bytes, find
         self._attached: dict[str, list[Subscribed]] = {}
 
     def attach(self, stream: Stream) -> None:
@@ -66,18 +68,17 @@ class DirectGet:
 
     def attach_as(self, stream: Stream, name: str) -> None:
         """Serve those of stream `name` too, of which this one is a mirror."""
-        engine = self._engine
-        gets = Gets(stream, engine.options.max_pending, behind=lambda: self._behind(stream))
+        gets = Gets(stream, self._max_bytes, behind=lambda: self._behind(stream))
         subscriptions = self._attached.setdefault(stream.name, [])
-        for prefix in prefixes(engine.domain):
+        for prefix in self._prefixes:
             base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
-            subscriptions.append(engine.bus.subscribe(base, gets.by_request, QUEUE))
-            subscriptions.append(engine.bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE))
+            subscriptions.append(self._bus.subscribe(base, gets.by_request, QUEUE))
+            subscriptions.append(self._bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE))
 
     def _behind(self, mirror: Stream) -> Stream | None:
-        """The origin, if this node knows what it has, of a mirror that waits for the copy with which it begins."""
+        """Return the origin of a mirror, if this node knows what it has."""
         name = mirror.mirroring.reads_from
-        origin = self._engine.streams.get(name) if name else None
+        origin = self._find(name) if name else None
         known = origin is not None and (origin.leading or name in self._attached)
         return origin if known else None
 
@@ -171,7 +172,7 @@ class Gets:
         self._answer_one(reply, query.last_of(self._stream.store, subject), asked.no_hdr)
 
     def _other(self) -> Gets | None:
-        """Who answers in the place of a mirror that waits for its copy."""
+        """Return the gets of the origin while this mirror waits for the copy with which it begins; else None."""
         behind = self._behind() if self._behind is not None and not self._stream.store.last_seq else None
         return Gets(behind, self._max_bytes, self._stream.name) if behind is not None else None
 
@@ -251,7 +252,7 @@ class Gets:
             self._multi_through(reply, asked, asked.up_to_seq or store.last_seq)
 
     def _multi_through(self, reply: bytes, asked: MsgGetRequest, through: int) -> None:
-        """The newest message ≤ `through` of every subject asked for."""
+        """Send the newest message ≤ `through` of every requested subject."""
         patterns = [pattern.encode() for pattern in asked.multi_last]
         found = query.multi_last(self._stream.store, patterns, through, MAX_RESULTS)
         if found is None:
@@ -264,7 +265,7 @@ class Gets:
             Multi(self._stream, self._headers, reply, wanted, limit, max_bytes, through).start()
 
     async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
-        """The same of a stream that keeps its past: as it was then, not what is left of that."""
+        """Like `_multi_through`, of a stream that keeps its past: as it was then, not what is left of that."""
         patterns = [pattern.encode() for pattern in asked.multi_last]
         before_ns = query.instant(asked.up_to_time) if asked.up_to_time is not None else 0
         if asked.up_to_seq > self._stream.store.last_seq:
@@ -288,7 +289,7 @@ class Gets:
             AsItWas(self._stream, self._headers, reply, found, wanted, limit, max_bytes).start()
 
     def _limits(self, asked: MsgGetRequest) -> tuple[int, int]:
-        """How many messages, and how many bytes, a multi_last request gets at most."""
+        """Return the limits of a multi_last request: messages and bytes."""
         return asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
 
     # ------------------------------------------------------------------ what waits for the lake
@@ -367,12 +368,12 @@ class Gets:
 
 
 def unreadable(error: Exception) -> bytes:
-    """The status for a message that exists but can not be read now."""
+    """Return the status for a message that exists but cannot be read now."""
     return status(500, for_clients(error).replace("\r", " ").replace("\n", " ").encode())
 
 
 def _problem(asked: MsgGetRequest) -> bytes:
-    """The status that refuses a contradictory request; empty when it makes sense."""
+    """Return the status that refuses a contradictory request; b"" for a valid one."""
     if asked.names_nothing and not asked.multi_last:
         return EMPTY
     contradictory = (

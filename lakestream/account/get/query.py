@@ -1,4 +1,4 @@
-"""What a client may ask for when it wants stored messages.
+"""Requests for stored messages.
 
 Belongs here: the request of MSG.GET and DIRECT.GET, and which sequences it names in a store's indexes (ADR-31). Nothing
 is read here: the messages themselves may be in the log or in the lake.
@@ -34,7 +34,7 @@ class MsgGetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clashes(self) -> bool:
-        """Whether the ways of naming one message contradict each other."""
+        """True if the ways of naming one message contradict each other."""
         return bool(
             (self.seq and (self.last_by_subj or self.start_time))
             or (self.last_by_subj and (self.next_by_subj or self.start_time))
@@ -42,12 +42,12 @@ class MsgGetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names_nothing(self) -> bool:
-        """Whether it names no message at all."""
+        """True if it names no message at all."""
         return not (self.seq or self.last_by_subj or self.next_by_subj or self.start_time)
 
 
 def last_of(store: Store, pattern: bytes) -> int:
-    """The newest live sequence whose subject matches; 0 when there is none."""
+    """Return the newest live sequence whose subject matches; 0 when there is none."""
     found = store.subjects.last(pattern)
     if found:
         return found
@@ -58,12 +58,12 @@ def last_of(store: Store, pattern: bytes) -> int:
 
 
 def next_of(store: Store, pattern: bytes, start: int) -> int:
-    """The first live sequence ≥ `start` whose subject matches; 0 when there is none."""
+    """Return the first live sequence ≥ `start` whose subject matches; 0 when there is none."""
     return next(from_on(store, pattern, start), 0)
 
 
 def from_on(store: Store, pattern: bytes, start: int) -> Iterator[int]:
-    """The live sequences ≥ `start` whose subject matches (`b""` = any), ascending, as they are while it is consumed."""
+    """Iterate over the live sequences ≥ `start` whose subject matches (`b""` = any), as they are meanwhile."""
     if pattern in (b"", ALL):
         live = store.live
         seq = live.next_at_or_after(start)
@@ -85,7 +85,7 @@ def from_on(store: Store, pattern: bytes, start: int) -> Iterator[int]:
 
 
 def count_from(store: Store, pattern: bytes, start: int) -> int:
-    """How many live messages ≥ `start` match (`b""` = any)."""
+    """Count the live messages ≥ `start` that match (`b""` = any)."""
     last = store.last_seq
     if pattern in (b"", ALL):
         return store.live.count(start, last)
@@ -94,7 +94,7 @@ def count_from(store: Store, pattern: bytes, start: int) -> int:
 
 
 def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int) -> list[int] | None:
-    """The newest sequence ≤ `through` of every matching subject, ascending; None when there are more than `limit`.
+    """Return the newest sequence ≤ `through` of every matching subject, ascending; None if there are more than `limit`.
 
     Invariant: no sequence above `through` is in the result, whatever came since.
     """
@@ -113,7 +113,7 @@ def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int
 
 
 def _newest(store: Store, pattern: bytes, through: int) -> Iterator[list[int]]:
-    """The newest sequence ≤ `through` of every matching subject (0: it has none), some at a time."""
+    """Iterate over the newest sequences ≤ `through` of every matching subject (0: none), some at a time."""
     index = store.subjects
     if through >= store.last_seq:
         return index.newest(pattern)
@@ -122,7 +122,7 @@ def _newest(store: Store, pattern: bytes, through: int) -> Iterator[list[int]]:
 
 
 def through_time(store: Store, at_or_after: int) -> int:
-    """The last sequence that `up_to_time` T lets pass, given the first live one stored at T or later (0 = none).
+    """Return the last sequence for `up_to_time` T, given the first live one stored at T or later (0 = none).
 
     Like nats-server 2.15, a message stored at exactly T is not included.
     """
@@ -130,5 +130,5 @@ def through_time(store: Store, at_or_after: int) -> int:
 
 
 def instant(text: str) -> int:
-    """The ns of a time that `parse` has already read."""
+    """Return the ns of a time that `parse` has already read."""
     return time_ns(text)

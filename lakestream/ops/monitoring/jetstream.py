@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lakestream.account.engine import Engine
-from lakestream.meta.info import meta_shown, unhealthy
 from lakestream.net.identity import API_LEVEL
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams
 from lakestream.ops.monitoring.query import Query
@@ -49,7 +48,8 @@ class JetStreamPages:
         if jetstream is None:
             return {}
         page = {"config": self._config(), "stats": self._stats(jetstream), "limits": self._limits()}
-        return page if jetstream.cluster is None else page | {"meta": meta_shown(jetstream.cluster)}
+        meta = jetstream.node.shown.meta()
+        return page | {"meta": meta} if meta else page
 
     def _config(self) -> dict[str, Any]:
         options = self._node.options.jetstream
@@ -104,8 +104,8 @@ class JetStreamPages:
             names = sorted(jetstream.served)[offset : offset + limit]
         if names:
             page["account_details"] = [self.account(name, jetstream.served[name], query) for name in names]
-        if jetstream.cluster is not None:
-            page["meta_cluster"] = meta_shown(jetstream.cluster)
+        if meta := jetstream.node.shown.meta():
+            page["meta_cluster"] = meta
         return page | {"total": len(jetstream.served)}
 
     def account(self, name: str, serving: Serving, query: Query) -> dict[str, Any]:
@@ -142,8 +142,8 @@ class JetStreamPages:
         return page | stream.mirroring.info()
 
     def _cluster(self, stream: Stream) -> dict[str, Any]:
-        cluster = self._node.jetstream.cluster if self._node.jetstream is not None else None
-        return cluster.shown(stream) if cluster is not None else {"leader": self._node.identity.server_name}
+        shown = self._node.jetstream.node.shown.cluster(stream.uid) if self._node.jetstream is not None else {}
+        return shown or {"leader": self._node.identity.server_name}
 
     # ------------------------------------------------------------------ /healthz
     def healthz(self, query: Query) -> Health:
@@ -168,7 +168,7 @@ class JetStreamPages:
 
 
 def _all_health(jetstream: Streams, only: str) -> Health:
-    lacking = unhealthy(jetstream.cluster) if jetstream.cluster is not None else ""
+    lacking = jetstream.node.shown.unhealthy()
     if lacking:
         return Health(503, lacking, "JETSTREAM")
     for account, serving in jetstream.served.items():

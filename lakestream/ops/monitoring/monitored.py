@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from lakestream.account.engine import Engine
 from lakestream.config.options import AccountOptions, Options
 from lakestream.logging import Logger
-from lakestream.meta.node import JetStreamCluster
+from lakestream.meta.node import MetaNode
 from lakestream.net.accounts.accounts import Client
 from lakestream.net.hub import Hub
 from lakestream.net.identity import Identity
@@ -83,8 +83,8 @@ class Streams(Protocol):
         """Return the lake's keeper; None without a lake."""
 
     @property
-    def cluster(self) -> JetStreamCluster | None:
-        """Return the cluster; None without one."""
+    def node(self) -> MetaNode:
+        """This server's part in the streams of all nodes."""
 
 
 class MonitoredAccount(Protocol):

@@ -15,7 +15,6 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import identify, open_storage
 from lakestream.lake.read.flush import FLUSH, RESPONSE_TYPE, ServerFile, name_server, unname_server
 from lakestream.logging import Logger
-from lakestream.meta.replicas import asked_here
 from lakestream.net.identity import Identity
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.api.errors import ApiError, api_error
@@ -67,7 +66,7 @@ class FlushApi:
             self._fail([reply], error)
 
     def _join(self, name: str, reply: bytes) -> None:
-        stream = asked_here(self._engine, name)
+        stream = self._engine.node.asked_here(self._engine.account, name)
         if stream is None:
             return
         if stream.closed:

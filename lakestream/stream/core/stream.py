@@ -157,6 +157,10 @@ class StreamCore:
         """Return True if the log holds the stream's creation. Its first leader sees to that."""
         return self.applier.created
 
+    def mark_created(self) -> None:
+        """Take the stream for one whose log holds its creation, also where the checkpoint does not say so."""
+        self.applier.created = True
+
     @property
     def next_seq(self) -> int:
         """Return the sequence of the next message."""
@@ -391,6 +395,7 @@ class StreamCore:
             return
         self.pipeline.leading = True
         self.pipeline.rewind()
+        begun_here = not self.created  # then no consumer has lost what it had in the memory of another process
 
         def serve(result: object = None) -> None:
             if isinstance(result, ApiError):
@@ -398,7 +403,7 @@ class StreamCore:
             if self.hidden:
                 self._on_revealed = serve
                 return
-            self.start()
+            self.start(recovered=not begun_here)
             ready()
 
         if self.created:

@@ -1,27 +1,28 @@
-"""A stream that is being restored in a cluster.
+"""Filling a new stream with the entries of an archive.
 
-Belongs here: what `restores.Target` asks when several nodes are concerned. The node to which the backup came brings it:
+Belongs here: what `restores.Target` asks, in a cluster of any size. The node to which the backup came brings it:
 
-    begin    leader of the meta group: check, place, log the assignment, which says who restores the stream
+    begin    node that decides (the leader of the meta group): check, place, decide who restores the stream
     put      leader of the stream: log the entry; a node that does not lead says so, and the next one is asked
-    finish   leader of the meta group: log that the stream is restored. Every node shows it from then on
+    finish   node that decides: the stream is restored. Every node shows it from then on
 
 Until then no node shows the stream, lists it or serves it. When the node that restores it is gone, or does not know of
-it any more, it is removed by an entry of the meta group: nothing is ever half restored.
+it any more, the stream is removed: nothing is ever half restored.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from lakestream.account.backup.restores import Part
+from lakestream.account.engine import Engine
 from lakestream.log.format.frame import Kind
 from lakestream.meta.assignments import AbandonStream, RestoredStream
-from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed, JetStreamCluster
+from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed
 from lakestream.meta.ports import of_account
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
@@ -30,13 +31,10 @@ from lakestream.stream.awaiting import pause, told
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Restored, encode
 
-if TYPE_CHECKING:
-    from lakestream.account.engine import Engine
-
 ASSIGN, PUT, SHOW = "restore.assign", "restore.put", "restore.show"
 """The calls: to the leader of the meta group, and to the stream's leader."""
 LEADER_WAIT_NS = 10_000_000_000
-"""How long a restore waits for somebody to lead its stream (10 s)."""
+"""Longest wait of a restore for a leader of its stream (10 s)."""
 LEADER_LOOK_NS = 20_000_000
 
 
@@ -56,15 +54,15 @@ class PutAsked(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer of a stream's leader. `elsewhere`: this node does not lead, and has done nothing."""
+    """The answer of a stream's leader. `elsewhere`: this node does not lead and has done nothing."""
 
     elsewhere: bool = False
     failed: CallFailed | None = None
     shown: bytes = b""
 
 
-class ClusterRestores:
-    """This node's part in the restores of the cluster.
+class RestoreTargets:
+    """The restores that this node begins, or is asked to take part in.
 
     Args:
         assign: logs the assignment of a stream that a node restores; `done` with what went wrong. On the leader of the
@@ -75,18 +73,17 @@ class ClusterRestores:
     def __init__(
         self,
         engine: Engine,
-        cluster: JetStreamCluster,
         assign: Callable[[AssignAsked, Callable[[ApiError | None], None]], None],
         show: Callable[[Stream], dict[str, Any]],
     ) -> None:
-        self.engine, self.cluster = engine, cluster
+        self.engine, self.node = engine, engine.node
         self._assign, self._show = assign, show
         for method, handler in ((ASSIGN, self._assign_asked), (PUT, self._put_asked), (SHOW, self._show_asked)):
-            cluster.calls.serve(of_account(method, engine.account), handler)
+            engine.node.calls.serve(of_account(method, engine.account), handler)
 
-    def target(self, config: StreamConfig) -> ClusterTarget:
+    def target(self, config: StreamConfig) -> RestoreTarget:
         """A stream to be restored by this node."""
-        return ClusterTarget(self, config)
+        return RestoreTarget(self, config)
 
     # ------------------------------------------------------------------ asked by the node that restores
     def _assign_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
@@ -99,7 +96,7 @@ class ClusterRestores:
             done(error)
 
     def _leading(self, uid: str) -> Stream | None:
-        replica = self.cluster.replicas.by_uid.get(uid)
+        replica = self.node.replicas.by_uid.get(uid)
         stream = replica.stream if replica is not None else None
         return stream if stream is not None and stream.leading and stream.created else None
 
@@ -123,29 +120,29 @@ class ClusterRestores:
             answer(msgspec.msgpack.encode(Answer(shown=dumps(self._show(stream)))))
 
 
-class ClusterTarget:
+class RestoreTarget:
     """See `restores.Target`."""
 
-    def __init__(self, restores: ClusterRestores, config: StreamConfig) -> None:
+    def __init__(self, restores: RestoreTargets, config: StreamConfig) -> None:
         self._restores, self._config = restores, config
-        self._engine, self._cluster = restores.engine, restores.cluster
+        self._engine, self._node = restores.engine, restores.node
         self._uid = secrets.token_hex(8)
         self._leader = ""
 
     async def begin(self) -> None:
         """See `Target.begin`."""
-        leader = self._cluster.meta_leader()
+        leader = self._node.meta_leader()
         if not leader:
             raise api_error(10008)
-        self._cluster.restores.running.add(self._uid)
-        asked = AssignAsked(self._uid, msgspec.json.encode(self._config), self._cluster.me)
+        self._node.restoring.add(self._uid)
+        asked = AssignAsked(self._uid, msgspec.json.encode(self._config), self._node.me)
         try:
             body = await self._call(leader, ASSIGN, msgspec.msgpack.encode(asked))
             failed = msgspec.msgpack.decode(body, type=CallFailed | None) if body is not None else None
             if body is None or failed is not None:
                 raise failed.error() if failed is not None else api_error(10008)
         except BaseException:
-            self._cluster.restores.running.discard(self._uid)  # if it was assigned all the same, it is abandoned
+            self._node.restoring.discard(self._uid)  # if it was assigned all the same, it is abandoned
             raise
 
     async def put(self, part: Part) -> None:
@@ -157,27 +154,27 @@ class ClusterTarget:
         await self.put(Part(Kind.OPERATION, encode(Restored())))
 
         def ask(done: Callable[[ApiError | None], None]) -> None:
-            self._cluster.propose(RestoredStream(self._uid), done)
+            self._node.propose(RestoredStream(self._uid), done)
 
         error = await told(ask)
         if error is not None:
             raise error
-        self._cluster.restores.running.discard(self._uid)
+        self._node.restoring.discard(self._uid)
         shown: dict[str, Any] = msgspec.json.decode((await self._ask_leader(SHOW, self._uid.encode())).shown)
         return shown
 
     async def abandon(self) -> None:
         """See `Target.abandon`. What is restored already stays: nobody may know."""
-        self._cluster.restores.running.discard(self._uid)
+        self._node.restoring.discard(self._uid)
 
         def ask(done: Callable[[ApiError | None], None]) -> None:
-            self._cluster.propose(AbandonStream(self._uid), done)
+            self._node.propose(AbandonStream(self._uid), done)
 
         await told(ask)
 
     async def _call(self, node: str, method: str, body: bytes) -> bytes | None:
         def ask(done: Callable[[bytes | None], None]) -> None:
-            self._cluster.calls.call(
+            self._node.calls.call(
                 node, of_account(method, self._engine.account), body, lambda got, why: done(got), CALL_TIMEOUT_NS
             )
 
@@ -185,22 +182,22 @@ class ClusterTarget:
 
     async def _ask_leader(self, method: str, body: bytes) -> Answer:
         """Have the stream's leader do something. Raises ApiError; 10008 also when nobody knows whether it is done."""
-        clock, cluster = self._engine.clock, self._cluster
+        clock, node = self._engine.clock, self._node
         until = clock.steady() + LEADER_WAIT_NS
         while clock.steady() < until:
-            assignment = cluster.meta.state.by_uid.get(self._uid)
+            assignment = node.meta.state.by_uid.get(self._uid)
             peers = assignment.peers if assignment is not None else ()
-            for node in sorted(peers, key=lambda name: name != self._leader):
-                if not cluster.nodes.alive(node):
+            for peer in sorted(peers, key=lambda name: name != self._leader):
+                if not node.nodes.alive(peer):
                     continue
-                got = await self._call(node, method, body)
+                got = await self._call(peer, method, body)
                 if got is None:
                     raise api_error(10008)
                 answer = msgspec.msgpack.decode(got, type=Answer)
                 if answer.failed is not None:
                     raise answer.failed.error()
                 if not answer.elsewhere:
-                    self._leader = node
+                    self._leader = peer
                     return answer
             await pause(clock, LEADER_LOOK_NS)
         raise api_error(10008)

@@ -1,0 +1,34 @@
+"""Streams as requests name and show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakestream.meta.node import MetaNode
+from lakestream.meta.ports import AccountStreams
+from lakestream.protocol.api.errors import api_error
+from lakestream.stream.assembly import Stream
+from lakestream.stream.core.info import info_shown
+
+
+def find(account: AccountStreams, name: str, *, led: bool = True) -> Stream:
+    """Return the stream of that name.
+
+    Raise ApiError 10059, 10194 when its log cannot be read, 10008 when it is not led here and `led` asks for that.
+    """
+    stream = account.streams.get(name)
+    if stream is None:
+        raise api_error(10194, err=account.offline[name]) if name in account.offline else api_error(10059)
+    if led and not stream.leading:
+        raise api_error(10008)
+    return stream
+
+
+def info_of(node: MetaNode, stream: Stream, *, domain: str = "", **more: Any) -> dict[str, Any]:
+    """Return StreamInfo; a cluster shows its `cluster` object and the domain in all of them."""
+    shown = node.shown.cluster(stream.uid)
+    if shown:
+        more["cluster"] = shown
+    if node.answers.domain_always:
+        domain = node.shared.options.domain
+    return info_shown(stream, node.shared.clock.now(), domain=domain, **more)

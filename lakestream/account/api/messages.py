@@ -1,0 +1,199 @@
+"""Single messages of a stream as clients ask for them.
+
+Belongs here: STREAM.PURGE, MSG.GET and MSG.DELETE (docs/internals/api.md#streams). Direct gets are in `account/get/`.
+"""
+
+from __future__ import annotations
+
+import functools
+from base64 import b64encode
+from typing import Any
+
+import msgspec
+
+from lakestream.account.api.find import find
+from lakestream.account.engine import Engine
+from lakestream.account.get import query
+from lakestream.account.get.query import MsgGetRequest
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.record import Record
+from lakestream.protocol.api.errors import ApiError, api_error, for_clients
+from lakestream.protocol.api.jsonio import Uint64
+from lakestream.protocol.api.request import Request, Routes, Where
+from lakestream.protocol.gotime import format_time
+from lakestream.stream.assembly import Stream
+from lakestream.stream.core.config import LAST_SEQ
+from lakestream.stream.core.operations import DeleteMessage, Purge
+from lakestream.stream.core.reader import HistoryUnavailableError
+
+
+class StreamPurgeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of STREAM.PURGE."""
+
+    seq: Uint64 = 0
+    filter: str = ""
+    keep: Uint64 = 0
+
+
+class MsgDeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of STREAM.MSG.DELETE."""
+
+    seq: Uint64 = 0
+    no_erase: bool = False
+
+
+class MessageApi:
+    """Serves the requests about messages of streams."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def register(self, routes: Routes) -> None:
+        """See `ApiPart.register`."""
+        route, stream = routes.route, Where.STREAM
+        route("STREAM.PURGE.*", "stream_purge_response", self._purge, empty={"purged": 0}, where=stream)
+        route("STREAM.MSG.GET.*", "stream_msg_get_response", self._get_message, where=stream)
+        route("STREAM.MSG.DELETE.*", "stream_msg_delete_response", self._delete_message, where=stream)
+
+    def _purge(self, request: Request) -> None:
+        asked = request.parse_if_json(StreamPurgeRequest, "JSApiStreamPurgeRequest")
+        if asked.seq and asked.keep:
+            raise api_error(10003)
+        stream = find(self._engine, request.tokens[0])
+        if stream.config.sealed:
+            raise api_error(10109)
+        if stream.config.deny_purge:
+            raise api_error(10110, err="stream purge not permitted")
+
+        def purged(outcome: object) -> None:
+            if isinstance(outcome, ApiError):
+                request.fail(outcome)
+            else:
+                request.respond({"success": True, "purged": outcome})
+
+        stream.pipeline.settle()  # what was acked before is not purged
+        # No table could hold what the stream would go on with (nats-server does, until numbers begin again at 0).
+        seq = asked.seq if asked.seq <= max(LAST_SEQ, stream.next_seq) else 0
+        stream.propose(Purge(asked.filter.encode(), seq, asked.keep), purged)
+
+    def _delete_message(self, request: Request) -> None:
+        if request.empty_body:
+            raise api_error(10003)
+        asked = request.parse(MsgDeleteRequest, "JSApiMsgDeleteRequest")
+        stream = find(self._engine, request.tokens[0])
+        if stream.config.sealed:
+            raise api_error(10109)
+        if stream.config.deny_delete:
+            raise api_error(10057, err="message delete not permitted")
+        missing = _not_deletable(stream, asked.seq)
+        if missing is not None:
+            raise missing
+
+        def deleted(outcome: object) -> None:
+            request.succeed(outcome if outcome else api_error(10043, seq=asked.seq))
+
+        stream.propose(DeleteMessage(asked.seq, not asked.no_erase), deleted)
+
+    def _get_message(self, request: Request) -> None:
+        if request.empty_body:
+            raise api_error(10003)
+        asked = request.parse(MsgGetRequest, "JSApiMsgGetRequest")
+        if asked.names_nothing or asked.clashes or asked.batch or asked.max_bytes or asked.multi_last:
+            raise api_error(10003)
+        stream = find(self._engine, request.tokens[0])
+
+        def confirmed(led: bool) -> None:
+            if led:
+                self._get_stored(request, stream, asked)
+            elif not stream.closed:  # whoever leads now may know
+                again = functools.partial(request.run, functools.partial(self._get_message, request))
+                self._engine.node.requests.again(request, Where.STREAM, again)
+            else:
+                raise api_error(10008)
+
+        confirming = stream.confirming
+
+        def confirm() -> None:
+            confirming.leading(lambda led: request.run(lambda: confirmed(led)))
+
+        if asked.seq and asked.seq in stream.store.live and not stream.operations:
+            confirm()  # nothing that was sent before can change the answer
+        else:
+            confirming.after_applied(lambda: request.run(confirm))
+
+    def _get_stored(self, request: Request, stream: Stream, asked: MsgGetRequest) -> None:
+        origin = self._engine.streams.get(stream.mirroring.reads_from)  # none of that name, mostly
+        if origin is not None and origin.leading:
+            stream = origin
+        start = asked.seq
+        if asked.start_time is not None:
+            at = stream.store.first_at(query.instant(asked.start_time))
+            if at is None:
+                stream.clock.spawn(self._get_later(request, stream, asked))
+                return
+            if not at:
+                raise api_error(10037)
+            start = at
+        seq = _named(stream, asked, start)
+        if stream.local(seq):
+            _answer_message(request, _read(stream, seq), asked.no_hdr)
+        elif seq in stream.store.live:
+            stream.clock.spawn(self._get_later(request, stream, asked, seq))
+        else:
+            raise api_error(10037)
+
+    async def _get_later(self, request: Request, stream: Stream, asked: MsgGetRequest, seq: int = 0) -> None:
+        """Answer with a message that is (or whose time is) known to the lake only."""
+        try:
+            if not seq and asked.start_time is not None:
+                start = await stream.first_at(query.instant(asked.start_time))
+                seq = _named(stream, asked, start) if start else 0
+            _answer_message(request, await stream.fetch(seq) if seq else None, asked.no_hdr)
+        except ApiError as error:
+            request.fail(error)
+        except (HistoryUnavailableError, LogError) as error:
+            request.fail(api_error(10051, err=for_clients(error)))
+        except Exception:
+            request.fail(api_error(10051, err="the message could not be read from the lake"))
+            raise
+
+
+def _not_deletable(stream: Stream, seq: int) -> ApiError | None:
+    """Return the error when there is nothing to delete at `seq`; its text depends on the storage, as in nats-server."""
+    store = stream.store
+    if seq in store.live or store.last_seq < seq < stream.next_seq:  # the latter is in flight, and stored before
+        return None
+    if stream.config.storage == "file":
+        if seq > store.last_seq:
+            return api_error(10057, err="stream store EOF")
+        if seq < store.first_seq or not seq:
+            return api_error(10057, err="no message found")
+    return api_error(10043, seq=seq)
+
+
+def _named(stream: Stream, asked: MsgGetRequest, start: int) -> int:
+    """Return the sequence that the request names; `start` is its sequence, or the one of its start time."""
+    if asked.last_by_subj:
+        return query.last_of(stream.store, asked.last_by_subj.encode())
+    if asked.next_by_subj:
+        return query.next_of(stream.store, asked.next_by_subj.encode(), start)
+    return start
+
+
+def _read(stream: Stream, seq: int) -> Record | None:
+    try:
+        return stream.get(seq)
+    except LogError as error:
+        raise api_error(10051, err=for_clients(error)) from error
+
+
+def _answer_message(request: Request, record: Record | None, without_header: bool) -> None:
+    if record is None:
+        raise api_error(10037)
+    message: dict[str, Any] = {"subject": record.subject.decode("utf-8", "replace"), "seq": record.seq}
+    if record.header and not without_header:
+        message["hdrs"] = b64encode(record.header).decode()
+    if record.data:
+        message["data"] = b64encode(record.data).decode()
+    message["time"] = format_time(record.time_ns)
+    request.respond({"message": message})

@@ -1,0 +1,359 @@
+"""The meta layer of a node of a cluster.
+
+Belongs here: putting together the meta group and everything else that only a server with other nodes has: choosing
+nodes, the mirrors that StreamInfo names, waiting for other nodes to remove files, abandoning unfinished restores.
+solo.py is the counterpart for a server without other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from lakestream.meta.adoption import Adoption
+from lakestream.meta.assignments import AbandonStream, Applied, Assignment, MetaState
+from lakestream.meta.info import cluster_shown, replica_shown
+from lakestream.meta.meta import Outcome
+from lakestream.meta.meta_group import MetaGroup
+from lakestream.meta.meta_join import MetaJoin
+from lakestream.meta.meta_transfer import MetaTransfer
+from lakestream.meta.node import Answers, MetaNode, Parts
+from lakestream.meta.placement import Candidate, Wanted, choose, choose_leader, peer_id
+from lakestream.meta.ports import AllAccounts, Nodes
+from lakestream.meta.replica import Member
+from lakestream.meta.replica_files import MemberFiles
+from lakestream.meta.requests import Leaders, Requests
+from lakestream.meta.shared import ReplicaStores, Shared
+from lakestream.ports import Clock
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.raft.group.group import Members
+from lakestream.raft.group.ports import Calls
+from lakestream.stream.core.config import Placement, StreamConfig
+
+LOOK_NS = 10_000_000_000
+"""Delay after the first known leader before a node reports replicas that are not assigned (10 s)."""
+YIELD_NS = 1_000_000_000
+"""Interval at which a node that was removed from the cluster gives away what it leads."""
+WATCH_NS = 2_000_000_000
+"""Interval at which a node looks for unfinished restores (2 s)."""
+DROPPED = "stream.dropped"
+"""The call that says that a removed stream's files are gone."""
+DROP_WAIT_NS = 2_000_000_000
+"""Longest wait of an answer for the nodes' files (2 s); their removal continues after it."""
+
+ANSWERS = Answers(
+    peers=True, acks_by_stream=True, stream_first=True, recreated=False, counts_all=False, domain_always=True
+)
+
+_MIRROR = b'"mirror":{'
+"""In every assigned configuration of a mirror: configurations are encoded here."""
+
+
+def cluster_node(
+    shared: Shared,
+    accounts: AllAccounts,
+    stores: ReplicaStores,
+    groups: Members,
+    nodes: Nodes,
+    calls: Calls,
+    root: str,
+    unique_tag: str = "",
+) -> MetaNode:
+    """Return this node's part in the cluster.
+
+    Args:
+        groups: the Raft groups of this node.
+        nodes, calls: the other nodes.
+        root: the server's store directory.
+        unique_tag: a prefix of server tags; the replicas of a stream differ in that tag. "" for none.
+    """
+    clock, io, log = shared.clock, shared.io, shared.log
+    meta = MetaGroup(root, nodes, groups, stores, clock, io, log)
+    transfer, join = MetaTransfer(meta, calls, io, log), MetaJoin(meta, nodes, calls, clock, log)
+    leaders = Leaders(nodes, calls)
+    files = MemberFiles(stores)
+    parts = Parts(nodes=nodes, calls=calls, meta=meta, groups=groups, files=files, leaders=leaders, answers=ANSWERS)
+    node = MetaNode(shared, accounts, parts)
+    node.placing, node.shown = ClusterPlacing(node, unique_tag), ClusterShown(node)
+    node.requests = requests = Requests(node, calls, clock)
+    requests.on_answer = lambda account, reply, body, header: shared.bus_of(account).publish(reply, b"", header, body)
+    leaders.on_changed = lambda uid: requests.changed()
+    node.keeping = adoption = Adoption(node, meta, transfer)
+    drops = Drops(node, clock)
+    node.on_dropped = drops.gone
+    node.removing = drops.wrap
+    meta.on_applied, meta.on_caught_up = node.applied, node.local.take_up
+    roles = _Roles(node, join)
+    meta.on_role, join.on_removed = roles.changed, roles.removed
+    node.services += [join, adoption, RestoreWatch(node)]
+    return node
+
+
+class _Roles:
+    """Reactions to another leader of the meta group."""
+
+    def __init__(self, node: MetaNode, join: MetaJoin) -> None:
+        self._node, self._join = node, join
+        self._led = self._looked = False
+
+    def changed(self) -> None:
+        """Log who leads."""
+        self._join.role_changed()
+        node, meta, log = self._node, self._node.meta, self._node.shared.log
+        if meta.leading and not self._led:
+            log.info("JetStream cluster: this node leads the meta group")
+            node.advisories.meta_leader(meta.membership.members)
+        elif meta.leader and not meta.leading:
+            log.info(f"JetStream cluster: {meta.leader} leads the meta group")
+        if not self._looked and (meta.leading or meta.leader):
+            self._looked = True
+            node.shared.clock.call_later(LOOK_NS, node.local.look_for_strays)
+        self._led = meta.leading
+        node.requests.changed()
+
+    def removed(self) -> None:
+        """Give away what this node leads: it hears no more of what is assigned, and only another leader can bring its
+        streams to other members."""
+        self._node.local.yield_all()
+        self._node.shared.clock.call_later(YIELD_NS, self.removed)
+
+
+class ClusterPlacing:
+    """`Placing` among the members of the meta group."""
+
+    several = True
+
+    def __init__(self, node: MetaNode, unique_tag: str) -> None:
+        self._node, self._unique_tag = node, unique_tag
+
+    def copies(self, config: StreamConfig) -> int:
+        """See `Placing.copies`."""
+        return max(1, config.num_replicas)
+
+    def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
+        """See `Placing.check_storage`: `place` looks at every node."""
+
+    def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
+        """See `Placing.check_growth`. Raise ApiError 10028, 10047."""
+        more = new.max_bytes - max(0, old.max_bytes)
+        holding = [candidate for candidate in self.candidates() if candidate.name in peers]
+        if more > 0 and not all(candidate.room(new.storage, more) for candidate in holding):
+            raise api_error(10028 if new.storage == "memory" else 10047)
+
+    def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
+        """See `Placing.place`. Raise ApiError 10005."""
+        wanted = Wanted(
+            replicas=config.num_replicas,
+            placement=config.placement,
+            storage=config.storage,
+            size=max(0, config.max_bytes),
+            unique_tag=self._unique_tag,
+            cluster=self._node.name,
+        )
+        return choose(wanted, self.candidates(), keep=keep, avoid=avoid)
+
+    def leader(self, placement: Placement, members: Sequence[str]) -> str:
+        """See `Placing.leader`. Raise ApiError 10005."""
+        return choose_leader(placement, members, self.candidates(), self._node.me)
+
+    def candidates(self) -> list[Candidate]:
+        """Return every node that could hold a stream."""
+        node, nodes = self._node, self._node.nodes
+        reserved: dict[str, dict[str, int]] = {"memory": {}, "file": {}}
+        holds: dict[str, int] = {}
+        leads: dict[str, int] = {}
+        for assignment in node.meta.state.by_uid.values():
+            config = node.config_of(assignment)
+            leads[assignment.peers[0]] = leads.get(assignment.peers[0], 0) + 1
+            taken = reserved[config.storage]
+            for peer in assignment.peers:
+                holds[peer] = holds.get(peer, 0) + 1
+                taken[peer] = taken.get(peer, 0) + max(0, config.max_bytes)
+        found = []
+        for name in node.meta.membership.members:
+            info = nodes.node if name == node.me else nodes.info(name)
+            if info is None:
+                found.append(Candidate(name=name, cluster=node.name, alive=False))
+                continue
+            found.append(
+                Candidate(
+                    name=name,
+                    cluster=info.cluster,
+                    tags=info.tags,
+                    alive=nodes.alive(name) and info.jetstream,
+                    max_memory=info.max_memory,
+                    max_file=info.max_storage,
+                    reserved_memory=reserved["memory"].get(name, 0),
+                    reserved_file=reserved["file"].get(name, 0),
+                    replicas=holds.get(name, 0),
+                    leads=leads.get(name, 0),
+                )
+            )
+        return found
+
+
+class ClusterShown:
+    """The fields of StreamInfo that only a cluster has: `cluster`, and `alternates` (docs/internals/api.md#streams).
+
+    Mirrors are indexed; the index is made anew when assignments have changed since it was last used. Like nats-server
+    it does not look at whether a mirror has everything or a part.
+    """
+
+    def __init__(self, node: MetaNode) -> None:
+        self._node = node
+        self._known: dict[tuple[str, str], list[str]] = {}
+        self._as_of: tuple[MetaState | None, int] = (None, 0)
+
+    def cluster(self, uid: str) -> dict[str, Any]:
+        """See `Shown.cluster`."""
+        node = self._node
+        replica = node.replicas.by_uid.get(uid)
+        if replica is None:
+            return {"name": node.name}
+        assignment = node.meta.state.by_uid.get(uid)
+        desired = assignment.peers if assignment is not None and assignment.moving else ()
+        return cluster_shown(node.name, node.me, replica, desired=desired)
+
+    def alternates(self, account: str, name: str, domain: str) -> list[dict[str, str]]:
+        """See `Shown.alternates`."""
+        self._renew()
+        mirrors = self._known.get((account, name), [])
+        place = {"domain": domain} if domain else {}
+        return [{"name": each, **place, "cluster": self._node.name} for each in (name, *mirrors)] if mirrors else []
+
+    def trouble(self, assignment: Assignment) -> str:
+        """See `Shown.trouble`."""
+        return self._node.refusal(assignment)
+
+    def meta(self) -> dict[str, Any]:
+        """See `Shown.meta`. Only the leader knows how far the other members are."""
+        node, meta = self._node, self._node.meta
+        shown: dict[str, Any] = {"name": node.name}
+        if meta.leader:
+            shown |= {"leader": meta.leader, "peer": peer_id(meta.leader)}
+        progress = {each.name: each for each in meta.progress()} if meta.leading else {}
+        newest = max((each.match for each in progress.values()), default=0)
+        replicas = []
+        for name in meta.membership.members:
+            if name == node.me:
+                continue
+            far = progress.get(name)
+            lag = newest - far.match if far is not None else 0
+            current = far.active and not lag if far is not None else name == meta.leader
+            since = far.contact_ns if far is not None else 0
+            replicas.append(replica_shown(Member(name, current, not node.nodes.alive(name), since, lag)))
+        if replicas:
+            shown["replicas"] = replicas
+        voters = meta.membership.voters
+        shown |= {"cluster_size": len(voters), "quorum_needed": meta.membership.quorum if voters else 0}
+        return {**shown, "pending": 0, "pending_requests": 0, "pending_infos": 0}
+
+    def unhealthy(self) -> str:
+        """See `Shown.unhealthy`."""
+        node, meta = self._node, self._node.meta
+        if meta.failed is not None:
+            return f"JetStream takes no part in the meta group: {meta.failed}"
+        if not meta.leader:
+            return "JetStream has not established contact with a meta leader"
+        for replica in node.replicas.by_uid.values():
+            assigned = meta.state.by_uid.get(replica.uid)
+            if assigned is None or node.me not in assigned.peers:
+                continue
+            whose = f"JetStream stream '{replica.account} > {replica.name}'"
+            if replica.trouble:
+                return f"{whose} is offline: {replica.trouble}"
+            if not replica.leader:
+                return f"{whose} is not current: no leader is known"
+        return ""
+
+    def _renew(self) -> None:
+        meta = self._node.meta
+        state, as_of = meta.state, meta.as_of
+        if self._as_of[0] is state and self._as_of[1] == as_of:
+            return
+        known: dict[tuple[str, str], list[str]] = {}
+        for (account, name), assignment in state.streams.items():
+            if _MIRROR in assignment.config and not assignment.restoring:
+                mirror = self._node.config_of(assignment).mirror
+                if mirror is not None:
+                    known.setdefault((account, mirror.name), []).append(name)
+        for names in known.values():
+            names.sort()
+        self._known, self._as_of = known, (state, as_of)
+
+
+class RestoreWatch:
+    """Abandons restores whose node is gone, or does not know of them any more."""
+
+    def __init__(self, node: MetaNode) -> None:
+        self._node = node
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._node.shared.clock.call_later(WATCH_NS, self._look)
+
+    def stop(self) -> None:
+        """End: the clock ends with the server."""
+
+    def _look(self) -> None:
+        self.start()
+        node, me = self._node, self._node.me
+        for each in [each for each in node.meta.state.by_uid.values() if each.restoring]:
+            mine = each.restoring == me and each.uid not in node.restoring
+            gone = each.restoring != me and node.meta.leading and not node.nodes.alive(each.restoring)
+            if mine or gone:
+                node.shared.log.warn(f"stream {each.name}: its restore by {each.restoring} was not finished")
+                node.propose(AbandonStream(each.uid), lambda error: None)
+
+
+class _Drop:
+    """A removal whose answer waits for nodes."""
+
+    def __init__(self, nodes: set[str], done: Callable[[], None]) -> None:
+        self.nodes, self.done = nodes, done
+
+
+class Drops:
+    """Removed streams whose files are still there: the leader of the meta group answers a removal once every node has
+    reported that its files are gone, so that no start there can take them for a stream any more."""
+
+    def __init__(self, node: MetaNode, clock: Clock) -> None:
+        self._node, self._clock = node, clock
+        self._waiting: dict[str, _Drop] = {}
+        node.calls.serve(DROPPED, self._told)
+
+    def wrap(self, assignment: Assignment, done: Outcome) -> Outcome:
+        """Return the outcome of a removal that is about to be proposed: `done` is called once every node that is there
+        has removed its files, or after `DROP_WAIT_NS`. This node's own may be gone before the outcome is known."""
+        uid = assignment.uid
+        applied = Applied(assignment, None)
+        holders = {holder for holder in assignment.holders if self._node.nodes.alive(holder)}
+        self._waiting[uid] = _Drop(holders, lambda: self._over(uid, lambda: done(applied)))
+
+        def outcome(result: Applied | ApiError) -> None:
+            if isinstance(result, ApiError) or result.refused:
+                self._waiting.pop(uid, None)
+                done(result)
+                return
+            drop = self._waiting.get(uid)
+            if drop is not None:
+                self._clock.call_later(DROP_WAIT_NS, drop.done)
+
+        return outcome
+
+    def gone(self, uid: str) -> None:
+        """Report that a removed stream's files are gone from this node."""
+        leader = self._node.meta_leader()
+        if leader:
+            self._node.calls.tell(leader, DROPPED, uid.encode())
+
+    def _told(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        drop = self._waiting.get(body.decode())
+        if drop is not None:
+            drop.nodes.discard(node)
+            if not drop.nodes:
+                drop.done()
+
+    def _over(self, uid: str, done: Callable[[], None]) -> None:
+        if self._waiting.pop(uid, None) is not None:
+            done()

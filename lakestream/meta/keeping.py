@@ -1,0 +1,232 @@
+"""The streams on the disk of a server without other nodes.
+
+Belongs here: opening them at the start, and closing them while their account has no JetStream. A stream that is not
+open is dormant: its files stay, and nobody knows its configuration. Memory streams end with their account's JetStream,
+as in nats-server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from lakestream.log.format.errors import LogError
+from lakestream.meta import leaving
+from lakestream.meta.assignments import Assignment, AssignStream
+from lakestream.meta.meta import SoloMeta
+from lakestream.meta.node import MetaNode
+from lakestream.meta.recovery import Recovered, recover
+from lakestream.meta.replica import Opened, Replica, group_id
+from lakestream.raft.core.messages import Membership
+from lakestream.stream.assembly import Stream
+from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.operations import CreateStream
+
+MAX_WAITING = 10_000
+"""Requests that may wait until an account's streams are open; further ones are refused (10008)."""
+SETTLE_NS = 10_000_000
+"""Interval at which a stream that is being closed is checked for uncommitted entries (10 ms)."""
+
+
+class SoloKeeping:
+    """See the module; implements `Keeping`, and `Shown` for streams that nobody else holds."""
+
+    def __init__(self, node: MetaNode, meta: SoloMeta) -> None:
+        self._node, self._meta, self._shared = node, meta, node.shared
+        self._dormant: dict[str, list[str]] = {}
+        """By account."""
+        self._moving: set[tuple[str, str]] = set()
+        """Streams (account, name) that are being opened or closed."""
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
+
+    # ------------------------------------------------------------------ Shown
+    def cluster(self, uid: str) -> dict[str, Any]:
+        """See `Shown.cluster`."""
+        return {}
+
+    def alternates(self, account: str, name: str, domain: str) -> list[dict[str, str]]:
+        """See `Shown.alternates`."""
+        return []
+
+    def trouble(self, assignment: Assignment) -> str:
+        """See `Shown.trouble`."""
+        return self._node.accounts.of(assignment.account).offline.get(assignment.name, "")
+
+    def meta(self) -> dict[str, Any]:
+        """See `Shown.meta`."""
+        return {}
+
+    def unhealthy(self) -> str:
+        """See `Shown.unhealthy`."""
+        return ""
+
+    # ------------------------------------------------------------------ start
+    def recover(self, found: Sequence[tuple[str, str]]) -> None:
+        """See `Keeping.recover`. A damaged log is set aside with its reason (invariant 3)."""
+        names: dict[str, list[str]] = {}
+        for account, name in found:
+            names.setdefault(account, []).append(name)
+        for account, theirs in names.items():
+            if self._node.accounts.of(account).serving:
+                self._open([recover(self._node.replicas.site, account, name) for name in theirs])
+            else:
+                self._dormant[account] = theirs
+                many = f"{len(theirs)} streams" if len(theirs) > 1 else f"stream {theirs[0]}"
+                self._shared.log.warn(f'account "{account}" has no JetStream: {many} on disk not served')
+
+    def _open(self, opened: list[Recovered]) -> None:
+        for each in opened:
+            self.take(each)
+        ahead = self._ahead(opened)
+        for each in opened:
+            self._serve(each, ahead)
+
+    def _ahead(self, opened: list[Recovered]) -> dict[str, LogError]:
+        """Return the streams of which the lake has more than their logs: they must not give a sequence twice. Block."""
+        streams = [each.stream for each in opened if each.stream is not None]
+        return {stream.name: error for stream, error in self._shared.lake.ahead(streams)}
+
+    def take(self, found: Recovered) -> None:
+        """Have a stream that was opened, or could not be; nothing when there never was one."""
+        account, name = found.account, found.name
+        if found.stream is None and found.error is None:
+            return
+        replicas, stream = self._node.replicas, found.stream
+        if stream is not None:
+            config, uid, created_ns = stream.store.config, stream.uid, stream.created_ns
+        else:
+            config, uid, created_ns = _known(found)
+        create = CreateStream(uid, account, config, created_ns)
+        self._meta.learn(AssignStream(uid, account, name, config, (self._node.me,), created_ns))
+        if stream is None:
+            assert found.error is not None
+            replica = replicas.take(create, found.error)
+            replica.unopened = found.create
+        else:
+            member = replicas.site.groups.member(group_id(stream.uid), "", Membership(()))
+            replicas.take(create, Opened(member, stream.store, stream))
+
+    def _serve(self, found: Recovered, ahead: dict[str, LogError]) -> None:
+        stream = found.stream
+        replica = self._node.replicas.by_uid.get(stream.uid) if stream is not None else None
+        if stream is None or replica is None:
+            return
+        self._node.replicas.serve(replica)
+        if found.name in ahead:
+            stream.group.give_up(ahead[found.name])
+        self._shared.log.info(f"  Restored {stream.store.msgs:,} messages for stream '{found.account} > {found.name}'")
+
+    # ------------------------------------------------------------------ accounts
+    def served(self, account: str) -> None:
+        """See `Keeping.served`."""
+        for name in self._dormant.pop(account, []):
+            self._wake(account, name)
+
+    def withdrawn(self, account: str) -> None:
+        """See `Keeping.withdrawn`."""
+        for replica in self._node.replicas.of(account):
+            if replica.stream is not None:
+                self._put_away(replica, replica.stream)
+
+    def settling(self, account: str) -> bool:
+        """See `Keeping.settling`."""
+        return any(owner == account for owner, _ in self._moving)
+
+    def when_settled(self, account: str, go_on: Callable[[], None]) -> bool:
+        """See `Keeping.when_settled`."""
+        waiting = self._waiting.setdefault(account, [])
+        if len(waiting) >= MAX_WAITING:
+            return False
+        waiting.append(go_on)
+        return True
+
+    def _put_away(self, replica: Replica, stream: Stream) -> None:
+        """Close a stream once what it has taken is on disk."""
+        account, name = replica.key
+        if self._node.accounts.of(account).serving or stream.closed:
+            return
+        if stream.uncommitted() and stream.failed is None:
+            self._shared.clock.call_later(SETTLE_NS, lambda: self._put_away(replica, stream))
+            return
+        self._moving.add(replica.key)
+        self._node.replicas.release(replica)
+        self._meta.forget(replica.uid)
+        self._shared.lake.detached(stream)
+        state = stream.dump()
+
+        def closed(_: object, error: BaseException | None) -> None:
+            if error is not None:  # it is replayed from its log
+                self._shared.log.error(f"stream {name}: no last checkpoint was written: {error!r}")
+            self._moving.discard(replica.key)
+            if stream.config.storage != "memory":
+                self._dormant.setdefault(account, []).append(name)
+                if self._node.accounts.of(account).serving:
+                    self.served(account)
+            self._go_on(account)
+
+        self._shared.io.submit(lambda: stream.store.close(state), closed)
+
+    def _wake(self, account: str, name: str) -> None:
+        """Open a dormant stream while the server runs."""
+        io = self._shared.io
+
+        def opened(result: Recovered | None, error: BaseException | None) -> None:
+            found = result if result is not None else Recovered(account, name, error=error)
+            self.take(found)
+            io.submit(lambda: self._ahead([found]), lambda ahead, _: compared(found, ahead or {}))
+
+        def compared(found: Recovered, ahead: dict[str, LogError]) -> None:
+            self._moving.discard((account, name))
+            self._serve(found, ahead)
+            replica = self._node.replicas.by_uid.get(found.stream.uid) if found.stream is not None else None
+            if replica is not None and found.stream is not None:
+                self._put_away(replica, found.stream)  # if the account has lost JetStream meanwhile
+            self._go_on(account)
+
+        self._moving.add((account, name))
+        io.submit(lambda: recover(self._node.replicas.site, account, name), opened)
+
+    def _go_on(self, account: str) -> None:
+        if not self.settling(account):
+            for go_on in self._waiting.pop(account, []):
+                go_on()
+
+    def discard(self, account: str) -> None:
+        """See `Keeping.discard`."""
+        for name in self._dormant.pop(account, []):
+            self._discard(account, name)
+
+    def _discard(self, account: str, name: str) -> None:
+        shared = self._shared
+
+        def removed(left: tuple[CreateStream, str] | None, error: BaseException | None) -> None:
+            if error is not None:
+                shared.log.error(f"stream {name}: {error}")
+            elif left is not None:
+                leaving.begin(shared, *left)
+
+        def remove() -> tuple[CreateStream, str] | None:
+            found = recover(self._node.replicas.site, account, name)
+            if found.error is not None:
+                raise found.error
+            if found.stream is None:
+                return None
+            create = leaving.creation(found.stream)
+            return create, found.stream.store.leave(leaving.note(create), shared.lake.keeps(create))
+
+        shared.io.submit(remove, removed)
+
+
+def _known(found: Recovered) -> tuple[bytes, str, int]:
+    """Return configuration, uid and time of creation of a stream that cannot be opened, as far as they are known: a
+    newer release's configuration this one may not understand."""
+    create = found.create
+    if create is None:
+        return msgspec.json.encode({"name": found.name}), f"{found.account} {found.name}", 0
+    try:
+        msgspec.json.decode(create.config, type=StreamConfig)
+    except msgspec.MsgspecError:
+        return msgspec.json.encode({"name": found.name}), create.uid, create.created_ns
+    return create.config, create.uid, create.created_ns

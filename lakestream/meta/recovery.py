@@ -1,0 +1,100 @@
+"""Opening the log of a group of one that was found on disk.
+
+Belongs here: which stream a log is of, as far as it says, and the stream as its log leaves it. In a cluster such a log
+is from before the server had other nodes (adoption.py).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.store import Store
+from lakestream.meta.site import Site
+from lakestream.stream.assembly import Stream
+from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
+from lakestream.stream.core.state import StreamState
+
+
+class Recovered(msgspec.Struct):
+    """A log that was opened. `stream` is None without an `error` when there never was a stream; `create` tells whose
+    the log is, as far as that is known."""
+
+    account: str
+    name: str
+    stream: Stream | None = None
+    create: CreateStream | None = None
+    error: BaseException | None = None
+
+
+def recover(site: Site, account: str, name: str) -> Recovered:
+    """Open a log and apply it. Block. Everything that is wrong with it is in the result."""
+    found = Recovered(account, name)
+    try:
+        store = site.shared.stores.open(account, name)
+        for note in store.notes:
+            site.log.warn(f"stream {name}: {note}")
+        try:
+            found.stream = _replayed(site, store, found)
+        except BaseException:
+            store.abandon()
+            raise
+    except Exception as error:  # a damaged log, no room, no permission, or a fault of ours: the others serve
+        found.error = error
+    return found
+
+
+def _replayed(site: Site, store: Store, found: Recovered) -> Stream | None:
+    frames = store.replay()
+    state = msgspec.msgpack.decode(store.extra, type=StreamState) if store.extra else None
+    if state is not None:
+        found.create = _owned(found, state.create)
+        stream = site.stream(state.create, store)
+        stream.load(store.extra)
+    else:
+        first = next(frames, None)
+        if first is None:
+            # Killed between making the directory and its first entry: nobody was told that the stream exists.
+            store.check_unused()
+            site.log.warn(f"stream {found.name}: an unfinished creation is removed: {store.directory}")
+            store.destroy()
+            return None
+        before = [first]
+        while before[-1][0].kind in (Kind.NOOP, Kind.MEMBERSHIP):  # a replica's log, see docs/replication.md
+            following = next(frames, None)
+            if following is None:
+                break
+            before.append(following)
+        found.create = _owned(found, _creation(before[-1][0]))
+        stream = site.stream(found.create, store)
+        for frame, at in before:
+            stream.apply_frame(frame, at)
+    for frame, at in frames:
+        stream.apply_frame(frame, at)
+    if stream.restoring:
+        # Nobody was told that it is restored; who sent it does it again.
+        site.log.warn(f"stream {found.name}: an unfinished restore is removed")
+        store.destroy()
+        return None
+    stream.hidden = False
+    stream.mark_created()
+    return stream
+
+
+def _owned(found: Recovered, create: CreateStream) -> CreateStream:
+    """Return the creation. Raise LogError unless the directory is the one of that stream."""
+    theirs = stream_name(create)
+    if (theirs, create.account) != (found.name, found.account):
+        raise LogError(
+            f'its directory holds the log of stream {theirs} of account "{create.account}": a copied or renamed '
+            "directory is never served; move it back, or away"
+        )
+    return create
+
+
+def _creation(frame: Frame) -> CreateStream:
+    operation = decode_operation(frame.body) if frame.kind == Kind.OPERATION else None
+    if not isinstance(operation, CreateStream):
+        raise LogError(f"the log does not begin with the creation of its stream but with a {frame.kind.name} entry")
+    return operation

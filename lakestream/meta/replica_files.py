@@ -1,0 +1,165 @@
+"""The files of the replicas of a node.
+
+Belongs here: opening, keeping and removing them, for a group of one and for a member of a group with other nodes. A
+member's directory names its stream (`replica`), because it may be opened before the log says anything.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from lakestream.log.format.errors import LogError
+from lakestream.log.store.store import Store
+from lakestream.meta.shared import ReplicaStores, Stores
+from lakestream.stream.core.operations import CreateStream, decode_operation
+
+
+class ReplicaFacts(Protocol):
+    """A replica, as far as its files depend on it."""
+
+    uid: str
+    account: str
+    name: str
+    memory: bool
+    found: bool
+
+    @property
+    def identity(self) -> bytes:
+        """The stream as it was assigned, for its directory."""
+
+
+class ReplicaFiles(Protocol):
+    """The files of one kind of replicas. Every method but `directory` blocks."""
+
+    @property
+    def stores(self) -> ReplicaStores:
+        """Return the stores, for states that other nodes send and fetch."""
+
+    def directory(self, account: str, name: str) -> str:
+        """Return the directory of a stream's files; "" when it has none."""
+
+    def begin(self, replica: ReplicaFacts) -> None:
+        """Prepare a directory for a replica that is new here. Raise LogError when another stream's files are there."""
+
+    def open(self, replica: ReplicaFacts, durable_through: int | None) -> Store:
+        """Open the log, or make an empty one. Raise LogError."""
+
+    def salvage(self, replica: ReplicaFacts) -> None:
+        """Cut a damaged log to what is intact."""
+
+    def empty(self, replica: ReplicaFacts) -> None:
+        """Remove log and checkpoint: other members have them."""
+
+    def remove(self, replica: ReplicaFacts) -> None:
+        """Remove what is left of the files of a replica that is not open."""
+
+    def leave(self, replica: ReplicaFacts, note: bytes) -> str:
+        """Keep what is left of its files until the lake has them; return their directory, "" when there is none."""
+
+
+class SoloFiles:
+    """The files of groups of one. A memory stream has none."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    @property
+    def stores(self) -> ReplicaStores:
+        """See `ReplicaFiles.stores`. Raise LookupError: a group of one exchanges no state."""
+        raise LookupError("a group of one exchanges no state with other nodes")
+
+    def directory(self, account: str, name: str) -> str:
+        """See `ReplicaFiles.directory`."""
+        return ""
+
+    def begin(self, replica: ReplicaFacts) -> None:
+        """See `ReplicaFiles.begin`."""
+
+    def open(self, replica: ReplicaFacts, durable_through: int | None) -> Store:
+        """See `ReplicaFiles.open`."""
+        return self._stores.create(replica.account, replica.name, replica.uid, memory=replica.memory)
+
+    def salvage(self, replica: ReplicaFacts) -> None:
+        """See `ReplicaFiles.salvage`."""
+
+    empty = salvage
+
+    def remove(self, replica: ReplicaFacts) -> None:
+        """See `ReplicaFiles.remove`. What was not found at the start is another stream's."""
+        if replica.found:
+            self._stores.remove(replica.account, replica.name)
+
+    def leave(self, replica: ReplicaFacts, note: bytes) -> str:
+        """See `ReplicaFiles.leave`."""
+        return self._stores.leave(replica.account, replica.name, note) if replica.found else ""
+
+
+class MemberFiles:
+    """The files of members of groups in a cluster."""
+
+    def __init__(self, stores: ReplicaStores) -> None:
+        self.stores = stores
+
+    def directory(self, account: str, name: str) -> str:
+        """See `ReplicaFiles.directory`."""
+        return self.stores.directory(account, name)
+
+    def begin(self, replica: ReplicaFacts) -> None:
+        """See `ReplicaFiles.begin`."""
+        there = self.stores.identity(replica.account, replica.name)
+        if not self._mine(replica, there):
+            raise LogError(
+                f"{self.directory(replica.account, replica.name)} has the files of another stream; move them away",
+                "another stream's files are in the way; the server's log names them",
+            )
+        if there is None or uid_of(there) == "":
+            self.stores.begin(replica.account, replica.name, replica.identity)
+
+    def open(self, replica: ReplicaFacts, durable_through: int | None) -> Store:
+        """See `ReplicaFiles.open`."""
+        return self.stores.open_member(
+            replica.account, replica.name, replica.uid, memory=replica.memory, durable_through=durable_through
+        )
+
+    def salvage(self, replica: ReplicaFacts) -> None:
+        """See `ReplicaFiles.salvage`."""
+        self.stores.salvage(self.directory(replica.account, replica.name))
+
+    def empty(self, replica: ReplicaFacts) -> None:
+        """See `ReplicaFiles.empty`."""
+        self.stores.empty(self.directory(replica.account, replica.name))
+
+    def remove(self, replica: ReplicaFacts) -> None:
+        """See `ReplicaFiles.remove`."""
+        if self._mine(replica, self.stores.identity(replica.account, replica.name)):
+            self.stores.remove(replica.account, replica.name)
+
+    def leave(self, replica: ReplicaFacts, note: bytes) -> str:
+        """See `ReplicaFiles.leave`."""
+        if not self._mine(replica, self.stores.identity(replica.account, replica.name)):
+            return ""
+        return self.stores.leave(replica.account, replica.name, note)
+
+    def _mine(self, replica: ReplicaFacts, there: bytes | None) -> bool:
+        """Return True if the directory, with this identity, can be this stream's. One that a server without a cluster
+        made has none."""
+        uid = uid_of(there) if there is not None else ""
+        belongs = self.stores.belongs
+        return uid == replica.uid or (uid == "" and belongs(replica.account, replica.name, replica.uid))
+
+
+def decode_identity(identity: bytes) -> CreateStream | None:
+    """Return what `Replica.identity` gave; None when it is damaged."""
+    try:
+        create = decode_operation(identity)
+    except msgspec.MsgspecError:
+        return None
+    return create if isinstance(create, CreateStream) else None
+
+
+def uid_of(identity: bytes) -> str:
+    """Return the uid in an identity; "" when it is damaged."""
+    create = decode_identity(identity)
+    return create.uid if create is not None else ""

@@ -1,0 +1,80 @@
+"""Services that every replica of a node uses.
+
+Belongs here: one object with threads, groups, files, the other nodes and the lake, and what its parts need to know of a
+replica. replica.py, replica_transfer.py and replica_repair.py import it; they know of `Replicas` nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from lakestream.log.store.store import Store
+from lakestream.meta.replica_files import ReplicaFacts, ReplicaFiles
+from lakestream.meta.shared import Shared
+from lakestream.raft.group.group import Group, Members
+from lakestream.raft.group.ports import Calls, Peers
+from lakestream.stream.assembly import Stream
+from lakestream.stream.core.operations import CreateStream
+from lakestream.stream.mirroring.clone import Bases
+
+
+class LakeWatch(Bases, Protocol):
+    """The lake's keeper, as far as other nodes' states depend on it."""
+
+    def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
+        """Call `done` with the log index through which this node can read the stream from the lake, or 0."""
+
+
+class Held(ReplicaFacts, Protocol):
+    """A replica, as far as transfers of its state see it."""
+
+    closed: bool
+    stream: Stream | None
+    group: Group | None
+
+    @property
+    def directory(self) -> str:
+        """The directory of its files."""
+
+
+class Site:
+    """See the module.
+
+    Args:
+        groups: the source of this node's memberships.
+        files: of its replicas.
+        peers, calls: the other nodes.
+    """
+
+    def __init__(self, shared: Shared, groups: Members, files: ReplicaFiles, peers: Peers, calls: Calls) -> None:
+        self.shared, self.log = shared, shared.log
+        self.groups, self.files, self.peers, self.calls = groups, files, peers, calls
+        self.lake: LakeWatch | None = None
+        self.bytes_fetched = 0
+        """Bytes of the states that other nodes sent since the start."""
+
+    def stream(self, create: CreateStream, store: Store) -> Stream:
+        """Return a stream over an open store; it is silent until its replica leads."""
+        shared = self.shared
+        bus = shared.bus_of(create.account)
+        return Stream(create, store, bus, shared.clock, shared.io, shared.options.domain, False, shared.batches)
+
+    def lake_through(self, replica: Held, done: Callable[[int], None]) -> None:
+        """Call `done` with the entry through which this node can read the stream from the lake; 0 without a lake."""
+        if self.lake is None:
+            done(0)
+        else:
+            self.lake.position_of(replica.uid, replica.account, replica.name, done)
+
+    def check_history(self, replica: Held, left_through: int) -> None:
+        """Log an error when messages that only the lake holds cannot be read here."""
+
+        def known(position: int) -> None:
+            if position < left_through:
+                self.log.error(
+                    f"stream {replica.name}: messages of entries through {left_through} are only in a lake that this "
+                    f"node can not read (it finds {position}): give all nodes the same lake"
+                )
+
+        self.lake_through(replica, known)

@@ -1,0 +1,216 @@
+"""The meta layer of a server without other nodes.
+
+Belongs here: the trivial implementations of the interfaces in ports.py and placement.py for one node, and putting them
+together. There is nobody to ask, to wait for or to place a stream on. cluster.py is the counterpart for a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lakestream.meta.keeping import SoloKeeping
+from lakestream.meta.meta import SoloMeta
+from lakestream.meta.node import Answers, MetaNode, Parts
+from lakestream.meta.ports import AllAccounts, NodeFacts
+from lakestream.meta.replica_files import SoloFiles
+from lakestream.meta.shared import Shared
+from lakestream.protocol.api.errors import api_error
+from lakestream.protocol.api.request import Request, Where
+from lakestream.raft.group.ports import Channel
+from lakestream.raft.group.solo import SoloGroups
+from lakestream.stream import rules
+from lakestream.stream.core.config import Placement, StreamConfig
+
+ANSWERS = Answers(
+    peers=False, acks_by_stream=False, stream_first=False, recreated=True, counts_all=True, domain_always=False
+)
+
+
+class SoloFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """`NodeFacts` of a server without a cluster."""
+
+    name: str
+    server_id: str
+    cluster: str = ""
+    tags: tuple[str, ...] = ()
+    jetstream: bool = True
+    domain: str = ""
+    max_memory: int = -1
+    max_storage: int = -1
+    clustered: bool = False
+
+
+Handler = Callable[[str, bytes, Callable[[bytes], None]], None]
+
+
+class SoloNodes:
+    """`Nodes` of which there is one. `node` describes it."""
+
+    def __init__(self, node: NodeFacts) -> None:
+        self.node, self.me = node, node.name
+
+    def connected(self) -> list[str]:
+        """See `Peers.connected`."""
+        return []
+
+    def alive(self, node: str) -> bool:
+        """See `Peers.alive`."""
+        return node == self.me
+
+    def send(self, node: str, channel: Channel, payload: bytes) -> bool:
+        """See `Peers.send`."""
+        return False
+
+    def receive(self, channel: Channel, handler: Callable[[str, bytes], None]) -> None:
+        """See `Peers.receive`."""
+
+    def watch(self, callback: Callable[[str, bool], None]) -> None:
+        """See `Peers.watch`."""
+
+    def info(self, node: str) -> NodeFacts | None:
+        """See `Nodes.info`."""
+        return self.node if node == self.me else None
+
+    def nodes(self) -> Mapping[str, NodeFacts]:
+        """See `Nodes.nodes`."""
+        return {}
+
+    def sees(self, node: str) -> frozenset[str]:
+        """See `Nodes.sees`."""
+        return frozenset()
+
+    def routes_met(self) -> bool:
+        """See `Nodes.routes_met`."""
+        return True
+
+    def update(self, **changes: Any) -> None:
+        """See `Nodes.update`."""
+
+    def watch_nodes(self, callback: Callable[[Any], None]) -> None:
+        """See `Nodes.watch_nodes`."""
+
+
+class SoloCalls:
+    """`Calls` to this node itself, answered by a function call."""
+
+    def __init__(self, me: str) -> None:
+        self._me = me
+        self._methods: dict[str, Handler] = {}
+
+    def serve(self, method: str, handler: Handler) -> None:
+        """See `Calls.serve`."""
+        self._methods[method] = handler
+
+    def call(
+        self, node: str, method: str, body: bytes, done: Callable[[bytes | None, str], None], timeout_ns: int
+    ) -> None:
+        """See `Calls.call`."""
+        self._methods[method](self._me, body, lambda answer: done(answer, ""))
+
+    def tell(self, node: str, method: str, body: bytes) -> bool:
+        """See `Calls.tell`."""
+        self._methods[method](self._me, body, lambda answer: None)
+        return True
+
+
+class SoloLeaders:
+    """`Led` of a node that leads every stream itself."""
+
+    def lead(self, uid: str, term: int) -> None:
+        """See `Led.lead`."""
+
+    def note(self, uid: str, term: int, leader: str) -> None:
+        """See `Led.note`."""
+
+    def forget(self, uid: str) -> None:
+        """See `Led.forget`."""
+
+    def of(self, uid: str) -> str:
+        """See `Led.of`."""
+        return ""
+
+
+class SoloRequests:
+    """`Dispatcher` that answers every request here."""
+
+    def accept(self, account: str, pattern: str, handler: Callable[[Any], None]) -> None:
+        """See `Dispatcher.accept`."""
+
+    def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
+        """See `Dispatcher.dispatch`."""
+        here()
+
+    def again(self, request: Request, where: Where, here: Callable[[], None]) -> None:
+        """See `Dispatcher.again`."""
+        request.fail(api_error(10008))
+
+    def answer(self, origin: str, account: str, reply: bytes, body: bytes, header: bytes = b"") -> bool:
+        """See `Dispatcher.answer`."""
+        return False
+
+    def changed(self) -> None:
+        """See `Dispatcher.changed`."""
+
+
+class SoloPlacing:
+    """`Placing` on this node. Limits are bytes; -1: none."""
+
+    several = False
+
+    def __init__(self, me: str, max_memory: int, max_file: int) -> None:
+        self._me, self._max_memory, self._max_file = me, max_memory, max_file
+
+    def copies(self, config: StreamConfig) -> int:
+        """See `Placing.copies`."""
+        return 1
+
+    def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
+        """See `Placing.check_storage`."""
+        if (self._max_memory if config.storage == "memory" else self._max_file) >= 0:
+            rules.check_reserved(config, others(), self._max_memory, self._max_file)
+
+    def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
+        """See `Placing.check_growth`: `check_storage` has looked."""
+
+    def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
+        """See `Placing.place`."""
+        return (self._me,)
+
+    def leader(self, placement: Placement, members: Sequence[str]) -> str:
+        """See `Placing.leader`."""
+        return ""
+
+
+def solo_node(shared: Shared, accounts: AllAccounts) -> MetaNode:
+    """Return the part of a server that is the only node."""
+    options = shared.options
+    facts = SoloFacts(
+        name=options.server_name,
+        server_id=options.server_id,
+        domain=options.domain,
+        max_memory=options.max_memory,
+        max_storage=options.max_file,
+    )
+    meta = SoloMeta(options.server_name)
+    node = MetaNode(
+        shared,
+        accounts,
+        Parts(
+            nodes=SoloNodes(facts),
+            calls=SoloCalls(options.server_name),
+            meta=meta,
+            groups=SoloGroups(options.server_name),
+            files=SoloFiles(shared.stores),
+            leaders=SoloLeaders(),
+            answers=ANSWERS,
+        ),
+    )
+    meta.on_applied = node.applied
+    node.requests = SoloRequests()
+    node.placing = SoloPlacing(options.server_name, options.max_memory, options.max_file)
+    node.keeping = node.shown = SoloKeeping(node, meta)
+    node.replicas.start()  # there is nobody to wait for
+    return node
