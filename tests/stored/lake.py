@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.sql.session import Session
 from tests.lake import tables
 from tests.lake.conftest import job
@@ -138,7 +138,7 @@ def settled(server: Server, lake: Path) -> bool:
     """Return True if tables hold the last messages of all streams, nothing is staged, and nothing owed."""
     with Wire(server.address, timeout=60) as wire:
         last = {name: asked(wire, f"STREAM.INFO.{name}")["state"]["last_seq"] for name in names(wire)}
-    places = staging.scan(str(lake))
+    places = scan.scan(str(lake))
     return (
         {place.identity.name for place in places} <= set(last)
         and not any(staging.segments(place.directory) for place in places)
