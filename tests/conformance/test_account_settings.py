@@ -1,6 +1,6 @@
 """The table of configurations with accounts is nats-server's: it says of each what lakestream says.
 
-That lakestream does is tests/unit/test_accounts_settings.py's; here the table itself is put to the referee.
+That lakestream does is tests/unit/config/test_accounts_settings.py's; here the table itself is put to the referee.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A killed server starts again over damaged files: the other streams serve, and its log names each damage.
 
-The kinds of files and damages are gone through in tests/unit/test_start_damage.py; here are some of each at once, in
-real servers, alone and as a node of a cluster.
+The kinds of files and damages are gone through in tests/unit/meta/test_start_damage.py; here are some of each at once,
+in real servers, alone and as a node of a cluster.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from tests.conformance.leaf_world import (
 from tests.conformance.operator_keys import Operator
 from tests.conftest import StartServer
 from tests.servers import Kind, Server, StartFailed
-from tests.unit.test_nkeys import seed_of
+from tests.unit.protocol.test_nkeys import seed_of
 from tests.wire import Wire, pub
 
 pytestmark = pytest.mark.conformance

@@ -24,7 +24,7 @@ from lakestream.protocol.instants import rfc3339
 from tests.lake.model import StreamModel
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
-from tests.unit import test_sql_live
+from tests.unit.lake.sql import test_sql_live
 
 pytestmark = pytest.mark.lake
 

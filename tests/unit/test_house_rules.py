@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
 pytestmark = pytest.mark.unit
@@ -87,3 +89,47 @@ def test_spark_programs_use_the_lake_and_never_the_server() -> None:
         if not (node.module or "").startswith(allowed)
     ]
     assert found == []
+
+
+def _import_graph() -> dict[str, set[str]]:
+    """Return the modules that each module of lakestream imports, annotations (`TYPE_CHECKING`) included."""
+    graph = grimp.build_graph("lakestream", cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def _cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Return one cycle of a graph as a path, or an empty list."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    assert _cycle(_import_graph()) == []
+
+
+def test_no_folders_import_each_other_in_a_cycle() -> None:
+    """A folder and the folders inside it count as different ones, and imports between them do not count."""
+    modules = _import_graph()
+    folder = {name: name if (ROOT / name.replace(".", "/")).is_dir() else name.rpartition(".")[0] for name in modules}
+    folders: dict[str, set[str]] = {}
+    for module, imported in modules.items():
+        for other in imported:
+            one, two = folder[module], folder[other]
+            if one != two and not f"{one}.".startswith(f"{two}.") and not f"{two}.".startswith(f"{one}."):
+                folders.setdefault(one, set()).add(two)
+    assert _cycle(folders) == []
+
+
+def test_a_cycle_is_found() -> None:
+    assert _cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+    assert _cycle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_unit_tests_stand_in_the_folders_of_what_they_test() -> None:
+    """Of a test below a part's folder, tests/unit/log/store say, that folder exists in lakestream/."""
+    unit = ROOT / "tests" / "unit"
+    folders = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (ROOT / "lakestream" / folder).is_dir()] == []

@@ -1,0 +1,240 @@
+"""Mirrors and sources over the hub: what origins send that is unusual, and what must not stop a session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from lakestream.account.backup import archive
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.stream.core.operations import Operation, ResetConsumer, UpdateConsumer
+from lakestream.stream.core.proposer import NOT_NOW
+from lakestream.stream.core.state import Done
+from lakestream.stream.features.dedupe import Dedupe
+from lakestream.stream.mirroring.mirroring import Mirroring
+from lakestream.stream.mirroring.session import Received
+from tests.unit.account.backup import test_backups as backups
+from tests.unit.api_world import ApiWorld
+from tests.unit.consumer_world import MS
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def world() -> ApiWorld:
+    return ApiWorld()
+
+
+def run(world: ApiWorld, seconds: float) -> None:
+    """Let time pass."""
+    for _ in range(int(seconds * 200)):
+        world.clock.advance(5 * MS)
+        world.settle()
+
+
+def one(world: ApiWorld, name: str) -> Any:
+    """The only mirror or source of a stream."""
+    mirroring: Mirroring = world.stream(name).mirroring
+    [found] = mirroring._running
+    return found
+
+
+def test_a_stored_message_that_looks_like_a_control_message_is_a_message(world: ApiWorld) -> None:
+    """An archive of nats-server can hold a header block with a status line."""
+    status = archive.entry(b"r.1", 5, 2, b"NATS/1.0 503\r\n\r\n", b"")
+    held = backups.packed(backups.message(1), status, backups.message(3), messages=3, first_seq=1, last_seq=3)
+    asyncio.run(backups.restore(world, held, name="O"))
+    assert world.state("O")["messages"] == 3
+    world.create("M", mirror={"name": "O"})
+    world.create("S", subjects=["s"], sources=[{"name": "O"}])
+    run(world, 1)
+    assert [world.state(name)["messages"] for name in "MS"] == [3, 3]
+    assert [one(world, name).session._round for name in "MS"] == [1, 1], "each came to an end with one attempt"
+
+
+def test_a_mirror_that_refuses_new_messages_counts_messages_and_no_gaps(world: ApiWorld) -> None:
+    world.create("O", subjects=["o.>"])
+    for number in range(400):
+        world.send("o.other" if number % 50 else "o.wanted", b"x")
+    world.settle()
+    world.create("M", mirror={"name": "O", "filter_subject": "o.wanted"}, discard="new", max_msgs=100)
+    run(world, 1)
+    assert world.state("M")["messages"] == 8
+    assert one(world, "M").session._round == 1
+
+
+async def restored_with_source(world: ApiWorld, first_seq: int) -> list[bytes]:
+    """What a stream holds in the end that is restored with one message of its own and has a source."""
+    world.create("O", subjects=["o.>"])
+    for number in range(3):
+        world.publish("o.a", b"%d" % number)
+    last = world.stream("O").get(3)
+    assert last is not None
+    run(world, 1)  # nothing restored is from the future
+    own = backups.message(first_seq, b"own", last.time_ns + 1)
+    state = {"messages": 1, "first_seq": first_seq, "last_seq": first_seq}
+    await backups.restore(world, backups.packed(own, **state), name="S", sources=[{"name": "O"}])
+    run(world, 0.2)
+    await world.awaited()
+    run(world, 0.2)
+    world.publish("o.a", b"new")
+    return [record.data for record in world.stream("S").run(1, 100, 1 << 20)]
+
+
+def test_a_restored_stream_takes_nothing_again_that_its_archive_has_not_got(world: ApiWorld) -> None:
+    assert asyncio.run(restored_with_source(world, 11)) == [b"own", b"new"]
+
+
+def test_a_restored_stream_that_has_its_beginning_takes_everything(world: ApiWorld) -> None:
+    assert asyncio.run(restored_with_source(world, 1)) == [b"own", b"0", b"1", b"2", b"new"]
+
+
+def test_a_source_tries_again_when_no_more_message_ids_can_be_remembered(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakestream.stream.features.dedupe.MAX_IDS", 5)
+    window = 5_000_000_000
+    world.create("O", subjects=["o.>"], duplicate_window=100 * MS)
+    world.create("S", subjects=["s"], sources=[{"name": "O"}], duplicate_window=window)
+    run(world, 0.5)
+    for number in range(6):
+        world.send("o.a", b"x", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % number)
+        run(world, 0.2)
+    assert world.state("S")["messages"] == 5
+    run(world, 10)
+    assert world.state("S")["messages"] == 6
+
+
+def test_a_session_does_not_wait_for_ever_after_a_failure(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that nobody offers any more would have heartbeats wait behind it, and the session look well."""
+    world.create("O", subjects=["o.>"])
+    world.create("S", subjects=["s"], sources=[{"name": "O"}])
+    run(world, 0.5)
+    source = one(world, "S")
+    take, calls = source.take, iter(("not now", "failure"))
+
+    def fails(message: Received) -> ApiError | None:
+        match next(calls, ""):
+            case "not now":
+                return NOT_NOW
+            case "failure":
+                raise ValueError("a bug")
+        outcome: ApiError | None = take(message)
+        return outcome
+
+    monkeypatch.setattr(source, "take", fails)
+    world.publish("o.a", b"one")
+    with pytest.raises(ValueError, match="a bug"):
+        run(world, 0.1)
+    run(world, 4)
+    assert world.state("S")["messages"] == 1
+
+
+def test_a_source_says_why_a_message_is_not_taken_rather_than_fail(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.create("O", subjects=["o.>"])
+    world.create("S", subjects=["s"], sources=[{"name": "O"}], duplicate_window=1000 * MS)
+    run(world, 0.5)
+
+    def full(msg_id: bytes, now_ns: int) -> int:
+        raise api_error(10167)
+
+    monkeypatch.setattr(world.stream("S").feature(Dedupe).ids, "seen", full)
+    refused = one(world, "S").take(Received(1, 5, b"o.a", b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n", b"", 0))
+    assert refused.err_code == 10167
+
+
+@pytest.mark.parametrize("told", ["NaN", "Infinity", "", "x", "0E999999999"])
+def test_what_a_client_says_of_other_counters_does_not_break_a_sum(world: ApiWorld, told: str) -> None:
+    renamed = [{"src": "c.>", "dest": "x.>"}]
+    world.create("C1", subjects=["c.>"], allow_msg_counter=True)
+    world.create(
+        "SUM", subjects=["x.>"], allow_msg_counter=True, sources=[{"name": "C1", "subject_transforms": renamed}]
+    )
+    run(world, 0.5)
+    claim = json.dumps({"C1": {"c.a": told}})
+    assert world.publish("x.a", Nats_Incr="+1", Nats_Counter_Sources=claim)["val"] == "1"
+    for _ in range(2):
+        world.publish("c.a", Nats_Incr="+5")
+        run(world, 0.2)
+    assert world.publish("x.a", Nats_Incr="+1")["val"] == "12"
+
+
+def test_a_mirror_says_once_that_it_is_near(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.create("O", subjects=["o.>"], allow_direct=True)
+    world.publish("o.a")
+    world.create("M", mirror={"name": "O"})
+    run(world, 0.5)
+    mirror = world.stream("M")
+    assert mirror.mirroring.near
+    applied, refreshed = mirror.store.applied, list[str]()
+    monkeypatch.setattr(mirror, "on_updated", lambda stream: refreshed.append(stream.name))
+    monkeypatch.setattr(type(mirror), "replicated", True)
+    for _ in range(3):  # as when leaders change
+        mirror.mirroring.follow()
+        mirror.mirroring.lead(False)
+        run(world, 0.5)
+    assert one(world, "M").near
+    assert (mirror.store.applied - applied, refreshed) == (0, [])
+
+
+def test_a_restarted_mirror_answers_for_its_origin_once_it_is_near_again(world: ApiWorld) -> None:
+    world.create("O", subjects=["o.>"], allow_direct=True)
+    world.publish("o.a", b"kept")
+    world.create("M", mirror={"name": "O"})
+    run(world, 0.5)
+    mirror = world.stream("M")
+    mirror.mirroring.follow()
+    assert not mirror.mirroring.answers_for
+    mirror.mirroring.lead(False)
+    run(world, 0.5)
+    assert mirror.mirroring.answers_for == "O"
+    world.ask("STREAM.DELETE.O")
+    assert [payload for _, payload in world.direct("O.o.a")] == [b"kept"]
+
+
+def test_a_sealed_mirror_goes_on_answering_for_its_origin(world: ApiWorld) -> None:
+    world.create("O", subjects=["o.>"], allow_direct=True)
+    world.publish("o.a", b"kept")
+    config = world.create("M", mirror={"name": "O"})["config"]
+    run(world, 0.5)
+    assert "error" not in world.ask("STREAM.UPDATE.M", config | {"sealed": True})
+    assert world.stream("M").mirroring.answers_for == "O"
+    world.ask("STREAM.DELETE.O")
+    assert [payload for _, payload in world.direct("O.o.a")] == [b"kept"]
+
+
+def test_an_origin_sends_again_what_was_not_confirmed_and_to_the_new_subject_in_one_step(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the two commits, messages could go to where nobody listens any more in between."""
+    world.create("O", subjects=["o.>"], retention="workqueue")
+    world.create("M", mirror={"name": "O"})
+    run(world, 0.5)
+    for _ in range(5):
+        world.publish("o.a", b"x")
+    run(world, 2)
+    origin = world.stream("O")
+    [consumer] = origin.consumers.values()
+    assert consumer.ledger.floor() == (5, 5)
+    propose, proposed = origin.propose, list[Operation]()
+
+    def noted(operation: Operation, done: Done | None = None) -> None:
+        proposed.append(operation)
+        propose(operation, done)
+
+    monkeypatch.setattr(origin, "propose", noted)
+    one(world, "M").session._attempt()
+    world.settle()
+    [update] = [each for each in proposed if isinstance(each, UpdateConsumer | ResetConsumer)]
+    assert isinstance(update, UpdateConsumer)
+    assert update.reset == 6
+    assert consumer.ledger.delivered_consumer == 0, "it counts anew"
+    world.publish("o.a", b"last")
+    run(world, 2)
+    assert world.state("M")["messages"] == 6
+    assert world.state("O")["messages"] == 0
