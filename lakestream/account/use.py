@@ -1,8 +1,8 @@
 """Storage of an account's streams on other nodes.
 
 Belongs here: asking the other nodes, now and then, what the streams hold of which this node has no replica. What it has
-a replica of it knows itself (stream/storage_use.py); only accounts with a limit are asked for, and only by nodes that
-lead a stream of theirs. In between, an account may come to hold a little more than it may: what the others store
+a replica of it knows itself (stream/core/storage_use.py); only accounts with a limit are asked for, and only by nodes
+that lead a stream of theirs. In between, an account may come to hold a little more than it may: what the others store
 meanwhile.
 """
 

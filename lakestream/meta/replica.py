@@ -1,7 +1,7 @@
 """One stream's replica on this node: its group, its role, its files.
 
 Belongs here: what has to happen when a replica begins or ceases to lead, when its log is damaged, and when its state
-has to come from another node. What a stream does in between is stream/stream.py's, how a state travels
+has to come from another node. What a stream does in between is stream/core/stream.py's, how a state travels
 replica_transfer.py's.
 """
 

@@ -2,7 +2,7 @@
 
 Belongs here: the defaults, limits and refusals of STREAM.CREATE and STREAM.UPDATE, in the order in which nats-server
 2.15.1 tests them (docs/internals/streams.md), as functions over configurations. What is asked of mirrors and sources is
-in copies/origin_rules.py.
+in mirroring/origin_rules.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Limits of one account on reserved and stored bytes.
 
 Belongs here: the limits of one account, each as the rule that a configuration has to meet. Their order among the other
-rules is api/streams.py's; stored bytes are counted in storage_use.py, the limits of the whole server are in
+rules is account/api/streams.py's; stored bytes are counted in storage_use.py, the limits of the whole server are in
 stream/rules.py.
 """
 
