@@ -41,9 +41,21 @@ def wait(what: str, ready: Callable[[], Any], seconds: float = SOON_S) -> Any:
     return value
 
 
+STORE_NOT_CREATED = 10049
+
+
 def create(wire: Wire, name: str, **fields: Any) -> dict[str, Any]:
-    """Make a stream."""
-    answer: dict[str, Any] = wire.api(f"STREAM.CREATE.{name}", {"name": name, **fields})
+    """Create a stream.
+
+    nats-server removes the directory of an account in the background when its last stream was deleted, and a create
+    that runs into this fails with "error creating store for stream": such a create is repeated.
+    """
+
+    def created() -> dict[str, Any] | None:
+        answer: dict[str, Any] = wire.api(f"STREAM.CREATE.{name}", {"name": name, **fields})
+        return None if answer.get("error", {}).get("err_code") == STORE_NOT_CREATED else answer
+
+    answer: dict[str, Any] = wait(f"stream {name}", created)
     assert "error" not in answer, answer
     return answer
 

@@ -79,7 +79,7 @@ def test_the_log_names_nobody_who_did_not_say_who_it_is(start_server: StartServe
                 wire.send(f"CONNECT {{{QUIET}{fields}}}\r\n".encode())
                 wire.send(b"PUB $NRG.x 0\r\n\r\nPUB x $JS.ACK.y 0\r\n\r\nSUB x _sys_ 1\r\n")
                 wire.ping()
-        log = _until(server, "SID 1")
+        log = _until(server, '"nm" - Subscription Violation')
         return [match[1] for line in log.splitlines() if (match := _VIOLATION.search(line))]
 
     expected = recorded(lambda: logged(start_server(of=Kind.REAL)))
