@@ -14,6 +14,7 @@ import msgspec
 
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
+from lakestream.meta.node import MetaNode
 
 HELD = "account.held"
 """The call that asks a node what the streams that it leads hold: the body is a list of accounts."""
@@ -33,8 +34,8 @@ class Held(msgspec.Struct, array_like=True, frozen=True):
 class ElsewhereUse:
     """The last answers of the other nodes."""
 
-    def __init__(self, engines: Engines) -> None:
-        self._engines, self._node, self._clock = engines, engines.node, engines.shared.clock
+    def __init__(self, engines: Engines, node: MetaNode) -> None:
+        self._engines, self._node, self._clock = engines, node, engines.shared.clock
         self._said: dict[str, list[Held]] = {}
         """By node."""
         self._decoder = msgspec.msgpack.Decoder(list[Held])

@@ -176,8 +176,8 @@ CLUSTER_MISSING = {
 }
 
 
-def as_cluster(key: str, item: Item) -> ClusterOptions | None:
-    """Convert the block; None when it has no port, which turns the cluster off (as in nats-server)."""
+def as_cluster(key: str, item: Item) -> ClusterOptions:
+    """Convert the block. Without a port there is no cluster (as in nats-server)."""
     if not isinstance(item.value, dict):
         raise expected(key, item, "a map { … }")
     values: dict[str, Any] = {}
@@ -190,9 +190,9 @@ RELOADABLE = frozenset({"routes", "user", "password", "auth_timeout_ns", "connec
 """Fields of `ClusterOptions` that SIGHUP may change. Certificates are read again from the same files."""
 
 
-def check_reload(file: str, old: ClusterOptions | None, new: ClusterOptions | None) -> None:
+def check_reload(file: str, old: ClusterOptions, new: ClusterOptions) -> None:
     """Raise StartError when a reload would change more of the cluster than it can."""
-    if old is None or new is None:
+    if bool(old.port) != bool(new.port):
         raise StartError(f"{file}: a reload cannot turn the cluster on or off; restart the server for that")
     for name in ClusterOptions.__struct_fields__:
         if name not in RELOADABLE and getattr(old, name) != getattr(new, name):
@@ -202,8 +202,8 @@ def check_reload(file: str, old: ClusterOptions | None, new: ClusterOptions | No
 # ---------------------------------------------------------------------- flags
 
 
-def with_flags(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions | None:
-    """Apply the command line to the options of the file; None: no cluster.
+def with_flags(flags: Flags, cluster: ClusterOptions) -> ClusterOptions:
+    """Apply the command line to the options of the file. Without a port only the defaults are left.
 
     Raises:
         StartError: an invalid URL, routes without a listener, or a listener without authentication.
@@ -221,12 +221,12 @@ def with_flags(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions |
         values["no_advertise"] = flags.no_advertise
     if flags.connect_retries is not None:
         values["connect_retries"] = max(0, flags.connect_retries)
-    found = msgspec.structs.replace(cluster or ClusterOptions(), **values)
+    found = msgspec.structs.replace(cluster, **values)
     if found.port:
         return _guarded(found)
     if found.routes:
         raise StartError("solicited routes require cluster capabilities, e.g. --cluster nats://0.0.0.0:6222")
-    return None
+    return ClusterOptions()
 
 
 def _guarded(cluster: ClusterOptions) -> ClusterOptions:

@@ -83,8 +83,8 @@ def load(flags: Flags) -> Options:
     _credentials(flags, values)
     values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
     values["lake"] = _lake(flags, values.get("lake", LakeOptions()), values["jetstream"])
-    values["cluster"] = cluster = _cluster(flags, values.get("cluster"))
-    values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *(cluster.warnings if cluster else ()))
+    values["cluster"] = cluster = _cluster(flags, values.get("cluster", ClusterOptions()))
+    values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *cluster.warnings)
     options = Options(flags=flags, config_file=flags.config, **values)
     _check(options)
     return options
@@ -189,10 +189,10 @@ def _lake(flags: Flags, lake: LakeOptions, jetstream: JetStreamOptions | None) -
     return msgspec.structs.replace(lake, url=url, enabled=enabled)
 
 
-def _cluster(flags: Flags, cluster: ClusterOptions | None) -> ClusterOptions | None:
+def _cluster(flags: Flags, cluster: ClusterOptions) -> ClusterOptions:
     said = (flags.cluster, flags.cluster_name, flags.routes, flags.cluster_advertise)
-    if cluster is None and all(value is None for value in said):
-        return None
+    if cluster == ClusterOptions() and all(value is None for value in said):
+        return cluster
     from lakestream.config.cluster import with_flags
 
     return with_flags(flags, cluster)
@@ -203,7 +203,7 @@ def _check(options: Options) -> None:
         port = getattr(options, name)
         if not FREE_PORT <= port <= MAX_PORT:
             raise StartError(f"{name} {port} is out of range: use 1 to {MAX_PORT}, or -1 for a free one")
-    if options.cluster is not None and options.jetstream is not None:
+    if options.cluster.port and options.jetstream is not None:
         if not options.server_name:
             raise StartError("jetstream cluster requires `server_name` to be set")
         if not options.cluster.name:

@@ -422,7 +422,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     server_tags: tuple[str, ...] = ()
     server_metadata: dict[str, str] = {}
     jetstream: JetStreamOptions | None = None
-    cluster: ClusterOptions | None = None
+    cluster: ClusterOptions = ClusterOptions()
     lake: LakeOptions = LakeOptions()
     remotes: tuple[RemoteOptions, ...] = ()
     config_file: str = ""

@@ -8,6 +8,7 @@ solo.py is the counterpart for a server without other nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from random import Random
 from typing import Any
 
 from lakestream.meta.adoption import Adoption
@@ -26,7 +27,7 @@ from lakestream.meta.requests import Leaders, Requests
 from lakestream.meta.shared import ReplicaStores, Shared
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import ApiError, api_error
-from lakestream.raft.group.group import Members
+from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.ports import Calls
 from lakestream.stream.core.config import Placement, StreamConfig
 
@@ -53,7 +54,6 @@ def cluster_node(
     shared: Shared,
     accounts: AllAccounts,
     stores: ReplicaStores,
-    groups: Members,
     nodes: Nodes,
     calls: Calls,
     root: str,
@@ -62,12 +62,12 @@ def cluster_node(
     """Return this node's part in the cluster.
 
     Args:
-        groups: the Raft groups of this node.
         nodes, calls: the other nodes.
         root: the server's store directory.
         unique_tag: a prefix of server tags; the replicas of a stream differ in that tag. "" for none.
     """
     clock, io, log = shared.clock, shared.io, shared.log
+    groups = Groups(nodes, io, clock, random=Random())
     meta = MetaGroup(root, nodes, groups, stores, clock, io, log)
     transfer, join = MetaTransfer(meta, calls, io, log), MetaJoin(meta, nodes, calls, clock, log)
     leaders = Leaders(nodes, calls)

@@ -145,6 +145,7 @@ class MetaNode:
         self.advisories = Advisories(shared, self.nodes)
         self.leaders = parts.leaders
         self.local = LocalStreams(shared, accounts, self.meta, self.nodes, self.leaders, self.advisories, self._dropped)
+        self.groups = parts.groups
         site = Site(shared, parts.groups, parts.files, self.nodes, self.calls)
         self.replicas = self.local.replicas = Replicas(site, self.local)
         self.services: list[Service] = []
@@ -166,6 +167,7 @@ class MetaNode:
 
     def start(self) -> None:
         """Take part, once the other nodes can be reached."""
+        self.groups.start()
         self.meta.start()
         self.replicas.start()
         for service in self.services:
@@ -193,6 +195,7 @@ class MetaNode:
             service.stop()
         self.meta.stop()
         self.replicas.stop()
+        self.groups.stop()
 
     def close(self) -> None:
         """Write what is kept for the next start. Block; after `stop`."""

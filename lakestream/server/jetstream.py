@@ -33,7 +33,7 @@ from lakestream.meta.stores import FileStores
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
 from lakestream.net.identity import API_LEVEL, Identity
-from lakestream.net.peers.cluster import Cluster
+from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
@@ -66,7 +66,7 @@ class JetStream:
 
     Args:
         options: with a `jetstream` block.
-        cluster: the server's part in a cluster; None without one.
+        cluster: the server's part in a cluster.
 
     Raises:
         StartError: the store cannot be used.
@@ -80,7 +80,7 @@ class JetStream:
         clock: LoopClock,
         io: ThreadIo,
         log: Logger,
-        cluster: Cluster | None,
+        cluster: Cluster | Standalone,
     ) -> None:
         assert options.jetstream is not None  # Invariant: see the arguments.
         self._options, self._accounts, self._io, self._log = options.jetstream, accounts, io, log
@@ -108,22 +108,20 @@ class JetStream:
             accounts.bus,
             GLOBAL_ACCOUNT if accounts.alone else accounts.system.name,
         )
-        self.engines = Engines(shared, self._joining(cluster) if cluster is not None else solo_node)
-        self.node = self.engines.node
-        """This server's part in the streams of all nodes."""
         if options.lake.enabled:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
-            self.keeper = LakeKeeper(lake, options.lake, clock, io, log)
-            self.engines.lake = self.keeper
-        if cluster is not None:
-            self.node.replicas.site.lake = self.keeper
-            self.node.services.append(ElsewhereUse(self.engines))
-            cluster.on_lame_duck.append(self.node.yield_leadership)
+            shared.lake = self.keeper = LakeKeeper(lake, options.lake, clock, io, log)
+        self.engines = Engines(shared, self._joining(cluster) if isinstance(cluster, Cluster) else solo_node)
+        self.node = self.engines.node
+        """This server's part in the streams of all nodes."""
 
     def _joining(self, cluster: Cluster) -> Callable[[Shared, Engines], MetaNode]:
         def join(shared: Shared, engines: Engines) -> MetaNode:
             stores, tag = self.stores, self._options.unique_tag
-            return cluster_node(shared, engines, stores, cluster.groups, cluster.peers, cluster.calls, stores.root, tag)
+            node = cluster_node(shared, engines, stores, cluster.peers, cluster.calls, stores.root, tag)
+            node.replicas.site.lake = self.keeper
+            node.services.append(ElsewhereUse(engines, node))
+            return node
 
         return join
 

@@ -29,13 +29,12 @@ from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
 from lakestream.net.identity import NATS_VERSION, Identity, advertised, new_server_id
-from lakestream.net.peers.cluster import Cluster, node_info
+from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.net.statistics import Statistics
 from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
@@ -66,7 +65,7 @@ class Node:
         self.bound_http_port = 0
         self.connections: dict[int, Connection] = {}
         self.jetstream: JetStream | None = None
-        self.cluster: Cluster | None = None
+        self.cluster: Cluster | Standalone = Standalone()
         self.remotes: Remotes | None = None
         self.authenticator = Authenticator(options)
         self.hash_checks = HashChecks()
@@ -105,9 +104,9 @@ class Node:
         self.hub = self.accounts.default.hub
         self.identity = self._identity(server_id, options.port)
         self._banner()
-        if options.cluster is not None:
+        if options.cluster.port:
             self.cluster = Cluster(
-                self._node_info(), options.cluster, self.accounts, self.clock, self.io, self.log, self._announce
+                self.identity, options, self.started_ns, self.accounts, self.clock, self.log, self._announce
             )
         # After the cluster, which observes every subscription, and before the streams, which may use imports.
         self.links = AccountImports(self.accounts, self.clock, self.log, self._server_names)
@@ -118,8 +117,7 @@ class Node:
         self._handle_signals(loop)
         await self._listen(loop)
         self.log.info("Server is ready")
-        if self.cluster is not None:
-            await self.cluster.start()
+        await self.cluster.start()
         if self.jetstream is not None:
             self.jetstream.start()
         self._connect_remotes()
@@ -133,10 +131,8 @@ class Node:
             from lakestream.net.remote.remotes import Remotes  # with TLS and keys, which most servers do without
 
             name, domain = self.identity.server_name, self.identity.domain
-            cluster, io, log = self.cluster, self.io, self.log
-            others = cluster.routes.nodes.keys if cluster is not None else None
-            called = cluster.name if cluster is not None else ""
-            self.remotes = Remotes(remotes, self.accounts, name, domain, self.clock, log, io.call, others, called)
+            others, cluster, call = self.cluster.others, self.cluster.name, self.io.call
+            self.remotes = Remotes(remotes, self.accounts, name, domain, self.clock, self.log, call, others, cluster)
             self.remotes.start()
 
     def _identity(self, server_id: str, port: int) -> Identity:
@@ -154,15 +150,12 @@ class Node:
         )
 
     def _server_names(self) -> ServerNames:
-        return ServerNames(self.identity.server_name, self.cluster.name if self.cluster is not None else "")
-
-    def _node_info(self) -> NodeInfo:
-        return node_info(self.identity, self.options, self.started_ns)
+        return ServerNames(self.identity.server_name, self.cluster.name)
 
     def _banner(self) -> None:
         self.log.info("Starting lakestream")
         self.log.info(f"  Version:  {__version__} (NATS {NATS_VERSION})")
-        if self.options.cluster is not None:
+        if self.options.cluster.port:
             self.log.info(f"  Cluster:  {self.options.cluster.name or '(generated)'}")
         self.log.info(f"  Name:     {self.identity.server_name}")
         self.log.info(f"  ID:       {self.identity.server_id}")
@@ -226,9 +219,7 @@ class Node:
         self.system.start()
         self.clock.watch_steps()
         self.log.info(f"Listening for client connections on {options.host}:{bound}")
-        if self.cluster is not None:
-            await self.cluster.listen()
-            self.cluster.peers.update(client_urls=self._node_info().client_urls)
+        await self.cluster.listen(self.identity)
         self._write_files()
         if self.keeper is not None:
             root, urls = self.keeper.root, ports_file.urls("nats", options.host, bound)
@@ -242,13 +233,12 @@ class Node:
             ports_file.write_pid_file(options.pid_file)
             self._cleanups.append(lambda: ports_file.remove(options.pid_file))
         if options.ports_file_dir:
-            listeners = {"nats": ports_file.urls("nats", options.host, self.identity.port)}
-            if self.bound_http_port:
-                host = options.http_host or options.host
-                listeners["monitoring"] = ports_file.urls("http", host, self.bound_http_port)
-            if self.cluster is not None:
-                peers = self.cluster.peers
-                listeners["cluster"] = ports_file.urls("nats", peers.options.host, peers.bound_port)
+            listening = (
+                ("nats", "nats", options.host, self.identity.port),
+                ("monitoring", "http", options.http_host or options.host, self.bound_http_port),
+                ("cluster", "nats", options.cluster.host, self.cluster.port),
+            )
+            listeners = {kind: ports_file.urls(scheme, host, port) for kind, scheme, host, port in listening if port}
             path = ports_file.write_ports_file(options.ports_file_dir, listeners)
             self._cleanups.append(lambda: ports_file.remove(path))
 
@@ -266,8 +256,8 @@ class Node:
             account=connection.account.name,
             is_system=connection.account.is_system,
             max_payload=connection.max_payload,
-            cluster=self.cluster.name if self.cluster is not None else "",
-            connect_urls=self.cluster.connect_urls.now() if self.cluster is not None else (),
+            cluster=self.cluster.name,
+            connect_urls=self.cluster.connect_urls,
         )
 
     def _announce(self) -> None:
@@ -310,8 +300,7 @@ class Node:
 
         try:
             options, changed = reload(self.options)
-            if self.cluster is not None and options.cluster is not None:
-                self.cluster.peers.reload(options.cluster)
+            self.cluster.reload(options)
         except StartError as error:
             self.log.error(f"Failed to reload server configuration: {error}")
             return str(error)
@@ -328,8 +317,6 @@ class Node:
         self._connect_remotes()
         self.identity = self._identity(self.identity.server_id, self.identity.port)
         self.config_loaded_ns = self.clock.now()
-        if self.cluster is not None:
-            self.cluster.peers.update(tags=options.server_tags)
         self.log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
         self.system.configured()
         self.log.info("Reloaded server configuration")
@@ -343,8 +330,9 @@ class Node:
         self.lame_duck = True
         self.log.info("Entering lame duck mode, stop accepting new clients")
         self.system.events.lame_duck()
-        if self.cluster is not None:
-            self.cluster.enter_lame_duck()
+        if self.jetstream is not None:
+            self.jetstream.node.yield_leadership()
+        self.cluster.enter_lame_duck()
         for server in self._servers:
             server.close()
         self._announce()
@@ -371,8 +359,7 @@ class Node:
             await self.remotes.stop()
         for connection in list(self.connections.values()):
             connection.close("Server Shutdown")
-        if self.cluster is not None:
-            await self.cluster.stop()
+        await self.cluster.stop()
         await self.clock.cancel_all()
         if self.jetstream is not None:
             await self.jetstream.close()

@@ -129,7 +129,7 @@ class Accounts:
         for account in gone:
             account.configure(AccountOptions(name=account.name), None)
         for account in self:
-            account.map_subjects(options.cluster.name if options.cluster is not None else "")
+            account.map_subjects(options.cluster.name)
         return gone
 
     def _jetstream(self, options: AccountOptions, system: str) -> JetStreamLimits | None:

@@ -1,27 +1,29 @@
 """A node's part in a cluster.
 
-Belongs here: construction of the cluster's parts (peers, calls, routes, Raft groups), the order in which they start
-and stop, and the addresses that clients may connect to. Without a `cluster` block there is no `Cluster`.
+Belongs here: construction of the cluster's parts (peers, calls, routes), the order in which they start and stop, the
+addresses that clients may connect to, and what monitoring shows. `Standalone` takes the place of `Cluster` in a server
+without a `cluster` block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from lakestream import __version__
-from lakestream.config.options import ClusterOptions, Options, RouteUrl
+from lakestream.config.options import SECOND, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity, addresses
 from lakestream.net.peers.api_relay import ApiRelay, Nodes
 from lakestream.net.peers.calls import PeerCalls
+from lakestream.net.peers.link import Link
 from lakestream.net.peers.peers import Peers
+from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.ports import Calls
-from lakestream.runtime import LoopClock, ThreadIo
+from lakestream.runtime import LoopClock
 
 
 class ConnectUrls:
@@ -32,12 +34,12 @@ class ConnectUrls:
 
     Args:
         nodes: the cluster.
-        advertise: returns False with `no_advertise`, which a reload may change.
+        advertise: False with `no_advertise`.
         changed: called when clients must get a new INFO; not for this node's own lame duck mode, which is announced
             anyway.
     """
 
-    def __init__(self, nodes: Nodes, advertise: Callable[[], bool], changed: Callable[[], None]) -> None:
+    def __init__(self, nodes: Nodes, advertise: bool, changed: Callable[[], None]) -> None:
         self._nodes = nodes
         self._advertise = advertise
         self._changed = changed
@@ -48,7 +50,7 @@ class ConnectUrls:
 
     def now(self) -> tuple[str, ...]:
         """Return `host:port` of every server of the cluster, this node's first; empty when none are shown."""
-        if not self._advertise() or not self._met:
+        if not self._advertise or not self._met:
             return ()
         own = self._nodes.node
         infos = [own, *(info for _, info in sorted(self._nodes.nodes().items()))]
@@ -62,84 +64,161 @@ class ConnectUrls:
             self._changed()
 
 
+class Routed(NamedTuple):
+    """Traffic with the connected nodes, and connections that ended badly."""
+
+    nodes: int = 0
+    in_msgs: int = 0
+    in_bytes: int = 0
+    out_msgs: int = 0
+    out_bytes: int = 0
+    slow_consumers: int = 0
+    stale_connections: int = 0
+
+
+class Standalone:
+    """A server without other nodes; attributes and methods are those of `Cluster`."""
+
+    name = ""
+    port = 0
+    others: Callable[[], Iterable[str]] | None = None
+    connect_urls: tuple[str, ...] = ()
+
+    async def listen(self, identity: Identity) -> None: ...
+
+    async def start(self) -> None: ...
+
+    def reload(self, options: Options) -> None: ...
+
+    def enter_lame_duck(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def links(self) -> list[tuple[Link, RemoteNode]]:
+        return []
+
+    def traffic(self) -> Routed:
+        return Routed()
+
+    def shown(self) -> dict[str, Any]:
+        return {}
+
+
 class Cluster:
     """A node's part in the cluster.
 
     Args:
-        node: this node as other nodes see it.
+        identity: of this node.
+        options: with a `cluster` block.
+        started_ns: start of this node, ns since the epoch.
         accounts: of this node; without clients yet.
         announce: called when clients must get a new INFO.
 
     Attributes:
         peers: the other nodes.
         calls: requests to them.
-        routes: interest and messages between nodes.
-        connect_urls: addresses for clients.
-        on_lame_duck: called before other nodes are told that this node is about to stop: leaders move away.
-        groups: the Raft groups of this node.
+        others: returns the names of the connected nodes.
+        port: of the route listener; 0 before `listen`.
     """
 
     def __init__(
         self,
-        node: NodeInfo,
-        options: ClusterOptions,
+        identity: Identity,
+        options: Options,
+        started_ns: int,
         accounts: Accounts,
         clock: LoopClock,
-        io: ThreadIo,
         log: Logger,
         announce: Callable[[], None],
     ) -> None:
-        self.peers = Peers(node, options, log)
-        self.routes = Routes(accounts, self.peers)
-        self.calls: Calls = PeerCalls(self.peers, clock, log, self.routes.catch_up)
-        self.connect_urls = ConnectUrls(self.peers, lambda: not self.options.no_advertise, announce)
-        if not node.jetstream:
-            ApiRelay(accounts, self.routes, self.peers)
-        self.on_lame_duck: list[Callable[[], None]] = []
-        self.groups = Groups(self.peers, io, clock, random=Random())
-
-    @property
-    def options(self) -> ClusterOptions:
-        """Return the cluster block; a reload may change it."""
-        return self.peers.options
+        self.port = 0
+        self.peers = Peers(_node_info(identity, options, started_ns), options.cluster, log)
+        self._routes = Routes(accounts, self.peers)
+        self.others: Callable[[], Iterable[str]] | None = self._routes.nodes.keys
+        self.calls: Calls = PeerCalls(self.peers, clock, log, self._routes.catch_up)
+        self._connect_urls = ConnectUrls(self.peers, not options.cluster.no_advertise, announce)
+        if options.jetstream is None:
+            ApiRelay(accounts, self._routes, self.peers)
 
     @property
     def name(self) -> str:
         """Return the cluster's name; a generated one may still be replaced by another node's."""
         return self.peers.node.cluster
 
-    async def listen(self) -> int:
-        """Open the route listener; nodes are admitted after `start`. Returns its port. Raises StartError."""
+    @property
+    def connect_urls(self) -> tuple[str, ...]:
+        """Return the addresses for clients; see `ConnectUrls.now`."""
+        return self._connect_urls.now()
+
+    async def listen(self, identity: Identity) -> None:
+        """Open the route listener; nodes are admitted after `start`. Raises StartError.
+
+        Args:
+            identity: of this node, with the port for clients.
+        """
         await self.peers.listen()
-        return self.peers.bound_port
+        self.port = self.peers.bound_port
+        self.peers.update(client_urls=() if self.peers.options.no_advertise else client_urls(identity))
 
     async def start(self) -> None:
         """Connect to the others. Everything that listens to peers is set up before."""
-        self.groups.start()
         await self.peers.start()
 
+    def reload(self, options: Options) -> None:
+        """Apply what a reload may change; see `Peers.reload`. Raises StartError."""
+        self.peers.reload(options.cluster)
+        self.peers.update(tags=options.server_tags)
+
     def enter_lame_duck(self) -> None:
-        """Move leadership away, and announce lame duck mode."""
-        for hand_over in self.on_lame_duck:
-            hand_over()
+        """Announce lame duck mode."""
         self.peers.update(lame_duck=True)
 
     async def stop(self) -> None:
         """Announce the stop and close the connections."""
-        self.groups.stop()
         await self.peers.stop()
 
+    # ------------------------------------------------------------------ monitoring
+    def links(self) -> list[tuple[Link, RemoteNode]]:
+        """Return the connections that are up and the nodes behind them, by name."""
+        return [(link, self._routes.nodes[link.name]) for link in self.peers.links()]
 
-def node_info(identity: Identity, options: Options, started_ns: int) -> NodeInfo:
-    """Return this node as other nodes see it."""
-    jetstream, cluster = options.jetstream, options.cluster
-    hidden = cluster is not None and cluster.no_advertise
+    def traffic(self) -> Routed:
+        """Return the traffic with all nodes."""
+        nodes = list(self._routes.nodes.values())
+        return Routed(
+            len(nodes),
+            sum(node.in_msgs for node in nodes),
+            sum(node.in_bytes for node in nodes),
+            sum(node.out_msgs for node in nodes),
+            sum(node.out_bytes for node in nodes),
+            self.peers.slow_consumers,
+            self.peers.stale_connections,
+        )
+
+    def shown(self) -> dict[str, Any]:
+        """Return the `cluster` object of /varz."""
+        options = self.peers.options
+        page: dict[str, Any] = {
+            "name": self.name,
+            "addr": options.host,
+            "cluster_port": self.port,
+            "auth_timeout": options.auth_timeout_ns / SECOND,
+        }
+        if options.routes:
+            page["urls"] = [url.address for url in options.routes]
+        if options.tls is not None:
+            page |= {"tls_timeout": options.tls.timeout_ns / SECOND, "tls_required": True, "tls_verify": True}
+        return page
+
+
+def _node_info(identity: Identity, options: Options, started_ns: int) -> NodeInfo:
+    """Return this node as other nodes see it, without `client_urls`."""
+    jetstream = options.jetstream
     return NodeInfo(
         name=identity.server_name,
         server_id=identity.server_id,
         version=__version__,
         host=identity.host,
-        client_urls=() if hidden else client_urls(identity),
         tags=options.server_tags,
         jetstream=jetstream is not None,
         accounts=True,

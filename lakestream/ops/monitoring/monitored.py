@@ -15,7 +15,7 @@ from lakestream.meta.node import MetaNode
 from lakestream.net.accounts.accounts import Client
 from lakestream.net.hub import Hub
 from lakestream.net.identity import Identity
-from lakestream.net.peers.cluster import Cluster
+from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.net.statistics import Statistics
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits
 
@@ -149,8 +149,8 @@ class Monitored(Protocol):
         """Return JetStream; None when it is off."""
 
     @property
-    def cluster(self) -> Cluster | None:
-        """Return the cluster; None without one."""
+    def cluster(self) -> Cluster | Standalone:
+        """Return this server's part in a cluster."""
 
     @property
     def remotes(self) -> RemoteServers | None:

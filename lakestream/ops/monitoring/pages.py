@@ -18,12 +18,13 @@ import msgspec
 from lakestream import __version__
 from lakestream.config.options import SECOND
 from lakestream.net.identity import NATS_VERSION
+from lakestream.net.peers.cluster import Routed
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
 from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
 from lakestream.ops.monitoring.monitored import Lag, Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
-from lakestream.ops.monitoring.routes import Routed, cluster_settings, routed, routez
+from lakestream.ops.monitoring.routes import routez
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.durations import uptime_text
 from lakestream.protocol.gotime import format_time
@@ -141,7 +142,7 @@ class Pages:
         }
         if identity.auth_required:
             page["auth_required"] = True
-        if node.cluster is not None and (urls := node.cluster.connect_urls.now()):
+        if urls := node.cluster.connect_urls:
             page["connect_urls"] = urls
         page |= {
             "max_connections": options.max_connections,
@@ -156,7 +157,7 @@ class Pages:
             "max_control_line": options.max_control_line,
             "max_payload": options.max_payload,
             "max_pending": options.max_pending,
-            "cluster": cluster_settings(node.cluster),
+            "cluster": node.cluster.shown(),
             "gateway": {},
             "leaf": {},
             "mqtt": {},
@@ -173,7 +174,7 @@ class Pages:
         if options.server_metadata:
             page["metadata"] = options.server_metadata
         page["system_account"] = node.accounts.system.name
-        nodes = routed(node.cluster)
+        nodes = node.cluster.traffic()
         page["slow_consumer_stats"] = _by_kind(node.statistics.slow_consumers, nodes.slow_consumers)
         page["stale_connection_stats"] = _by_kind(node.statistics.stale_connections, nodes.stale_connections)
         keeper = node.jetstream.keeper if node.jetstream is not None else None
@@ -204,7 +205,7 @@ class Pages:
             ended.in_bytes + sum(one.in_bytes for one in live),
             ended.out_msgs + sum(one.out_msgs for one in live),
             ended.out_bytes + sum(one.out_bytes for one in live),
-            routed(node.cluster),
+            node.cluster.traffic(),
         )
 
     def _counters(self) -> dict[str, Any]:
@@ -249,7 +250,7 @@ class Pages:
             "received_from_clients": {"msgs": traffic.in_msgs, "bytes": traffic.in_bytes},
             "slow_consumers": node.statistics.slow_consumers + traffic.nodes.slow_consumers,
         }
-        if node.cluster is not None:
+        if node.cluster.name:
             page["routes"] = [
                 {
                     "rid": route["rid"],

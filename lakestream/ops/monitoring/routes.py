@@ -1,76 +1,27 @@
 """The monitoring pages of other nodes.
 
-Belongs here: /routez, the `cluster` object of /varz, and the traffic between nodes. There is one connection to each
-node, so a route is a node here. Only messages of clients are counted, not those of Raft groups and heartbeats.
+Belongs here: /routez. There is one connection to each node, so a route is a node here. Only messages of clients are
+counted, not those of Raft groups and heartbeats.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
-from lakestream.config.options import SECOND
-from lakestream.net.peers.cluster import Cluster
 from lakestream.net.peers.link import Link
+from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import Query
 from lakestream.protocol.durations import format_duration, uptime_text
 from lakestream.protocol.gotime import format_time
 
 
-class Routed(NamedTuple):
-    """Traffic with the connected nodes, and connections that ended badly."""
-
-    nodes: int = 0
-    in_msgs: int = 0
-    in_bytes: int = 0
-    out_msgs: int = 0
-    out_bytes: int = 0
-    slow_consumers: int = 0
-    stale_connections: int = 0
-
-
-def routed(cluster: Cluster | None) -> Routed:
-    """Return the traffic with all nodes; zero without a cluster."""
-    if cluster is None:
-        return Routed()
-    nodes = list(cluster.routes.nodes.values())
-    return Routed(
-        len(nodes),
-        sum(node.in_msgs for node in nodes),
-        sum(node.in_bytes for node in nodes),
-        sum(node.out_msgs for node in nodes),
-        sum(node.out_bytes for node in nodes),
-        cluster.peers.slow_consumers,
-        cluster.peers.stale_connections,
-    )
-
-
-def cluster_settings(cluster: Cluster | None) -> dict[str, Any]:
-    """Return the `cluster` object of /varz; empty without a cluster."""
-    if cluster is None:
-        return {}
-    options = cluster.options
-    page: dict[str, Any] = {
-        "name": cluster.name,
-        "addr": options.host,
-        "cluster_port": cluster.peers.bound_port,
-        "auth_timeout": options.auth_timeout_ns / SECOND,
-    }
-    if options.routes:
-        page["urls"] = [url.address for url in options.routes]
-    if options.tls is not None:
-        page |= {"tls_timeout": options.tls.timeout_ns / SECOND, "tls_required": True, "tls_verify": True}
-    return page
-
-
 def routez(node: Monitored, query: Query) -> dict[str, Any]:
     """Return the page; `subs=1` lists the interest of each node, `subs=detail` with queue groups."""
     subs = query.flag_or_detail("subs")
     now = time.time_ns()
-    routes = (
-        [] if node.cluster is None else [_route(node.cluster, link, now, subs) for link in node.cluster.peers.links()]
-    )
+    routes = [_route(link, remote, now, subs) for link, remote in node.cluster.links()]
     return {
         "server_id": node.identity.server_id,
         "server_name": node.identity.server_name,
@@ -80,8 +31,7 @@ def routez(node: Monitored, query: Query) -> dict[str, Any]:
     }
 
 
-def _route(cluster: Cluster, link: Link, now: int, subs: str) -> dict[str, Any]:
-    remote = cluster.routes.nodes.get(link.name)
+def _route(link: Link, remote: RemoteNode, now: int, subs: str) -> dict[str, Any]:
     idle = max(0, time.monotonic_ns() - link.heard_ns)
     page: dict[str, Any] = {
         "rid": link.number,
@@ -100,11 +50,11 @@ def _route(cluster: Cluster, link: Link, now: int, subs: str) -> dict[str, Any]:
         "uptime": uptime_text(now - link.start_ns),
         "idle": uptime_text(idle),
         "pending_size": link.pending_bytes,
-        "in_msgs": remote.in_msgs if remote is not None else 0,
-        "out_msgs": remote.out_msgs if remote is not None else 0,
-        "in_bytes": remote.in_bytes if remote is not None else 0,
-        "out_bytes": remote.out_bytes if remote is not None else 0,
-        "subscriptions": len(remote.subscriptions) if remote is not None else 0,
+        "in_msgs": remote.in_msgs,
+        "out_msgs": remote.out_msgs,
+        "in_bytes": remote.in_bytes,
+        "out_bytes": remote.out_bytes,
+        "subscriptions": len(remote.subscriptions),
         "link": {
             "alive": not link.silent,
             "in_buffers": link.in_msgs,
@@ -114,7 +64,7 @@ def _route(cluster: Cluster, link: Link, now: int, subs: str) -> dict[str, Any]:
             "dropped": link.dropped,
         },
     }
-    if subs and remote is not None and remote.subscriptions:
+    if subs and remote.subscriptions:
         held = [
             (account, sub.subject.decode("utf-8", "replace"), sub.queue.decode("utf-8", "replace"))
             for account, sub in remote.subscriptions

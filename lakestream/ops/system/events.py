@@ -15,7 +15,7 @@ import msgspec
 
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
-from lakestream.net.peers.cluster import Cluster
+from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.net.statistics import REFUSED
 from lakestream.ops.monitoring.accounts import account_traffic
 from lakestream.ops.monitoring.monitored import Monitored
@@ -55,7 +55,7 @@ class ClientCounts:
     nodes, more than the limit may get in (as with nats-server).
     """
 
-    def __init__(self, accounts: Accounts, cluster: Cluster) -> None:
+    def __init__(self, accounts: Accounts, cluster: Cluster | Standalone) -> None:
         self._accounts, self._cluster = accounts, cluster
         self._counts: dict[str, dict[str, int]] = {}
         """By account and id of a server."""
@@ -63,7 +63,8 @@ class ClientCounts:
 
     def configured(self) -> None:
         """Take the limits of the accounts as they are now."""
-        limited = {account.name for account in self._accounts if account.options.limits.max_connections >= 0}
+        accounts = self._accounts if self._cluster.name else ()
+        limited = {account.name for account in accounts if account.options.limits.max_connections >= 0}
         for name in self._heard.keys() - limited:
             self._heard.pop(name).cancel()
             self._counts.pop(name, None)
@@ -82,7 +83,7 @@ class ClientCounts:
         counts = self._counts.get(account)
         if not counts:
             return 0
-        up = {link.remote.server_id for link in self._cluster.peers.links() if link.remote is not None}
+        up = {link.remote.server_id for link, _ in self._cluster.links() if link.remote is not None}
         return sum(number for server, number in counts.items() if server in up)
 
     def _ask(self, account: str) -> None:
@@ -107,7 +108,7 @@ class SystemEvents:
     def __init__(
         self, node: Monitored, accounts: Accounts, clock: Clock, pages: Pages, messages: SystemMessages
     ) -> None:
-        self._counts = ClientCounts(accounts, node.cluster) if node.cluster is not None else None
+        self._counts = ClientCounts(accounts, node.cluster)
         self._node, self._accounts, self._clock = node, accounts, clock
         self._pages, self._messages = pages, messages
         self._hub = accounts.system.hub
@@ -124,7 +125,7 @@ class SystemEvents:
 
     def configured(self) -> None:
         """Take the limits of the accounts as they are now."""
-        if self._counts is not None and not self._accounts.alone:
+        if not self._accounts.alone:
             self._counts.configured()
 
     # ------------------------------------------------------------------ clients
@@ -132,8 +133,7 @@ class SystemEvents:
         """Announce a client that authenticated."""
         if self._accounts.alone:
             return
-        if self._counts is not None:
-            self._counts.joined(connection.account)
+        self._counts.joined(connection.account)
         self._members.add(connection.id)
         self._connections(connection.account)
         subject = f"$SYS.ACCOUNT.{connection.account.name}.CONNECT".encode()

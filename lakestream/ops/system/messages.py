@@ -10,13 +10,12 @@ import gzip
 import itertools
 import json
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from lakestream.config.options import Options
-from lakestream.logging import Logger
-from lakestream.net.identity import NATS_VERSION, Identity
+from lakestream.net.identity import NATS_VERSION
+from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import Clock
 from lakestream.protocol import headers, s2
@@ -26,43 +25,23 @@ from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
 
 
-class Named(Protocol):
-    """A cluster's name."""
-
-    @property
-    def name(self) -> str:
-        """Return the current name."""
-
-
-class Described(Protocol):
-    """The server; the node implements it."""
-
-    options: Options
-    identity: Identity
-    log: Logger
-
-    @property
-    def cluster(self) -> Named | None:
-        """Return the cluster; None without one."""
-
-
 class SystemMessages:
     """Heads of messages, numbered in order."""
 
-    def __init__(self, node: Described, clock: Clock) -> None:
+    def __init__(self, node: Monitored, clock: Clock) -> None:
         self._node, self._clock = node, clock
         self._numbers = itertools.count(1)
 
     def server(self) -> dict[str, Any]:
         """Return the description of this server in a message, with a number of its own."""
-        identity, options, cluster = self._node.identity, self._node.options, self._node.cluster
+        identity, options = self._node.identity, self._node.options
         page: dict[str, Any] = {
             "name": identity.server_name,
             "host": identity.host,
             "id": identity.server_id,
         }
-        if cluster is not None:
-            page["cluster"] = cluster.name
+        if cluster := self._node.cluster.name:
+            page["cluster"] = cluster
         if identity.domain:
             page["domain"] = identity.domain
         page["ver"] = NATS_VERSION
@@ -217,11 +196,11 @@ def _mismatch(path: str, value: object, go_type: str) -> str:
     return f"json: cannot unmarshal {words} into Go struct field {path} of type {go_type}"
 
 
-def concerns(node: Described, fields: dict[str, Any]) -> bool:
+def concerns(node: Monitored, fields: dict[str, Any]) -> bool:
     """Return True if the fields of a request select this server."""
     identity, exact = node.identity, bool(fields.get("exact_match"))
-    cluster = node.cluster.name if node.cluster is not None else ""
-    for key, own in (("server_name", identity.server_name), ("host", identity.host), ("cluster", cluster)):
+    names = (("server_name", identity.server_name), ("host", identity.host), ("cluster", node.cluster.name))
+    for key, own in names:
         wanted = fields.get(key)
         if wanted and (wanted != own if exact else wanted not in own):
             return False
@@ -237,7 +216,7 @@ Found = Callable[[Asked], Any]
 class Replies:
     """Makes replies to requests."""
 
-    def __init__(self, node: Described, messages: SystemMessages) -> None:
+    def __init__(self, node: Monitored, messages: SystemMessages) -> None:
         self._node, self._messages = node, messages
 
     def answer(self, kind: str, body: bytes, found: Found, key: str = "data") -> bytes | None:

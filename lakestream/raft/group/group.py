@@ -337,6 +337,12 @@ class Members(Protocol):
         Raise CorruptLog when the hard state is damaged (and not `lost`), OSError.
         """
 
+    def start(self) -> None:
+        """Begin to send ticks to the groups."""
+
+    def stop(self) -> None:
+        """Stop ticks and sending, and ignore what arrives. Stop the groups first."""
+
 
 def brief(entries: Sequence[Frame] | Sequence[Proposal]) -> bool:
     """Return True if appending these is brief work (`Io.submit`): a lone small publish, or nearly.

@@ -75,11 +75,9 @@ class Groups:
         peers.watch(self._node_changed)
 
     def start(self) -> None:
-        """Begin to send ticks to the groups."""
         self._timer = self._clock.call_later(TICK_NS, self._tick)
 
     def stop(self) -> None:
-        """Stop ticks and sending, and ignore what arrives. Stop the groups first."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -254,3 +254,7 @@ class SoloGroups:
     def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> SoloMember:
         """This node is the only voter, whatever `membership` says."""
         return SoloMember(group, self._me)
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...

@@ -53,7 +53,7 @@ class World:
     def __init__(self, advertise: bool = True) -> None:
         self.nodes = Nodes()
         self.told: list[tuple[str, ...]] = []
-        self.urls = ConnectUrls(self.nodes, lambda: advertise, lambda: self.told.append(self.urls.now()))
+        self.urls = ConnectUrls(self.nodes, advertise, lambda: self.told.append(self.urls.now()))
 
 
 def test_a_node_alone_tells_nothing_until_it_has_met_another() -> None:

@@ -29,6 +29,7 @@ from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity
 from lakestream.net.interest.subscription import Subscription
+from lakestream.net.peers.cluster import Standalone
 from lakestream.net.statistics import MAX_CLOSED, REFUSED, Statistics
 from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.jetstream import _api
@@ -93,7 +94,8 @@ class Node:
         self.started_ns = self.config_loaded_ns = NOW
         self.statistics = Statistics()
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
-        self.jetstream = self.cluster = self.remotes = None
+        self.jetstream = self.remotes = None
+        self.cluster = Standalone()
         self.bound_http_port = 8222
         self.lame_duck = False
         self._connections: dict[int, Any] = {}

@@ -29,6 +29,7 @@ from lakestream.net.accounts.auth import ANYBODY, Login
 from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity
 from lakestream.net.interest.subscription import Subscription
+from lakestream.net.peers.cluster import Standalone
 from lakestream.net.statistics import REFUSED, Statistics
 from lakestream.ops.system.events import ClientCounts
 from lakestream.ops.system.messages import OPTIONS, Replies, SystemMessages, concerns, encoded, read
@@ -67,7 +68,8 @@ class Node:
         self.started_ns = self.config_loaded_ns = self.clock.now()
         self.statistics = Statistics()
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
-        self.jetstream = self.cluster = self.remotes = None
+        self.jetstream = self.remotes = None
+        self.cluster = Standalone()
         self.bound_http_port = 0
         self.lame_duck = False
         self.connections: dict[int, Any] = {}
@@ -249,8 +251,8 @@ def test_clients_on_other_nodes_count_where_the_number_is_limited() -> None:
     few = AccountOptions(name="FEW", limits=AccountLimits(max_connections=3))
     options = Options(accounts=(few, AccountOptions(name="A")))
     accounts = Accounts(options, Turn(lambda callback: None), Logger())
-    up = [SimpleNamespace(remote=SimpleNamespace(server_id=name)) for name in ("N2", "N3")]
-    cluster: Any = SimpleNamespace(peers=SimpleNamespace(links=lambda: [*up, SimpleNamespace(remote=None)]))
+    up = [(SimpleNamespace(remote=SimpleNamespace(server_id=name)), None) for name in ("N2", "N3")]
+    cluster: Any = SimpleNamespace(name="C", links=lambda: [*up, (SimpleNamespace(remote=None), None)])
     counts, ear = ClientCounts(accounts, cluster), Ear(accounts.system, "$SYS.REQ.>")
     counts.configured()
     assert [subject for subject, _, _ in ear.heard] == ["$SYS.REQ.ACCOUNT.FEW.CONNS"]
