@@ -16,9 +16,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.account.api.subjects import Api
-from lakestream.account.engine import Engine
-from lakestream.account.engines import Engines
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import Options
 from lakestream.logging import Logger
@@ -34,7 +31,6 @@ from lakestream.net.statistics import Statistics
 from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
-from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
@@ -169,23 +165,6 @@ class Node:
         )
         self._cleanups.append(self.jetstream.stores.close)
         self.jetstream.recover()
-
-    # ------------------------------------------------------------------ JetStream, as monitoring sees it
-    @property
-    def engines(self) -> Engines | None:
-        """Return the streams of all accounts; None without JetStream."""
-        return self.jetstream.engines if self.jetstream is not None else None
-
-    @property
-    def engine(self) -> Engine | None:
-        """Return the streams of the global account; None when it has no JetStream."""
-        served = self.jetstream.served.get(GLOBAL_ACCOUNT) if self.jetstream is not None else None
-        return served.engine if served is not None else None
-
-    @property
-    def api(self) -> Api | None:
-        """Return the API of the global account; None without JetStream."""
-        return self.jetstream.apis.get(GLOBAL_ACCOUNT) if self.jetstream is not None else None
 
     @property
     def keeper(self) -> LakeKeeper | None:

@@ -9,33 +9,15 @@ Interest does not route API requests: every node with JetStream serves its own c
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Protocol
 
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
+from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
-
-
-class Nodes(Protocol):
-    """The nodes of the cluster; see `Peers` in peers.py."""
-
-    @property
-    def node(self) -> NodeInfo:
-        """Return this node."""
-
-    def nodes(self) -> dict[str, NodeInfo]:
-        """Return the connected nodes, without this one."""
-
-    def watch_links(self, callback: Callable[[NodeInfo, bool], None]) -> None:
-        """Call back when a connection to a node begins and when it has ended."""
-
-    def watch_nodes(self, callback: Callable[[NodeInfo], None]) -> None:
-        """Call back when a connected node changes its description."""
 
 
 class ApiRelay:
@@ -48,7 +30,7 @@ class ApiRelay:
         nodes: the other nodes.
     """
 
-    def __init__(self, accounts: Accounts, routes: Routes, nodes: Nodes) -> None:
+    def __init__(self, accounts: Accounts, routes: Routes, nodes: Peers) -> None:
         self._accounts, self._routes, self._nodes = accounts, routes, nodes
         self._served: set[bytes] = set()
         self._relays: list[_Relay] = []

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
+from lakestream.logging import Logger
 from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
 
 MAX_WAITING = 65_536
@@ -46,13 +46,6 @@ class _Waiting(msgspec.Struct, eq=False, gc=False):
     timer: Timer
 
 
-class Reports(Protocol):
-    """The log, for failures of methods."""
-
-    def exception(self, text: str, error: BaseException) -> None:
-        """See `Logger.exception`."""
-
-
 class PeerCalls:
     """`Calls` over the connections of this node.
 
@@ -65,7 +58,7 @@ class PeerCalls:
     """
 
     def __init__(
-        self, peers: Peers, clock: Clock, log: Reports, before: Callable[[str], None] = lambda node: None
+        self, peers: Peers, clock: Clock, log: Logger, before: Callable[[str], None] = lambda node: None
     ) -> None:
         self._peers = peers
         self._clock = clock

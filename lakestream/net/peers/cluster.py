@@ -15,7 +15,7 @@ from lakestream.config.options import SECOND, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity, addresses
-from lakestream.net.peers.api_relay import ApiRelay, Nodes
+from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.link import Link
 from lakestream.net.peers.peers import Peers
@@ -39,7 +39,7 @@ class ConnectUrls:
             anyway.
     """
 
-    def __init__(self, nodes: Nodes, advertise: bool, changed: Callable[[], None]) -> None:
+    def __init__(self, nodes: Peers, advertise: bool, changed: Callable[[], None]) -> None:
         self._nodes = nodes
         self._advertise = advertise
         self._changed = changed

@@ -207,11 +207,6 @@ class Peers:
         else:
             link.on_drain(callback)
 
-    def pending_bytes(self, node: str) -> int:
-        """Return the unsent bytes to that node."""
-        link = self._table.up.get(node)
-        return link.pending_bytes if link is not None else 0
-
     def links(self) -> list[Link]:
         """Return the connections that are up, by the other's name; for monitoring."""
         return [link for _, link in sorted(self._table.up.items())]

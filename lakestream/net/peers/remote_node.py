@@ -16,6 +16,7 @@ from typing import Protocol
 
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
+from lakestream.net.peers.peers import Peers
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
@@ -38,29 +39,10 @@ FORGOTTEN_IN_A_TURN = 1000
 _numbers = itertools.count(1)
 
 
-class Links(Protocol):
-    """The connections to other nodes, as routing needs them; see `Peers` in peers.py."""
-
-    def send(self, node: str, channel: Channel, payload: bytes) -> bool:
-        """See `raft.ports.Peers.send`."""
-
-    def receive(self, channel: Channel, handler: Callable[[str, bytes], None]) -> None:
-        """See `raft.ports.Peers.receive`."""
-
-    def watch_links(self, callback: Callable[[NodeInfo, bool], None]) -> None:
-        """Call back when a connection to a node begins (True) and when it has ended (False), alternating."""
-
-    def congested(self, node: str) -> bool:
-        """Return True above the high-water mark of unsent bytes to that node; False without a connection."""
-
-    def on_drain(self, node: str, callback: Callable[[], None]) -> None:
-        """Call back once when the node is no longer congested, or gone; at once if it is not congested."""
-
-
 class Routing(Protocol):
     """The routing of this node, as a connected node needs it."""
 
-    links: Links
+    links: Peers
     turn: Turn
 
     def hub(self, account: str) -> Hub:

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Sink, Subscription
-from lakestream.net.peers.remote_node import Links, RemoteAccount, RemoteNode
+from lakestream.net.peers.peers import Peers
+from lakestream.net.peers.remote_node import RemoteAccount, RemoteNode
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import (
@@ -92,7 +93,7 @@ class InterestAnnouncer:
         turn: of this node.
     """
 
-    def __init__(self, nodes: Mapping[str, RemoteNode], links: Links, turn: Turn) -> None:
+    def __init__(self, nodes: Mapping[str, RemoteNode], links: Peers, turn: Turn) -> None:
         self._nodes, self._links, self._turn = nodes, links, turn
         self._accounts: list[_Account] = []
         self._changed: list[_Account] = []
@@ -174,7 +175,7 @@ class Routes:
         turn: of this node.
     """
 
-    def __init__(self, accounts: Accounts, links: Links) -> None:
+    def __init__(self, accounts: Accounts, links: Peers) -> None:
         self.links = links
         self.nodes: dict[str, RemoteNode] = {}
         self.turn = accounts.default.hub.turn

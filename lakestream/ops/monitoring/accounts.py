@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lakestream.config.options import Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
+from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.responses import Responses
-from lakestream.ops.monitoring.monitored import Monitored, MonitoredAccount, account_of, configured
+from lakestream.ops.monitoring.monitored import Monitored, account_of, configured
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.gotime import format_time
 
@@ -167,7 +168,7 @@ def statz(node: Monitored, names: Sequence[str] | None, *, unused: bool) -> dict
     }
 
 
-def account_traffic(node: Monitored, account: MonitoredAccount) -> dict[str, Any]:
+def account_traffic(node: Monitored, account: Account) -> dict[str, Any]:
     """Return the connections of an account and the traffic of its clients."""
     clients = account.connections.values()
     traffic = node.statistics.account(account.name, clients)

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lakestream.net.accounts.accounts import Client
+from lakestream.net.accounts.accounts import Account, Client
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
-from lakestream.ops.monitoring.monitored import Monitored, MonitoredAccount, account_of
+from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.durations import format_duration, uptime_text
@@ -165,7 +165,7 @@ def subsz(node: Monitored, query: Query) -> dict[str, Any]:
     return page
 
 
-def _held(account: MonitoredAccount) -> list[tuple[Subscription, int]]:
+def _held(account: Account) -> list[tuple[Subscription, int]]:
     """Return the subscriptions of an account on this server, with their client ids."""
     cids = {id(sub): cid for cid, connection in account.connections.items() for sub in connection.subs.values()}
     held = account.hub.interest_graph.subscriptions()

@@ -35,22 +35,22 @@ class Monitor(NamedTuple):
     port: int
 
 
-async def serve(node: Monitored, pages: Pages | None = None) -> Monitor:
+async def serve(node: Monitored, pages: Pages) -> Monitor:
     """Listen where the options say.
 
     Args:
         node: the server.
-        pages: the pages; None: the server's, made here.
+        pages: its pages.
 
     Raises:
         StartError: the address cannot be used.
     """
     options = node.options
     host = options.http_host or options.host
-    shown, open_ones = pages or Pages(node), set[_Connection]()
+    open_ones = set[_Connection]()
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: _Connection(node, shown, open_ones), host, max(options.http_port, 0))
+        server = await loop.create_server(lambda: _Connection(node, pages, open_ones), host, max(options.http_port, 0))
     except OSError as error:
         raise StartError(
             f"cannot listen for http monitoring on {host}:{options.http_port}: {reason_of(error)}; choose another port "

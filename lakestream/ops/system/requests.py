@@ -10,13 +10,12 @@ EXPVARZ, IPQUEUESZ and RAFTZ are about its internals and have no responders here
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from lakestream.config.options import AllowResponses, Permissions, SubjectRule
-from lakestream.net.accounts.accounts import Account, Accounts
-from lakestream.net.connection import Connection
+from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import account_detail, account_traffic, statz
 from lakestream.ops.monitoring.connections import connz, subsz
 from lakestream.ops.monitoring.jetstream import Health
@@ -30,22 +29,11 @@ from lakestream.protocol.api.jsonio import Uint64, dumps, parse
 from lakestream.protocol.subjects import matches, valid_literal
 
 
-class SystemRequests:
-    """Serves the clients of all accounts.
+class AccountRequests:
+    """Serves the clients of one account.
 
     In a cluster the node of a client answers for its identity; every node answers about its account.
     """
-
-    def __init__(self, node: Monitored, messages: SystemMessages, replies: Replies) -> None:
-        self._node, self._messages, self._replies = node, messages, replies
-
-    def serve(self, account: Account) -> None:
-        """Answer the clients of an account from now on."""
-        _Asked(account, self._node, self._messages, self._replies)
-
-
-class _Asked:
-    """The requests of one account's clients."""
 
     def __init__(self, account: Account, node: Monitored, messages: SystemMessages, replies: Replies) -> None:
         self._account, self._node, self._messages, self._replies = account, node, messages, replies
@@ -106,21 +94,6 @@ def _responses(responses: AllowResponses) -> dict[str, int]:
 _PAGES = ("Varz", "Subsz", "Connz", "Routez", "Gatewayz", "Leafz", "Accountz", "Jsz")
 
 
-class ControlledServer(Monitored, Protocol):
-    """A server that takes commands; the node implements it."""
-
-    @property
-    def accounts(self) -> Accounts:
-        """See `Accounts`."""
-
-    @property
-    def connections(self) -> dict[int, Connection]:
-        """Open connections by id."""
-
-    def reload(self) -> str:
-        """Read the configuration file again. Returns the error, or ""."""
-
-
 class _OfClient(msgspec.Struct):
     """A client by its number."""
 
@@ -140,7 +113,7 @@ class SystemAccount:
     server.
     """
 
-    def __init__(self, node: ControlledServer, pages: Pages, messages: SystemMessages, replies: Replies) -> None:
+    def __init__(self, node: Monitored, pages: Pages, messages: SystemMessages, replies: Replies) -> None:
         self._node, self._pages, self._messages, self._replies = node, pages, messages, replies
         self._hub = node.accounts.system.hub
         self._about_server(node.identity.server_id)

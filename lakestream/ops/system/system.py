@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.tracing import Tracing
+from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.system.events import SystemEvents
 from lakestream.ops.system.messages import Replies, SystemMessages
-from lakestream.ops.system.requests import ControlledServer, SystemAccount, SystemRequests
+from lakestream.ops.system.requests import AccountRequests, SystemAccount
 from lakestream.ports import Clock
 
 
@@ -23,13 +24,12 @@ class System:
         events: takes clients that connect and disconnect.
     """
 
-    def __init__(self, node: ControlledServer, clock: Clock) -> None:
+    def __init__(self, node: Monitored, clock: Clock) -> None:
         self._node, self._clock = node, clock
         self.pages = Pages(node)
         self.messages = SystemMessages(node, clock)
         self.events = SystemEvents(node, node.accounts, clock, self.pages, self.messages)
         self._replies = Replies(node, self.messages)
-        self._requests = SystemRequests(node, self.messages, self._replies)
         self._account: SystemAccount | None = None
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class System:
     def _serve(self, account: Account) -> None:
         domain = self._node.identity.domain
         account.hub.tracing = Tracing(account.hub, self._clock, self.messages.server, domain)
-        self._requests.serve(account)
+        AccountRequests(account, self._node, self.messages, self._replies)
 
     def configured(self) -> None:
         """Start serving the system account once accounts are configured, and take changed limits."""

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lakestream.lake.delta.time_travel import TimeTravelError
 from lakestream.lake.errors import HistoryUnavailable, LakeError
@@ -31,20 +31,6 @@ THREADS = 4
 """Maximum number of parallel reads from the lake in a server; further ones queue."""
 PER_STREAM = 3
 """Maximum number of them for one stream, so that a slow table leaves room for others."""
-
-
-class Reading(Protocol):
-    """Interface that `TableHistory` and `FallbackHistory` share."""
-
-    def read(
-        self, first: int, last: int, limit: int, subjects: Sequence[bytes] | None = None, max_bytes: int = 0
-    ) -> list[Record]: ...
-
-    def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]: ...
-
-    def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]: ...
-
-    def first_at(self, time_ns: int) -> int: ...
 
 
 class SharedCache:
@@ -164,7 +150,7 @@ class ThreadHistory:
             except TimeTravelError as error:
                 raise PastUnavailableError(str(error).replace(self._path, "the stream's table")) from error
 
-    async def _ask(self, work: Callable[[Reading], T]) -> T:
+    async def _ask(self, work: Callable[[TableHistory | FallbackHistory], T]) -> T:
         if self._refusal:
             raise HistoryUnavailable(self._refusal)
         async with self._under_way:
@@ -184,7 +170,7 @@ class ThreadHistory:
             return await self._ask_table(work)
 
     @staticmethod
-    def _ask_fallback(work: Callable[[Reading], T], fallback: FallbackHistory) -> T:
+    def _ask_fallback(work: Callable[[TableHistory | FallbackHistory], T], fallback: FallbackHistory) -> T:
         try:
             return work(fallback)
         except HistoryUnavailable:
@@ -192,7 +178,7 @@ class ThreadHistory:
         except (LakeError, OSError) as error:  # a segment was deleted meanwhile, or is damaged itself
             raise HistoryUnavailable(f"the table is damaged, and so is what is staged: {error}") from error
 
-    async def _ask_table(self, work: Callable[[Reading], T]) -> T:
+    async def _ask_table(self, work: Callable[[TableHistory | FallbackHistory], T]) -> T:
         table = self._table or await self._open()
         try:
             return await self._shared.call(lambda: work(table))

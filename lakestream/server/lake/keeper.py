@@ -24,13 +24,14 @@ from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.base import Base, Origin
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
+from lakestream.ops.monitoring.monitored import StreamLag
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
-from lakestream.server.lake.stream_sync import Grace, Lag, LookResult, StreamSync
+from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
@@ -89,7 +90,7 @@ class LakeKeeper:
         """Stop following the tables."""
         self._stopped = True
 
-    def lag(self) -> dict[str, Lag]:
+    def lag(self) -> dict[str, StreamLag]:
         """Return the lag of each stream's table for monitoring. Streams of other accounts than the global one are named
         `account/stream`."""
         now = self._clock.now()

@@ -25,6 +25,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedSegment
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.segment import SealedSegment
+from lakestream.ops.monitoring.monitored import StreamLag
 from lakestream.server.lake.history import ThreadHistory
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
@@ -33,15 +34,6 @@ IDLE_POLLS = 30
 """A stream that is completely in its table is checked only once in this many polls."""
 MOST_FILES = 1_000
 """Maximum number of compacted segments of one stream that stay staged, the newest first: each is checked repeatedly."""
-
-
-class Lag(msgspec.Struct, frozen=True):
-    """Lag of a stream's table: messages, and age of the oldest of them in ns; both 0 when the table has all.
-    `committed_ns` is the time of the last compaction, ns since the epoch; 0: never, or unknown."""
-
-    messages: int = 0
-    age_ns: int = 0
-    committed_ns: int = 0
 
 
 class LookResult(msgspec.Struct, frozen=True):
@@ -116,7 +108,7 @@ class StreamSync:
         self._skipped = (self._skipped + 1) % IDLE_POLLS
         return self._skipped != 0
 
-    def lag(self, now_ns: int) -> Lag:
+    def lag(self, now_ns: int) -> StreamLag:
         """Return the lag of the table. Removals that have not reached the table do not count."""
         store = self.stream.store
         behind = store.live.count(self.last_seq + 1, store.last_seq) if store.last_seq > self.last_seq else 0
@@ -126,7 +118,7 @@ class StreamSync:
                 age = max(0, now_ns - (store.time_of(store.live.next_at_or_after(self.last_seq + 1)) or now_ns))
             except LogError:  # the log reports the error itself
                 age = 0
-        return Lag(behind, age, self.committed_ns)
+        return StreamLag(behind, age, self.committed_ns)
 
     def has_unstaged_schema(self) -> bool:
         """Return True if readers cannot know yet the typed columns that the stream names (lake/sql/typed.py)."""

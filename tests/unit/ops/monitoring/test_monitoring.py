@@ -508,7 +508,7 @@ def test_uptime(seconds: int, text: str) -> None:
 
 @pytest.fixture
 async def served(node: Node) -> Any:
-    http = await monitoring.serve(node)
+    http = await monitoring.serve(node, Pages(node))
     yield SimpleNamespace(node=node, port=http.port)
     http.server.close()
 
@@ -580,7 +580,7 @@ async def test_a_taken_port_is_refused_with_what_to_do(served: Any) -> None:
     node = Node()
     node.options = Options(http_port=served.port, host="127.0.0.1")
     with pytest.raises(StartError, match=rf"127\.0\.0\.1:{served.port}.*choose another port with -m"):
-        await monitoring.serve(node)
+        await monitoring.serve(node, Pages(node))
 
 
 def test_internal_errors_are_shown_when_there_were_any() -> None:
