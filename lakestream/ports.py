@@ -154,31 +154,5 @@ class Was(msgspec.Struct, frozen=True):
     kept: bool = True
 
 
-class Found(Protocol):
-    """Messages of a stream as it was at a point."""
-
-    through: int
-    """The last sequence that was stored by then."""
-    seqs: list[int]
-    """The sequences found, ascending; also of messages that were removed since."""
-
-    async def read(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
-        """A beginning of `seqs`, which are some of those found: as many messages as fit into `max_bytes`, at least one.
-
-        Raises PastUnavailableError (stream/features/time_travel.py).
-        """
-
-
-class Past(Protocol):
-    """A stream that can be read as it was."""
-
-    async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> Found | None:
-        """Return the last message of each matching subject; None when they are more than `limit`.
-
-        Right after `up_to_seq` was stored; or, when that is 0, of what was stored before `before_ns`.
-        Raises PastUnavailableError.
-        """
-
-
 class PastUnavailableError(PublicError):
     """Raised when the past of a stream is not available, or not now; the text says why."""

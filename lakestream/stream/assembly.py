@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lakestream.log.store.store import Store
-from lakestream.ports import Bus, Clock, Io, Past
+from lakestream.ports import Bus, Clock, Io
 from lakestream.stream.consumer.consumers import Consumers
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import CreateStream, Operation
@@ -29,7 +29,7 @@ from lakestream.stream.features.rollup import Rollup
 from lakestream.stream.features.schedules import Schedules
 from lakestream.stream.features.secure_delete import SecureDelete
 from lakestream.stream.features.subject_transform import SubjectTransform
-from lakestream.stream.features.time_travel import TimeTravel
+from lakestream.stream.features.time_travel import Past, TimeTravel
 from lakestream.stream.features.traces import Traces
 from lakestream.stream.features.ttl import Ttl
 from lakestream.stream.mirroring.mirroring import Mirroring

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
-from lakestream.ports import Delivery, Found, PastUnavailableError
+from lakestream.ports import Delivery, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
 
 if TYPE_CHECKING:
     from lakestream.stream.assembly import Stream
+    from lakestream.stream.features.time_travel import Found
 
 PIECE: Final = 1024
 """Most messages sent in one event-loop turn."""

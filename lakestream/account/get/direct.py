@@ -16,13 +16,14 @@ from lakestream.account.get.batch import AsItWas, Batch, MessageHeaders, Multi, 
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
-from lakestream.ports import Bus, ClientInfo, Handler, Past, PastUnavailableError, Subscribed
+from lakestream.ports import Bus, ClientInfo, Handler, PastUnavailableError, Subscribed
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import level_refused, prefixes
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.reader import HistoryUnavailableError
+from lakestream.stream.features.time_travel import Past
 
 QUEUE: Final = b"_sys_"
 """Direct gets are served in this queue group, as on nats-server: mirrors may take their share in it."""

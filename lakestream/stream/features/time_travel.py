@@ -21,7 +21,7 @@ from lakestream.log.format.errors import Compacted
 from lakestream.log.format.record import Record
 from lakestream.log.store.past import LogPast
 from lakestream.log.store.store import Store
-from lakestream.ports import Clock, History, Io, Past, PastUnavailableError
+from lakestream.ports import Clock, History, Io, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.subjects import Filters
 from lakestream.stream.awaiting import in_thread
@@ -94,27 +94,41 @@ class TimeTravel(Feature):
         history = self._reader.history
         if history is None or not self._travels:
             return None
-        return _Past(self._name, self._store, self._io, history)
+        return Past(self._name, self._store, self._io, history)
 
 
-class _Found:
-    """See `Found`."""
+class Found:
+    """Messages of a stream as it was at a point.
 
-    def __init__(self, past: _Past, point: Point, through: int, seqs: list[int]) -> None:
+    Attributes:
+        through: the last sequence that was stored by then.
+        seqs: the sequences found, ascending; also of messages that were removed since.
+    """
+
+    def __init__(self, past: Past, point: Point, through: int, seqs: list[int]) -> None:
         self._past, self._point = past, point
         self.through, self.seqs = through, seqs
 
     async def read(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
+        """Return a beginning of `seqs`, some of those found: as many messages as fit into `max_bytes`, at least one.
+
+        Raises PastUnavailableError.
+        """
         return await self._past.read(seqs, self._point, max_bytes)
 
 
-class _Past:
-    """See `Past`."""
+class Past:
+    """A stream that can be read as it was."""
 
     def __init__(self, name: str, store: Store, io: Io, history: History) -> None:
         self._name, self._store, self._io, self._history = name, store, io, history
 
-    async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> _Found | None:
+    async def find(self, patterns: Sequence[bytes], up_to_seq: int, before_ns: int, limit: int) -> Found | None:
+        """Return the last message of each matching subject; None when they are more than `limit`.
+
+        Right after `up_to_seq` was stored; or, when that is 0, of what was stored before `before_ns`.
+        Raises PastUnavailableError.
+        """
         point = Point(up_to_seq, 0 if up_to_seq else before_ns)
         for _ in range(ATTEMPTS):
             try:
@@ -123,7 +137,7 @@ class _Past:
                 continue
         raise self._unknown()
 
-    async def _look(self, patterns: Sequence[bytes], point: Point, limit: int) -> _Found | None:
+    async def _look(self, patterns: Sequence[bytes], point: Point, limit: int) -> Found | None:
         """Find as `find` does. Raise _Moved or Compacted if entries went from the log into the table meanwhile."""
         log = LogPast(self._store)
         through = log.last_seq(point)
@@ -134,7 +148,7 @@ class _Past:
         except Exception as error:
             raise PastUnavailableError(for_clients(error)) from error
         if was.within:
-            return None if was.newest is None else _Found(self, point, was.through, was.newest)
+            return None if was.newest is None else Found(self, point, was.through, was.newest)
         log = LogPast(self._store)
         if not log.holds_from(was.position + 1):
             raise self._unknown() if log.first_index <= was.position + 1 else _Moved
@@ -151,7 +165,7 @@ class _Past:
 
     async def _beyond(
         self, patterns: Sequence[bytes], point: Point, through: int, limit: int, holds: Callable[[LogPast], bool]
-    ) -> _Found | None:
+    ) -> Found | None:
         """Find what lives and was there by `through`, and what left after the point, which the log knows if it `holds`.
 
         In pieces, between which others have their turn. What is removed meanwhile is found alive, or among what has
@@ -183,7 +197,7 @@ class _Past:
             if len(newest) > limit:
                 return None
             await asyncio.sleep(0)
-        return _Found(self, point, through, sorted(newest.values()))
+        return Found(self, point, through, sorted(newest.values()))
 
     async def read(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
         log = LogPast(self._store)

@@ -19,7 +19,7 @@ from lakestream.ports import PastUnavailableError, Was
 from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.features import time_travel as as_it_was
-from lakestream.stream.features.time_travel import _Past
+from lakestream.stream.features.time_travel import Past
 from tests.unit.api_world import ApiWorld
 from tests.unit.logkit import InlineIo, MiniStream, closing
 from tests.unit.stream_world import World
@@ -44,9 +44,9 @@ class Table:
         return self.answers.pop(0)
 
 
-def past_of(stream: MiniStream, table: Table | None = None) -> _Past:
+def past_of(stream: MiniStream, table: Table | None = None) -> Past:
     history: Any = table
-    return _Past("KV", stream.store, InlineIo(), history)
+    return Past("KV", stream.store, InlineIo(), history)
 
 
 def overwritten(path: Path, keys: int) -> MiniStream:
