@@ -35,20 +35,6 @@ class Logger:
         lost: lines that could not be written (disk full, reader of stderr gone). Logging never stops the server.
     """
 
-    __slots__ = (
-        "_fd",
-        "_file",
-        "_labels",
-        "_logtime",
-        "_pid",
-        "_second",
-        "_stamp",
-        "_utc",
-        "debugging",
-        "lost",
-        "tracing",
-    )
-
     def __init__(
         self,
         file: str = "",

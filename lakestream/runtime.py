@@ -91,8 +91,7 @@ class ThreadIo:
     """`Io` over a bounded number of threads.
 
     Every write takes this way: a queue and a callback cost a third of an executor's futures. Brief work runs in the
-    event
-    loop, one piece at a time and only while the disk is fast: two thread switches cost as much as the sync.
+    event loop, one piece at a time and only while the disk is fast: two thread switches cost as much as the sync.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = IO_THREADS) -> None:

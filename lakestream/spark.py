@@ -22,8 +22,6 @@ from lakestream.lake.files import paths
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LakeNotFound", "default_lake", "session"]
-
 LAKE_SETTING = "spark.lakestream.lake"
 """The Spark setting that names the lake's root; our extension of Spark's parser reads it at every statement."""
 

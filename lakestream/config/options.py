@@ -316,8 +316,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         port: of the route listener; -1: a free one, 0: no cluster.
         routes: nodes to connect to; this one may be among them.
         user, password: required of a connecting node, and used for discovered nodes. `password` is plain text or a
-            bcrypt
-            hash.
+            bcrypt hash.
         advertise: `host:port` that other nodes dial; "": the listener's own.
         no_advertise: do not show clients the other nodes.
         connect_retries: attempts at a node that is not in `routes` before it is forgotten; 0: `dialler.FORGET_AFTER`.

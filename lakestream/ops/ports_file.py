@@ -1,8 +1,7 @@
 """Files by which tools find a running server.
 
 Belongs here: the ports file (`nats-server_<pid>.ports`, JSON with the URLs of every listener) and the PID file. Both
-are
-written atomically.
+are written atomically.
 """
 
 from __future__ import annotations

@@ -23,12 +23,7 @@ def bound_arenas() -> bool:
     object of 1 GiB in chunks of 128 KiB was measured to cost 65 MiB, with two arenas 30 MiB. Other C libraries have no
     such setting and no need for it.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        return bool(ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS))
-    except (AttributeError, OSError):
-        return False
+    return _glibc("mallopt", _M_ARENA_MAX, ARENAS)
 
 
 def trim() -> bool:
@@ -37,9 +32,12 @@ def trim() -> bool:
     glibc returns only the end of its heap by itself: after a gigabyte of unsent bytes has gone, one live block behind
     it keeps all of it. Other C libraries return memory themselves. It may take some ms: call it in a thread.
     """
-    if not sys.platform.startswith("linux"):
-        return False
+    return _glibc("malloc_trim", 0)
+
+
+def _glibc(function: str, *args: int) -> bool:
+    """Call a function that only glibc has; return False elsewhere."""
     try:
-        return bool(ctypes.CDLL(None).malloc_trim(0))
+        return sys.platform.startswith("linux") and bool(ctypes.CDLL(None)[function](*args))
     except (AttributeError, OSError):
         return False

@@ -105,11 +105,18 @@ class Node:
                 self.identity, options, self.started_ns, self.accounts, self.clock, self.log, self._announce
             )
         # After the cluster, which observes every subscription, and before the streams, which may use imports.
-        self.links = AccountImports(self.accounts, self.clock, self.log, self._server_names)
+        self.links = AccountImports(
+            self.accounts, self.clock, self.log, lambda: ServerNames(self.identity.server_name, self.cluster.name)
+        )
         self.links.connect()
         self.system = System(self, self.clock)
         if options.jetstream is not None:
-            self._start_jetstream()
+            self.log.info("Starting JetStream")
+            self.jetstream = JetStream(
+                options, self.identity, self.accounts, self.clock, self.io, self.log, self.cluster
+            )
+            self._cleanups.append(self.jetstream.stores.close)
+            self.jetstream.recover()
         self._handle_signals(loop)
         await self._listen(loop)
         self.log.info("Server is ready")
@@ -145,9 +152,6 @@ class Node:
             advertise=advertised(options.client_advertise, port),
         )
 
-    def _server_names(self) -> ServerNames:
-        return ServerNames(self.identity.server_name, self.cluster.name)
-
     def _banner(self) -> None:
         self.log.info("Starting lakestream")
         self.log.info(f"  Version:  {__version__} (NATS {NATS_VERSION})")
@@ -157,14 +161,6 @@ class Node:
         self.log.info(f"  ID:       {self.identity.server_id}")
         if self.options.config_file:
             self.log.info(f"Using configuration file: {self.options.config_file}")
-
-    def _start_jetstream(self) -> None:
-        self.log.info("Starting JetStream")
-        self.jetstream = JetStream(
-            self.options, self.identity, self.accounts, self.clock, self.io, self.log, self.cluster
-        )
-        self._cleanups.append(self.jetstream.stores.close)
-        self.jetstream.recover()
 
     @property
     def keeper(self) -> LakeKeeper | None:
@@ -184,7 +180,9 @@ class Node:
             self.log.info(f"Starting http monitor on {options.http_host or options.host}:{http.port}")
         port = max(options.port, 0)
         try:
-            server = await loop.create_server(self._accept, options.host, port, backlog=1024)
+            server = await loop.create_server(
+                lambda: Connection(self, next(self._ids)), options.host, port, backlog=1024
+            )
         except OSError as error:
             raise StartError(
                 f"cannot listen on {options.host}:{options.port}: {reason_of(error)}; choose another port with -p, "
@@ -220,9 +218,6 @@ class Node:
             listeners = {kind: ports_file.urls(scheme, host, port) for kind, scheme, host, port in listening if port}
             path = ports_file.write_ports_file(options.ports_file_dir, listeners)
             self._cleanups.append(lambda: ports_file.remove(path))
-
-    def _accept(self) -> Connection:
-        return Connection(self, next(self._ids))
 
     # ------------------------------------------------------------------ Owner
     def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:

@@ -9,6 +9,7 @@ Interest does not route API requests: every node with JetStream serves its own c
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
@@ -33,16 +34,19 @@ class ApiRelay:
     def __init__(self, accounts: Accounts, routes: Routes, nodes: Peers) -> None:
         self._accounts, self._routes, self._nodes = accounts, routes, nodes
         self._served: set[bytes] = set()
-        self._relays: list[_Relay] = []
+        self._subscriptions: dict[Account, list[Subscribed]] = {}
         self._random = random.Random()
-        accounts.watch(self._account)
+        accounts.watch(self._serve)
         nodes.watch_links(lambda node, up: self._look())
         nodes.watch_nodes(lambda node: self._look())
 
-    def _account(self, account: Account) -> None:
-        relay = _Relay(account, self)
-        relay.serve(self._served)
-        self._relays.append(relay)
+    def _serve(self, account: Account) -> None:
+        """Subscribe to requests of an account's clients on the subjects that are served now, and no others."""
+        for subscription in self._subscriptions.get(account, ()):
+            subscription.cancel()
+        asked = partial(self._asked, account)
+        subjects = sorted(self._served)
+        self._subscriptions[account] = [account.hub.subscribe(subject, asked, local=True) for subject in subjects]
 
     def _able(self) -> list[NodeInfo]:
         """Return the nodes to choose from; nodes in lame duck mode only when there is no other."""
@@ -56,10 +60,10 @@ class ApiRelay:
         if wanted == self._served:
             return
         self._served = wanted
-        for relay in self._relays:
-            relay.serve(wanted)
+        for account in self._subscriptions:
+            self._serve(account)
 
-    def choose(self, account: Account) -> RemoteNode | None:
+    def _choose(self, account: Account) -> RemoteNode | None:
         """Choose a node at random; None: none is available."""
         if not account.is_system and not self._accounts.stores(account):
             return None
@@ -67,26 +71,13 @@ class ApiRelay:
         able = [node for node in nodes if node.accounts or account.name == GLOBAL_ACCOUNT]
         return self._random.choice(able) if able else None
 
-
-class _Relay:
-    """The relay of one account."""
-
-    def __init__(self, account: Account, relays: ApiRelay) -> None:
-        self._account, self._relays = account, relays
-        self._subscriptions: list[Subscribed] = []
-
-    def serve(self, subjects: set[bytes]) -> None:
-        """Subscribe to requests on these subjects, and no others."""
-        for subscription in self._subscriptions:
-            subscription.cancel()
-        hub = self._account.hub
-        self._subscriptions = [hub.subscribe(subject, self._asked, local=True) for subject in sorted(subjects)]
-
-    def _asked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        if replaces_api(self._account.options):
+    def _asked(
+        self, account: Account, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
+        if replaces_api(account.options):
             return
-        node = self._relays.choose(self._account)
+        node = self._choose(account)
         if node is not None:
-            node.of(self._account.name).relay(subject, reply, header, payload)
+            node.of(account.name).relay(subject, reply, header, payload)
         elif reply:
-            self._account.hub.no_responders(subject, reply)
+            account.hub.no_responders(subject, reply)

@@ -119,8 +119,12 @@ class Dialler:
             self._tls = peer_tls.dialling(self._options.tls)
 
     def start(self) -> None:
-        """Dial the configured routes."""
-        self._dial_configured()
+        """Dial the configured routes, as far as they are not dialled yet."""
+        known = {target.url for target in self._explicit}
+        added = [Target(url, explicit=True) for url in self._options.routes if url not in known]
+        self._explicit += added
+        for target in added:
+            self._pursue(target)
 
     def reload(self, options: ClusterOptions) -> None:
         """Replace the routes; connections stay. Reads the certificates again. Raises StartError."""
@@ -131,7 +135,7 @@ class Dialler:
             if target.url not in options.routes and target in self._tasks:
                 self._tasks[target].cancel()
         self._explicit = [target for target in self._explicit if target.url in options.routes]
-        self._dial_configured()
+        self.start()
 
     async def stop(self) -> None:
         """Dial no more. Idempotent."""
@@ -162,13 +166,6 @@ class Dialler:
         return all(target.myself or target.name in up for target in self._explicit)
 
     # ------------------------------------------------------------------ one place
-    def _dial_configured(self) -> None:
-        known = {target.url for target in self._explicit}
-        added = [Target(url, explicit=True) for url in self._options.routes if url not in known]
-        self._explicit += added
-        for target in added:
-            self._pursue(target)
-
     def _pursue(self, target: Target) -> None:
         task = asyncio.get_running_loop().create_task(self._keep(target))
         self._tasks[target] = task

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
@@ -37,19 +36,6 @@ FORGOTTEN_IN_A_TURN = 1000
 """Subscriptions of a lost node that are removed in one turn (about 10 ms), so that heartbeats go on."""
 
 _numbers = itertools.count(1)
-
-
-class Routing(Protocol):
-    """The routing of this node, as a connected node needs it."""
-
-    links: Peers
-    turn: Turn
-
-    def hub(self, account: str) -> Hub:
-        """Return the hub of an account on this node."""
-
-    def announce_changes(self) -> None:
-        """Send the changes of interest of this turn: they precede every message."""
 
 
 class RemoteAccount(Remote):
@@ -198,7 +184,10 @@ class RemoteNode:
 
     Args:
         info: its `NodeInfo`.
-        routes: of this node.
+        links: the connections to other nodes.
+        turn: of this node.
+        hub: returns the hub of an account on this node.
+        announce: sends the changes of interest of this turn, which precede every message.
 
     Attributes:
         id: of the connection, as traces show it.
@@ -210,17 +199,17 @@ class RemoteNode:
         in_msgs, in_bytes, out_msgs, out_bytes: messages and their headers and payloads, from and to the node.
     """
 
-    def __init__(self, info: NodeInfo, routes: Routing) -> None:
+    def __init__(
+        self, info: NodeInfo, links: Peers, turn: Turn, hub: Callable[[str], Hub], announce: Callable[[], None]
+    ) -> None:
         self.id = next(_numbers)
         self.name = info.name
         self.accounts = info.accounts
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
         self.gone = False
         self.backlog: deque[Record] = deque()
-        self._routes = routes
-        self._links = routes.links
-        self._turn = routes.turn
-        self.default = RemoteAccount(self, routes.hub(GLOBAL_ACCOUNT))
+        self._links, self._turn, self._hub, self._announce = links, turn, hub, announce
+        self.default = RemoteAccount(self, hub(GLOBAL_ACCOUNT))
         self._parts = {self.default.account: self.default}
         self._out: list[Record] = []
         self._within = self.default
@@ -234,7 +223,7 @@ class RemoteNode:
         """Return an account of the node, also one that is not configured here: a reload may still add it."""
         part = self._parts.get(account)
         if part is None:
-            part = self._parts[account] = RemoteAccount(self, self._routes.hub(account))
+            part = self._parts[account] = RemoteAccount(self, self._hub(account))
         return part
 
     @property
@@ -291,7 +280,7 @@ class RemoteNode:
 
     def _write(self) -> None:
         if self._out and not self.gone:
-            self._routes.announce_changes()
+            self._announce()
             self._unmarked += self._gathered
             if self._unmarked >= MARK_EVERY:
                 self._unmarked = 0

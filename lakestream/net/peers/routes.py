@@ -172,17 +172,16 @@ class Routes:
 
     Attributes:
         nodes: the connected nodes by name.
-        turn: of this node.
     """
 
     def __init__(self, accounts: Accounts, links: Peers) -> None:
-        self.links = links
+        self._links = links
         self.nodes: dict[str, RemoteNode] = {}
-        self.turn = accounts.default.hub.turn
+        self._turn = accounts.default.hub.turn
         self._accounts = accounts
         self._log = accounts.default.hub.log
         self._warned: set[str] = set()
-        self._announcer = InterestAnnouncer(self.nodes, links, self.turn)
+        self._announcer = InterestAnnouncer(self.nodes, links, self._turn)
         self.announce_changes = self._announcer.announce_changes
         accounts.watch(lambda account: self._announcer.follow(account.hub))
         links.receive(Channel.ROUTE, self._received)
@@ -195,8 +194,7 @@ class Routes:
         if node is not None:
             node.flush()
 
-    def hub(self, account: str) -> Hub:
-        """Return the hub of an account on this node."""
+    def _hub(self, account: str) -> Hub:
         return self._accounts.of(account).hub
 
     # ------------------------------------------------------------------ connections
@@ -205,7 +203,8 @@ class Routes:
         if old is not None:
             old.leave()
         if up:
-            node = self.nodes[info.name] = RemoteNode(info, self)
+            node = RemoteNode(info, self._links, self._turn, self._hub, self.announce_changes)
+            self.nodes[info.name] = node
             self._announcer.announce_all(node)
             if not node.accounts and not self._accounts.alone and info.name not in self._warned:
                 self._warned.add(info.name)
@@ -256,7 +255,7 @@ class Routes:
                 if learnt >= CHANGES_IN_A_BUFFER:
                     # Never empty, so that later records are queued behind it.
                     node.backlog.extend([Within(part.account), *records[position + 1 :]])
-                    self.turn.soon(lambda: self._go_on(node))
+                    self._turn.soon(lambda: self._go_on(node))
                     return
 
     def _go_on(self, node: RemoteNode) -> None:

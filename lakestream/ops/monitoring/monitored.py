@@ -39,12 +39,11 @@ class Lag(Protocol):
     """The lag of the lake."""
 
     root: str
+    attended: bool
+    """True if a compactor is at work in the lake."""
 
     def lag(self) -> Mapping[str, StreamLag]:
         """Return the lag of each stream's table."""
-
-    def attended(self) -> bool:
-        """Return True if a compactor is at work in the lake."""
 
     def troubles(self) -> dict[str, str]:
         """Return the streams whose tables cannot follow them, with the reason."""

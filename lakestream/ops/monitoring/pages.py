@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -103,7 +103,8 @@ class Pages:
                 return self._index()
             if name == "healthz":
                 return self._healthz(Query(query))
-            return json_answer(self.pages[name](Query(query)))
+            page = self.pages[name](Query(query))
+            return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
         except BadQuery as error:
             return Answer(400, TEXT, str(error).encode())
 
@@ -165,7 +166,9 @@ class Pages:
             "jetstream": self.jetstream.varz(),
             "write_deadline": options.write_deadline_ns,
         }
-        page |= self._process(now) | self._counters()
+        uptime = max(1, now - node.started_ns)
+        page |= {"start": format_time(node.started_ns), "now": format_time(now), "uptime": uptime_text(uptime)}
+        page |= self._machine(uptime) | self._counters()
         page["http_req_stats"] = dict(sorted(self._requests.items()))
         page["config_load_time"] = format_time(node.config_loaded_ns)
         page["config_digest"] = options.config_digest
@@ -183,14 +186,6 @@ class Pages:
         if node.remotes is not None:
             page["remote_servers"] = node.remotes.shown()
         return page
-
-    def _process(self, now: int) -> dict[str, Any]:
-        uptime = max(1, now - self._node.started_ns)
-        return {
-            "start": format_time(self._node.started_ns),
-            "now": format_time(now),
-            "uptime": uptime_text(uptime),
-        } | self._machine(uptime)
 
     def _machine(self, uptime: int) -> dict[str, Any]:
         cpu = round(time.process_time_ns() * 100 / uptime, 2)
@@ -288,7 +283,7 @@ def lake_of(keeper: Lag) -> dict[str, Any]:
     lag = keeper.lag()
     return {
         "url": keeper.root,
-        "compactor": {"alive": keeper.attended()},
+        "compactor": {"alive": keeper.attended},
         "lag": {name: each.messages for name, each in lag.items()},
         "lag_seconds": {name: round(each.age_ns / SECOND, 3) for name, each in lag.items()},
         "last_commit": {name: format_time(each.committed_ns) for name, each in lag.items() if each.committed_ns},
@@ -303,11 +298,6 @@ def unhealthy(health: Health, details: bool) -> dict[str, Any]:
         error = {name: value for name, value in error.items() if value}
         return {"status": "error", "errors": [error | {"error": health.reason}]}
     return {"status": "error" if health.status in (400, 500) else "unavailable", "error": health.reason}
-
-
-def json_answer(page: Mapping[str, Any] | Sequence[Any]) -> Answer:
-    """Encode a page as indented JSON with Go's escapes."""
-    return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
 
 
 def _by_kind(clients: int, routes: int) -> dict[str, int]:

@@ -51,8 +51,7 @@ class ClientCounts:
     """The clients of accounts with max_connections on the other nodes.
 
     Only connected nodes count. A number is as old as its event: when several clients connect at the same time on
-    several
-    nodes, more than the limit may get in (as with nats-server).
+    several nodes, more than the limit may get in (as with nats-server).
     """
 
     def __init__(self, accounts: Accounts, cluster: Cluster | Standalone) -> None:

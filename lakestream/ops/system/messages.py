@@ -26,7 +26,7 @@ from lakestream.protocol.nuid import nuid
 
 
 class SystemMessages:
-    """Heads of messages, numbered in order."""
+    """Makes messages of the server; their heads are numbered in order."""
 
     def __init__(self, node: Monitored, clock: Clock) -> None:
         self._node, self._clock = node, clock
@@ -61,6 +61,34 @@ class SystemMessages:
             "timestamp": format_time(self._clock.now()),
             "server": self.server(),
         }
+
+    # ------------------------------------------------------------------ replies
+    def answer(self, kind: str, body: bytes, found: Found, key: str = "data") -> bytes | None:
+        """Return the reply to a request for a page; None: no reply from this server."""
+        try:
+            asked = read(kind, body)
+        except JsonError as error:
+            return self.refusal(400, str(error))
+        if not concerns(self._node, asked.fields):
+            return None
+        try:
+            data = found(asked)
+            return None if data is None else dumps({"server": self.server(), key: data})
+        except BadQuery as error:
+            return self.refusal(500, str(error), key)
+        except Exception as error:  # last resort: the requester gets a reply
+            self._node.log.exception(f"system request for {kind}: internal error", error)
+            return self.refusal(500, "internal error, see the server's log", key)
+
+    def done(self, error: str = "") -> bytes:
+        """Return the reply to a command, with the error if it failed."""
+        return self.refusal(500, error) if error else dumps({"server": self.server()})
+
+    def refusal(self, code: int, text: str, without: str = "") -> bytes:
+        """Return a reply with an error in the place of `without`."""
+        nothing = {without: None} if without else {}
+        error = {"code": code, "description": text}
+        return dumps({"server": self.server()} | nothing | {"error": error})
 
 
 _STATES = ("open", "closed", "any")
@@ -211,40 +239,6 @@ def concerns(node: Monitored, fields: dict[str, Any]) -> bool:
 
 Found = Callable[[Asked], Any]
 """The reply's data; None: no reply from this server. Raises BadQuery, which is sent to the client."""
-
-
-class Replies:
-    """Makes replies to requests."""
-
-    def __init__(self, node: Monitored, messages: SystemMessages) -> None:
-        self._node, self._messages = node, messages
-
-    def answer(self, kind: str, body: bytes, found: Found, key: str = "data") -> bytes | None:
-        """Return the reply to a request for a page; None: no reply from this server."""
-        try:
-            asked = read(kind, body)
-        except JsonError as error:
-            return self.refusal(400, str(error))
-        if not concerns(self._node, asked.fields):
-            return None
-        try:
-            data = found(asked)
-            return None if data is None else dumps({"server": self._messages.server(), key: data})
-        except BadQuery as error:
-            return self.refusal(500, str(error), key)
-        except Exception as error:  # last resort: the requester gets a reply
-            self._node.log.exception(f"system request for {kind}: internal error", error)
-            return self.refusal(500, "internal error, see the server's log", key)
-
-    def done(self, error: str = "") -> bytes:
-        """Return the reply to a command, with the error if it failed."""
-        return self.refusal(500, error) if error else dumps({"server": self._messages.server()})
-
-    def refusal(self, code: int, text: str, without: str = "") -> bytes:
-        """Return a reply with an error in the place of `without`."""
-        nothing = {without: None} if without else {}
-        error = {"code": code, "description": text}
-        return dumps({"server": self._messages.server()} | nothing | {"error": error})
 
 
 def encoded(header: bytes, body: bytes) -> tuple[bytes, bytes]:

@@ -22,7 +22,7 @@ from lakestream.ops.monitoring.jetstream import Health
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
 from lakestream.ops.monitoring.query import BadQuery
-from lakestream.ops.system.messages import Asked, Found, Replies, SystemMessages, encoded
+from lakestream.ops.system.messages import Asked, Found, SystemMessages, encoded
 from lakestream.ports import ClientInfo, Handler
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Uint64, dumps, parse
@@ -35,8 +35,8 @@ class AccountRequests:
     In a cluster the node of a client answers for its identity; every node answers about its account.
     """
 
-    def __init__(self, account: Account, node: Monitored, messages: SystemMessages, replies: Replies) -> None:
-        self._account, self._node, self._messages, self._replies = account, node, messages, replies
+    def __init__(self, account: Account, node: Monitored, messages: SystemMessages) -> None:
+        self._account, self._node, self._messages = account, node, messages
         subscribe = account.hub.subscribe
         subscribe(b"$SYS.REQ.USER.INFO", self._user_info, local=True)
         if not account.is_system:
@@ -56,17 +56,15 @@ class AccountRequests:
         self._send(reply, header, dumps({"server": self._messages.server(), "data": data}))
 
     def _connz(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        self._answer("Connz", reply, header, payload, lambda asked: connz(self._node, asked.query.but(acc=self._name)))
+        name = self._account.name
+        self._answer("Connz", reply, header, payload, lambda asked: connz(self._node, asked.query.but(acc=name)))
 
     def _statz(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        self._answer("AccountStatz", reply, header, payload, lambda asked: statz(self._node, [self._name], unused=True))
-
-    @property
-    def _name(self) -> str:
-        return self._account.name
+        names = [self._account.name]
+        self._answer("AccountStatz", reply, header, payload, lambda asked: statz(self._node, names, unused=True))
 
     def _answer(self, kind: str, reply: bytes, header: bytes, payload: bytes, found: Found) -> None:
-        body = self._replies.answer(kind, payload, found) if reply else None
+        body = self._messages.answer(kind, payload, found) if reply else None
         if body is not None:
             self._send(reply, header, body)
 
@@ -113,8 +111,8 @@ class SystemAccount:
     server.
     """
 
-    def __init__(self, node: Monitored, pages: Pages, messages: SystemMessages, replies: Replies) -> None:
-        self._node, self._pages, self._messages, self._replies = node, pages, messages, replies
+    def __init__(self, node: Monitored, pages: Pages, messages: SystemMessages) -> None:
+        self._node, self._pages, self._messages = node, pages, messages
         self._hub = node.accounts.system.hub
         self._about_server(node.identity.server_id)
         self._about_account()
@@ -153,7 +151,7 @@ class SystemAccount:
     def _page(self, kind: str, found: Found, key: str = "data") -> Handler:
         def asked(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
             if reply:
-                self._send(reply, header, self._replies.answer(kind, payload, found, key))
+                self._send(reply, header, self._messages.answer(kind, payload, found, key))
 
         return asked
 
@@ -171,7 +169,7 @@ class SystemAccount:
     def _reload(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         wrong = self._node.reload()
         if reply:
-            self._send(reply, header, self._replies.done(wrong))
+            self._send(reply, header, self._messages.done(wrong))
 
     def _to_client(self, do: Callable[[int], str]) -> Handler:
         """Apply a command to the client that the request names; a request without one is only logged."""
@@ -186,7 +184,7 @@ class SystemAccount:
                 return
             wrong = do(cid)
             if reply:
-                self._send(reply, header, self._replies.done(wrong))
+                self._send(reply, header, self._messages.done(wrong))
 
         return asked
 
@@ -219,7 +217,7 @@ class SystemAccount:
         def asked(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
             name = _account_of(subject)
             if reply:
-                body = self._replies.answer(kind, payload, lambda asked: found(name, asked))
+                body = self._messages.answer(kind, payload, lambda asked: found(name, asked))
                 self._send(reply, header, body)
 
         self._hub.subscribe(f"$SYS.REQ.ACCOUNT.*.{page}".encode(), asked)

@@ -10,7 +10,7 @@ from lakestream.net.tracing import Tracing
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.system.events import SystemEvents
-from lakestream.ops.system.messages import Replies, SystemMessages
+from lakestream.ops.system.messages import SystemMessages
 from lakestream.ops.system.requests import AccountRequests, SystemAccount
 from lakestream.ports import Clock
 
@@ -20,7 +20,7 @@ class System:
 
     Attributes:
         pages: the monitoring pages, also for requests over NATS.
-        messages: heads of the server's messages.
+        messages: makes the server's messages.
         events: takes clients that connect and disconnect.
     """
 
@@ -29,7 +29,6 @@ class System:
         self.pages = Pages(node)
         self.messages = SystemMessages(node, clock)
         self.events = SystemEvents(node, node.accounts, clock, self.pages, self.messages)
-        self._replies = Replies(node, self.messages)
         self._account: SystemAccount | None = None
 
     def start(self) -> None:
@@ -40,11 +39,11 @@ class System:
     def _serve(self, account: Account) -> None:
         domain = self._node.identity.domain
         account.hub.tracing = Tracing(account.hub, self._clock, self.messages.server, domain)
-        AccountRequests(account, self._node, self.messages, self._replies)
+        AccountRequests(account, self._node, self.messages)
 
     def configured(self) -> None:
         """Start serving the system account once accounts are configured, and take changed limits."""
         if self._account is None and not self._node.accounts.alone:
-            self._account = SystemAccount(self._node, self.pages, self.messages, self._replies)
+            self._account = SystemAccount(self._node, self.pages, self.messages)
             self.events.start()
         self.events.configured()

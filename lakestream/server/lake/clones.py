@@ -215,7 +215,8 @@ class LakeClones:
     def look(self, mirror: StreamIdentity) -> _Found:
         """Look for an answer. Blocks."""
         said = clone_request.answer(self.root, mirror)
-        return _Found(said, attended=said is not None or self._attended())
+        path = f"{self.root}/{COMPACTOR_LOCK}"  # in an object store a compactor may always be running
+        return _Found(said, attended=said is not None or not paths.is_local(path) or is_held(path))
 
     def _messages(self, table: str) -> int:
         """Return the approximate number of rows of a table."""
@@ -225,11 +226,6 @@ class LakeClones:
         except FileNotFoundError:
             return 0
         return sum(statistics(add).rows for add in state.files.values())
-
-    def _attended(self) -> bool:
-        """Return True if a compactor may be running; in a directory its lock tells."""
-        path = f"{self.root}/{COMPACTOR_LOCK}"
-        return not paths.is_local(path) or is_held(path)
 
     def build(
         self, files: Files, directory: str, table: str, origin: Origin, stopped: Callable[[], bool] = lambda: False

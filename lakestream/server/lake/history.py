@@ -85,26 +85,16 @@ class ThreadHistory:
         self._staged: StagedRows | None = None
         self._below: TableHistory | None = None
 
-    @property
-    def refusal(self) -> str:
-        """Return the reason why the table must not be read now (it is an older copy than the log requires), or ""."""
-        return self._refusal
-
-    @refusal.setter
-    def refusal(self, why: str) -> None:
+    def refuse(self, why: str) -> None:
+        """Set the reason why the table must not be read now (it is an older copy than the log requires), or ""."""
         if why != self._refusal:
             self._past = None
             if self._table is not None:
                 self._forget(self._table)  # cached data is of another copy of the table
         self._refusal = why
 
-    @property
-    def damaged(self) -> bool:
-        """Return True if the table lacks messages that have left the log; they are read from staged segments."""
-        return self._damaged
-
-    @damaged.setter
-    def damaged(self, damaged: bool) -> None:
+    def note_damage(self, damaged: bool) -> None:
+        """Note whether the table lacks messages that have left the log; they are read from staged segments."""
         self._damaged = damaged
         below = self._below
         if not damaged and below is not None:
@@ -155,7 +145,7 @@ class ThreadHistory:
             raise HistoryUnavailable(self._refusal)
         async with self._under_way:
             failure: HistoryUnavailable | None = None
-            if not self.damaged:
+            if not self._damaged:
                 try:
                     return await self._ask_table(work)
                 except HistoryUnavailable as error:
@@ -163,7 +153,7 @@ class ThreadHistory:
             fallback = await self._shared.call(self._fallback)
             if fallback is not None:
                 found = await self._shared.call(lambda: self._ask_fallback(work, fallback))
-                self.damaged = True  # until the table was verified
+                self._damaged = True  # until the table was verified
                 return found
             if failure is not None:
                 raise failure

@@ -72,7 +72,8 @@ class LakeKeeper:
         self._started = self._stopped = False
         self._look_seconds = LOOK_SECONDS
         self._budget = Budget()
-        self._attended = False
+        self.attended = False
+        """True if a compactor holds the lake's lock, by the last check."""
         self._attended_at = 0
         self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
@@ -95,10 +96,6 @@ class LakeKeeper:
         `account/stream`."""
         now = self._clock.now()
         return {_shown(key): sync.lag(now) for key, sync in self._syncs.items()}
-
-    def attended(self) -> bool:
-        """Return True if a compactor holds the lake's lock, by the last check."""
-        return self._attended
 
     def troubles(self) -> dict[str, str]:
         """Return the reasons why tables do not follow their streams, for monitoring."""
@@ -132,10 +129,7 @@ class LakeKeeper:
     def detached(self, stream: Stream) -> None:
         sync = self._syncs.get((stream.account, stream.name))
         if sync is not None and sync.stream is stream:
-            del self._syncs[stream.account, stream.name]
-            self._answer_waiting(sync, f"stream {stream.name} is not on this server any more")
-            if sync.history is not None:
-                sync.history.close()
+            self._drop(sync, f"stream {stream.name} is not on this server any more")
 
     def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
         table = paths.table(self.root, name, account)
@@ -206,10 +200,7 @@ class LakeKeeper:
         if sync is None or sync.stream.uid != identity.uid:
             self._mark_deleted(identity, directory, done)
             return
-        del self._syncs[identity.account, identity.name]
-        self._answer_waiting(sync, f"stream {identity.name} was deleted")
-        if sync.history is not None:
-            sync.history.close()
+        self._drop(sync, f"stream {identity.name} was deleted")
         if sync.asking:  # that task would stage segments that the compactor then removes
             sync.on_deleted = lambda: self._mark_deleted(identity, directory, done)
         else:
@@ -252,11 +243,14 @@ class LakeKeeper:
         sync.waiting.append(done)
         self._look(sync)
 
-    @staticmethod
-    def _answer_waiting(sync: StreamSync, wrong: str) -> None:
+    def _drop(self, sync: StreamSync, why: str) -> None:
+        """Follow a stream's table no more."""
+        del self._syncs[sync.stream.account, sync.stream.name]
         waiting, sync.waiting = sync.waiting, []
         for done in waiting:
-            done(wrong)
+            done(why)
+        if sync.history is not None:
+            sync.history.close()
 
     # ------------------------------------------------------------------ the tables
     def _poll(self) -> None:
@@ -277,7 +271,7 @@ class LakeKeeper:
         self._attended_at = now
 
         def seen(held: bool | None, error: BaseException | None) -> None:
-            self._attended = bool(held)
+            self.attended = bool(held)
 
         self._io.submit(lambda: is_held(path), seen)
 
@@ -330,8 +324,8 @@ class LakeKeeper:
             sync.staged_through = position
         sync.position, sync.held = position, found.held or 0
         if sync.history is not None:
-            sync.history.refusal = ""
-            sync.history.damaged = found.damaged or position < left
+            sync.history.refuse("")
+            sync.history.note_damage(found.damaged or position < left)
 
     def _failed(self, sync: StreamSync, error: BaseException) -> None:
         """Apply the consequences of an older copy of the store or of the lake, which a person has to repair."""
@@ -340,7 +334,7 @@ class LakeKeeper:
             sync.ahead = True
             sync.stream.group.give_up(LogError(str(error), OLDER_STORE))
         elif isinstance(error, OlderLake) and sync.history is not None:
-            sync.history.refusal = str(error)
+            sync.history.refuse(str(error))
 
     def _report(self, sync: StreamSync, trouble: str) -> None:
         """Record an error of a table for monitoring; log it once."""

@@ -32,7 +32,7 @@ from lakestream.net.interest.subscription import Subscription
 from lakestream.net.peers.cluster import Standalone
 from lakestream.net.statistics import REFUSED, Statistics
 from lakestream.ops.system.events import ClientCounts
-from lakestream.ops.system.messages import OPTIONS, Replies, SystemMessages, concerns, encoded, read
+from lakestream.ops.system.messages import OPTIONS, SystemMessages, concerns, encoded, read
 from lakestream.ops.system.requests import permissions_shown
 from lakestream.ops.system.system import System
 from lakestream.ports import ClientInfo
@@ -441,7 +441,7 @@ def test_what_a_page_lets_escape_is_answered_and_logged(node: Node, capfd: pytes
     def escapes(asked: object) -> None:
         raise ZeroDivisionError
 
-    replies = Replies(node, SystemMessages(node, node.clock))  # type: ignore[arg-type]
+    replies = SystemMessages(node, node.clock)  # type: ignore[arg-type]
     answer = json.loads(replies.answer("Varz", b"", escapes) or b"")
     assert answer["error"] == {"code": 500, "description": "internal error, see the server's log"}
     assert "[ERR] system request for Varz: internal error: ZeroDivisionError" in capfd.readouterr().err

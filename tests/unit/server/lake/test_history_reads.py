@@ -403,10 +403,10 @@ async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp
     table.read_many = real  # type: ignore[method-assign]
     assert [row.seq for row in await history.last_by_subject([b">"], 9)] == list(range(1, 10))
     assert await history.read(1, 500, 1000) == stored
-    history.refusal = "an older copy"
+    history.refuse("an older copy")
     with pytest.raises(HistoryUnavailable, match="an older copy"):
         await history.read(1, 1, 1)
-    history.refusal = ""
+    history.refuse("")
     assert await history.read(1, 1, 1) == stored[:1]
     history.close()
     io.close()
@@ -418,8 +418,8 @@ async def test_the_event_loop_does_not_wait_for_a_read_that_holds_the_table(tmp_
     write(tmp_path / "t", stored)
     io = ThreadIo(asyncio.get_running_loop())
     history = ThreadHistory(str(tmp_path / "t"), "u1", str(tmp_path / "staged"), io, SharedCache())
-    for forget in (lambda: setattr(history, "refusal", "an older copy"), history.close):
-        history.refusal = ""
+    for forget in (lambda: history.refuse("an older copy"), history.close):
+        history.refuse("")
         assert await history.read(1, 10, 10) == stored
         assert history._table is not None
         lock = history._table._index._lock
