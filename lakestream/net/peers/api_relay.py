@@ -60,7 +60,7 @@ class ApiRelay:
         if wanted == self._served:
             return
         self._served = wanted
-        for account in self._subscriptions:
+        for account in list(self._subscriptions):
             self._serve(account)
 
     def _choose(self, account: Account) -> RemoteNode | None:

@@ -281,6 +281,16 @@ def test_clients_on_other_nodes_count_where_the_number_is_limited() -> None:
     assert accounts.of("FEW").others() == 0
 
 
+def test_without_a_cluster_nobody_is_asked_for_clients() -> None:
+    few = AccountOptions(name="FEW", limits=AccountLimits(max_connections=3))
+    accounts = Accounts(Options(accounts=(few,)), Turn(lambda callback: None), Logger())
+    before, ear = len(accounts.system.hub.interest_graph), Ear(accounts.system, "$SYS.REQ.>")
+    ClientCounts(accounts, Standalone()).configured()
+    assert ear.heard == []
+    assert len(accounts.system.hub.interest_graph) == before + 1, "only the ear"
+    assert accounts.of("FEW").others() == 0
+
+
 # ---------------------------------------------------------------------- requests
 def test_a_client_is_kicked_or_sent_elsewhere(node: Node) -> None:
     system, client = Ear(node.accounts.system), node.join("A")
