@@ -12,7 +12,7 @@ from lakestream.account.engine import Engine
 from lakestream.meta import leaving
 from lakestream.meta.assignments import AbandonStream, RemoveStream
 from lakestream.meta.node import MetaNode
-from lakestream.meta.shared import LakeLink, Shared
+from lakestream.meta.shared import Shared
 from lakestream.meta.solo import solo_node
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.stream.assembly import Stream
@@ -58,15 +58,6 @@ class Engines:
         """Iterate over the streams of all accounts."""
         for engine in self:
             yield from list(engine.streams.values())
-
-    @property
-    def lake(self) -> LakeLink:
-        """The lake's keeper."""
-        return self.shared.lake
-
-    @lake.setter
-    def lake(self, lake: LakeLink) -> None:
-        self.shared.lake = lake
 
     # ------------------------------------------------------------------ life
     def serve(self, account: str, limits: JetStreamLimits = UNLIMITED) -> Engine:

@@ -241,7 +241,7 @@ class Node:
         self.events: list[tuple[str, str]] = []
         if world.lake:
             self.keeper = LakeKeeper(world.lake, world.lake_options, self.life, self.life, self.log)  # type: ignore[arg-type]
-            self.engines.lake = self.replicas.site.lake = self.keeper
+            self.engines.shared.lake = self.replicas.site.lake = self.keeper
             self.keeper.start()
         for account, stream in self.stores.found(self.log.error):
             self.replicas.recover(account, stream)

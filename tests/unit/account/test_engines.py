@@ -67,7 +67,7 @@ class World:
             io: Any = self.io
             clock: Any = self.clock
             self.keeper = LakeKeeper(str(directory / "lake"), LakeOptions(), clock, io, self.log)
-            self.engines.lake = self.keeper
+            self.engines.shared.lake = self.keeper
         self.apis = {name: Api(self.engines.serve(name)) for name in accounts}
         self.engines.recover()
         self._number = 0

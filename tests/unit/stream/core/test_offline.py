@@ -168,7 +168,7 @@ def test_the_lake_hears_of_a_stream_that_was_deleted_while_it_was_offline(tmp_pa
     newer(tmp_path / "store", _level)
     world = started(tmp_path / "store")
     lake = str(tmp_path / "lake")
-    world.engines.lake = LakeKeeper(lake, LakeOptions(), world.clock, world.io, Logger())  # type: ignore[arg-type]
+    world.engines.shared.lake = LakeKeeper(lake, LakeOptions(), world.clock, world.io, Logger())  # type: ignore[arg-type]
     assert world.ask("STREAM.DELETE.S")["success"]
     world.settle()
     living, gone = staging.current(scan.scan(lake))
