@@ -140,7 +140,7 @@ class Engine:
     def _subscribe(self, stream: Stream) -> None:
         if not self.serving:
             return
-        if stream.leading and not stream.group.handing_over:
+        if stream.serving and not stream.group.handing_over:
             self._subscriptions[stream.name] = [
                 self.bus.subscribe(subject.encode(), stream.ingest) for subject in stream.config.subjects
             ]

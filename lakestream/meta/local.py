@@ -170,7 +170,7 @@ class LocalStreams:
         """See `Host.opened`."""
         assert replica.stream is not None  # Invariant: it was opened
         if replica.group is not None and replica.group.is_leader:
-            return  # it is shown once it leads, which is in this turn unless its creation has to be logged
+            return  # it is attached once its creation is logged
         self._attach(replica.stream)
         assignment = self._meta.state.by_uid.get(replica.uid)
         if assignment is not None and assignment.peers[0] == self._meta.me and not replica.stream.created:
@@ -181,16 +181,19 @@ class LocalStreams:
         if replica.stream is not None and not replica.stream.hidden:
             self._accounts.of(replica.account).refresh(replica.stream)
 
+    def created(self, replica: Replica) -> None:
+        """See `Host.created`."""
+        assert replica.stream is not None  # Invariant: it is about to lead
+        if self._accounts.of(replica.account).streams.get(replica.name) is not replica.stream:
+            self._attach(replica.stream)
+
     def leads(self, replica: Replica) -> None:
         """See `Host.leads`."""
         assert replica.stream is not None  # Invariant: it leads
         assert replica.group is not None
         self._leading.add(replica.uid)
         account = self._accounts.of(replica.account)
-        if account.streams.get(replica.name) is replica.stream:
-            account.refresh(replica.stream)
-        else:
-            self._attach(replica.stream)
+        account.refresh(replica.stream)
         account.lead(replica.stream)
         self._leaders.lead(replica.uid, replica.group.term)
         self._advisories.stream_leader(replica)

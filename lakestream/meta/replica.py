@@ -477,7 +477,7 @@ class Replica:
             return
         if leads and self._owner.host.serves(self.account):
             if not stream.leading:
-                stream.lead(lambda: self._ready(stream))
+                self._lead(stream)
             return
         stream.follow()
         self._owner.host.follows(self)
@@ -492,7 +492,14 @@ class Replica:
         stream = self.stream
         leads = self.group is not None and self.group.is_leader and self._holding is None
         if leads and stream is not None and not stream.leading and not self.closed:
-            stream.lead(lambda: self._ready(stream))
+            self._lead(stream)
+
+    def _lead(self, stream: Stream) -> None:
+        stream.lead(lambda: self._attach(stream), lambda: self._ready(stream))
+
+    def _attach(self, stream: Stream) -> None:
+        if stream is self.stream and not self.closed:
+            self._owner.host.created(self)
 
     def _ready(self, stream: Stream) -> None:
         if stream is self.stream and not self.closed:
@@ -601,6 +608,9 @@ class Host(Protocol):
 
     def caught_up(self, replica: Replica) -> None:
         """Answer direct gets from its stream, which follows and has caught up with its leader."""
+
+    def created(self, replica: Replica) -> None:
+        """Attach its stream, which this node leads, to its account and the lake, before `Stream.lead` has run."""
 
     def leads(self, replica: Replica) -> None:
         """Subscribe the subjects of its stream, which leads, and tell the other nodes. Called once for each leadership,

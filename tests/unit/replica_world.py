@@ -258,6 +258,9 @@ class Node:
     def caught_up(self, replica: Replica) -> None:
         self.engine.refresh(self.stream)
 
+    def created(self, replica: Replica) -> None:
+        return
+
     def leads(self, replica: Replica) -> None:
         self.events.append(("leads", replica.name))
         assert replica.stream is not None

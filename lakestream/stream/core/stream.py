@@ -384,11 +384,13 @@ class StreamCore:
         """Be the stream of a group that may have other members than this node; its callbacks reach this object."""
         self.pipeline.join(group)
 
-    def lead(self, ready: Callable[[], None]) -> None:
+    def lead(self, attach: Callable[[], None], ready: Callable[[], None]) -> None:
         """Decide for the stream from now on: every committed entry was applied, and no other node can.
 
         Args:
-            ready: called when it serves; a new stream's creation has to be logged before.
+            attach: called before features lead, which use the account and the lake; a new stream's creation has to be
+                logged before.
+            ready: called when it serves.
         """
         assert not self.leading, "a leader is told once"
         if self.failed is not None or self.closed:
@@ -403,6 +405,7 @@ class StreamCore:
             if self.hidden:
                 self._on_revealed = serve
                 return
+            attach()
             self.start(recovered=not begun_here)
             ready()
 

@@ -16,6 +16,8 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.server.lake.clones import LakeClones, _Flushed
 from lakestream.stream.core.config import StreamConfig, StreamSource, SubjectTransformConfig
 from lakestream.stream.mirroring.clone import can_begin_as_clone, moment, why_not
+from lakestream.stream.mirroring.mirror import Mirror
+from tests.unit.account.test_engines import World
 from tests.unit.api_world import ApiWorld
 
 pytestmark = pytest.mark.unit
@@ -144,3 +146,12 @@ def test_without_a_lake_a_mirror_of_a_moment_says_so_and_follows_nothing() -> No
     error = world.ask("STREAM.INFO.M")["mirror"]["error"]
     assert "lake" in error["description"]
     assert isinstance(world.stream("M").mirroring._running[0].session.error, ApiError)
+
+
+def test_a_mirror_of_a_standalone_server_is_attached_to_the_lake_before_it_begins(tmp_path: Path) -> None:
+    world = World(tmp_path, "A", lake=True)
+    world.create("A", "O", subjects=["o"])
+    world.create("A", "M", mirror={"name": "O"})
+    (running,) = world.engines.of("A").streams["M"].mirroring._running
+    assert isinstance(running, Mirror)
+    assert running.session.cloning
