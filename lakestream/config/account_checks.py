@@ -6,8 +6,9 @@ rules for a system account and `no_auth_user`. The keys of the file are in accou
 
 from __future__ import annotations
 
+import graphlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
@@ -46,8 +47,8 @@ def name_error(name: str) -> str:
         return f'"{name}" is a Reserved Account'
     if _NAME.fullmatch(name) is None or len(name.encode()) > MAX_NAME or name in _TAKEN:
         return (
-            f'"{name}" can not be the name of an account: it is part of subjects and a directory, so no blanks, "*", '
-            f'">", "/", no empty part between dots, and at most {MAX_NAME} bytes'
+            f'"{name}" is not a valid account name: it must have no blanks, "*", ">", "/" and no empty token, '
+            f"and at most {MAX_NAME} bytes"
         )
     return ""
 
@@ -158,9 +159,14 @@ def _check_cycles(accounts: Iterable[AccountOptions]) -> None:
             for wanted in account.imports:
                 if isinstance(wanted, kind) and wanted.account != account.name:
                     graph.add(account.name, wanted)
-        found = _on_a_cycle(len(graph.imports), graph.onward)
-        if found is not None:
-            raise _import_error(graph.imports[found], "import forms a cycle")
+        order = graphlib.TopologicalSorter[int](dict.fromkeys(range(len(graph.imports)), ()))
+        for at in range(len(graph.imports)):
+            for following in graph.onward(at):
+                order.add(following, at)
+        try:
+            order.prepare()
+        except graphlib.CycleError as error:
+            raise _import_error(graph.imports[error.args[1][-2]], "import forms a cycle") from None
 
 
 class _ImportGraph:
@@ -196,29 +202,6 @@ def _first(subject: bytes) -> bytes:
     """Return the first token of a filter when it is literal, else b""."""
     first = subject.partition(b".")[0]
     return b"" if first in (b"*", b">") else first
-
-
-def _on_a_cycle(count: int, onward: Callable[[int], list[int]]) -> int | None:
-    """Return a node that closes a cycle of the graph; without recursion, because there may be many imports."""
-    new, open_, done = 0, 1, 2
-    state = [new] * count
-    for start in range(count):
-        if state[start] != new:
-            continue
-        state[start] = open_
-        path = [(start, iter(onward(start)))]
-        while path:
-            node, rest = path[-1]
-            following = next(rest, None)
-            if following is None:
-                state[node] = done
-                path.pop()
-            elif state[following] == open_:
-                return node
-            elif state[following] == new:
-                state[following] = open_
-                path.append((following, iter(onward(following))))
-    return None
 
 
 # ---------------------------------------------------------------------- the rest of the configuration

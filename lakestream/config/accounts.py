@@ -1,8 +1,7 @@
 """The `accounts` block of nats.conf, and `mappings`.
 
-Belongs here: the keys of an account with those of its `jetstream` and `limits`, subject mappings, and what a reload may
-change of accounts. Users are in users.py, exports and imports in exports.py, checks across accounts in
-account_checks.py.
+Belongs here: the keys of an account with those of its `jetstream` and `limits`, and subject mappings. Users are in
+users.py, exports and imports in exports.py, checks across accounts in account_checks.py.
 """
 
 from __future__ import annotations
@@ -14,21 +13,20 @@ import msgspec
 
 from lakestream.config.account_checks import AccountsError, check_accounts, name_error
 from lakestream.config.conf import Item
-from lakestream.config.errors import StartError
 from lakestream.config.exports import Places, as_exports, as_imports
 from lakestream.config.mappings import Mappings
-from lakestream.config.options import AccountLimits, AccountOptions, Destination, Options, SubjectMapping, User
+from lakestream.config.options import AccountLimits, AccountOptions, Destination, SubjectMapping, User
 from lakestream.config.users import as_permissions, as_users
 from lakestream.config.values import (
     INT64,
     Rule,
-    apply,
     as_map,
     as_text,
-    expected,
+    converted,
     find,
     go_kind,
     number_in,
+    shown,
 )
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.subjects import valid_subject
@@ -87,8 +85,7 @@ def _check_mapping(mapping: SubjectMapping) -> None:
 def _destination(item: Item, mapping: Item) -> Destination:
     if not isinstance(item.value, dict):
         raise item.error("Expected an entry for the mapping destination")
-    values: dict[str, Any] = {}
-    apply(item.value, _DESTINATION, values, unknown='Unknown field "{}" for mapping destination')
+    values = converted(item.value, _DESTINATION, unknown='Unknown field "{}" for mapping destination')
     subject = values.setdefault("subject", "")
     if "weight" not in values:
         raise item.error(f'Missing weight for mapping destination "{subject}"')
@@ -110,8 +107,7 @@ def _weight(key: str, item: Item) -> int:
 
 
 _DESTINATION: dict[str, Rule] = {
-    "dest": ("subject", as_text),
-    "destination": ("subject", as_text),
+    **dict.fromkeys(("dest", "destination"), ("subject", as_text)),
     "weight": ("weight", _weight),
     "cluster": ("cluster", as_text),
 }
@@ -122,23 +118,20 @@ _DESTINATION: dict[str, Rule] = {
 
 def _limit_of_bytes(key: str, item: Item) -> int:
     if isinstance(item.value, bool) or not isinstance(item.value, int):
-        shown = item.value if isinstance(item.value, str | int | float) else go_kind(item.value)
-        raise item.error(f'Expected a parseable size for "{key}", got {shown}')
+        raise item.error(f'Expected a parseable size for "{key}", got {shown(item)}')
     return max(item.value, -1)
 
 
 def _flag(key: str, item: Item) -> bool:
     if not isinstance(item.value, bool):
-        shown = item.value if isinstance(item.value, str | int | float) else go_kind(item.value)
-        raise item.error(f'Expected a parseable bool for "{key}", got {shown}')
+        raise item.error(f'Expected a parseable bool for "{key}", got {shown(item)}')
     return item.value
 
 
 def _traffic(key: str, item: Item) -> bool:
     """Convert `cluster_traffic`, which has no effect: replicas use connections of their own here."""
     if not isinstance(item.value, str):
-        shown = item.value if isinstance(item.value, int | float) else go_kind(item.value)
-        raise item.error(f"Expected either 'system' or 'owner' string value for \"{key}\", got {shown}")
+        raise item.error(f"Expected either 'system' or 'owner' string value for \"{key}\", got {shown(item)}")
     if item.value not in ("", "system", "owner"):
         raise item.error(f"Expected 'system' or 'owner' string value for \"{key}\", got {item.value}")
     return item.value == "owner"
@@ -167,8 +160,7 @@ def _jetstream(item: Item, warnings: list[str]) -> JetStreamLimits | None:
         return JetStreamLimits() if value.lower() == "enabled" else None
     if not isinstance(value, dict):
         raise item.error(f"Expected map, bool or string to define JetStream, got {go_kind(value)}")
-    values: dict[str, Any] = {}
-    apply(value, _JETSTREAM, values)
+    values = converted(value, _JETSTREAM)
     if values.pop("cluster_traffic", False):
         place = find(value, "cluster_traffic")
         warnings.append(f'{place.file}:{place.line}: "cluster_traffic" has no effect here')
@@ -185,9 +177,8 @@ _LIMITS: dict[str, Rule] = {
 def _limits(key: str, item: Item) -> AccountLimits:
     if not isinstance(item.value, dict):
         raise item.error(f"Expected account limits to be a map/struct, got {item.value}")
-    values: dict[str, Any] = {}
     unknown = 'Unknown field "{}" parsing account limits'
-    apply(item.value, _LIMITS, values, harmless=("max_leafnodes", "max_leafs"), unknown=unknown)
+    values = converted(item.value, _LIMITS, harmless=("max_leafnodes", "max_leafs"), unknown=unknown)
     values.pop("warnings", None)  # there are no leaf nodes to limit
     return AccountLimits(**values)
 
@@ -206,12 +197,9 @@ _ACCOUNT: dict[str, Rule] = {
     "users": ("users", as_users),
     "default_permissions": ("default_permissions", as_permissions),
     "limits": ("limits", _limits),
-    "mappings": ("mappings", as_mappings),
-    "maps": ("mappings", as_mappings),
+    **dict.fromkeys(("mappings", "maps"), ("mappings", as_mappings)),
     # Converted in `_account`, which collects positions and warnings.
-    "jetstream": ("jetstream", lambda key, item: item),
-    "exports": ("exports", lambda key, item: item),
-    "imports": ("imports", lambda key, item: item),
+    **{name: (name, lambda key, item: item) for name in ("jetstream", "exports", "imports")},
     "nkey": ("nkey", _nkey),
 }
 _ACCOUNT_MISSING = dict.fromkeys(
@@ -225,10 +213,8 @@ def as_accounts(key: str, item: Item) -> Configured:
     if isinstance(item.value, list):
         made.accounts = tuple(AccountOptions(name=name) for name in _names(key, item.value))
         return made
-    if not isinstance(item.value, dict):
-        raise expected(key, item, "a map { … }")
     accounts = []
-    for name, entry in item.value.items():
+    for name, entry in as_map(key, item).items():
         if entry.used:
             continue  # a variable for what is below
         _check_name(name, entry)
@@ -257,8 +243,7 @@ def _check_name(name: str, item: Item) -> None:
 
 
 def _account(name: str, block: dict[str, Item], made: Configured) -> AccountOptions:
-    values: dict[str, Any] = {}
-    apply(block, _ACCOUNT, values, missing=_ACCOUNT_MISSING)
+    values = converted(block, _ACCOUNT, missing=_ACCOUNT_MISSING)
     values.pop("nkey", None)
     if "users" in values:
         made.users_at[name] = find(block, "users")
@@ -308,23 +293,3 @@ def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configur
             if user.user in seen:
                 raise place.error(f'Duplicate user "{user.user}" detected')
             seen.add(user.user)
-
-
-def check_reload(before: Options, after: Options) -> None:
-    """Raise StartError when a reload would change more of the accounts than it can.
-
-    Accounts may change, be added and removed. But the first account added, and the last removed, change whether the
-    global account has streams and who may use the JetStream API: that needs a restart.
-    """
-    if before.jetstream is not None and bool(before.accounts) != bool(after.accounts):
-        raise StartError(
-            f"{after.config_file}: with JetStream a reload cannot change whether there are accounts at all; "
-            "restart the server for that"
-        )
-
-
-def conflict_with_flags(accounts: tuple[AccountOptions, ...], flag: str) -> None:
-    """Raise StartError when the command line gives a user or token and accounts have users."""
-    if any(account.users for account in accounts):
-        what = "a token" if flag == "--auth" else "a single user/pass"
-        raise StartError(f"Can not have {what} and accounts: leave out {flag}, or the users of the accounts")

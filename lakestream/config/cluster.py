@@ -16,15 +16,16 @@ from lakestream.config.conf import Item
 from lakestream.config.errors import StartError
 from lakestream.config.options import FREE_PORT, MAX_PORT, ClusterOptions, Flags, RouteUrl, TlsOptions
 from lakestream.config.values import (
+    LOGIN,
     Rule,
     address,
-    apply,
     as_boolean,
     as_limit,
     as_map,
     as_port,
     as_positive_duration,
     as_text,
+    converted,
     expected,
 )
 
@@ -38,7 +39,7 @@ def route_url(text: str) -> RouteUrl:
     """Parse `nats-route://user:password@host:port`; scheme, user and port (6222) are optional. Raises ValueError."""
     parts = _split(text)
     if not parts.hostname:
-        raise ValueError(f"{text!r} names no host; write nats-route://host:port")
+        raise ValueError(f"{text!r} has no host; write nats-route://host:port")
     return RouteUrl(
         parts.hostname, parts.port or DEFAULT_PORT, unquote(parts.username or ""), unquote(parts.password or "")
     )
@@ -50,7 +51,7 @@ def _split(text: str) -> SplitResult:
     try:
         parts.port  # noqa: B018 - the property is what checks it
     except ValueError:
-        raise ValueError(f"{text!r} has no port from 1 to {MAX_PORT}") from None
+        raise ValueError(f"{text!r}: the port must be from 1 to {MAX_PORT}") from None
     return parts
 
 
@@ -84,10 +85,7 @@ def _advertised(text: str) -> str:
 # ---------------------------------------------------------------------- blocks
 
 _AUTHORIZATION: dict[str, Rule] = {
-    "user": ("user", as_text),
-    "username": ("user", as_text),
-    "pass": ("password", as_text),
-    "password": ("password", as_text),
+    **LOGIN,
     "timeout": ("auth_timeout_ns", as_positive_duration),
 }
 _AUTHORIZATION_MISSING = {
@@ -99,8 +97,7 @@ _AUTHORIZATION_MISSING = {
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    apply(as_map(key, item), _AUTHORIZATION, values, missing=_AUTHORIZATION_MISSING)
+    values = converted(as_map(key, item), _AUTHORIZATION, missing=_AUTHORIZATION_MISSING)
     if bool(values.get("user")) != bool(values.get("password")):
         raise item.error("cluster authorization needs both user and password")
     return values
@@ -116,22 +113,14 @@ _TLS: dict[str, Rule] = {
 _TLS_HARMLESS = ("verify", "handshake_first", "connection_rate_limit", "min_version")
 """`verify`: nodes always verify each other's certificates. `min_version`: always 1.2."""
 _TLS_MISSING = {
-    "cipher_suites": "the defaults of OpenSSL hold",
-    "curve_preferences": "the defaults of OpenSSL hold",
-    "verify_and_map": "",
-    "verify_cert_and_check_known_urls": "",
-    "pinned_certs": "",
-    "certs": "use cert_file and key_file",
-    "cert_store": "use cert_file and key_file",
-    "cert_match": "use cert_file and key_file",
-    "cert_match_by": "use cert_file and key_file",
-    "ocsp_peer": "",
+    **dict.fromkeys(("cipher_suites", "curve_preferences"), "OpenSSL's defaults apply"),
+    **dict.fromkeys(("verify_and_map", "verify_cert_and_check_known_urls", "pinned_certs", "ocsp_peer"), ""),
+    **dict.fromkeys(("certs", "cert_store", "cert_match", "cert_match_by"), "use cert_file and key_file"),
 }
 
 
 def _tls(key: str, item: Item) -> TlsOptions:
-    values: dict[str, Any] = {}
-    apply(as_map(key, item), _TLS, values, harmless=_TLS_HARMLESS, missing=_TLS_MISSING)
+    values = converted(as_map(key, item), _TLS, harmless=_TLS_HARMLESS, missing=_TLS_MISSING)
     values.pop("warnings", None)
     for file in ("cert_file", "key_file"):
         if not values.get(file):
@@ -150,13 +139,11 @@ CLUSTER: dict[str, Rule] = {
     "name": ("name", _name),
     "listen": ("*", address("host", "port")),
     "port": ("port", as_port),
-    "host": ("host", as_text),
-    "net": ("host", as_text),
+    **dict.fromkeys(("host", "net"), ("host", as_text)),
     "routes": ("routes", _routes),
     "authorization": ("*", _authorization),
     "tls": ("tls", _tls),
-    "advertise": ("advertise", _advertise),
-    "cluster_advertise": ("advertise", _advertise),
+    **dict.fromkeys(("advertise", "cluster_advertise"), ("advertise", _advertise)),
     "no_advertise": ("no_advertise", as_boolean),
     "connect_retries": ("connect_retries", as_limit),
     "insecure": ("insecure", as_boolean),
@@ -178,10 +165,7 @@ CLUSTER_MISSING = {
 
 def as_cluster(key: str, item: Item) -> ClusterOptions:
     """Convert the block. Without a port there is no cluster (as in nats-server)."""
-    if not isinstance(item.value, dict):
-        raise expected(key, item, "a map { … }")
-    values: dict[str, Any] = {}
-    apply(item.value, CLUSTER, values, harmless=CLUSTER_HARMLESS, missing=CLUSTER_MISSING)
+    values = converted(as_map(key, item), CLUSTER, harmless=CLUSTER_HARMLESS, missing=CLUSTER_MISSING)
     warnings = tuple(values.pop("warnings", ()))
     return ClusterOptions(**values, warnings=warnings)
 
@@ -236,13 +220,13 @@ def _guarded(cluster: ClusterOptions) -> ClusterOptions:
     """
     if cluster.user or (cluster.tls is not None and cluster.tls.ca_file):
         return cluster
-    where = f"cluster: a node needs only the cluster's name to join at {cluster.host}"
+    where = f"cluster: any server that knows the cluster's name can join at {cluster.host}"
     remedy = "set cluster { authorization { user, password } } or cluster { tls { cert_file, key_file, ca_file } }"
     if cluster.insecure or _is_loopback(cluster.host):
         warning = f"{where} and to read and write everything; {remedy}"
         return msgspec.structs.replace(cluster, warnings=(*cluster.warnings, warning))
     raise StartError(
-        f"{where}, which is not a loopback address; {remedy}, or cluster {{ insecure: true }} if nobody else reaches it"
+        f"{where}, which is not a loopback address; {remedy}, or cluster {{ insecure: true }} on a trusted network"
     )
 
 
@@ -262,7 +246,7 @@ def _listener(text: str) -> dict[str, Any]:
     parts = _flag("--cluster", lambda: _split(head if free and not tail.strip("/") else text))
     port = FREE_PORT if free else parts.port
     if port is None:
-        raise StartError(f"--cluster {text!r} names no port; write nats://host:port")
+        raise StartError(f"--cluster {text!r} has no port; write nats://host:port")
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if user and not password:
         raise StartError("--cluster: expected cluster password to be set")

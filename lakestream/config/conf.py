@@ -201,7 +201,7 @@ class _Reader:
             self._skip_space()
             char = self._peek()
             if not char:
-                raise self._error("'{' without its '}'", start)
+                raise self._error("'{' without a closing '}'", start)
             if char == "}":
                 break
             self._pair(items)
@@ -219,7 +219,7 @@ class _Reader:
             self._skip_space()
             char = self._peek()
             if not char:
-                raise self._error("'[' without its ']'", start)
+                raise self._error("'[' without a closing ']'", start)
             if char == "]":
                 break
             if char in ",;":
@@ -320,14 +320,14 @@ class _Reader:
     def _double(self, what: str) -> str:
         found = _DOUBLE.match(self._text, self._pos)
         if found is None:
-            raise self._error(f"{what} without its closing '\"'")
+            raise self._error(f"{what} without a closing '\"'")
         start, self._pos = self._pos, found.end()
         return self._unescape(found.group(1), start)
 
     def _single(self, what: str) -> str:
         found = _SINGLE.match(self._text, self._pos)
         if found is None:
-            raise self._error(f'{what} without its closing "\'"')
+            raise self._error(f'{what} without a closing "\'"')
         self._pos = found.end()
         return found.group(1)
 
@@ -381,7 +381,7 @@ class _Reader:
             try:
                 return datetime.strptime(raw, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)  # noqa: UP017
             except ValueError:
-                raise self._error(f"{raw} is no date", start) from None
+                raise self._error(f"invalid date {raw}", start) from None
         return raw
 
     def _variable(self, name: str, start: int) -> Scalar | list[Item] | dict[str, Item]:
@@ -422,7 +422,7 @@ def size_bytes(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None or len(found.group(1)) > 18:
-        raise ValueError(f"{text[:40]!r} is no size: sizes defined as strings must end in K, M, G, T")
+        raise ValueError(f"invalid size {text[:40]!r}: sizes defined as strings must end in K, M, G, T")
     number: int = int(found.group(1)) << (10 * _POWERS[found.group(2).lower()])
     if number >= 1 << 63:
         raise ValueError(f"size {text!r} is out of range")

@@ -13,12 +13,11 @@ from lakestream.config.conf import Item
 from lakestream.config.options import Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.config.values import (
     Rule,
-    apply,
     as_boolean,
-    as_duration,
     as_number,
     as_positive_duration,
     as_text,
+    converted,
     expected,
     go_kind,
 )
@@ -44,9 +43,7 @@ def _entry(item: Item, rules: dict[str, Rule]) -> Entry:
     assert isinstance(item.value, dict)  # Invariant: `_entries` has looked.
     found: Entry = {}
     for written, one in item.value.items():
-        values: dict[str, Any] = {}
-        apply({written: one}, rules, values)
-        for name, value in values.items():
+        for name, value in converted({written: one}, rules).items():
             if name == "threshold_ns" and name in found:
                 raise one.error("Duplicate response threshold detected")
             found[name] = (value, one)
@@ -94,10 +91,7 @@ def _threshold(key: str, item: Item) -> int:
         parse_duration(item.value)
     except ValueError:
         raise item.error(f'{wrong} "{item.value}"') from None
-    duration = as_duration(key, item)
-    if duration <= 0:
-        raise item.error(f'"{key}" must be longer than 0')
-    return duration
+    return as_positive_duration(key, item)
 
 
 def _latency(key: str, item: Item) -> Latency:
@@ -105,8 +99,7 @@ def _latency(key: str, item: Item) -> Latency:
         return Latency(item.value)
     if not isinstance(item.value, dict):
         raise item.error(f"Expected latency entry to be a map/struct or string, got {go_kind(item.value)}")
-    values: dict[str, Any] = {}
-    apply(item.value, {"sampling": ("sampling", _sampling), "subject": ("subject", as_text)}, values)
+    values = converted(item.value, {"sampling": ("sampling", _sampling), "subject": ("subject", as_text)})
     if not values.get("subject"):
         raise item.error("Latency subject required, but missing")
     return Latency(**values)
@@ -133,8 +126,7 @@ _EXPORT: dict[str, Rule] = {
     "stream": ("stream", _name("stream")),
     "service": ("service", _name("service")),
     "accounts": ("accounts", _accounts),
-    "response": ("response", _response),
-    "response_type": ("response", _response),
+    **dict.fromkeys(("response", "response_type"), ("response", _response)),
     **dict.fromkeys(_RESPONSE_TIMES, ("threshold_ns", _threshold)),
     "account_token_position": ("token_position", as_number),
     "latency": ("latency", _latency),
@@ -194,8 +186,7 @@ def _source(kind: str) -> Callable[[str, Item], tuple[str, str]]:
     def convert(key: str, item: Item) -> tuple[str, str]:
         if not isinstance(item.value, dict):
             raise item.error(f"{kind} entry should be an account map, got {go_kind(item.value)}")
-        values: dict[str, str] = {}
-        apply(item.value, {"account": ("account", as_text), "subject": ("subject", as_text)}, values)
+        values = converted(item.value, {"account": ("account", as_text), "subject": ("subject", as_text)})
         if not values.get("account") or not values.get("subject"):
             raise item.error("Expect an account name and a subject")
         return values["account"], values["subject"]

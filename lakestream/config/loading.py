@@ -119,9 +119,12 @@ def reload(options: Options) -> tuple[Options, list[str]]:
 
             cluster_settings.check_reload(options.config_file, options.cluster, new.cluster)
         elif name == "accounts":
-            from lakestream.config import accounts as account_settings
-
-            account_settings.check_reload(options, new)
+            # The first account added, and the last one removed, change whether the global account has streams.
+            if options.jetstream is not None and bool(options.accounts) != bool(new.accounts):
+                raise StartError(
+                    f"{new.config_file}: with JetStream a reload cannot add the first account or remove the last one; "
+                    "restart the server for that"
+                )
         elif name not in RELOADABLE:
             raise StartError(f"{options.config_file}: a reload cannot change {name!r}; restart the server for that")
     return new, changed
@@ -130,10 +133,9 @@ def reload(options: Options) -> tuple[Options, list[str]]:
 def _credentials(flags: Flags, values: dict[str, Any]) -> None:
     """Let --user/--pass and --auth replace the credentials of the global account in the file."""
     flag = "--user" if flags.user is not None else "--auth" if flags.token is not None else ""
-    if flag and values.get("accounts"):
-        from lakestream.config.accounts import conflict_with_flags
-
-        conflict_with_flags(values["accounts"], flag)
+    if flag and any(account.users for account in values.get("accounts", ())):
+        what = "a token" if flag == "--auth" else "a single user/pass"
+        raise StartError(f"Can not have {what} and accounts: leave out {flag}, or the users of the accounts")
     if flags.user is not None:
         values["users"] = (User(flags.user, flags.password or ""),)
         values["token"] = ""
@@ -241,9 +243,13 @@ def _check_remotes(remotes: Iterable[RemoteOptions], accounts: Iterable[str], do
                 )
             continue
         if remote.domain == domain:
-            raise StartError(f"remote {remote.name!r}: this server's own JetStream has that domain; choose another")
+            raise StartError(
+                f"remote {remote.name!r}: this server's JetStream uses domain {domain} too; choose another"
+            )
         if (remote.account, remote.domain) in seen:
-            raise StartError(f"remote {remote.name!r}: account {remote.account} has another remote of that domain")
+            raise StartError(
+                f"remote {remote.name!r}: account {remote.account} has another remote with domain {remote.domain}"
+            )
         seen.add((remote.account, remote.domain))
 
 

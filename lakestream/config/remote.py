@@ -5,18 +5,18 @@ Belongs here: their keys, those of their `tls`, and URLs of remotes.
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lakestream.config.conf import Item
 from lakestream.config.options import LEAF, MAX_PORT, PORTS, Address, RemoteOptions, RemoteTls
 from lakestream.config.values import (
+    LOGIN,
     Rule,
-    apply,
     as_boolean,
     as_map,
     as_positive_duration,
     as_text,
+    converted,
     expected,
 )
 from lakestream.protocol.nkeys import BadKeyError, key_pair
@@ -28,15 +28,15 @@ def remote_url(text: str) -> Address:
     try:
         parts = urlsplit(text if "://" in text else f"nats://{text}")
     except ValueError:  # its text has the password
-        raise ValueError(f"{_hidden(text)!r} is no URL; write nats://host:port") from None
+        raise ValueError(f"invalid URL {_hidden(text)!r}; write nats://host:port") from None
     if parts.scheme not in PORTS:
-        raise ValueError(f"{parts.scheme}:// is not spoken; write {', '.join(f'{scheme}://' for scheme in PORTS)}")
+        raise ValueError(f"unsupported scheme {parts.scheme}://; use {', '.join(f'{scheme}://' for scheme in PORTS)}")
     try:
         port = parts.port or PORTS[parts.scheme]
     except ValueError:
-        raise ValueError(f"{_hidden(text)!r} has no port from 1 to {MAX_PORT}") from None
+        raise ValueError(f"{_hidden(text)!r}: the port must be from 1 to {MAX_PORT}") from None
     if not parts.hostname:
-        raise ValueError(f"{_hidden(text)!r} names no host; write nats://host:port")
+        raise ValueError(f"{_hidden(text)!r} has no host; write nats://host:port")
     return Address(parts.scheme, parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or ""))
 
 
@@ -56,9 +56,9 @@ def _urls(key: str, item: Item) -> tuple[Address, ...]:
             except ValueError as error:
                 raise entry.error(f'"{key}": {error}') from error
     if not found:
-        raise item.error(f'"{key}" names no server')
+        raise item.error(f'"{key}" is empty')
     if len({address.scheme == LEAF for address in found}) > 1:
-        raise item.error(f'"{key}": {LEAF}:// and others do not go together')
+        raise item.error(f'"{key}": {LEAF}:// URLs cannot be mixed with other schemes')
     return tuple(found)
 
 
@@ -67,7 +67,7 @@ def _domain(key: str, item: Item) -> str:
     if not name or any(char.isspace() or char in ".*>@" for char in name):
         raise item.error(f'"{key}" {name!r} must be one subject token: no blanks, ".", "*", ">" or "@"')
     if name in ("API", "ACK", "FC", "SNAPSHOT", "EVENT"):
-        raise item.error(f'"{key}" {name!r} is a word of JetStream\'s own subjects; choose another name')
+        raise item.error(f'"{key}" {name!r} is reserved for JetStream subjects; choose another name')
     return name
 
 
@@ -85,8 +85,7 @@ _TLS: dict[str, Rule] = {
     "cert_file": ("cert_file", as_text),
     "key_file": ("key_file", as_text),
     "insecure": ("insecure", as_boolean),
-    "first": ("first", as_boolean),
-    "handshake_first": ("first", as_boolean),
+    **dict.fromkeys(("first", "handshake_first"), ("first", as_boolean)),
     "server_name": ("server_name", as_text),
     "timeout": ("timeout_ns", as_positive_duration),
 }
@@ -95,10 +94,9 @@ _TLS: dict[str, Rule] = {
 def _tls(key: str, item: Item) -> RemoteTls:
     if isinstance(item.value, bool) and item.value:
         return RemoteTls()
-    values: dict[str, Any] = {}
-    apply(as_map(key, item), _TLS, values)
+    values = converted(as_map(key, item), _TLS)
     if bool(values.get("cert_file")) != bool(values.get("key_file")):
-        raise item.error(f'"{key}": cert_file and key_file go together')
+        raise item.error(f'"{key}": cert_file and key_file must be set together')
     return RemoteTls(**values)
 
 
@@ -110,25 +108,20 @@ def _subjects(key: str, item: Item) -> tuple[str, ...]:
     subjects = tuple(as_text(key, entry) for entry in (item.value if isinstance(item.value, list) else [item]))
     for subject in subjects:
         if not valid_subject(subject.encode()) or subject.split(".")[0] in _NOT_PUBLISHED:
-            raise item.error(f'"{key}": {subject!r} is no subject that clients publish to, from its first token on')
+            raise item.error(f'"{key}": {subject!r} is invalid, or reserved for requests and replies')
     return subjects
 
 
 _REMOTE: dict[str, Rule] = {
-    "url": ("urls", _urls),
-    "urls": ("urls", _urls),
+    **dict.fromkeys(("url", "urls"), ("urls", _urls)),
     "domain": ("domain", _domain),
     "remote_domain": ("remote_domain", _domain),
     "account": ("account", as_text),
-    "user": ("user", as_text),
-    "username": ("user", as_text),
-    "password": ("password", as_text),
-    "pass": ("password", as_text),
+    **LOGIN,
     "token": ("token", as_text),
     "nkey": ("nkey", _nkey),
     "nkey_file": ("nkey_file", as_text),
-    "credentials": ("credentials", as_text),
-    "creds": ("credentials", as_text),
+    **dict.fromkeys(("credentials", "creds"), ("credentials", as_text)),
     "tls": ("tls", _tls),
     "subjects": ("subjects", _subjects),
     "ignore_discovered_servers": ("ignore_discovered", as_boolean),
@@ -137,8 +130,7 @@ _WAYS = ("user", "token", "nkey", "nkey_file", "credentials")
 
 
 def _remote(key: str, item: Item) -> RemoteOptions:
-    values: dict[str, Any] = {}
-    apply(as_map(key, item), _REMOTE, values)
+    values = converted(as_map(key, item), _REMOTE)
     values.pop("warnings", None)
     if "urls" not in values:
         raise item.error(f'"{key}" needs a url')
@@ -146,14 +138,14 @@ def _remote(key: str, item: Item) -> RemoteOptions:
     if len(said) > 1:
         raise item.error(f'"{key}": {said[0]} and {said[1]} cannot be used together')
     if values.get("password") and not values.get("user"):
-        raise item.error(f'"{key}": a password needs its user')
+        raise item.error(f'"{key}": a password requires a user')
     remote = RemoteOptions(**values)
     if remote.leaf and (remote.domain or remote.remote_domain):
-        raise item.error(f'"{key}": a leaf node knows its remote\'s domain by itself; leave "domain" out')
+        raise item.error(f'"{key}": "domain" and "remote_domain" cannot be used with {LEAF}:// URLs')
     if remote.subjects and not remote.leaf:
-        raise item.error(f'"{key}": "subjects" needs a leaf node: write {LEAF}:// in the url')
+        raise item.error(f'"{key}": "subjects" requires a leaf node: write {LEAF}:// in the url')
     if not remote.leaf and not remote.domain:
-        raise item.error(f'"{key}" needs a domain: what its JetStream is called here')
+        raise item.error(f'"{key}" needs a domain: the name of its JetStream domain on this server')
     return remote
 
 

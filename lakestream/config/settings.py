@@ -19,9 +19,9 @@ from lakestream.config.users import as_permissions, as_users, with_default
 from lakestream.config.values import (
     INT32,
     INT64,
+    LOGIN,
     Rule,
     address,
-    apply,
     as_boolean,
     as_bytes,
     as_duration,
@@ -35,6 +35,7 @@ from lakestream.config.values import (
     as_size,
     as_text,
     as_texts,
+    converted,
     expected,
     find,
     number_in,
@@ -59,8 +60,7 @@ def read_settings(file: str) -> dict[str, Any]:
     items = load(file)
     if not items:
         raise StartError(f"{file}: config has no values or is empty")
-    values: dict[str, Any] = {"warnings": []}
-    apply(items, TOP, values, harmless=TOP_HARMLESS, missing=TOP_MISSING)
+    values = {"warnings": []} | converted(items, TOP, harmless=TOP_HARMLESS, missing=TOP_MISSING)
     if "accounts" in values:
         settle(items, values)
     if {"remote", "remotes"} <= {key.lower() for key in items}:
@@ -84,13 +84,6 @@ def _lame_duck(key: str, item: Item) -> int:
     duration = as_duration(key, item)
     if duration < MIN_LAME_DUCK_NS:
         raise item.error(f"invalid {key} of {duration // SECOND}s, minimum is 30 seconds")
-    return duration
-
-
-def _grace(key: str, item: Item) -> int:
-    duration = as_duration(key, item)
-    if duration < 0:
-        raise item.error(f'"{key}" must not be negative')
     return duration
 
 
@@ -122,38 +115,30 @@ def _tags(key: str, item: Item) -> tuple[str, ...]:
 # ---------------------------------------------------------------------- authorization
 
 _AUTHORIZATION: dict[str, Rule] = {
-    "user": ("user", as_text),
-    "username": ("user", as_text),
-    "pass": ("password", as_text),
-    "password": ("password", as_text),
+    **LOGIN,
     "token": ("token", as_text),
     "timeout": ("auth_timeout_ns", as_positive_duration),
     "users": ("users", as_users),
     **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("permissions", as_permissions)),
 }
-_AUTHORIZATION_MISSING = {
-    "auth_callout": "",
-    "auth_hook": "",
-    "proxy_required": "",
-}
+_AUTHORIZATION_MISSING = dict.fromkeys(("auth_callout", "auth_hook", "proxy_required"), "")
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    apply(as_map(key, item), _AUTHORIZATION, values, missing=_AUTHORIZATION_MISSING)
+    values = converted(as_map(key, item), _AUTHORIZATION, missing=_AUTHORIZATION_MISSING)
     user, password = values.pop("user", ""), values.pop("password", "")
     if user and "users" in values:
         raise item.error("Can not have a single user/pass and a users array")
     if values.get("token") and (user or "users" in values):
         raise item.error("Cannot have a user/pass and token")
     if password and not user:
-        raise item.error("a password needs its user")
+        raise item.error("a password requires a user")
     permissions = values.pop("permissions", None)
     if "users" in values:
         values["users"] = with_default(values["users"], permissions)
     elif permissions is not None:
         values["warnings"] = [
-            f'{item.file}:{item.line}: "permissions" has no effect here: only users of `users` have any'
+            f'{item.file}:{item.line}: "permissions" has no effect here: they apply to the users in `users`'
         ]
     return values | ({"users": (User(user, password),), "single_user": True} if user else {})
 
@@ -181,68 +166,36 @@ def _domain(key: str, item: Item) -> str:
     return name
 
 
-_JETSTREAM_LIMITS: dict[str, Rule] = {
-    "max_request_batch": ("max_request_batch", as_limit),
-    "max_ack_pending": ("max_ack_pending", as_limit),
-    "duplicate_window": ("duplicate_window_ns", as_positive_duration),
-    "default_max_consumers": ("default_max_consumers", number_in(-1, INT32)),
-}
-
-
 _BATCH_LIMITS: dict[str, Rule] = {
     "max_inflight_per_stream": ("batches_per_stream", as_limit),
     "max_inflight_total": ("batches_total", as_limit),
     "max_msgs": ("batch_max_msgs", as_limit),
     "timeout": ("batch_timeout_ns", as_pause),
 }
-
-
-def _batch(key: str, item: Item) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    apply(as_map(key, item), _BATCH_LIMITS, values)
-    return values
-
-
-_JETSTREAM_LIMITS["batch"] = ("*", _batch)
-
-
-def _limits(key: str, item: Item) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    apply(as_map(key, item), _JETSTREAM_LIMITS, values, harmless=("max_ha_assets",))
-    return values
-
-
+_LIMITS: dict[str, Rule] = {
+    "max_request_batch": ("max_request_batch", as_limit),
+    "max_ack_pending": ("max_ack_pending", as_limit),
+    "duplicate_window": ("duplicate_window_ns", as_positive_duration),
+    "default_max_consumers": ("default_max_consumers", number_in(-1, INT32)),
+    "batch": ("*", lambda key, item: converted(as_map(key, item), _BATCH_LIMITS)),
+}
 _JETSTREAM: dict[str, Rule] = {
-    "enabled": ("enabled", as_boolean),
-    "enable": ("enabled", as_boolean),
-    "store_dir": ("store_dir", as_text),
-    "storedir": ("store_dir", as_text),
-    "store": ("store_dir", as_text),
-    "max_memory_store": ("max_memory", as_size),
-    "max_mem_store": ("max_memory", as_size),
-    "max_mem": ("max_memory", as_size),
-    "max_file_store": ("max_file", as_size),
-    "max_file": ("max_file", as_size),
+    **dict.fromkeys(("enabled", "enable"), ("enabled", as_boolean)),
+    **dict.fromkeys(("store_dir", "storedir", "store"), ("store_dir", as_text)),
+    **dict.fromkeys(("max_memory_store", "max_mem_store", "max_mem"), ("max_memory", as_size)),
+    **dict.fromkeys(("max_file_store", "max_file"), ("max_file", as_size)),
     "max_index_memory": ("max_index_memory", as_positive_size),
     "domain": ("domain", _domain),
-    "sync": ("*", _sync_interval),
-    "sync_interval": ("*", _sync_interval),
+    **dict.fromkeys(("sync", "sync_interval"), ("*", _sync_interval)),
     "strict": ("strict", as_boolean),
     "request_queue_limit": ("request_queue_limit", as_limit),
-    "limits": ("*", _limits),
+    "limits": ("*", lambda key, item: converted(as_map(key, item), _LIMITS, harmless=("max_ha_assets",))),
     "unique_tag": ("unique_tag", as_text),
 }
-_ENCRYPTION = "encryption at rest is not there; use an encrypted disk"
-_JETSTREAM_MISSING = {
-    "key": _ENCRYPTION,
-    "ek": _ENCRYPTION,
-    "encryption_key": _ENCRYPTION,
-    "prev_key": _ENCRYPTION,
-    "prev_ek": _ENCRYPTION,
-    "prev_encryption_key": _ENCRYPTION,
-    "cipher": _ENCRYPTION,
-    "tpm": _ENCRYPTION,
-}
+_JETSTREAM_MISSING = dict.fromkeys(
+    ("key", "ek", "encryption_key", "prev_key", "prev_ek", "prev_encryption_key", "cipher", "tpm"),
+    "streams are not encrypted at rest; use an encrypted disk",
+)
 _JETSTREAM_HARMLESS = (
     "extension_hint",
     "max_outstanding_catchup",
@@ -263,8 +216,8 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
         if item.value.lower() not in ("enabled", "disabled"):
             raise item.error(f"Expected 'enabled' or 'disabled' for string value, got '{item.value}'")
         return {"enabled": item.value.lower() == "enabled"}
-    values: dict[str, Any] = {"enabled": True}
-    apply(as_map(key, item), _JETSTREAM, values, harmless=_JETSTREAM_HARMLESS, missing=_JETSTREAM_MISSING)
+    block = as_map(key, item)
+    values = {"enabled": True} | converted(block, _JETSTREAM, harmless=_JETSTREAM_HARMLESS, missing=_JETSTREAM_MISSING)
     for size in ("max_memory", "max_file"):
         if values.get(size, 1) <= 0:
             del values[size]
@@ -302,9 +255,7 @@ def _lake(key: str, item: Item) -> LakeOptions:
         return LakeOptions(url=_lake_url(key, item))
     if isinstance(item.value, bool):
         return LakeOptions(enabled=item.value)
-    values: dict[str, Any] = {}
-    apply(as_map(key, item), _LAKE, values)
-    return LakeOptions(**values)
+    return LakeOptions(**converted(as_map(key, item), _LAKE))
 
 
 # ---------------------------------------------------------------------- the file
@@ -312,52 +263,42 @@ def _lake(key: str, item: Item) -> LakeOptions:
 TOP: dict[str, Rule] = {
     "listen": ("*", address("host", "port")),
     "port": ("port", as_port),
-    "host": ("host", as_text),
-    "net": ("host", as_text),
+    **dict.fromkeys(("host", "net"), ("host", as_text)),
     "server_name": ("server_name", _server_name),
     "http": ("*", address("http_host", "http_port")),
-    "http_port": ("http_port", as_port),
-    "monitor_port": ("http_port", as_port),
+    **dict.fromkeys(("http_port", "monitor_port"), ("http_port", as_port)),
     "http_base_path": ("http_base_path", _base_path),
     "authorization": ("*", _authorization),
     "accounts": ("accounts", as_accounts),
-    "system_account": ("system_account", _system_account),
-    "system": ("system_account", _system_account),
+    **dict.fromkeys(("system_account", "system"), ("system_account", _system_account)),
     "no_auth_user": ("no_auth_user", as_text),
-    "mappings": ("mappings", as_mappings),
-    "maps": ("mappings", as_mappings),
+    **dict.fromkeys(("mappings", "maps"), ("mappings", as_mappings)),
     "max_payload": ("max_payload", as_positive32),
     "max_control_line": ("max_control_line", as_positive32),
     "max_pending": ("max_pending", number_in(1, INT64)),
     "max_pending_total": ("max_pending_total", number_in(1, INT64)),
     "write_deadline": ("write_deadline_ns", _write_deadline),
-    "max_connections": ("max_connections", as_limit),
-    "max_conn": ("max_connections", as_limit),
-    "max_subscriptions": ("max_subscriptions", as_limit),
-    "max_subs": ("max_subscriptions", as_limit),
+    **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", as_limit)),
+    **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", as_limit)),
     "ping_interval": ("ping_interval_ns", as_positive_duration),
     "ping_max": ("ping_max", as_positive32),
     "lame_duck_duration": ("lame_duck_duration_ns", _lame_duck),
-    "lame_duck_grace_period": ("lame_duck_grace_ns", _grace),
+    "lame_duck_grace_period": ("lame_duck_grace_ns", as_pause),
     "debug": ("debug", as_boolean),
     "trace": ("trace", as_boolean),
     "logtime": ("logtime", as_boolean),
     "logtime_utc": ("logtime_utc", as_boolean),
-    "log_file": ("log_file", as_text),
-    "logfile": ("log_file", as_text),
-    "pid_file": ("pid_file", as_text),
-    "pidfile": ("pid_file", as_text),
+    **dict.fromkeys(("log_file", "logfile"), ("log_file", as_text)),
+    **dict.fromkeys(("pid_file", "pidfile"), ("pid_file", as_text)),
     "ports_file_dir": ("ports_file_dir", as_text),
     "server_tags": ("server_tags", _tags),
     "server_metadata": ("server_metadata", as_texts),
     "jetstream": ("jetstream", _jetstream),
-    "store_dir": ("store_dir", as_text),
-    "storedir": ("store_dir", as_text),
+    **dict.fromkeys(("store_dir", "storedir"), ("store_dir", as_text)),
     "cluster": ("cluster", as_cluster),
     "client_advertise": ("client_advertise", as_text),
     "lake": ("lake", _lake),
-    "remote": ("remotes", as_remotes),
-    "remotes": ("remotes", as_remotes),
+    **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
 }
 TOP_HARMLESS = (
     "max_traced_msg_len",
@@ -371,45 +312,22 @@ TOP_HARMLESS = (
     "no_system_account",
     "no_sys_acc",
 )
-_TLS = "put a TLS proxy in front for now"
-_CLUSTER = "gateways and leaf nodes come in a later version"
-_OPERATORS = "write the accounts down under `accounts`"
-_ROTATE = "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"
+_OPERATOR_KEYS = ("operator", "operators", "trusted", "trusted_keys", "default_sentinel")
+_RESOLVER_KEYS = ("resolver", "resolver_preload", "resolver_tls")
+_OTHER_SERVERS = ("gateway", "leafnodes", "leaf", "default_js_domain")
+_TLS_KEYS = ("tls", "allow_non_tls", "https", "https_port", "ocsp", "ocsp_cache")
+_ROTATION = ("log_size_limit", "logfile_size_limit", "log_max_num", "logfile_max_num")
+_UNSUPPORTED = ("mqtt", "proxy_protocol", "proxies", "max_subscription_tokens", "max_sub_tokens", "feature_flags")
 TOP_MISSING = {
-    "operator": _OPERATORS,
-    "operators": _OPERATORS,
-    "trusted": _OPERATORS,
-    "trusted_keys": _OPERATORS,
-    "resolver": _OPERATORS,
-    "resolver_preload": _OPERATORS,
-    "resolver_tls": _OPERATORS,
-    "default_sentinel": _OPERATORS,
-    "gateway": _CLUSTER,
-    "leafnodes": _CLUSTER,
-    "leaf": _CLUSTER,
-    "default_js_domain": _CLUSTER,
+    **dict.fromkeys((*_OPERATOR_KEYS, *_RESOLVER_KEYS), "define the accounts under `accounts`"),
+    **dict.fromkeys(_OTHER_SERVERS, "gateways and leaf nodes come in a later version"),
+    **dict.fromkeys(_TLS_KEYS, "put a TLS proxy in front for now"),
+    **dict.fromkeys(_ROTATION, "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"),
+    **dict.fromkeys(_UNSUPPORTED, ""),
+    **dict.fromkeys(("syslog", "remote_syslog"), "log to stderr or to log_file"),
+    **dict.fromkeys(("prof_port", "profiler_port"), "use py-spy on the process"),
     "websocket": "WebSocket comes in a later version",
-    "mqtt": "",
-    "tls": _TLS,
-    "allow_non_tls": _TLS,
-    "https": _TLS,
-    "https_port": _TLS,
-    "ocsp": _TLS,
-    "ocsp_cache": _TLS,
-    "proxy_protocol": "",
-    "proxies": "",
-    "syslog": "log to stderr or to log_file",
-    "remote_syslog": "log to stderr or to log_file",
-    "log_size_limit": _ROTATE,
-    "logfile_size_limit": _ROTATE,
-    "log_max_num": _ROTATE,
-    "logfile_max_num": _ROTATE,
-    "prof_port": "use py-spy on the process",
-    "profiler_port": "use py-spy on the process",
-    "max_subscription_tokens": "",
-    "max_sub_tokens": "",
     "write_timeout": "a client that is slower than write_deadline is closed",
-    "no_header_support": "headers are always there",
-    "feature_flags": "",
+    "no_header_support": "headers are always enabled",
 }
 """Keys of nats-server that would change what clients see: rejected until they are supported."""

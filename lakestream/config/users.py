@@ -6,13 +6,11 @@ nats-server. Permissions are applied in net/accounts/permissions.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from lakestream.config.conf import Item
 from lakestream.config.options import AllowResponses, Permissions, SubjectRule, User
-from lakestream.config.values import Rule, apply, as_duration, as_map, as_number, as_text, go_kind
+from lakestream.config.values import LOGIN, Rule, as_duration, as_number, as_text, converted, go_kind, shown
 from lakestream.protocol.subjects import valid_subject
 
 # ---------------------------------------------------------------------- permissions
@@ -66,13 +64,8 @@ def _expires(key: str, item: Item) -> int:
 
 
 _RESPONSES: dict[str, Rule] = {
-    "max": ("max", as_number),
-    "max_msgs": ("max", as_number),
-    "max_messages": ("max", as_number),
-    "max_responses": ("max", as_number),
-    "expires": ("expires_ns", _expires),
-    "expiration": ("expires_ns", _expires),
-    "ttl": ("expires_ns", _expires),
+    **dict.fromkeys(("max", "max_msgs", "max_messages", "max_responses"), ("max", as_number)),
+    **dict.fromkeys(("expires", "expiration", "ttl"), ("expires_ns", _expires)),
 }
 _UNKNOWN = 'Unknown field "{}" parsing permissions'
 
@@ -82,8 +75,7 @@ def _responses(key: str, item: Item) -> AllowResponses | None:
         return AllowResponses() if item.value else None
     if not isinstance(item.value, dict):
         raise item.error("error parsing response permissions, expected a boolean or a map")
-    values: dict[str, int] = {}
-    apply(item.value, _RESPONSES, values, unknown=_UNKNOWN)
+    values = converted(item.value, _RESPONSES, unknown=_UNKNOWN)
     return AllowResponses(**{name: value for name, value in values.items() if value})  # 0 is the default
 
 
@@ -98,9 +90,8 @@ def as_permissions(key: str, item: Item) -> Permissions:
     """Convert `permissions { publish, subscribe, allow_responses }`. With allow_responses alone, nothing else may be
     published."""
     if not isinstance(item.value, dict):
-        raise item.error(f"Expected permissions to be a map/struct, got {_shown(item)}")
-    values: dict[str, Any] = {}
-    apply(item.value, _PERMISSIONS, values, unknown=_UNKNOWN)
+        raise item.error(f"Expected permissions to be a map/struct, got {shown(item)}")
+    values = converted(item.value, _PERMISSIONS, unknown=_UNKNOWN)
     if values.get("responses") is not None:
         publish = values.get("publish") or SubjectRule()
         if publish.allow is None:
@@ -120,13 +111,8 @@ def _connection_types(key: str, item: Item) -> bool:
 
 
 _USER: dict[str, Rule] = {
-    "user": ("user", as_text),
-    "username": ("user", as_text),
-    "pass": ("password", as_text),
-    "password": ("password", as_text),
-    "permissions": ("permissions", as_permissions),
-    "permission": ("permissions", as_permissions),
-    "authorization": ("permissions", as_permissions),
+    **LOGIN,
+    **dict.fromkeys(("permissions", "permission", "authorization"), ("permissions", as_permissions)),
     **dict.fromkeys(("allowed_connection_types", "connection_types", "clients"), ("any", _connection_types)),
 }
 _USER_MISSING = {"nkey": "use user and password, or a token", "proxy_required": ""}
@@ -135,13 +121,12 @@ _USER_MISSING = {"nkey": "use user and password, or a token", "proxy_required": 
 def as_users(key: str, item: Item) -> tuple[User, ...]:
     """Convert an array of users without duplicates."""
     if not isinstance(item.value, list):
-        raise item.error(f"Expected users field to be an array, got {_shown(item)}")
+        raise item.error(f"Expected users field to be an array, got {shown(item)}")
     users: dict[str, User] = {}
     for entry in item.value:
         if not isinstance(entry.value, dict):
-            raise entry.error(f"Expected user entry to be a map/struct, got {_shown(entry)}")
-        values: dict[str, Any] = {}
-        apply(as_map(key, entry), _USER, values, missing=_USER_MISSING)
+            raise entry.error(f"Expected user entry to be a map/struct, got {shown(entry)}")
+        values = converted(entry.value, _USER, missing=_USER_MISSING)
         values.pop("any", None)
         name = values.get("user", "")
         if not name:
@@ -160,7 +145,3 @@ def with_default(users: tuple[User, ...], permissions: Permissions | None) -> tu
         user if user.permissions is not None else msgspec.structs.replace(user, permissions=permissions)
         for user in users
     )
-
-
-def _shown(item: Item) -> str:
-    return str(item.value) if isinstance(item.value, str | int | float) else go_kind(item.value)

@@ -1,6 +1,6 @@
 """Converters for values of nats.conf.
 
-Belongs here: applying a table of keys to a block, and the converters that several blocks use: texts, numbers,
+Belongs here: converting a block by a table of keys, and the converters that several blocks use: texts, numbers,
 durations, sizes, addresses, each with an error that names file, line and the expected value. The tables are in
 settings.py and the modules of the blocks.
 """
@@ -26,20 +26,25 @@ _HOST_PORT = re.compile(r"(.*):(-?[0-9]+)")
 # ---------------------------------------------------------------------- one block
 
 
-def apply(
+def converted(
     items: Mapping[str, Item],
     rules: Mapping[str, Rule],
-    values: dict[str, Any],
     *,
     harmless: Iterable[str] = (),
     missing: Mapping[str, str] | None = None,
     unknown: str = 'unknown field "{}"',
-) -> None:
-    """Convert every key of a block by its rule into `values`.
+) -> dict[str, Any]:
+    """Convert every key of a block by its rule; return the options.
 
     A key that sets several options (`listen` sets host and port) has a converter that returns a dict, and `*` as the
-    option's name. Warnings of inner blocks end up in `values["warnings"]`.
+    option's name. Warnings of inner blocks end up in `warnings`.
+
+    Args:
+        harmless: keys that have no effect here; each adds a warning.
+        missing: keys that are rejected unless they turn the feature off, with the reason.
+        unknown: the error for any other key.
     """
+    values: dict[str, Any] = {}
     missing = missing or {}
     for written, item in items.items():
         key = written.lower()
@@ -56,6 +61,7 @@ def apply(
             values.setdefault("warnings", []).append(f'{item.file}:{item.line}: "{written}" has no effect here')
         elif not item.used:
             raise item.error(unknown.format(written) + _similar(key, [*rules, *missing, *harmless]))
+    return values
 
 
 def _refuse_unless_off(key: str, item: Item, reason: str) -> None:
@@ -91,9 +97,14 @@ def go_kind(value: object) -> str:
     return {bool: "bool", int: "int64", float: "float64", str: "string"}.get(type(value), "time.Time")
 
 
+def shown(item: Item) -> str:
+    """Return a value, or for an array or map its kind, as nats-server's errors show it."""
+    return str(item.value) if isinstance(item.value, str | int | float) else go_kind(item.value)
+
+
 def expected(key: str, item: Item, what: str) -> ConfError:
-    shown = f" {item.value!r}" if isinstance(item.value, str | int | float) else ""
-    return item.error(f'"{key}" must be {what}, not {_kind(item.value)}{shown}')
+    value = f" {item.value!r}" if isinstance(item.value, str | int | float) else ""
+    return item.error(f'"{key}" must be {what}, not {_kind(item.value)}{value}')
 
 
 def as_text(key: str, item: Item) -> str:
@@ -145,7 +156,7 @@ def as_duration(key: str, item: Item) -> int:
             duration = parse_duration(value)
         except ValueError as error:
             raise item.error(
-                f'"{key}": {value[:40]!r} is no duration; write it like 500ms, 10s, 2m or 1h30m'
+                f'"{key}": invalid duration {value[:40]!r}; write it like 500ms, 10s, 2m or 1h30m'
             ) from error
     else:
         raise expected(key, item, 'a duration such as "10s" or "2m"')
@@ -165,7 +176,7 @@ def as_pause(key: str, item: Item) -> int:
     """Convert a duration; 0 means never."""
     duration = as_duration(key, item)
     if duration < 0:
-        raise item.error(f'"{key}" must not be below 0')
+        raise item.error(f'"{key}" must not be negative')
     return duration
 
 
@@ -219,3 +230,10 @@ def address(host: str, port: str) -> Convert:
 
 def as_texts(key: str, item: Item) -> dict[str, str]:
     return {name: as_text(f"{key}.{name}", value) for name, value in as_map(key, item).items()}
+
+
+LOGIN: dict[str, Rule] = {
+    **dict.fromkeys(("user", "username"), ("user", as_text)),
+    **dict.fromkeys(("pass", "password"), ("password", as_text)),
+}
+"""Keys of a user's name and password in any block."""

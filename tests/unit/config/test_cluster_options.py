@@ -28,7 +28,7 @@ pytestmark = pytest.mark.unit
 
 def cluster(options: Options) -> ClusterOptions:
     """The cluster's part, without the warning of one that is open."""
-    warnings = tuple(warning for warning in options.cluster.warnings if "only the cluster's name" not in warning)
+    warnings = tuple(warning for warning in options.cluster.warnings if "knows the cluster's name" not in warning)
     return msgspec.structs.replace(options.cluster, warnings=warnings)
 
 
@@ -84,8 +84,8 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
         ("name: 'a b'", "cluster name cannot contain spaces"),
         ("routes: 'nats://h:1'", "must be an array of URLs"),
         ("routes: ['nats://h:x']", 'error parsing route url ["nats://h:x"]'),
-        ("routes: ['nats://h:70000']", "has no port from 1 to 65535"),
-        ("routes: ['nats://']", "names no host; write nats-route://host:port"),
+        ("routes: ['nats://h:70000']", "the port must be from 1 to 65535"),
+        ("routes: ['nats://']", "has no host; write nats-route://host:port"),
         ("listen: h", "could not parse address"),
         ("port: 70000", "from -1 to 65535"),
         ("authorization { users: [{user: a, password: b}] }", "does not allow multiple users"),
@@ -95,7 +95,7 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
         ("tls { cert_file: x }", "missing 'key_file' in TLS configuration"),
         ("tls { insecure: true }", "missing 'cert_file' in TLS configuration"),
         ("tls { pinned_certs: [a] }", '"pinned_certs" is not supported'),
-        ("advertise: 'h:x'", "has no port"),
+        ("advertise: 'h:x'", "the port must be"),
         ("permissions { import: a }", '"permissions" is not supported: nodes of a cluster trust each other'),
         ("route: []", 'did you mean "routes"?'),
     ],
@@ -157,11 +157,11 @@ def test_a_name_alone_makes_no_cluster(options: Load) -> None:
     ("line", "words"),
     [
         ("--routes nats://a:1", "solicited routes require cluster capabilities, e.g. --cluster nats://"),
-        ("--cluster nats://h", "--cluster 'nats://h' names no port; write nats://host:port"),
-        ("--cluster nats://h:x", "--cluster: 'nats://h:x' has no port"),
+        ("--cluster nats://h", "--cluster 'nats://h' has no port; write nats://host:port"),
+        ("--cluster nats://h:x", "--cluster: 'nats://h:x': the port"),
         ("--cluster nats://u@h:1", "expected cluster password to be set"),
-        ("--cluster nats://h:1 --routes nats://", "--routes: 'nats://' names no host"),
-        ("--cluster nats://h:1 --cluster_advertise h:x", "--cluster_advertise: 'h:x' has no port"),
+        ("--cluster nats://h:1 --routes nats://", "--routes: 'nats://' has no host"),
+        ("--cluster nats://h:1 --cluster_advertise h:x", "--cluster_advertise: 'h:x': the port"),
         ("-js -sd x --cluster nats://u:p@h:1 --cluster_name C", "jetstream cluster requires `server_name` to be set"),
         ("-js -sd x --cluster nats://u:p@h:1 -n a", "jetstream cluster requires `cluster.name` to be set"),
     ],
@@ -174,7 +174,7 @@ def test_wrong_flags_are_refused_with_what_to_do(options: Load, line: str, words
 
 # ---------------------------------------------------------------------- who may join
 
-OPEN = "a node needs only the cluster's name to join at"
+OPEN = "any server that knows the cluster's name can join at"
 TLS = "tls { cert_file: c, key_file: k"
 
 
