@@ -87,7 +87,7 @@ class ServerParser:
                 return []
             if not self._need and b"\n" not in data:
                 if len(self._held) > MAX_LINE:
-                    raise ServerProtocolError("a control line without an end")
+                    raise ServerProtocolError(f"control line of more than {MAX_LINE} bytes")
                 return []
             data = bytes(self._held)
             self._held = bytearray()
@@ -116,14 +116,14 @@ class ServerParser:
                 position = self._hold(buf, position, end + 2)
                 continue
             if middle > end or buf[end] != _CR or buf[end + 1] != _LF:
-                raise ServerProtocolError("a message of another length than it says")
+                raise ServerProtocolError("message without CRLF at its end")
             append(Message(sid, subject, reply, buf[start:middle], buf[middle:end]))
             position = end + 2
 
     def _hold(self, buf: bytes, position: int, end: int = 0) -> int:
         """Hold an incomplete event, until the bytes up to `end` are there."""
         if end - position > MAX_MESSAGE:
-            raise ServerProtocolError(f"a message of {end - position} bytes")
+            raise ServerProtocolError(f"message of {end - position} bytes")
         self._held += buf[position:]
         self._need = end - position if end else 0
         return len(buf)
@@ -133,7 +133,7 @@ class ServerParser:
         stop = buf.find(b"\n", position)
         if stop < 0:
             if len(buf) - position > MAX_LINE:
-                raise ServerProtocolError("a control line without an end")
+                raise ServerProtocolError(f"control line of more than {MAX_LINE} bytes")
             return self._hold(buf, position)
         words = buf[position : stop - (buf[stop - 1] == _CR)].split(None, 1)
         verb = words[0].upper() if words else b""
@@ -149,7 +149,7 @@ class ServerParser:
         elif verb in (b"MSG", b"HMSG"):
             return self._rare(buf, position, stop + 1, words, events)
         elif verb not in (b"+OK", b""):
-            raise ServerProtocolError(f"{verb[:20].decode('ascii', 'replace')!r}, which is no verb of NATS")
+            raise ServerProtocolError(f"unknown operation {verb[:20].decode('ascii', 'replace')!r}")
         return stop + 1
 
     def _rare(self, buf: bytes, position: int, start: int, words: list[bytes], events: list[Event]) -> int:
@@ -158,12 +158,12 @@ class ServerParser:
         sizes = 2 if words[0].upper() == b"HMSG" else 1
         numbers = parts[-sizes:]
         if not sizes + 2 <= len(parts) <= sizes + 3 or not all(one.isdigit() and len(one) < 10 for one in numbers):
-            raise ServerProtocolError("a message without its size")
+            raise ServerProtocolError(f"malformed {words[0].decode()}")
         end, middle = start + int(numbers[-1]), start + (int(numbers[0]) if sizes == 2 else 0)
         if end + 2 > len(buf):
             return self._hold(buf, position, end + 2)
         if middle > end or buf[end : end + 2] != b"\r\n":
-            raise ServerProtocolError("a message of another length than it says")
+            raise ServerProtocolError("message without CRLF at its end")
         reply = parts[2] if len(parts) == sizes + 3 else b""
         events.append(Message(parts[1], parts[0], reply, buf[start:middle], buf[middle:end]))
         return end + 2

@@ -122,7 +122,7 @@ class LeafParser:
             return self._line(data, position, said)
         total = int(found[4])
         if total > MAX_PAYLOAD:
-            raise WireError(f"a message of {total} bytes")
+            raise WireError(f"message of {total} bytes")
         start = found.end()
         end = start + total
         if len(data) < end + 2:

@@ -54,7 +54,7 @@ def key_pair(seed: str) -> KeyPair:
     if len(raw) != 36 or binascii.crc_hqx(raw[:-2], 0).to_bytes(2, "little") != raw[-2:]:
         raise BadKeyError("a seed has 58 letters and digits; this one is damaged")
     if raw[0] & 0xF8 != _SEED or ((raw[0] & 7) << 5 | raw[1] >> 3) != _USER:
-        raise BadKeyError("this is no user's seed: those begin with SU")
+        raise BadKeyError("not a user seed: those begin with SU")
     private = Ed25519PrivateKey.from_private_bytes(raw[2:34])
     return KeyPair(_text(bytes([_USER]) + private.public_key().public_bytes_raw()), private)
 

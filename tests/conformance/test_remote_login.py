@@ -121,7 +121,7 @@ def test_a_certificate_of_nobody_is_refused(start_server: StartServer, tmp_path:
     wait_link(insecure)
     plain = start_server(of=Kind.REAL)
     wary = start_server(of=Kind.OURS, config=config(plain.address, more="tls { insecure: true }"))
-    wait("a refusal", lambda: links(wary)[0].get("error") == "it does not speak TLS")
+    wait("a refusal", lambda: links(wary)[0].get("error") == "the remote does not support TLS")
 
 
 def test_a_remote_is_known_in_one_account(start_server: StartServer) -> None:
@@ -151,15 +151,21 @@ def test_a_remote_is_known_in_one_account(start_server: StartServer) -> None:
         ("remote { domain: hub }", "needs a url"),
         ("remote { domain: 'a.b', url: 'nats://x' }", "must be one subject token"),
         ("remote { domain: API, url: 'nats://x' }", "word of JetStream"),
-        ("remote { domain: hub, url: 'http://u:secret@x' }", "http:// is not spoken"),
-        ("remote { domain: hub, url: 'nats://us\u2100er:secret@x' }", "is no URL"),
+        ("remote { domain: hub, url: 'http://u:secret@x' }", "unsupported scheme http://"),
+        ("remote { domain: hub, url: 'nats://us\u2100er:secret@x' }", "invalid URL"),
         ("remote { domain: 'a@b', url: 'nats://x' }", "must be one subject token"),
-        ("remote { domain: hub, url: 'nats://u:secret@x:99999' }", "'nats://x:99999' has no port from 1 to 65535"),
+        (
+            "remote { domain: hub, url: 'nats://u:secret@x:99999' }",
+            "'nats://x:99999': the port must be from 1 to 65535",
+        ),
         ("remote { domain: hub, url: 'nats://x', user: u, token: t }", "cannot be used together"),
         ("remote { domain: hub, url: 'nats://x', nkey: SUABC }", "58 letters"),
         ("remote { domain: hub, url: 'nats://x', account: NONE }", "there is no account 'NONE'"),
-        ("jetstream { domain: hub }\nremote { domain: hub, url: 'nats://x' }", "own JetStream has that domain"),
-        ("remotes [{ domain: hub, url: x }, { domain: hub, url: y }]", "another remote of that domain"),
+        (
+            "jetstream { domain: hub }\nremote { domain: hub, url: 'nats://x' }",
+            "this server's JetStream uses domain hub",
+        ),
+        ("remotes [{ domain: hub, url: x }, { domain: hub, url: y }]", "another remote with domain hub"),
         ("remote { domain: hub, url: 'nats://x', frist: 1 }", 'unknown field "frist"'),
     ],
 )

@@ -99,7 +99,9 @@ class AccountImports:
         try:
             return subjects_of(wanted)
         except ValueError as error:  # Invariant: settings refuse such an import.
-            self._log.error(f'account "{account.name}" has no "{wanted.subject}" of "{wanted.account}": {error}')
+            self._log.error(
+                f'account "{account.name}": cannot import "{wanted.subject}" from "{wanted.account}": {error}'
+            )
             return None
 
     def _service_export(self, exporter: AccountOptions, importer: str, subject: bytes) -> ServiceExport | None:

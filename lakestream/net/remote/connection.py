@@ -117,7 +117,7 @@ class RemoteConnection(asyncio.Protocol):
             PINGS_OUT,
             lambda: self._write([frames.PING]),
             lambda: (self._written, unconfirmed(self._transport)),
-            lambda: self.end("it does not answer PINGs"),
+            lambda: self.end("stale connection: PINGs not answered"),
         )
         self._said = ("", 0)
         """The last -ERR and its time."""
@@ -158,7 +158,7 @@ class RemoteConnection(asyncio.Protocol):
             return False
         wanted = options.tls is not None or self._address.scheme == "tls"
         if wanted and not (self.server.tls_required or self.server.tls_available):
-            self.end("it does not speak TLS")
+            self.end("the remote does not support TLS")
             return False
         return wanted or self.server.tls_required
 
@@ -210,7 +210,7 @@ class RemoteConnection(asyncio.Protocol):
         text, said_ns = self._said
         if text and self._clock.steady() - said_ns < LAST_WORDS_NS:
             self.end(f"-ERR {text}")
-        self.end("the connection was closed" if exc is None else f"read error: {exc}")
+        self.end("connection closed" if exc is None else f"read error: {exc}")
         if not self._over.done():
             self._over.set_result(None)
 
@@ -240,7 +240,7 @@ class RemoteConnection(asyncio.Protocol):
         try:
             self.server = _server.decode(document)
         except msgspec.DecodeError as error:
-            self.end(f"its INFO is wrong: {error}")
+            self.end(f"invalid INFO: {error}")
             return
         if not self._informed.done():
             self._informed.set_result(None)
@@ -297,7 +297,7 @@ class RemoteConnection(asyncio.Protocol):
         self._written += len(data)
         transport.write(data)
         if transport.get_write_buffer_size() > MAX_PENDING:
-            self.end("it is too slow: more than 64 MiB are pending")
+            self.end("slow consumer: more than 64 MiB pending")
 
     # ------------------------------------------------------------------ reading
     def stall(self, until: Callable[[Callable[[], None]], None]) -> None:

@@ -170,7 +170,7 @@ async def secure(
         ssl_handshake_timeout=tls.timeout_ns / 1e9,
     )
     if secured is None:
-        raise ConnectionResetError("the connection was closed")
+        raise ConnectionResetError("connection closed")
     return secured
 
 

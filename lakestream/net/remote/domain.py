@@ -131,7 +131,7 @@ class RemoteDomain:
             # A request without a reply could circulate where domains lead back to each other.
             reply = reply or NOBODY
             if reply.count(_INBOX) > MAX_REMOTES:
-                self._refuse(rest, reply, ApiError(*NO_ANSWER, f"more than {MAX_REMOTES} remotes behind each other"))
+                self._refuse(rest, reply, ApiError(*NO_ANSWER, f"request crossed more than {MAX_REMOTES} remotes"))
                 return
         if rest.startswith(_NEXT) and reply:
             back = self._pull(reply)

@@ -245,7 +245,7 @@ class LeafConnection(asyncio.Protocol):
         try:
             said = self._parser.feed(data)
         except leaf_wire.WireError as error:
-            self.end(f"not the leaf node protocol: {error}")
+            self.end(f"invalid leaf node protocol: {error}")
             return
         turn = self._hub.turn
         turn.overrun = None
@@ -262,7 +262,7 @@ class LeafConnection(asyncio.Protocol):
         if self.listeners is not None:
             self.listeners.clear()
         self._drain.resume()
-        reason = self.reason or self.refused or (str(exc) if exc is not None else "the connection was closed")
+        reason = self.reason or self.refused or (str(exc) if exc is not None else "connection closed")
         for waiting in (self.said_info, self.up):
             if not waiting.done():
                 waiting.set_result(False)
@@ -297,7 +297,8 @@ class LeafConnection(asyncio.Protocol):
         self.unasked += 1
         if self.unasked == 1:
             self._log.warn(
-                f"{self._label}: it sends what it was not asked for, as on {subject.decode(errors='replace')!r}"
+                f"{self._label}: dropped a message without a matching subscription, on "
+                f"{subject.decode(errors='replace')!r}"
             )
 
     def _nobody(self, came: Message) -> None:
@@ -316,8 +317,8 @@ class LeafConnection(asyncio.Protocol):
                 if self.listeners is not None and not self.listeners.begins(said) and not self._full:
                     self._full = True
                     self._log.warn(
-                        f"{self._label}: more than {MAX_SUBJECTS} subjects are subscribed to there; "
-                        "further ones receive nothing"
+                        f"{self._label}: the remote has more than {MAX_SUBJECTS} subscriptions; "
+                        "further ones receive no messages"
                     )
             case InterestEnds():
                 if self.listeners is not None:
@@ -329,7 +330,7 @@ class LeafConnection(asyncio.Protocol):
             case ErrorLine(text):
                 same, self.refused = text == self.refused, text
                 if self.up.done() and not same:  # before that, it is reported as the reason of the failed attempt
-                    self._log.error(f"{self._label}: -ERR from the other side: {text}")
+                    self._log.error(f"{self._label}: -ERR {text}")
             case _:
                 pass
 
@@ -371,8 +372,8 @@ class LeafConnection(asyncio.Protocol):
 
     def _too_large(self, subject: bytes, size: int) -> None:
         self._log.warn(
-            f"{self._label}: a message of {size} bytes on {subject.decode('utf-8', 'replace')!r} is larger than its "
-            "max_payload; a mirror there waits for it until that is raised"
+            f"{self._label}: message of {size} bytes on {subject.decode('utf-8', 'replace')!r} exceeds the remote's "
+            "max_payload; a mirror there waits until it is raised"
         )
 
     @property
@@ -417,7 +418,7 @@ class LeafConnection(asyncio.Protocol):
         self._written += len(data)
         transport.write(data)
         if transport.get_write_buffer_size() > MAX_UNSENT:
-            self.end("it is too slow: more than 64 MiB are pending")
+            self.end("slow consumer: more than 64 MiB pending")
 
     def end(self, reason: str) -> None:
         """End the connection."""

@@ -29,7 +29,7 @@ from lakestream.protocol.subjects import short_hash
 GREETING_TIMEOUT_S = 5.0
 """Time that the other side may take for its INFO, and again to answer the greeting (5 s)."""
 
-WRONG_PORT = "; that port is not one for leaf nodes, which is in the `leafnodes` block there (7422 by default)"
+WRONG_PORT = "; the port does not accept leaf nodes: use that of the remote's `leafnodes` block (7422 by default)"
 
 
 CHECK_NS = 250_000_000
@@ -287,7 +287,7 @@ class LeafLink:
         if (info.get("tls_required") or tls is not None) and not (tls is not None and tls.first):
             connection.secured(await remote_dial.secure(transport, connection, self.options, address))
         if info.get("domain") == self._domain:
-            return f"its JetStream has the domain {self._domain} itself: choose another jetstream.domain here"
+            return f"the remote's JetStream uses domain {self._domain} too; choose another jetstream.domain here"
         keys = await asyncio.get_running_loop().run_in_executor(None, remote_dial.read_keys, self.options)
         fields = {
             "name": self._who,
@@ -316,5 +316,5 @@ class LeafLink:
         who = connection.info.get("server_name") or connection.info.get("server_id") or "?"
         self._log.info(
             f"{self._label}: connected to {who} at {address.shown}; streams of account {self._hub.account} are "
-            f"there in domain {self._domain}"
+            f"available there in domain {self._domain}"
         )

@@ -183,7 +183,7 @@ class Link:
         self.up, self.server = False, None
         self.since_ns = self._clock.now()
         self._redial.lost(why)
-        self._log.warn(f"Lost remote {self.name} ({address.shown}): {why}")
+        self._log.warn(f"Disconnected from remote {self.name} ({address.shown}): {why}")
         asked, self._asked = self._asked, {}
         for done, timer in asked.values():
             timer.cancel()
@@ -196,7 +196,7 @@ class Link:
         self.server = server
         self._redial.discovered(server.connect_urls)
         if server.ldm:
-            self._connection.end("it is about to shut down", orderly=True)
+            self._connection.end("the remote is shutting down (lame duck mode)", orderly=True)
 
     def said(self, text: str) -> None:
         self.refused += 1
@@ -332,7 +332,7 @@ class Link:
         try:
             listening.take([(one.subject, one.reply, one.header, one.payload) for one in messages])
         except Exception as error:  # a message must not end the link
-            self._log.exception(f"remote {self.name}: a message on {listening.subject!r} failed", error)
+            self._log.exception(f"remote {self.name}: handling of a message on {listening.subject!r} failed", error)
         if turn.overrun is not None and self._connection is not None:
             self._connection.stall(turn.overrun.on_drain)
 

@@ -37,7 +37,7 @@ def test_signatures_are_those_of_the_standard(raw: bytes, message: bytes) -> Non
         ("", "58 letters"),
         ("not base32!", "base32"),
         (seed_of(b"x" * 32)[:-1] + "A", "damaged"),
-        (seed_of(b"x" * 32, ACCOUNT), "no user's seed"),
+        (seed_of(b"x" * 32, ACCOUNT), "not a user seed"),
         (key_pair(seed_of(b"x" * 32)).public, "58 letters"),
     ],
 )

@@ -138,4 +138,4 @@ async def test_who_speaks_something_else_is_given_up(said: bytes) -> None:
     world.connection.data_received(said)
     assert world.wire.aborted
     world.connection.connection_lost(None)
-    assert "not the leaf node protocol" in await world.connection.over
+    assert "invalid leaf node protocol" in await world.connection.over

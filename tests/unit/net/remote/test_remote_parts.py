@@ -193,7 +193,7 @@ async def test_what_a_deaf_remote_did_not_take_is_not_kept_for_it(monkeypatch: p
         return work()
 
     assert await connection.run(call) == ""
-    assert connection.reason == "it does not answer PINGs"
+    assert connection.reason == "stale connection: PINGs not answered"
     reader, writer = await deaf
     writer.transport.resume_reading()
     came = 0
