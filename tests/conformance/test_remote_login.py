@@ -150,7 +150,7 @@ def test_a_remote_is_known_in_one_account(start_server: StartServer) -> None:
         ("remote { url: 'nats://x' }", "needs a domain"),
         ("remote { domain: hub }", "needs a url"),
         ("remote { domain: 'a.b', url: 'nats://x' }", "must be one subject token"),
-        ("remote { domain: API, url: 'nats://x' }", "word of JetStream"),
+        ("remote { domain: API, url: 'nats://x' }", "reserved for JetStream"),
         ("remote { domain: hub, url: 'http://u:secret@x' }", "unsupported scheme http://"),
         ("remote { domain: hub, url: 'nats://us\u2100er:secret@x' }", "invalid URL"),
         ("remote { domain: 'a@b', url: 'nats://x' }", "must be one subject token"),

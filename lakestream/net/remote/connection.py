@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 
 from lakestream import __version__
 from lakestream.config.options import Address, RemoteOptions
 from lakestream.net.remote.dial import dial, login_fields, read_keys, secure
-from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed, unsent
+from lakestream.net.remote.outgoing import HIGH_WATER, OutgoingConnection
 from lakestream.ports import Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.delivered import ErrorLine, Info, Message, Ping, Pong, ServerParser, ServerProtocolError
-
-HIGH_WATER = 1 << 20
-"""Unsent bytes (1 MiB) above which the connection is congested. A turn's output is written early at this size."""
-
-MAX_PENDING = 64 << 20
-"""Unsent bytes (64 MiB) at which the connection is closed: the remote does not read."""
 
 HANDSHAKE_S = 5.0
 """Time that the remote may take for its INFO, and from CONNECT to its first PONG (5 s each)."""
@@ -33,13 +27,10 @@ HANDSHAKE_S = 5.0
 PING_NS = 5_000_000_000
 """Interval of PINGs (5 s)."""
 
-PINGS_OUT = 2
-"""Unanswered PINGs, while nothing else gets through, after which the connection is closed."""
-
 CLOSE_WAIT_NS = 1_000_000_000
 """Time that the last bytes of an orderly close may take (1 s)."""
 
-LAST_WORDS_NS = 1_000_000_000
+LAST_ERROR_NS = 1_000_000_000
 """An -ERR this shortly before the end (1 s) is reported as its reason."""
 
 
@@ -67,20 +58,20 @@ _server = msgspec.json.Decoder(RemoteServer)
 class ConnectionUser(Protocol):
     """The user of a connection: its link."""
 
-    def up(self) -> Iterable[bytes]:
+    def came_up(self) -> Iterable[bytes]:
         """Begin to use the connection, which is authenticated; return the first frames."""
 
-    def told(self, server: RemoteServer) -> None:
+    def info_changed(self, server: RemoteServer) -> None:
         """Note a changed INFO."""
 
-    def came(self, messages: list[Message]) -> None:
+    def received(self, messages: list[Message]) -> None:
         """Handle a run of messages of one subscription. May end or stall the connection."""
 
-    def said(self, text: str) -> None:
+    def error_received(self, text: str) -> None:
         """Note an -ERR that does not end the connection."""
 
 
-class RemoteConnection(asyncio.Protocol):
+class RemoteConnection(OutgoingConnection):
     """One connection.
 
     Args:
@@ -97,29 +88,21 @@ class RemoteConnection(asyncio.Protocol):
     """
 
     def __init__(self, options: RemoteOptions, address: Address, name: str, user: ConnectionUser, clock: Clock) -> None:
+        super().__init__(clock, PING_NS)
+        self.address = address
         self.server = RemoteServer()
         self.reason = ""
         self.is_up = False
-        self._options, self._address, self._name = options, address, name
+        self._options, self._name = options, name
         self._user, self._clock = user, clock
         self._parser = ServerParser()
-        self._transport: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
         self._informed: asyncio.Future[None] = loop.create_future()
-        self._taken_in: asyncio.Future[None] = loop.create_future()
+        self._authenticated: asyncio.Future[None] = loop.create_future()
         self._over: asyncio.Future[None] = loop.create_future()
         self._out: list[bytes] = []
-        self._gathered = self._written = 0
-        self._drain = Drain()
-        self._alive = KeepAlive(
-            clock,
-            PING_NS,
-            PINGS_OUT,
-            lambda: self._write([frames.PING]),
-            lambda: (self._written, unconfirmed(self._transport)),
-            lambda: self.end("stale connection: PINGs not answered"),
-        )
-        self._said = ("", 0)
+        self._gathered = 0
+        self._last_error = ("", 0)
         """The last -ERR and its time."""
 
     # ------------------------------------------------------------------ from beginning to end
@@ -130,17 +113,16 @@ class RemoteConnection(asyncio.Protocol):
         """
         keys = await read_in_thread(lambda: read_keys(self._options))
         try:
-            self._transport, _ = await dial(self._options, self._address, lambda: self)
+            transport, _ = await dial(self._options, self.address, lambda: self)
             await self._within(self._informed)
             if self._wants_tls():
-                self._transport = await secure(self._transport, self, self._options, self._address)
-                self._transport.set_write_buffer_limits(high=HIGH_WATER)
+                self.use(await secure(transport, self, self._options, self.address))
             if self.reason:
                 return self.reason
-            who = login_fields(self._options, self._address, keys, self.server.nonce)
-            self._write([frames.CONNECT % dumps(self._connect(who))])
-            self._alive.begin()
-            await self._within(self._taken_in)
+            who = login_fields(self._options, self.address, keys, self.server.nonce)
+            self.write(frames.CONNECT % dumps(self._connect(who)))
+            self.alive.begin()
+            await self._within(self._authenticated)
             if self.is_up:
                 await self._over
             return "" if self.is_up else self.reason
@@ -156,7 +138,7 @@ class RemoteConnection(asyncio.Protocol):
         options = self._options
         if self.reason or (options.tls is not None and options.tls.first):
             return False
-        wanted = options.tls is not None or self._address.scheme == "tls"
+        wanted = options.tls is not None or self.address.scheme == "tls"
         if wanted and not (self.server.tls_required or self.server.tls_available):
             self.end("the remote does not support TLS")
             return False
@@ -176,14 +158,10 @@ class RemoteConnection(asyncio.Protocol):
         } | who
 
     # ------------------------------------------------------------------ asyncio.Protocol
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=HIGH_WATER)
-
     def data_received(self, data: bytes) -> None:
         if self.reason:
             return
-        self._alive.heard()
+        self.alive.heard()
         try:
             events = self._parser.feed(data)
         except ServerProtocolError as error:
@@ -193,37 +171,31 @@ class RemoteConnection(asyncio.Protocol):
         for event in events:
             if type(event) is Message:
                 if run and run[0].sid != event.sid:
-                    self._user.came(run)
+                    self._user.received(run)
                     run = []
                 run.append(event)
                 continue
             if run:
-                self._user.came(run)
+                self._user.received(run)
                 run = []
             self._control(event)
             if self.reason:
                 return
         if run:
-            self._user.came(run)
+            self._user.received(run)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        text, said_ns = self._said
-        if text and self._clock.steady() - said_ns < LAST_WORDS_NS:
+        text, at_ns = self._last_error
+        if text and self._clock.steady() - at_ns < LAST_ERROR_NS:
             self.end(f"-ERR {text}")
         self.end("connection closed" if exc is None else f"read error: {exc}")
         if not self._over.done():
             self._over.set_result(None)
 
-    def pause_writing(self) -> None:
-        self._drain.pause()
-
-    def resume_writing(self) -> None:
-        self._drain.resume()
-
-    # ------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------ events other than messages
     def _control(self, event: object) -> None:
         if type(event) is Ping:
-            self._write([frames.PONG])
+            self.write(frames.PONG)
         elif type(event) is Pong:
             self._answered()
         elif type(event) is Info:
@@ -231,8 +203,8 @@ class RemoteConnection(asyncio.Protocol):
         elif type(event) is ErrorLine:
             # Before the first PONG an -ERR rejects the client.
             if self.is_up:
-                self._said = event.text, self._clock.steady()
-                self._user.said(event.text)
+                self._last_error = event.text, self._clock.steady()
+                self._user.error_received(event.text)
             else:
                 self.end(event.text)
 
@@ -245,35 +217,16 @@ class RemoteConnection(asyncio.Protocol):
         if not self._informed.done():
             self._informed.set_result(None)
         else:
-            self._user.told(self.server)
+            self._user.info_changed(self.server)
 
     def _answered(self) -> None:
-        self._alive.answered()
+        self.alive.answered()
         if not self.is_up and self._informed.done():
             self.is_up = True
-            self._write(list(self._user.up()))
-            self._taken_in.set_result(None)
+            self.write(b"".join(self._user.came_up()))
+            self._authenticated.set_result(None)
 
     # ------------------------------------------------------------------ writing
-    @property
-    def congested(self) -> bool:
-        """Return True above the high-water mark of unsent bytes."""
-        return self._drain.paused
-
-    @property
-    def pending_bytes(self) -> int:
-        """Return the bytes handed to the socket and not yet sent."""
-        return unsent(self._transport)
-
-    @property
-    def rtt_ns(self) -> int:
-        """Return the round-trip time of the last PING; 0: none was answered yet."""
-        return self._alive.rtt_ns
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back once when it is not congested any more, or is gone."""
-        self._drain.wait(callback)
-
     def gather(self, frame: bytes) -> bool:
         """Write this with the rest of the turn. True for the first: `flush` is to be called at its end."""
         first = not self._out
@@ -287,31 +240,8 @@ class RemoteConnection(asyncio.Protocol):
         """Write what was gathered."""
         out, self._out = self._out, []
         self._gathered = 0
-        self._write(out)
-
-    def _write(self, frames: list[bytes]) -> None:
-        transport = self._transport
-        if not frames or self.reason or transport is None or transport.is_closing():
-            return
-        data = b"".join(frames)
-        self._written += len(data)
-        transport.write(data)
-        if transport.get_write_buffer_size() > MAX_PENDING:
-            self.end("slow consumer: more than 64 MiB pending")
-
-    # ------------------------------------------------------------------ reading
-    def stall(self, until: Callable[[Callable[[], None]], None]) -> None:
-        """Read no more until that calls back."""
-        transport = self._transport
-        if transport is not None and not transport.is_closing():
-            self._alive.reads(False)
-            transport.pause_reading()
-            until(self._go_on)
-
-    def _go_on(self) -> None:
-        self._alive.reads(True)
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if out:
+            self.write(b"".join(out))
 
     def end(self, reason: str, *, orderly: bool = False) -> None:
         """Close. Idempotent. `orderly`: gathered frames may still be sent; otherwise none is, so that the remote
@@ -321,13 +251,13 @@ class RemoteConnection(asyncio.Protocol):
         if orderly:
             self.flush()
         self.reason = reason
-        self._alive.end()
-        self._drain.resume()
-        if self._transport is not None and not self._transport.is_closing():
+        self.alive.end()
+        self.resume_writing()
+        if self.transport is not None and not self.transport.is_closing():
             if orderly:
-                self._transport.close()
-                self._clock.call_later(CLOSE_WAIT_NS, self._transport.abort)
+                self.transport.close()
+                self._clock.call_later(CLOSE_WAIT_NS, self.transport.abort)
             else:
-                self._transport.abort()
+                self.transport.abort()
         if not self._over.done():
             self._over.set_result(None)

@@ -20,6 +20,7 @@ no other form.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from lakestream.net.remote import bodies as remote_bodies
 from lakestream.net.remote.bodies import DeliverTarget
@@ -39,6 +40,7 @@ from lakestream.protocol.domain_subjects import (
     ack_there,
     sign,
 )
+from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import valid_literal
 
 NO_ANSWER = (503, 10008)
@@ -88,17 +90,50 @@ class RemoteDomain:
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
-        """Serve the domain."""
+        """Serve the domain, and connect."""
         link = self.link
         self._link_subscribed = [link.subscribe(self._replies + b">", self._answered), link.watch(self._changed)]
+        link.start()
 
-    def stop(self) -> None:
-        """Serve it no more."""
+    async def stop(self) -> None:
+        """Serve it no more, and disconnect."""
         for subscription in (*self._subscribed, *self._link_subscribed):
             subscription.cancel()
         self._subscribed, self._link_subscribed = [], []
         self._pulls.close()
         self._pushes.close()
+        await self.link.stop()
+
+    def shown(self) -> dict[str, Any]:
+        """Return the remote as /varz shows it."""
+        link, options = self.link, self.link.options
+        page: dict[str, Any] = {
+            "domain": options.domain,
+            "account": options.account,
+            "url": (link.address or options.urls[0]).shown,
+            "connected": link.up,
+            "since": format_time(link.since_ns),
+            "connects": link.connected,
+        }
+        if link.server is not None:
+            page |= {
+                "server_name": link.server.server_name,
+                "server_id": link.server.server_id,
+                "version": link.server.version,
+                "rtt": link.rtt_ns,
+            }
+        if link.error:
+            page["error"] = link.error
+        return page | {
+            "in_msgs": link.in_msgs,
+            "out_msgs": link.out_msgs,
+            "in_bytes": link.in_bytes,
+            "out_bytes": link.out_bytes,
+            "pending_bytes": link.pending_bytes,
+            "refused": link.refused,
+            "subscriptions": link.subscriptions,
+            "paths": len(self._pulls) + len(self._pushes),
+        }
 
     def _changed(self, up: bool) -> None:
         """Note that the link came up or was lost: other nodes may have one, and requests fail only when none has."""
@@ -118,11 +153,6 @@ class RemoteDomain:
             self._subscribed.append(hub.subscribe(self._api + b">", self._unreachable, local=True))
         for subscription in before:
             subscription.cancel()
-
-    @property
-    def paths(self) -> int:
-        """Return the number of subjects here to which consumers there deliver."""
-        return len(self._pulls) + len(self._pushes)
 
     # ------------------------------------------------------------------ requests
     def _asked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 
 from lakestream.logging import Logger
 from lakestream.net.hub import TRACED, Hub
-from lakestream.net.interest.subscription import MAX_WEIGHT, Sink, Subscription
-from lakestream.net.remote.keepalive import Drain, KeepAlive, unconfirmed
+from lakestream.net.interest.subscription import MAX_WEIGHT, Subscription
+from lakestream.net.remote.outgoing import HIGH_WATER, OutgoingConnection
 from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames, leaf_wire
 from lakestream.protocol.leaf_wire import (
@@ -32,17 +32,8 @@ from lakestream.protocol.leaf_wire import (
 )
 from lakestream.protocol.subjects import is_literal, matches
 
-HIGH_WATER = 1 << 20
-"""Unsent bytes (1 MiB) above which the connection counts as congested and JetStream holds its deliveries."""
-
-MAX_UNSENT = 64 << 20
-"""Unsent bytes (64 MiB) at which the connection is closed."""
-
 PING_NS = 15_000_000_000
 """Interval of PINGs (15 s); the first one is part of the greeting."""
-
-MAX_PINGS = 2
-"""Unanswered PINGs, while nothing else gets through, after which the connection is closed."""
 
 MAX_PAYLOAD = 1 << 20
 """The other side's maximum payload when its INFO names none (1 MiB)."""
@@ -182,7 +173,7 @@ class Listeners:
         self.carry(b"", reply, ((reply, b"", header, b""),))
 
 
-class LeafConnection(asyncio.Protocol):
+class LeafConnection(OutgoingConnection):
     """One connection.
 
     Args:
@@ -201,8 +192,9 @@ class LeafConnection(asyncio.Protocol):
     """
 
     def __init__(self, hub: Hub, names: Names, clock: Clock, log: Logger, label: str) -> None:
+        super().__init__(clock, PING_NS)
         loop = asyncio.get_running_loop()
-        self._hub, self._names, self._clock, self._log, self._label = hub, names, clock, log, label
+        self._hub, self._names, self._log, self._label = hub, names, log, label
         self.said_info: asyncio.Future[bool] = loop.create_future()
         self.up: asyncio.Future[bool] = loop.create_future()
         self.over: asyncio.Future[str] = loop.create_future()
@@ -213,35 +205,20 @@ class LeafConnection(asyncio.Protocol):
         self.unasked = 0
         self._below: tuple[bytes, ...] = ()
         self._subjects: tuple[bytes, ...] = ()
-        self.transport: asyncio.Transport | None = None
         self._client = ClientInfo(id=0, host="", account=hub.account, kind="Leafnode")
         self._parser = LeafParser()
         self._out: list[bytes] = []
-        self._gathered = self._written = 0
-        self._dirty = self._stalled = self._full = False
-        self._drain = Drain()
-        self._alive = KeepAlive(
-            clock,
-            PING_NS,
-            MAX_PINGS,
-            lambda: self.write(frames.PING),
-            lambda: (self._written, unconfirmed(self.transport)),
-            lambda: self.end("Stale Connection"),
-        )
+        self._gathered = 0
+        self._dirty = self._full = False
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.secured(cast(asyncio.Transport, transport))
+        super().connection_made(transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         self._client = ClientInfo(id=0, host=str(peer[0]), account=self._hub.account, kind="Leafnode")
 
-    def secured(self, transport: asyncio.Transport) -> None:
-        """Use this transport from now on."""
-        self.transport = transport
-        transport.set_write_buffer_limits(high=HIGH_WATER)
-
     def data_received(self, data: bytes) -> None:
-        self._alive.heard()
+        self.alive.heard()
         try:
             said = self._parser.feed(data)
         except leaf_wire.WireError as error:
@@ -255,25 +232,19 @@ class LeafConnection(asyncio.Protocol):
             else:
                 self._control(one)
         if turn.overrun is not None:
-            self._stall(turn.overrun)
+            self.stall(turn.overrun)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._alive.end()
+        self.alive.end()
         if self.listeners is not None:
             self.listeners.clear()
-        self._drain.resume()
+        self.resume_writing()
         reason = self.reason or self.refused or (str(exc) if exc is not None else "connection closed")
         for waiting in (self.said_info, self.up):
             if not waiting.done():
                 waiting.set_result(False)
         if not self.over.done():
             self.over.set_result(reason)
-
-    def pause_writing(self) -> None:
-        self._drain.pause()
-
-    def resume_writing(self) -> None:
-        self._drain.resume()
 
     # ------------------------------------------------------------------ in
     def _arrived(self, came: Message) -> None:
@@ -335,25 +306,9 @@ class LeafConnection(asyncio.Protocol):
                 pass
 
     def _answered(self) -> None:
-        self._alive.answered()
+        self.alive.answered()
         if not self.up.done():
             self.up.set_result(True)
-
-    def _stall(self, receiver: Sink) -> None:
-        """Stop reading until the receivers of what came have drained (or are gone)."""
-        transport = self.transport
-        if self._stalled or transport is None or transport.is_closing():
-            return
-        self._stalled = True
-        self._alive.reads(False)
-        transport.pause_reading()
-        receiver.on_drain(self._go_on)
-
-    def _go_on(self) -> None:
-        self._stalled = False
-        self._alive.reads(True)
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
 
     # ------------------------------------------------------------------ out
     def greet(self, fields: dict[str, Any], subjects: Sequence[bytes], group: bytes) -> None:
@@ -368,25 +323,13 @@ class LeafConnection(asyncio.Protocol):
         self.write(
             frames.CONNECT % msgspec.json.encode(fields) + b"".join(frames.LEAF_SUB % (one, group) for one in subjects)
         )
-        self._alive.begin()
+        self.alive.begin()
 
     def _too_large(self, subject: bytes, size: int) -> None:
         self._log.warn(
             f"{self._label}: message of {size} bytes on {subject.decode('utf-8', 'replace')!r} exceeds the remote's "
             "max_payload; a mirror there waits until it is raised"
         )
-
-    @property
-    def rtt_ns(self) -> int:
-        """Return the round-trip time of the last PING; 0: none was answered yet."""
-        return self._alive.rtt_ns
-
-    @property
-    def congested(self) -> bool:
-        return self._drain.paused
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        self._drain.wait(callback)
 
     def send(self, frames: Sequence[bytes], messages: int, size: int) -> None:
         self.out_msgs += messages
@@ -409,16 +352,6 @@ class LeafConnection(asyncio.Protocol):
         self._gathered = 0
         if out:
             self.write(b"".join(out))
-
-    def write(self, data: bytes) -> None:
-        """Write now."""
-        transport = self.transport
-        if transport is None or transport.is_closing():
-            return
-        self._written += len(data)
-        transport.write(data)
-        if transport.get_write_buffer_size() > MAX_UNSENT:
-            self.end("slow consumer: more than 64 MiB pending")
 
     def end(self, reason: str) -> None:
         """End the connection."""

@@ -228,16 +228,12 @@ class LeafLink:
         }
         if of is not None:
             page |= {key: of.info.get(key, "") for key in ("server_name", "server_id", "version", "remote_account")}
-            page |= {"remote_domain": of.info.get("domain", ""), "rtt": of.rtt_ns}
+            page |= {"remote_domain": of.info.get("domain", ""), "rtt": of.alive.rtt_ns}
         elif self._redial.error:
             page["error"] = self._redial.error
-        return page | {
-            "in_msgs": of.in_msgs if of is not None else 0,
-            "out_msgs": of.out_msgs if of is not None else 0,
-            "in_bytes": of.in_bytes if of is not None else 0,
-            "out_bytes": of.out_bytes if of is not None else 0,
-            "subscriptions": len(of.listeners) if of is not None and of.listeners is not None else 0,
-        }
+        counters = ("in_msgs", "out_msgs", "in_bytes", "out_bytes")
+        page |= {name: getattr(of, name) if of is not None else 0 for name in counters}
+        return page | {"subscriptions": len(of.listeners) if of is not None and of.listeners is not None else 0}
 
     def leafz(self, subs: bool) -> dict[str, Any] | None:
         """Return the connection as /leafz shows it; None without one. `subs`: with the other side's interest."""
@@ -251,7 +247,7 @@ class LeafLink:
             "account": self.options.account,
             "ip": address.host,
             "port": address.port,
-            "rtt": format_duration(of.rtt_ns),
+            "rtt": format_duration(of.alive.rtt_ns),
             "in_msgs": of.in_msgs,
             "out_msgs": of.out_msgs,
             "in_bytes": of.in_bytes,
@@ -285,7 +281,7 @@ class LeafLink:
                 return await connection.over
         info, tls = connection.info, self.options.tls
         if (info.get("tls_required") or tls is not None) and not (tls is not None and tls.first):
-            connection.secured(await remote_dial.secure(transport, connection, self.options, address))
+            connection.use(await remote_dial.secure(transport, connection, self.options, address))
         if info.get("domain") == self._domain:
             return f"the remote's JetStream uses domain {self._domain} too; choose another jetstream.domain here"
         keys = await asyncio.get_running_loop().run_in_executor(None, remote_dial.read_keys, self.options)

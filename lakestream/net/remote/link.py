@@ -118,7 +118,7 @@ class Link:
         self._server_name, self._clock, self._log, self._call = server_name, clock, log, call
         self._redial = Redial(options, self._attempt, log)
         self._connection: RemoteConnection | None = None
-        self._said = ""
+        self._last_error = ""
         """The last -ERR: the same is not logged twice in a row."""
         self._listening: dict[bytes, _Listening] = {}
         self._watches: list[_Watch] = []
@@ -155,7 +155,7 @@ class Link:
         await self._redial.stop()
 
     async def _attempt(self, address: Address) -> str:
-        connection = RemoteConnection(self.options, address, self._server_name, _User(self, address), self._clock)
+        connection = RemoteConnection(self.options, address, self._server_name, self, self._clock)
         self._connection = connection
         try:
             return await connection.run(self._call)
@@ -164,8 +164,9 @@ class Link:
             if self.up:
                 self._down(address, connection.reason)
 
-    def came_up(self, address: Address) -> Iterable[bytes]:
-        assert self._connection is not None  # Invariant: who calls is the connection of the attempt under way.
+    def came_up(self) -> Iterable[bytes]:
+        assert self._connection is not None  # Invariant: only the connection of the attempt under way calls.
+        address = self._connection.address
         self.up, self.server, self.address = True, self._connection.server, address
         self.since_ns = self._clock.now()
         self.connected += 1
@@ -190,7 +191,7 @@ class Link:
             done(None)
         self._tell(False)
 
-    def told(self, server: RemoteServer) -> None:
+    def info_changed(self, server: RemoteServer) -> None:
         if not self.up or self._connection is None:
             return
         self.server = server
@@ -198,11 +199,11 @@ class Link:
         if server.ldm:
             self._connection.end("the remote is shutting down (lame duck mode)", orderly=True)
 
-    def said(self, text: str) -> None:
+    def error_received(self, text: str) -> None:
         self.refused += 1
-        if text != self._said:
+        if text != self._last_error:
             self._log.warn(f"Remote {self.name}: -ERR {text}")
-        self._said = text
+        self._last_error = text
 
     def watch(self, changed: Callable[[bool], None]) -> Subscribed:
         """Call back with True when the link comes up, and with False when it is lost; soon with its current state."""
@@ -236,7 +237,7 @@ class Link:
     @property
     def rtt_ns(self) -> int:
         """Return the round-trip time of the last PING; 0: unknown."""
-        return self._connection.rtt_ns if self._connection is not None else 0
+        return self._connection.alive.rtt_ns if self._connection is not None else 0
 
     @property
     def subscriptions(self) -> int:
@@ -321,7 +322,7 @@ class Link:
         if self._listening.pop(listening.sid, None) is not None and self.up:
             self._say(frames.UNSUB % listening.sid)
 
-    def came(self, messages: list[Message]) -> None:
+    def received(self, messages: list[Message]) -> None:
         self.in_msgs += len(messages)
         self.in_bytes += sum([len(message.header) + len(message.payload) for message in messages])
         listening = self._listening.get(messages[0].sid)
@@ -334,7 +335,7 @@ class Link:
         except Exception as error:  # a message must not end the link
             self._log.exception(f"remote {self.name}: handling of a message on {listening.subject!r} failed", error)
         if turn.overrun is not None and self._connection is not None:
-            self._connection.stall(turn.overrun.on_drain)
+            self._connection.stall(turn.overrun)
 
 
 def speakable(subject: bytes, other: bytes) -> bool:
@@ -342,16 +343,3 @@ def speakable(subject: bytes, other: bytes) -> bool:
     if len(subject) + len(other) > MAX_CONTROL_LINE - _SIZES:
         return False
     return _word(subject) is not None and (not other or _word(other) is not None)
-
-
-class _User:
-    """The link as the user of a connection; knows the address that it came up at."""
-
-    __slots__ = ("_address", "_link", "came", "said", "told")
-
-    def __init__(self, link: Link, address: Address) -> None:
-        self._link, self._address = link, address
-        self.told, self.came, self.said = link.told, link.came, link.said
-
-    def up(self) -> Iterable[bytes]:
-        return self._link.came_up(self._address)

@@ -15,58 +15,6 @@ from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.remote.domain import RemoteDomain
 from lakestream.net.remote.link import Link
 from lakestream.ports import Clock
-from lakestream.protocol.gotime import format_time
-
-
-class Served:
-    """A remote that this server is a client of."""
-
-    def __init__(self, link: Link, clock: Clock) -> None:
-        self.link, self.domain = link, RemoteDomain(link, clock)
-
-    def start(self) -> None:
-        """Connect."""
-        self.domain.start()
-        self.link.start()
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        self.domain.stop()
-        await self.link.stop()
-
-    def leafz(self, subs: bool) -> dict[str, Any] | None:
-        """Return None: the remote is not a leaf node."""
-
-    def shown(self) -> dict[str, Any]:
-        """Return the remote as /varz shows it."""
-        link, options = self.link, self.link.options
-        page: dict[str, Any] = {
-            "domain": options.domain,
-            "account": options.account,
-            "url": (link.address or options.urls[0]).shown,
-            "connected": link.up,
-            "since": format_time(link.since_ns),
-            "connects": link.connected,
-        }
-        if link.server is not None:
-            page |= {
-                "server_name": link.server.server_name,
-                "server_id": link.server.server_id,
-                "version": link.server.version,
-                "rtt": link.rtt_ns,
-            }
-        if link.error:
-            page["error"] = link.error
-        return page | {
-            "in_msgs": link.in_msgs,
-            "out_msgs": link.out_msgs,
-            "in_bytes": link.in_bytes,
-            "out_bytes": link.out_bytes,
-            "pending_bytes": link.pending_bytes,
-            "refused": link.refused,
-            "subscriptions": link.subscriptions,
-            "paths": self.domain.paths,
-        }
 
 
 class Remotes:
@@ -106,8 +54,7 @@ class Remotes:
             return LeafLink(
                 options, hub, self._domain, self._clock, self._log, self._server_name, self._others, self._cluster
             )
-        link = Link(options, hub, self._server_name, self._clock, self._log, self._call)
-        return Served(link, self._clock)
+        return RemoteDomain(Link(options, hub, self._server_name, self._clock, self._log, self._call), self._clock)
 
     def start(self) -> None:
         """Connect to all of them."""
@@ -138,4 +85,5 @@ class Remotes:
 
     def leafs(self, subs: bool = False) -> list[dict[str, Any]]:
         """Return the leaf connections as /leafz shows them; `subs`: with the other side's interest."""
-        return [page for served in self._served.values() if (page := served.leafz(subs)) is not None]
+        leafs = [served for options, served in self._served.items() if options.leaf]
+        return [page for leaf in leafs if (page := leaf.leafz(subs)) is not None]

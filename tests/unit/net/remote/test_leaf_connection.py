@@ -9,7 +9,8 @@ import pytest
 
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub, Turn
-from lakestream.net.remote.leaf_connection import MAX_PINGS, MAX_UNSENT, LeafConnection
+from lakestream.net.remote.leaf_connection import LeafConnection
+from lakestream.net.remote.outgoing import MAX_PENDING, MAX_PINGS
 from lakestream.ports import Clock
 from lakestream.protocol.leaf_wire import Names
 
@@ -126,7 +127,7 @@ async def test_nobody_is_given_up_whose_answer_can_not_be_here() -> None:
 
 async def test_a_receiver_that_is_much_too_slow_is_given_up() -> None:
     world = World()
-    world.wire.unsent = MAX_UNSENT + 1
+    world.wire.unsent = MAX_PENDING + 1
     world.connection.send([b"LMSG a 0\r\n\r\n"], 1, 0)
     world.connection.flush()
     assert world.wire.aborted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakestream.net.remote.keepalive import Drain, KeepAlive
+from lakestream.net.remote.outgoing import KeepAlive, OutgoingConnection
 from tests.unit.stream_world import ManualClock
 
 PAUSE_NS, MOST = 5, 2
@@ -106,11 +106,11 @@ def test_nobody_is_asked_any_more_at_the_end() -> None:
 
 
 def test_who_waits_is_called_once() -> None:
-    drain, calls = Drain(), []
-    drain.wait(lambda: calls.append("at once"))
-    drain.pause()
-    drain.wait(lambda: calls.append("later"))
+    connection, calls = OutgoingConnection(ManualClock(), PAUSE_NS), []
+    connection.on_drain(lambda: calls.append("at once"))
+    connection.pause_writing()
+    connection.on_drain(lambda: calls.append("later"))
     assert calls == ["at once"]
-    drain.resume()
-    drain.resume()
+    connection.resume_writing()
+    connection.resume_writing()
     assert calls == ["at once", "later"]

@@ -169,7 +169,7 @@ class Loop:
 class NoResponders:
     """A connection's user that says much and hears nothing."""
 
-    def up(self) -> list[bytes]:
+    def came_up(self) -> list[bytes]:
         return [b"PUB x 1000000\r\n%b\r\n" % (b"x" * 1_000_000)] * 20
 
 
@@ -193,7 +193,7 @@ async def test_what_a_deaf_remote_did_not_take_is_not_kept_for_it(monkeypatch: p
         return work()
 
     assert await connection.run(call) == ""
-    assert connection.reason == "stale connection: PINGs not answered"
+    assert connection.reason == "Stale Connection"
     reader, writer = await deaf
     writer.transport.resume_reading()
     came = 0
