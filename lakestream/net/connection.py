@@ -249,7 +249,7 @@ class Connection(Outbox, asyncio.Protocol):
         if tracing is None:
             found = self.hub.route(self, self.client, subject, reply, header, payload)
         else:
-            found = tracing.route(self, self.client, came, reply, header, payload, mapped)
+            found = tracing.route(self, self.client, (came, reply, header, payload), mapped)
         if not found and reply and self._no_responders:
             self._report_no_responders(subject, reply)
 
@@ -265,7 +265,8 @@ class Connection(Outbox, asyncio.Protocol):
             return False
         self.refuse(refusal)
         if tracing is not None:
-            tracing.refused(self.client, command.subject, mapped, command.header, command.payload, refusal.error)
+            message = command.subject, command.reply, command.header, command.payload
+            tracing.refused(self.client, message, mapped, refusal.error)
         return True
 
     def _report_no_responders(self, subject: bytes, reply: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from lakestream.config.mappings import Mappings
 from lakestream.logging import Logger
-from lakestream.net.interest.interest import Interest
+from lakestream.net.interest.interest import Interest, Watch
 from lakestream.net.interest.subscription import Congested, Match, Named, Requester, Sink, Subscription
 from lakestream.ports import ClientInfo, Delivery, Handler, Many
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
@@ -26,24 +26,13 @@ TRACED = b"Nats-Trace-Dest:"
 class MessageTracing(Protocol):
     """Routing of traced messages; see `Tracing` in tracing.py."""
 
-    def route(
-        self,
-        origin: Sink,
-        client: ClientInfo,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-        mapped: bytes | None = None,
-    ) -> bool:
+    def route(self, origin: Sink, client: ClientInfo, message: Delivery, mapped: bytes | None = None) -> bool:
         """Route a client's message like `Hub.route`. `mapped`: what the account maps the subject to."""
 
     def arrived(self, node: Named, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
         """Hand a message from another node to these subscriptions."""
 
-    def refused(
-        self, client: ClientInfo, subject: bytes, mapped: bytes | None, header: bytes, payload: bytes, error: str
-    ) -> None:
+    def refused(self, client: ClientInfo, message: Delivery, mapped: bytes | None, error: str) -> None:
         """Trace a message that permissions reject."""
 
     def destination(self, header: bytes) -> bytes:
@@ -83,8 +72,7 @@ class Turn:
 
     Attributes:
         overrun: the receiver for which the current publisher has to wait: a congested node or remote server, or the
-            next
-            turn.
+            next turn.
         soon: runs a callback in the next turn, so that nothing holds the event loop for long.
     """
 
@@ -475,19 +463,5 @@ class Hub:
                 return
         self.soon(callback)
 
-    def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> _Watch:
-        return _Watch(self.interest_graph, subject, queue, callback)
-
-
-class _Watch:
-    """Handle of an interest watch."""
-
-    __slots__ = ("_cancel",)
-
-    def __init__(self, graph: Interest, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> None:
-        self._cancel: Callable[[], None] | None = graph.watch(subject, queue, callback)
-
-    def cancel(self) -> None:
-        if self._cancel is not None:
-            self._cancel()
-            self._cancel = None
+    def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> Watch:
+        return self.interest_graph.watch(subject, queue, callback)

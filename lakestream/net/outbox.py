@@ -90,19 +90,11 @@ class Outbox(Receiver):
         if self.close_reason:
             return
         if self.guard is not None and not self.guard.admits(subject, reply):
-            self.guard.pass_on(self.hub, sub, subject, reply, header, payload, client)
+            self.guard.pass_on(self.hub, sub, (subject, reply, header, payload), client)
             return
         if header and self.headers:
             n = len(header)
-            frame = HMSG % (
-                subject,
-                sub.sid,
-                reply + b" " if reply else b"",
-                n,
-                n + len(payload),
-                header,
-                payload,
-            )
+            frame = HMSG % (subject, sub.sid, reply + b" " if reply else b"", n, n + len(payload), header, payload)
         elif reply:
             frame = MSG_REPLY % (subject, sub.sid, reply, len(payload), payload)
         else:

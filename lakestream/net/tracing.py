@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Named, Sink, Subscription, hides
-from lakestream.ports import ClientInfo, Clock
+from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import headers, s2
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, traced
@@ -29,7 +29,7 @@ MAX_HEADER_BYTES = 128 << 10
 NOT_ECHOED = "Not delivered because of no echo"
 NOT_ALLOWED = "Not delivered because subscription denies this subject"
 
-_ACCOUNT = b"Nats-Trace-Origin-Account"
+_ACCOUNT, _HOP = b"Nats-Trace-Origin-Account", b"Nats-Trace-Hop"
 _API = b"$JS.API."
 _DIRECT = (b"$JS.API.DIRECT.GET.", b"$JS.API.CONSUMER.MSG.NEXT.")
 """API requests that are not traced as service imports: nats-server serves them in the account itself."""
@@ -45,16 +45,7 @@ _SNAPPY = b"\xff\x06\x00\x00sNaPpY"
 class CrossAccount(Protocol):
     """A sink that hands messages to another account and adds that to a trace."""
 
-    def traced(
-        self,
-        trace: MessageTrace,
-        sub: Subscription,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-        client: ClientInfo,
-    ) -> None:
+    def traced(self, trace: MessageTrace, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
         """Receive a message that is traced, or only traced."""
 
 
@@ -71,120 +62,71 @@ class Tracing:
         self._hub, self._clock, self._server = hub, clock, server
         self._prefix = f"$JS.{domain}.API.".encode() if domain else b""
 
-    def route(
-        self,
-        origin: Sink,
-        client: ClientInfo,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-        mapped: bytes | None = None,
-    ) -> bool:
+    def route(self, origin: Sink, client: ClientInfo, message: Delivery, mapped: bytes | None = None) -> bool:
         """Route a client's message that may be traced, like `Hub.route`. `mapped`: what its account maps the subject
         to."""
-        trace = self._begin(client, subject, header, payload, (client.id, client.name, CLIENT_KIND), mapped)
+        trace = self._begin(client, message, (client.id, client.name, CLIENT_KIND), mapped)
+        came, reply, header, payload = message
         if trace is None:
-            subject = subject if mapped is None else mapped
+            subject = came if mapped is None else mapped
             if headers.get(header, _ACCOUNT) is not None:
                 # Only servers may request traces for another account: no server must take it for such a request.
                 header = headers.append(
                     headers.remove(header, [TRACE_DESTINATION]), [(TRACE_DESTINATION, TRACE_DISABLED)]
                 )
             return self._hub.route(origin, client, subject, reply, header, payload)
-        subject = trace.subject
+        routed = trace.subject, reply, header, payload
         found = False
-        for sub in self._hub.chosen(subject, origin, hides):
+        for sub in self._hub.chosen(trace.subject, origin, hides):
             if sub.sink is origin and not sub.sink.echo:
                 trace.delivered(sub, NOT_ECHOED)
             elif trace.admits(sub):
-                self.hand(trace, sub, subject, reply, header, payload, client)
+                trace.hand(sub, routed, client)
                 found = True
         trace.routed()
         return found
 
-    def refused(
-        self,
-        client: ClientInfo,
-        subject: bytes,
-        mapped: bytes | None,
-        header: bytes,
-        payload: bytes,
-        error: str,
-    ) -> None:
+    def refused(self, client: ClientInfo, message: Delivery, mapped: bytes | None, error: str) -> None:
         """Trace a message that permissions reject. `mapped`: what its account maps the subject to."""
-        trace = self._begin(client, subject, header, payload, (client.id, client.name, CLIENT_KIND), mapped, error)
+        trace = self._begin(client, message, (client.id, client.name, CLIENT_KIND), mapped, error)
         if trace is not None:
             trace.routed()
 
     def arrived(self, node: Named, message: Routed, client: ClientInfo, subs: Sequence[Subscription]) -> None:
         """Hand a message that another node routed here to these subscribers of this node."""
-        subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
-        trace = self._begin(client, subject, header, payload, (node.id, node.name, NODE_KIND))
+        delivery = message.subject, message.reply, message.header, message.payload
+        trace = self._begin(client, delivery, (node.id, node.name, NODE_KIND))
         for sub in subs:
             if trace is None:
-                sub.sink.receive(sub, subject, reply, header, payload, client)
+                sub.sink.receive(sub, *delivery, client)
             elif trace.admits(sub):
-                self.hand(trace, sub, subject, reply, header, payload, client)
+                trace.hand(sub, delivery, client)
         if trace is not None:
             trace.routed()
 
     @staticmethod
-    def hand(
-        trace: MessageTrace,
-        sub: Subscription,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-        client: ClientInfo,
-    ) -> None:
-        """Hand a traced message to one subscriber, or only add it to the trace."""
-        if sub.remote is not None:
-            sub.sink.receive(sub, subject, reply, trace.header_for(sub, header), payload, client)
-        elif isinstance(sub.sink, CrossAccount):
-            sub.sink.traced(trace, sub, subject, reply, header, payload, client)
-        elif isinstance(sub.sink, Named):
-            # A denied receiver passes it on, or reports that it is denied to all.
-            trace.delivered(sub, NOT_ALLOWED if hides(sub.sink, subject) else "")
-            if not trace.only:
-                sub.sink.receive(sub, subject, reply, header, payload, client)
-        else:
-            # Requests to this server keep their plain client; a stream reports to the trace.
-            plain = subject.startswith(_SERVICES) and not subject.startswith(_EVENTS)
-            sub.sink.receive(sub, subject, reply, header, payload, client if plain else traced(client, trace))
-
-    @staticmethod
     def destination(header: bytes) -> bytes:
         """Return the destination of the trace of a client's message with these headers; b"": not traced."""
-        if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
-            return b""  # a block with a status is not a client's message
-        fields = parsed(header)
-        to = fields.get(TRACE_DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
-        return to if publishable(to) and _ACCOUNT.decode() not in fields else b""
+        return _requested(header, CLIENT_KIND)[0]
 
     def _begin(
         self,
         client: ClientInfo,
-        subject: bytes,
-        header: bytes,
-        payload: bytes,
+        message: Delivery,
         source: tuple[int, str, int],
         mapped: bytes | None = None,
         error: str = "",
     ) -> MessageTrace | None:
         """Return the trace of a message from `source` (number, name, kind); None: not traced."""
-        if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
-            return None  # a block with a status is not a client's message
         cid, name, kind = source
-        fields = parsed(header)
-        to = fields.get(TRACE_DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
-        if not publishable(to) or (kind == CLIENT_KIND and _ACCOUNT.decode() in fields):
+        subject, _, header, payload = message
+        to, fields = _requested(header, kind)
+        if not to:
             return None
         event: dict[str, Any] = {"type": "in", "ts": self.now(), "kind": kind, "cid": cid}
         if name:
             event["name"] = name
-        event |= {"acc": client.account, "subj": subject.decode("utf-8", "replace")}
+        event |= {"acc": client.account, "subj": _text(subject)}
         if error:
             event["error"] = error
         trace = MessageTrace(self, to, fields, len(header) + len(payload), event)
@@ -228,12 +170,7 @@ class MessageTrace:
     """The trace of one message; implements `protocol.client.Trace`."""
 
     def __init__(
-        self,
-        tracing: Tracing,
-        to: bytes,
-        fields: dict[str, list[str]],
-        size: int,
-        ingress: dict[str, Any],
+        self, tracing: Tracing, to: bytes, fields: dict[str, list[str]], size: int, ingress: dict[str, Any]
     ) -> None:
         self._tracing, self._to, self._fields, self._size = tracing, to, fields, size
         self.only = fields.get("Nats-Trace-Only", [""])[0].lower() in ("1", "true", "on")
@@ -251,7 +188,7 @@ class MessageTrace:
         """Note the subject that the message is routed by: its own or the mapped one."""
         subject = subject if mapped is None else mapped
         self.subject = subject
-        text = subject.decode("utf-8", "replace")
+        text = _text(subject)
         if mapped is not None:
             self._events.append({"type": "sm", "ts": self._tracing.now(), "to": text})
         ingress = self._events[0]
@@ -264,11 +201,12 @@ class MessageTrace:
         """Note that the message crosses into another account, as a stream export or (`came`) as a service request."""
         event: dict[str, Any] = {"type": "si" if came else "se", "ts": self._tracing.now(), "acc": account}
         if came:
-            event["from"] = came.decode("utf-8", "replace")
-        self._events.append(event | {"to": subject.decode("utf-8", "replace")})
+            event["from"] = _text(came)
+        self._events.append(event | {"to": _text(subject)})
 
-    def route(self, hub: Hub, client: ClientInfo, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
+    def route(self, hub: Hub, client: ClientInfo, message: Delivery) -> bool:
         """Route the message in another account like `Hub.route`, and trace its receivers there."""
+        subject = message[0]
         before = self._abroad, self._service
         self._abroad, self._service = hub.account, service_of(subject, hub.account)
         if self._service:
@@ -278,10 +216,27 @@ class MessageTrace:
             if hides(sub.sink, subject):
                 self.delivered(sub, NOT_ALLOWED)
             elif self.admits(sub):
-                Tracing.hand(self, sub, subject, reply, header, payload, client)
+                self.hand(sub, message, client)
                 found = True
         self._abroad, self._service = before
         return found
+
+    def hand(self, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
+        """Hand the message to one subscriber, or only add it to the trace."""
+        subject, reply, header, payload = message
+        if sub.remote is not None:
+            sub.sink.receive(sub, subject, reply, self._header_for(sub, header), payload, client)
+        elif isinstance(sub.sink, CrossAccount):
+            sub.sink.traced(self, sub, message, client)
+        elif isinstance(sub.sink, Named):
+            # A denied receiver passes it on, or reports that it is denied to all.
+            self.delivered(sub, NOT_ALLOWED if hides(sub.sink, subject) else "")
+            if not self.only:
+                sub.sink.receive(sub, *message, client)
+        else:
+            # Requests to this server keep their plain client; a stream reports to the trace.
+            plain = subject.startswith(_SERVICES) and not subject.startswith(_EVENTS)
+            sub.sink.receive(sub, *message, client if plain else traced(client, self))
 
     def shown(self, sub: Subscription, account: str, sink: Sink) -> None:
         """Note that a client of another account receives it, through a shadow subscription."""
@@ -293,12 +248,12 @@ class MessageTrace:
         """Return False for services when the message is only traced."""
         return not (self.only and self._service) or isinstance(sub.sink, Named)
 
-    def header_for(self, sub: Subscription, header: bytes) -> bytes:
+    def _header_for(self, sub: Subscription, header: bytes) -> bytes:
         """Return the header block for another node, with the hop that all of its subscribers share."""
         ways, node = self._ways, sub.sink
         if node not in ways:
             hop = f"{self._before}.{len(ways) + 1}" if self._before else str(len(ways) + 1)
-            ways[node] = with_hop(header, hop)
+            ways[node] = headers.append(headers.remove(header, [_HOP]), [(_HOP, hop.encode())])
             self.delivered(sub, hop=hop)
         return ways[node]
 
@@ -317,9 +272,9 @@ class MessageTrace:
         if hop:
             event["hop"] = hop
         if kind == CLIENT_KIND:
-            event["sub"] = sub.subject.decode("utf-8", "replace")
+            event["sub"] = _text(sub.subject)
             if sub.queue:
-                event["queue"] = sub.queue.decode("utf-8", "replace")
+                event["queue"] = _text(sub.queue)
         if error:
             event["error"] = error
         self._events.append(event)
@@ -332,7 +287,7 @@ class MessageTrace:
     def settled(self, subject: bytes = b"", *, unwanted: bool = False, error: str = "") -> None:
         assert self._stream is not None, "a stream says first that it has the message"
         if subject:
-            self._stream["subject"] = subject.decode("utf-8", "replace")
+            self._stream["subject"] = _text(subject)
         if unwanted:
             self._stream["nointerest"] = True
         if error:
@@ -353,8 +308,19 @@ def service_of(subject: bytes, account: str) -> str:
     if subject == _USER_INFO:
         return f"$SYS.REQ.USER.{account}.INFO"
     if subject.startswith(_API) and not subject.startswith(_DIRECT):
-        return subject.decode("utf-8", "replace")
+        return _text(subject)
     return ""
+
+
+def _requested(header: bytes, kind: int) -> tuple[bytes, dict[str, list[str]]]:
+    """Return the destination of the trace of a message from this kind of client (b"": not traced), and its headers."""
+    if not header.startswith(headers.LINE) or len(header) > MAX_HEADER_BYTES:
+        return b"", {}  # a block with a status is not a client's message
+    fields = parsed(header)
+    to = fields.get(TRACE_DESTINATION.decode(), [""])[0].encode("utf-8", "surrogateescape")
+    if not publishable(to) or (kind == CLIENT_KIND and _ACCOUNT.decode() in fields):
+        return b"", fields
+    return to, fields
 
 
 def parsed(header: bytes) -> dict[str, list[str]]:
@@ -376,11 +342,6 @@ def parsed(header: bytes) -> dict[str, list[str]]:
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
-
-
-def with_hop(header: bytes, hop: str) -> bytes:
-    """Return the header block for another node."""
-    return headers.append(headers.remove(header, [b"Nats-Trace-Hop"]), [(b"Nats-Trace-Hop", hop.encode())])
 
 
 def encoded(body: bytes, accepted: str) -> tuple[bytes, bytes]:

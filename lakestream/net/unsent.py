@@ -8,8 +8,8 @@ nothing here costs anything per message.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+from lakestream.config.options import Options
 from lakestream.ports import Clock, Timer
 from lakestream.protocol.durations import format_duration
 
@@ -28,22 +28,6 @@ RELIEF = 8
 write."""
 TRIM_BYTES = 64 << 20
 """Memory is returned to the system after at least this many unsent bytes were sent (64 MiB)."""
-
-
-class Limits(Protocol):
-    """The settings that are enforced here; a reload replaces them."""
-
-    @property
-    def write_deadline_ns(self) -> int:
-        """Return the time that a flush may take."""
-
-    @property
-    def max_pending(self) -> int:
-        """Return the maximum of unsent bytes of one client."""
-
-    @property
-    def max_pending_total(self) -> int:
-        """Return the maximum of unsent bytes of all clients together, if that is more than `max_pending`."""
 
 
 class Receiver:
@@ -76,14 +60,14 @@ class Unsent:
     """The unsent bytes of a server's clients.
 
     Args:
-        limits: returns the current settings.
+        limits: returns the current settings, of which max_pending, max_pending_total and write_deadline count here.
         trim: returns freed memory to the system; may block.
 
     Attributes:
         total: bytes as last counted for each connection; includes what was sent since then.
     """
 
-    def __init__(self, limits: Callable[[], Limits], clock: Clock, trim: Callable[[], None]) -> None:
+    def __init__(self, limits: Callable[[], Options], clock: Clock, trim: Callable[[], None]) -> None:
         self._limits, self._clock, self._trim = limits, clock, trim
         self.total = 0
         self._peak = 0

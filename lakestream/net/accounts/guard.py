@@ -105,16 +105,9 @@ class Guard:
         return messages
 
     @staticmethod
-    def pass_on(
-        hub: Hub,
-        sub: Subscription,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-        client: ClientInfo,
-    ) -> None:
+    def pass_on(hub: Hub, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
         """Hand a denied message to another member of the queue group. Report no responders when all are denied."""
+        subject, reply = message[:2]
         match = hub.interest_graph.match(subject)
         from_node = client.kind == NODE
         if sub.queue:
@@ -124,7 +117,7 @@ class Guard:
                 members = [member for member in group if not hides(member.sink, subject)]
                 if group[0].queue == sub.queue and members:
                     member = random.choice(members)
-                    member.sink.receive(member, subject, reply, header, payload, client)
+                    member.sink.receive(member, *message, client)
                     return
         # Of all denied subscribers the first one reports.
         denied_reporter = match.plain[:1] or next(iter(match.queues), [])

@@ -10,7 +10,7 @@ of its own clients.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -21,13 +21,11 @@ from lakestream.config.sharing import ImportSubjects
 from lakestream.net.accounts.responses import Kind, Responses
 from lakestream.net.accounts.service_latency import BAD_REQUEST, Measured, Sampler
 from lakestream.net.interest.subscription import Subscription
+from lakestream.net.tracing import MessageTrace
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol import headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, client_shown
-
-if TYPE_CHECKING:
-    from lakestream.net.tracing import MessageTrace
 
 MAX_HOPS = 16
 """Accounts that a request may cross (default). A request beyond that is dropped: its imports form a ring."""
@@ -95,29 +93,16 @@ class ServiceImport:
         self.importer.hub.interest_graph.remove(self._sub)
 
     # ------------------------------------------------------------------ sink
-    def receive(
-        self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
-    ) -> None:
-        self._forward(subject, reply, header, payload, client, None)
-
-    def traced(
-        self,
-        trace: MessageTrace,
-        sub: Subscription,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-        client: ClientInfo,
-    ) -> None:
+    def traced(self, trace: MessageTrace, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
+        subject, reply, header, _ = message
         trace.crosses(self.exporter.hub.account, self._exported(subject), subject)
         if self.service.allow_trace:
             # Traces of other nodes come back like replies.
             to = headers.get(header, TRACE_DESTINATION) or b""
             path = self.exporter.open(self.importer, subject, to, "stream", self.service.threshold_ns)
-            self._forward(subject, reply, header, payload, client, trace, path)
+            self.receive(sub, *message, client, trace, path)
         elif not trace.only:
-            self._forward(subject, reply, header, payload, client, None, TRACE_DISABLED)
+            self.receive(sub, *message, client, None, TRACE_DISABLED)
         elif reply:
             self.unanswered(subject, reply)
 
@@ -127,16 +112,18 @@ class ServiceImport:
         mappings = self.exporter.hub.mappings
         return there if mappings is None else mappings.apply(there)
 
-    def _forward(
+    def receive(
         self,
+        sub: Subscription,
         subject: bytes,
         reply: bytes,
         header: bytes,
         payload: bytes,
         client: ClientInfo,
-        trace: MessageTrace | None,
+        trace: MessageTrace | None = None,
         traced_to: bytes = b"",
     ) -> None:
+        """Forward a request. `trace`: continues there; `traced_to`: the destination of traces there."""
         if self._hops >= MAX_HOPS or (client.service and self.importer is self.exporter):
             return  # an import from the account itself is followed once
         if client is not self._prepared_for:
@@ -155,14 +142,14 @@ class ServiceImport:
             path = exporter.open(self.importer, subject, reply, service.kind, service.threshold_ns, self, measured)
         elif measured is not None:
             measured.failed(BAD_REQUEST)
-        assert self._client is not None, "told together with the header"
+        assert self._client is not None, "prepared together with the header"
         there = self._exported(subject)
         self._hops += 1
         try:
             if trace is None:
                 found = exporter.hub.route(None, self._client, there, path, header, payload)
             else:
-                found = trace.route(exporter.hub, self._client, there, path, header, payload)
+                found = trace.route(exporter.hub, self._client, (there, path, header, payload))
         finally:
             self._hops -= 1
         if not found and reply:

@@ -11,18 +11,15 @@ there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from lakestream.config.sharing import ImportSubjects
 from lakestream.net.accounts.responses import Responses
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Requester, Subscription
+from lakestream.net.tracing import MessageTrace
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.client import traced
 from lakestream.protocol.subjects import intersection
-
-if TYPE_CHECKING:
-    from lakestream.net.tracing import MessageTrace
 
 _OF_THE_SERVER = (b"$JS.API.", b"$JS.ACK.", b"$JS.FC.", b"$JS.SNAPSHOT.", b"$SYS.REQ.")
 """Subjects of requests to the server: only for clients of the account itself."""
@@ -71,16 +68,8 @@ class Shadow:
         mine = self.sub
         mine.sink.receive(mine, self.route.subjects.to_ours(subject), reply, header, payload, client)
 
-    def traced(
-        self,
-        trace: MessageTrace,
-        sub: Subscription,
-        subject: bytes,
-        reply: bytes,
-        header: bytes,
-        payload: bytes,
-        client: ClientInfo,
-    ) -> None:
+    def traced(self, trace: MessageTrace, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
+        subject, reply, header, payload = message
         mine, here = self.sub, self.route.subjects.to_ours(subject)
         trace.crosses(self.account, here)
         if self.route.allow_trace:

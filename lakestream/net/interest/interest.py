@@ -33,15 +33,34 @@ MAX_SAMPLED = 256
 repeated ones take a place in the cache."""
 
 
-class _Watcher:
-    """A watched queue group of one subject, the last reported value, and the callback."""
+class Watch:
+    """A watched queue group of one subject.
 
-    __slots__ = ("callback", "queue", "value")
+    Args:
+        watches: all watches of the graph, by subject.
+        value: the last reported value.
+    """
 
-    def __init__(self, queue: bytes, callback: Callable[[bool], None], value: bool) -> None:
-        self.queue = queue
-        self.callback = callback
-        self.value = value
+    __slots__ = ("_subject", "_watches", "callback", "queue", "value")
+
+    def __init__(
+        self,
+        watches: dict[bytes, list[Watch]],
+        subject: bytes,
+        queue: bytes,
+        callback: Callable[[bool], None],
+        value: bool,
+    ) -> None:
+        self._watches, self._subject = watches, subject
+        self.queue, self.callback, self.value = queue, callback, value
+
+    def cancel(self) -> None:
+        """End the watch. Idempotent."""
+        watches = self._watches.get(self._subject, [])
+        if self in watches:
+            watches.remove(self)
+            if not watches:
+                del self._watches[self._subject]
 
 
 def _literal_tokens(pattern: bytes) -> bytes:
@@ -81,7 +100,7 @@ class Interest:
         # The match of the last prefix below which all subjects match the same: acks come by the hundred, and no
         # two of them have the same subject.
         self._prefix, self._below_prefix = NO_PREFIX, NOBODY
-        self._watchers: dict[bytes, list[_Watcher]] = {}
+        self._watches: dict[bytes, list[Watch]] = {}
         self._observer: Callable[[Subscription, bool], None] | None = None
 
     def __len__(self) -> int:
@@ -91,8 +110,7 @@ class Interest:
     # ------------------------------------------------------------------ matching
     def match(self, subject: bytes) -> Match:
         """Return the subscriptions that match `subject`, a published subject: any bytes are allowed, wildcards in it
-        are
-        literal tokens, and a subject with an empty token matches nothing.
+        are literal tokens, and a subject with an empty token matches nothing.
 
         The result does not change with subscriptions; hold it no longer than one delivery.
         """
@@ -267,8 +285,8 @@ class Interest:
         self._count += 1
         if self._observer is not None:
             self._observer(sub, True)
-        if subject in self._watchers:
-            self._tell(subject)
+        if subject in self._watches:
+            self._report(subject)
         return True
 
     def remove(self, sub: Subscription) -> bool:
@@ -301,8 +319,8 @@ class Interest:
         self._count -= 1
         if self._observer is not None:
             self._observer(sub, False)
-        if subject in self._watchers:
-            self._tell(subject)
+        if subject in self._watches:
+            self._report(subject)
         return True
 
     def _count_below(self, subject: bytes, change: int) -> None:
@@ -352,8 +370,7 @@ class Interest:
         """Return True if there is a subscription to exactly `subject` in exactly that queue group (b"": in none).
 
         This is nats-server's rule for an active push consumer: subscribers through wildcards or in another group
-        receive its
-        messages but do not start it.
+        receive its messages but do not start it.
         """
         leaf = self._literals.get(subject)
         if leaf is None:
@@ -362,7 +379,7 @@ class Interest:
             return bool(leaf.plain)
         return leaf.queues is not None and queue in leaf.queues
 
-    def watch(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> Callable[[], None]:
+    def watch(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> Watch:
         """Call `callback(value)` whenever `bound(subject, queue)` changes, with its new value.
 
         The call comes from inside `insert` or `remove`, after the change; the callback may change interest itself.
@@ -371,27 +388,16 @@ class Interest:
             subject: a literal subject.
             queue: the queue group, b"" for none.
             callback: called for changes only, not for the initial value.
-
-        Returns:
-            A function that ends the watch; calling it again does nothing.
         """
-        watcher = _Watcher(queue, callback, self.bound(subject, queue))
-        self._watchers.setdefault(subject, []).append(watcher)
+        watch = Watch(self._watches, subject, queue, callback, self.bound(subject, queue))
+        self._watches.setdefault(subject, []).append(watch)
+        return watch
 
-        def cancel() -> None:
-            watchers = self._watchers.get(subject, [])
-            if watcher in watchers:
-                watchers.remove(watcher)
-                if not watchers:
-                    del self._watchers[subject]
-
-        return cancel
-
-    def _tell(self, subject: bytes) -> None:
-        for watcher in list(self._watchers[subject]):
+    def _report(self, subject: bytes) -> None:
+        for watch in list(self._watches[subject]):
             # An earlier callback may have ended this watch or changed interest again: the present value counts.
-            if watcher in self._watchers.get(subject, ()):
-                value = self.bound(subject, watcher.queue)
-                if value != watcher.value:
-                    watcher.value = value
-                    watcher.callback(value)
+            if watch in self._watches.get(subject, ()):
+                value = self.bound(subject, watch.queue)
+                if value != watch.value:
+                    watch.value = value
+                    watch.callback(value)

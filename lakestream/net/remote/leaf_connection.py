@@ -258,8 +258,10 @@ class LeafConnection(OutgoingConnection):
             return
         subject, header = self._names.to_ours(came.subject), came.header
         tracing = self._hub.tracing if header and TRACED in header else None
-        route = self._hub.route if tracing is None else tracing.route
-        found = route(self.listeners, self._client, subject, came.reply, header, came.payload)
+        if tracing is None:
+            found = self._hub.route(self.listeners, self._client, subject, came.reply, header, came.payload)
+        else:
+            found = tracing.route(self.listeners, self._client, (subject, came.reply, header, came.payload))
         if not found and came.reply and came.subject.startswith(JETSTREAM):
             self._nobody(came)
 

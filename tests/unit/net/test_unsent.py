@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lakestream.config.options import Options
 from lakestream.net import unsent
 from lakestream.net.hub import TURN_BYTES, Turn
 from lakestream.net.unsent import PENDING_BYTES, TRIM_BYTES, WRITE_DEADLINE, Unsent
@@ -14,12 +15,6 @@ pytestmark = pytest.mark.unit
 
 SECOND = 1_000_000_000
 MIB = 1 << 20
-
-
-class Limits(msgspec.Struct):
-    write_deadline_ns: int = 10 * SECOND
-    max_pending: int = 1024 * MIB
-    max_pending_total: int = 1024 * MIB
 
 
 class Receiver(unsent.Receiver):
@@ -34,7 +29,7 @@ class World:
     """Receivers as connections write to them, and how often the heap was trimmed."""
 
     def __init__(self, **limits: int) -> None:
-        self.limits = Limits(**limits)
+        self.limits = Options(**{"max_pending": 1024 * MIB, "max_pending_total": 1024 * MIB, **limits})
         self.clock = ManualClock()
         self.trims = 0
         self.unsent = Unsent(lambda: self.limits, self.clock, self._trim)
@@ -96,7 +91,7 @@ def test_a_clock_that_is_set_a_day_ahead_cuts_nobody() -> None:
 def test_a_shorter_deadline_of_a_reload_is_kept() -> None:
     world, receiver = World(), Receiver()
     world.write(receiver, MIB)
-    world.limits.write_deadline_ns = 2 * SECOND
+    world.limits = msgspec.structs.replace(world.limits, write_deadline_ns=2 * SECOND)
     world.seconds(4)
     assert receiver.ended == WRITE_DEADLINE
     assert receiver.detail.startswith("WriteDeadline of 2s exceeded")

@@ -360,7 +360,7 @@ def test_a_watcher_is_told_of_changes_only() -> None:
     interest = Interest()
     plain: list[bool] = []
     queued: list[bool] = []
-    cancel = interest.watch(b"d.x", b"", plain.append)
+    watch = interest.watch(b"d.x", b"", plain.append)
     interest.watch(b"d.x", b"q", queued.append)
     first, second, member = subscription(b"d.x"), subscription(b"d.x"), subscription(b"d.x", b"q")
     for sub in (first, second, subscription(b"d.x", b"r"), subscription(b"d.*"), subscription(b"d.y")):
@@ -372,8 +372,8 @@ def test_a_watcher_is_told_of_changes_only() -> None:
     assert plain == [True]
     interest.remove(second)
     assert plain == [True, False]
-    cancel()
-    cancel()
+    watch.cancel()
+    watch.cancel()
     interest.insert(first)
     interest.remove(member)
     assert (plain, queued) == ([True, False], [True, False])
@@ -396,12 +396,12 @@ def test_a_watcher_may_change_interest_and_end_watches_while_it_is_told() -> Non
 
     def first(value: bool) -> None:
         told.append(("first", value))
-        cancel_third()
+        third.cancel()
         interest.remove(sub)
 
     interest.watch(b"d.x", b"", first)
     interest.watch(b"d.x", b"", lambda value: told.append(("second", value)))
-    cancel_third = interest.watch(b"d.x", b"", lambda value: told.append(("third", value)))
+    third = interest.watch(b"d.x", b"", lambda value: told.append(("third", value)))
     sub = subscription(b"d.x")
     interest.insert(sub)
     # By the time the second watcher's turn came, interest was gone again: nothing had changed for it.

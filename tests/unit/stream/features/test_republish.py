@@ -155,7 +155,7 @@ def traced(world: World) -> Taken:
 def route(world: World, subject: bytes, reply: bytes = b"", **fields: str) -> bool:
     block = headers.build((name.replace("_", "-").encode(), value.encode()) for name, value in fields.items())
     assert world.hub.tracing is not None
-    return world.hub.tracing.route(world.inbox, CLIENT, subject, reply, block, b"")
+    return world.hub.tracing.route(world.inbox, CLIENT, (subject, reply, block, b""))
 
 
 def events(taken: Taken) -> list[Any]:
