@@ -74,30 +74,18 @@ _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _BCRYPT = "2a$"
 
 
-def load(file: str, environ: Mapping[str, str] | None = None) -> dict[str, Item]:
+def load(file: str, environ: Mapping[str, str] | None = None, parents: tuple[str, ...] = ()) -> dict[str, Item]:
     """Read and parse a file with its includes.
 
     Args:
         file: path as the user gave it; error messages show it like that.
         environ: where `$NAME` looks when no key of that name is in scope; the process's environment by default.
+        parents: the files that include this one.
 
     Raises:
         ConfError: the file's text is wrong.
         StartError: the file cannot be read.
     """
-    return _load(file, os.environ if environ is None else environ, ())
-
-
-def parse(text: str, file: str = "", environ: Mapping[str, str] | None = None) -> dict[str, Item]:
-    """Parse a text; includes are looked up relative to `file`'s directory.
-
-    Raises:
-        ConfError: the text is wrong.
-    """
-    return _Reader(text, file, os.environ if environ is None else environ, (os.path.abspath(file),), ()).document()
-
-
-def _load(file: str, environ: Mapping[str, str], parents: tuple[str, ...]) -> dict[str, Item]:
     try:
         with open(file, encoding="utf-8-sig") as stream:
             text = stream.read()
@@ -105,6 +93,18 @@ def _load(file: str, environ: Mapping[str, str], parents: tuple[str, ...]) -> di
         raise StartError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
         raise StartError(f"cannot read {file}: it is not UTF-8 text") from error
+    return parse(text, file, environ, parents)
+
+
+def parse(
+    text: str, file: str = "", environ: Mapping[str, str] | None = None, parents: tuple[str, ...] = ()
+) -> dict[str, Item]:
+    """Parse a text; includes are looked up relative to `file`'s directory.
+
+    Raises:
+        ConfError: the text is wrong.
+    """
+    environ = os.environ if environ is None else environ
     return _Reader(text, file, environ, (*parents, os.path.abspath(file)), ()).document()
 
 
@@ -292,7 +292,7 @@ class _Reader:
         if len(self._files) > MAX_DEPTH:
             raise ConfError(self._file, line, f"includes are nested deeper than {MAX_DEPTH}")
         try:
-            return _load(path, self._environ, self._files)
+            return load(path, self._environ, self._files)
         except ConfError:
             raise
         except StartError as error:

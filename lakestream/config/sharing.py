@@ -75,8 +75,7 @@ class ImportSubjects:
         subject: as exported.
         to: as imported; b"" for the same.
         constant: a subject without wildcards may be imported under a filter: every matching subject becomes it.
-            Possible
-            for services, not for streams, which have no way back.
+            Possible for services, not for streams, which have no way back.
 
     Attributes:
         theirs: the exporter's filter.
@@ -126,11 +125,6 @@ class ImportSubjects:
         return self.theirs if self._constant else _made(self._to_theirs, subject, self._tails[1])
 
 
-def prefixed(prefix: bytes, subject: bytes) -> bytes:
-    """Return the importer's subject with a configured prefix, which may end with a dot."""
-    return b"%b.%b" % (prefix.rstrip(b"."), subject)
-
-
 def _places(called: Sequence[bytes]) -> dict[int, int]:
     """Return, by token of the importer's subject, which wildcard of the exporter's (from 1) it takes."""
     places: dict[int, int] = {}
@@ -156,7 +150,7 @@ def _made(makers: Sequence[int | bytes], subject: bytes, tail: int) -> bytes:
 def local_subject(wanted: Import) -> bytes:
     """Return the importer's name of an import."""
     if isinstance(wanted, StreamImport) and wanted.prefix:
-        return prefixed(wanted.prefix.encode(), wanted.subject.encode())
+        return f"{wanted.prefix.rstrip('.')}.{wanted.subject}".encode()
     return (wanted.to or wanted.subject).encode()
 
 

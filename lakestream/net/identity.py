@@ -17,17 +17,12 @@ import msgspec
 from lakestream import __version__
 from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-
-NATS_VERSION = "2.15.1"
-"""The nats-server release whose behaviour this server has."""
+from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
 
 GIT_COMMIT = f"lakestream-{__version__}"
 GO_VERSION = f"python{platform.python_version()}"
 """Values of INFO's `git_commit` and `go`: some clients cannot connect without these fields. They are shown, never
 parsed."""
-
-API_LEVEL = 5
-"""JetStream API level of that release."""
 
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 

@@ -14,6 +14,8 @@ import re
 
 import msgspec
 
+from lakestream.protocol.commands import Ping, Pong
+
 MAX_LINE = 1 << 20
 """Maximum length of a control line in bytes (1 MiB): the longest is an INFO with the addresses of a large cluster."""
 
@@ -45,14 +47,6 @@ class ErrorLine(msgspec.Struct, frozen=True):
     """-ERR, its text without quotes."""
 
     text: str
-
-
-class Ping(msgspec.Struct, frozen=True):
-    """PING."""
-
-
-class Pong(msgspec.Struct, frozen=True):
-    """PONG."""
 
 
 Event = Message | Info | ErrorLine | Ping | Pong

@@ -17,6 +17,8 @@ from typing import Any
 import msgspec
 
 from lakestream.protocol.client import Delivery
+from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.frames import LEAF_HMSG, LEAF_MSG
 
 MAX_LINE = 64 * 1024
@@ -69,21 +71,9 @@ class Info(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-class ErrorLine(msgspec.Struct, frozen=True):
-    """-ERR with its text."""
+Event = Message | InterestBegins | InterestEnds | Info | ErrorLine | Ping | Pong
 
-    text: str
-
-
-class Control(msgspec.Struct, frozen=True):
-    """PING, PONG or +OK."""
-
-    verb: bytes
-
-
-Event = Message | InterestBegins | InterestEnds | Info | ErrorLine | Control
-
-_PING, _PONG, _OK = Control(b"PING"), Control(b"PONG"), Control(b"+OK")
+_PING, _PONG = Ping(), Pong()
 
 
 class LeafParser:
@@ -159,7 +149,7 @@ class LeafParser:
             case b"PONG":
                 said.append(_PONG)
             case b"+OK" | b"":
-                said.append(_OK)
+                pass
             case b"INFO":
                 try:
                     said.append(Info(_JSON.decode(rest)))

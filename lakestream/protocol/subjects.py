@@ -16,19 +16,12 @@ from typing import Any
 _BLANKS = re.compile(rb"[ \t\r\n\f]")
 _HAS_WILDCARD = re.compile(rb"(?:^|\.)(?:\*(?:\.|\Z)|>\Z)")
 _ANY_WILDCARD_TOKEN = re.compile(rb"(?:^|\.)[*>](?:\.|\Z)")
-
-
 _HASH_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 def short_hash(text: str) -> str:
     """Return a token of eight letters and digits for a text: the first bytes of its SHA-256, as in nats-server."""
     return "".join(_HASH_DIGITS[byte % len(_HASH_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8])
-
-
-def tokens(subject: bytes) -> list[bytes]:
-    """Return the tokens of `subject`; empty ones between adjacent dots."""
-    return subject.split(b".")
 
 
 def is_literal(subject: bytes) -> bool:
@@ -141,8 +134,7 @@ class Filters:
     """A set of valid filters, compared with other filters.
 
     A request can name a hundred thousand filters, too many to compare each with each. A walk visits only those that
-    share
-    the other filter's tokens up to a wildcard.
+    share the other filter's tokens up to a wildcard.
     """
 
     __slots__ = ("_root",)

@@ -32,9 +32,10 @@ from lakestream.meta.solo import solo_node
 from lakestream.meta.stores import FileStores
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
-from lakestream.net.identity import API_LEVEL, Identity
+from lakestream.net.identity import Identity
 from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.protocol.api.request import API_LEVEL
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper

@@ -25,12 +25,13 @@ from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
-from lakestream.net.identity import NATS_VERSION, Identity, advertised, new_server_id
+from lakestream.net.identity import Identity, advertised, new_server_id
 from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.net.statistics import Statistics
 from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
+from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream

@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 from lakestream.net.interest.cache import MAX_CACHED, MAX_CACHED_SUBJECT, MAX_DEPTH, Caches, prefixes_of
 from lakestream.net.interest.subscription import Match, Subscription
-from lakestream.net.interest.trie import NOBODY, Leaf, Node, Trie, merge
-from lakestream.protocol.subjects import is_literal
+from lakestream.net.interest.trie import NO_MATCH, Leaf, Node, Trie, merge
+from lakestream.protocol.subjects import is_literal, literal_head
 
 _DOT = 46
 
@@ -63,15 +63,6 @@ class Watch:
                 del self._watches[self._subject]
 
 
-def _literal_tokens(pattern: bytes) -> bytes:
-    """Return the tokens of a filter before its first wildcard token, joined."""
-    words = pattern.split(b".")
-    for i, word in enumerate(words):
-        if word == b"*" or word == b">":
-            return b".".join(words[:i])
-    return pattern
-
-
 NO_PREFIX = b"\n"
 """Prefix of no published subject."""
 
@@ -99,7 +90,7 @@ class Interest:
         self._sampled: set[bytes] = set()
         # The match of the last prefix below which all subjects match the same: acks come by the hundred, and no
         # two of them have the same subject.
-        self._prefix, self._below_prefix = NO_PREFIX, NOBODY
+        self._prefix, self._below_prefix = NO_PREFIX, NO_MATCH
         self._watches: dict[bytes, list[Watch]] = {}
         self._observer: Callable[[Subscription, bool], None] | None = None
 
@@ -135,7 +126,7 @@ class Interest:
         if found is None or not last:
             # A subject with an empty token matches nothing. (Cached heads have none.)
             if not last or subject[0] == _DOT or b".." in subject:
-                return NOBODY
+                return NO_MATCH
             first = subject.find(b".")
             if first < 0:
                 return self._remember(subject, head, self._full(subject, head, last))
@@ -281,7 +272,7 @@ class Interest:
         else:
             if not self._trie.add(sub):
                 return False
-            self._caches.forget_below(_literal_tokens(subject))
+            self._caches.forget_below(literal_head(subject)[:-1])
         self._count += 1
         if self._observer is not None:
             self._observer(sub, True)
@@ -315,7 +306,7 @@ class Interest:
         else:
             if not self._trie.discard(sub):
                 return False
-            self._caches.forget_below(_literal_tokens(subject))
+            self._caches.forget_below(literal_head(subject)[:-1])
         self._count -= 1
         if self._observer is not None:
             self._observer(sub, False)

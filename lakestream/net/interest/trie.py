@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from lakestream.net.interest.subscription import Match, Subscription
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 
-NOBODY = Match([], [])
+NO_MATCH = Match([], [])
 
 
 class Leaf:
@@ -41,22 +41,15 @@ class Leaf:
 
     def discard(self, sub: Subscription) -> bool:
         """Remove a subscription; return False when it is not there."""
-        if not sub.queue:
-            if sub not in self.plain:
-                return False
-            del self.plain[sub]
-            if sub.remote is not None or sub.carrier is not None or sub.local:
-                self.special -= 1
-            return True
-        members = self.queues.get(sub.queue) if self.queues is not None else None
-        if members is None or sub not in members:
+        queues = self.queues or {}
+        members = queues.get(sub.queue, {}) if sub.queue else self.plain
+        if sub not in members:
             return False
         del members[sub]
         if sub.remote is not None or sub.carrier is not None or sub.local:
             self.special -= 1
-        if not members:
-            assert self.queues is not None
-            del self.queues[sub.queue]
+        if sub.queue and not members:
+            del queues[sub.queue]
         return True
 
     def empty(self) -> bool:
@@ -98,7 +91,7 @@ def merge(leaves: Iterable[Leaf]) -> Match:
                 groups.setdefault(name, []).extend(members)
     if special:
         return _of_cluster(plain, list(groups.values()))
-    return Match(plain, list(groups.values())) if plain or groups else NOBODY
+    return Match(plain, list(groups.values())) if plain or groups else NO_MATCH
 
 
 def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> Match:
@@ -115,7 +108,7 @@ def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> 
         members for group in groups if (members := [sub for sub in group if sub.remote is None and not sub.local])
     ]
     weighted = [[sub for sub in _taking(group) for _ in range(sub.weight)] for group in groups]
-    return Match([*own, *nodes.values()], weighted, Match(here, groups_here) if here or groups_here else NOBODY)
+    return Match([*own, *nodes.values()], weighted, Match(here, groups_here) if here or groups_here else NO_MATCH)
 
 
 def _taking(group: list[Subscription]) -> list[Subscription]:

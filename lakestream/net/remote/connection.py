@@ -19,7 +19,8 @@ from lakestream.net.remote.outgoing import HIGH_WATER, OutgoingConnection
 from lakestream.ports import Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
-from lakestream.protocol.delivered import ErrorLine, Info, Message, Ping, Pong, ServerParser, ServerProtocolError
+from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.delivered import ErrorLine, Info, Message, ServerParser, ServerProtocolError
 
 HANDSHAKE_S = 5.0
 """Time that the remote may take for its INFO, and from CONNECT to its first PONG (5 s each)."""

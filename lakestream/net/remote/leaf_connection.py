@@ -19,17 +19,9 @@ from lakestream.net.interest.subscription import MAX_WEIGHT, Subscription
 from lakestream.net.remote.outgoing import HIGH_WATER, OutgoingConnection
 from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames, leaf_wire
-from lakestream.protocol.leaf_wire import (
-    Control,
-    ErrorLine,
-    Event,
-    Info,
-    InterestBegins,
-    InterestEnds,
-    LeafParser,
-    Message,
-    Names,
-)
+from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.delivered import ErrorLine
+from lakestream.protocol.leaf_wire import Event, Info, InterestBegins, InterestEnds, LeafParser, Message, Names
 from lakestream.protocol.subjects import is_literal, matches
 
 PING_NS = 15_000_000_000
@@ -282,9 +274,9 @@ class LeafConnection(OutgoingConnection):
 
     def _control(self, said: Event) -> None:
         match said:
-            case Control(b"PING"):
+            case Ping():
                 self.write(frames.PONG)
-            case Control(b"PONG"):
+            case Pong():
                 self._answered()
             case InterestBegins():
                 if self.listeners is not None and not self.listeners.begins(said) and not self._full:
@@ -304,8 +296,6 @@ class LeafConnection(OutgoingConnection):
                 same, self.refused = text == self.refused, text
                 if self.up.done() and not same:  # before that, it is reported as the reason of the failed attempt
                     self._log.error(f"{self._label}: -ERR {text}")
-            case _:
-                pass
 
     def _answered(self) -> None:
         self.alive.answered()

@@ -17,10 +17,10 @@ from typing import Any
 from lakestream.config.options import Address, RemoteOptions
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub
-from lakestream.net.identity import NATS_VERSION
 from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote.leaf_connection import LeafConnection
 from lakestream.ports import ClientInfo, Clock, Subscribed, Timer
+from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.leaf_wire import Names

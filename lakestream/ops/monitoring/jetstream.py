@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lakestream.account.engine import Engine
-from lakestream.net.identity import API_LEVEL
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams
 from lakestream.ops.monitoring.query import Query
+from lakestream.protocol.api.request import API_LEVEL
 from lakestream.protocol.gotime import format_time
 from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.info import consumer_info

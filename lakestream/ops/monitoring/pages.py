@@ -17,7 +17,6 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.config.options import SECOND
-from lakestream.net.identity import NATS_VERSION
 from lakestream.net.peers.cluster import Routed
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
@@ -26,6 +25,7 @@ from lakestream.ops.monitoring.monitored import Lag, Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import routez
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.durations import uptime_text
 from lakestream.protocol.gotime import format_time
 

@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from lakestream.net.identity import NATS_VERSION
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import Clock
 from lakestream.protocol import headers, s2
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import clean, dumps, parse
+from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
 

@@ -38,11 +38,6 @@ def trailing(body: bytes, at: int) -> JsonError | None:
     return _wrong(body, at, "after top-level value")
 
 
-def next_value(body: bytes, at: int) -> int:
-    """Return the position of the next value; the end of `body` when only blanks are left."""
-    return _blank(body, at)
-
-
 def end_of_value(body: bytes, at: int) -> int:
     """Return the position behind the value that begins at `at`. Raises JsonError when it is not JSON.
 
@@ -58,7 +53,8 @@ def end_of_value(body: bytes, at: int) -> int:
             return at
 
 
-def _blank(body: bytes, at: int) -> int:
+def next_value(body: bytes, at: int) -> int:
+    """Return the position behind blanks: of the next value, or the end of `body`."""
     found = _BLANK.match(body, at)
     assert found is not None
     return found.end()
@@ -84,7 +80,7 @@ def _wrong(body: bytes, at: int, where: str) -> JsonError:
 def _end(body: bytes, at: int, stack: list[int]) -> tuple[int, bool]:
     """Close what a value ends: (end of the whole, False), or (position of the next member, True)."""
     while stack:
-        at = _blank(body, at)
+        at = next_value(body, at)
         closing = stack[-1]
         if at < len(body) and body[at] == closing:
             stack.pop()
@@ -92,7 +88,7 @@ def _end(body: bytes, at: int, stack: list[int]) -> tuple[int, bool]:
             continue
         if at >= len(body) or body[at] != _COMMA:
             raise _wrong(body, at, "after object key:value pair" if closing == _BRACE else "after array element")
-        at = _blank(body, at + 1)
+        at = next_value(body, at + 1)
         return (_key(body, at) if closing == _BRACE else at), True
     return at, False
 
@@ -102,7 +98,7 @@ def _begin(body: bytes, at: int, stack: list[int]) -> tuple[int, bool]:
     byte = body[at] if at < len(body) else 0
     if byte in b"{[" and byte:
         closing = byte + 2
-        at = _blank(body, at + 1)
+        at = next_value(body, at + 1)
         if at < len(body) and body[at] == closing:
             return at + 1, False
         stack.append(closing)
@@ -121,10 +117,10 @@ def _begin(body: bytes, at: int, stack: list[int]) -> tuple[int, bool]:
 def _key(body: bytes, at: int) -> int:
     if at >= len(body) or body[at] != _QUOTE:
         raise _wrong(body, at, "looking for beginning of object key string")
-    at = _blank(body, _string(body, at))
+    at = next_value(body, _string(body, at))
     if at >= len(body) or body[at] != _COLON:
         raise _wrong(body, at, "after object key")
-    return _blank(body, at + 1)
+    return next_value(body, at + 1)
 
 
 def _string(body: bytes, at: int) -> int:

@@ -25,8 +25,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 API_LEVEL = 5
 """The JetStream API level of nats-server 2.15 (docs/internals/api.md#api-level)."""
 
-SERVER_VERSION = "2.15.1"
-"""The nats-server release whose API this is; shown in stream and consumer metadata."""
+NATS_VERSION = "2.15.1"
+"""The nats-server release whose behaviour this server has; INFO and the metadata of streams and consumers name it."""
 
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from lakestream.protocol.api.jsonio import shown
-from lakestream.protocol.api.request import API_LEVEL, SERVER_VERSION
+from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
 from lakestream.protocol.gotime import format_time
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.consumer import Consumer
@@ -31,7 +31,7 @@ def consumer_info(consumer: Consumer, listed: bool = False, cluster: dict[str, A
         stepped = 0
     config = consumer.config
     if not listed:
-        about = {"_nats.ver": SERVER_VERSION, "_nats.level": str(API_LEVEL)}
+        about = {"_nats.ver": NATS_VERSION, "_nats.level": str(API_LEVEL)}
         config = replace(config, metadata={**config.metadata, **about})
     floor_consumer, floor_stream = ledger.floor()
     info: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from lakestream.log.store.store import Store
 from lakestream.protocol.api.jsonio import shown
-from lakestream.protocol.api.request import API_LEVEL, SERVER_VERSION
+from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
 from lakestream.protocol.gotime import format_time
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.feature import Feature
@@ -36,7 +36,7 @@ def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:
     """Return a configuration; with `versions` also `_nats.ver` and `_nats.level` of this server in its metadata."""
     fields = shown(config)
     if versions:
-        metadata = {**config.metadata, "_nats.ver": SERVER_VERSION, "_nats.level": str(API_LEVEL)}
+        metadata = {**config.metadata, "_nats.ver": NATS_VERSION, "_nats.level": str(API_LEVEL)}
         fields["metadata"] = dict(sorted(metadata.items()))
     return fields
 

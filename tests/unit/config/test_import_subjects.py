@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.config.sharing import ImportSubjects, prefixed
+from lakestream.config.options import StreamImport
+from lakestream.config.sharing import ImportSubjects, local_subject
 from lakestream.protocol.subjects import covers, is_literal, matches
 from lakestream.protocol.transforms import TransformError
 
@@ -24,8 +25,20 @@ pytestmark = pytest.mark.unit
         (b"ev.a.*", b"mapped.$1", b"mapped.*", b"ev.a.b", b"mapped.b"),
         (b"t.*.x.>", b"a.$1.>", b"a.*.>", b"t.q.x.c.d", b"a.q.c.d"),
         (b"tok.IMP.get", b"tok", b"tok", b"tok.IMP.get", b"tok"),
-        (b"r.x.>", prefixed(b"via", b"r.x.>"), b"via.r.x.>", b"r.x.1", b"via.r.x.1"),
-        (b"r.x.>", prefixed(b"via.", b"r.x.>"), b"via.r.x.>", b"r.x.1", b"via.r.x.1"),
+        (
+            b"r.x.>",
+            local_subject(StreamImport(account="A", subject="r.x.>", prefix="via")),
+            b"via.r.x.>",
+            b"r.x.1",
+            b"via.r.x.1",
+        ),
+        (
+            b"r.x.>",
+            local_subject(StreamImport(account="A", subject="r.x.>", prefix="via.")),
+            b"via.r.x.>",
+            b"r.x.1",
+            b"via.r.x.1",
+        ),
     ],
 )
 def test_names_there_and_here(subject: bytes, to: bytes, ours: bytes, theirs_at: bytes, ours_at: bytes) -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol import delivered
-from lakestream.protocol.delivered import ErrorLine, Event, Info, Message, Ping, Pong, ServerParser, ServerProtocolError
+from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.delivered import ErrorLine, Event, Info, Message, ServerParser, ServerProtocolError
 
 pytestmark = pytest.mark.unit
 

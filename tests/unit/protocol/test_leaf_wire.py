@@ -7,9 +7,9 @@ import random
 import pytest
 
 from lakestream.protocol import leaf_wire
+from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import (
-    Control,
-    ErrorLine,
     Event,
     Info,
     InterestBegins,
@@ -36,9 +36,8 @@ STREAM: list[tuple[bytes, Event]] = [
     (b"HMSG a.b reply 18 20\r\n%bhi\r\n" % HEADER, Message(b"a.b", b"reply", HEADER, b"hi")),
     (b"HMSG a.b 18 18\r\n%b\r\n" % HEADER, Message(b"a.b", b"", HEADER, b"")),
     (b"HMSG a.b | g 18 20\r\n%bhi\r\n" % HEADER, Message(b"a.b", b"", HEADER, b"hi")),
-    (b"PING\r\n", Control(b"PING")),
-    (b"PONG\r\n", Control(b"PONG")),
-    (b"+OK\r\n", Control(b"+OK")),
+    (b"PING\r\n", Ping()),
+    (b"PONG\r\n", Pong()),
     (b"-ERR 'Authorization Violation'\r\n", ErrorLine("Authorization Violation")),
 ]
 

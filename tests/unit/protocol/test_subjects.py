@@ -20,7 +20,6 @@ from lakestream.protocol.subjects import (
     overlaps,
     subscribable,
     to_regex,
-    tokens,
     valid_literal,
     valid_subject,
 )
@@ -76,10 +75,6 @@ def test_validity(subject: bytes, sub: bool, config: bool, pub: bool, literal: b
 @pytest.mark.parametrize("subject", [b"%b", b"a%b", b"a.%bb", b"%b.>"])
 def test_a_configured_subject_holds_no_blank(subject: bytes, blank: bytes) -> None:
     assert not valid_subject(subject % blank)
-
-
-def test_tokens() -> None:
-    assert tokens(b"a.*.>") == [b"a", b"*", b">"]
 
 
 # ---------------------------------------------------------------------- matching
