@@ -266,8 +266,7 @@ def default_max_file(store_dir: str) -> int:
     """Return the default limit of file streams in bytes: 75 % of the disk space that is free or used by the store.
 
     Without the part that the store uses, a restart would lower the limit below what is stored. 1 TiB when the system
-    does
-    not report it.
+    does not report it.
     """
     place = store_dir
     while not os.path.isdir(place) and os.path.dirname(place) != place:

@@ -177,10 +177,10 @@ class MessageTrace:
         self._events = [ingress]
         self._stream: dict[str, Any] | None = None
         self._waiting = 1
-        self._ways: dict[Sink, bytes] = {}
-        self._before = fields.get("Nats-Trace-Hop", [""])[0] if ingress["kind"] == NODE_KIND else ""
+        self._hops: dict[Sink, bytes] = {}
+        self._parent_hop = fields.get("Nats-Trace-Hop", [""])[0] if ingress["kind"] == NODE_KIND else ""
         self._service = ""
-        self._abroad = ""
+        self._account = ""
         self.subject = b""
         """The subject that the message is routed by."""
 
@@ -207,8 +207,8 @@ class MessageTrace:
     def route(self, hub: Hub, client: ClientInfo, message: Delivery) -> bool:
         """Route the message in another account like `Hub.route`, and trace its receivers there."""
         subject = message[0]
-        before = self._abroad, self._service
-        self._abroad, self._service = hub.account, service_of(subject, hub.account)
+        before = self._account, self._service
+        self._account, self._service = hub.account, service_of(subject, hub.account)
         if self._service:
             self.crosses("$SYS", self._service.encode(), subject)
         found = False
@@ -218,7 +218,7 @@ class MessageTrace:
             elif self.admits(sub):
                 self.hand(sub, message, client)
                 found = True
-        self._abroad, self._service = before
+        self._account, self._service = before
         return found
 
     def hand(self, sub: Subscription, message: Delivery, client: ClientInfo) -> None:
@@ -238,11 +238,11 @@ class MessageTrace:
             plain = subject.startswith(_SERVICES) and not subject.startswith(_EVENTS)
             sub.sink.receive(sub, *message, client if plain else traced(client, self))
 
-    def shown(self, sub: Subscription, account: str, sink: Sink) -> None:
+    def delivered_to(self, sub: Subscription, account: str, sink: Sink) -> None:
         """Note that a client of another account receives it, through a shadow subscription."""
-        before, self._abroad = self._abroad, account
+        before, self._account = self._account, account
         self.delivered(sub, sink=sink)
-        self._abroad = before
+        self._account = before
 
     def admits(self, sub: Subscription) -> bool:
         """Return False for services when the message is only traced."""
@@ -250,12 +250,12 @@ class MessageTrace:
 
     def _header_for(self, sub: Subscription, header: bytes) -> bytes:
         """Return the header block for another node, with the hop that all of its subscribers share."""
-        ways, node = self._ways, sub.sink
-        if node not in ways:
-            hop = f"{self._before}.{len(ways) + 1}" if self._before else str(len(ways) + 1)
-            ways[node] = headers.append(headers.remove(header, [_HOP]), [(_HOP, hop.encode())])
+        hops, node = self._hops, sub.sink
+        if node not in hops:
+            hop = f"{self._parent_hop}.{len(hops) + 1}" if self._parent_hop else str(len(hops) + 1)
+            hops[node] = headers.append(headers.remove(header, [_HOP]), [(_HOP, hop.encode())])
             self.delivered(sub, hop=hop)
-        return ways[node]
+        return hops[node]
 
     def delivered(self, sub: Subscription, error: str = "", hop: str = "", sink: Sink | None = None) -> None:
         """Note a client or node that receives the message, or would if it were not only traced. `sink`: the receiver
@@ -267,8 +267,8 @@ class MessageTrace:
         event: dict[str, Any] = {"type": "eg", "ts": self._tracing.now(), "kind": kind, "cid": who.id}
         if who.name:
             event["name"] = who.name
-        if self._abroad:
-            event["acc"] = self._abroad
+        if self._account:
+            event["acc"] = self._account
         if hop:
             event["hop"] = hop
         if kind == CLIENT_KIND:
@@ -300,7 +300,7 @@ class MessageTrace:
         if not self._waiting:
             request = {"header": dict(sorted(self._fields.items())), "msgsize": self._size}
             coding = self._fields.get("Accept-Encoding", [""])[0]
-            self._tracing.send(self._to, request, self._events, len(self._ways), coding)
+            self._tracing.send(self._to, request, self._events, len(self._hops), coding)
 
 
 def service_of(subject: bytes, account: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from lakestream.config.mappings import Mappings
 from lakestream.net.accounts import permissions
-from lakestream.net.accounts.permissions import Answers, Refusal, Rules
+from lakestream.net.accounts.permissions import Refusal, ReplyPermissions, Rules
 from lakestream.net.hub import Hub, MessageTracing
 from lakestream.net.interest.subscription import Subscription, hides
 from lakestream.ports import ClientInfo, Clock, Delivery
@@ -35,7 +35,7 @@ class Guard:
         self.rules = rules
         self.mappings = mappings
         self._clock = clock
-        self._answers = Answers(rules.responses) if rules is not None and rules.responses is not None else None
+        self._replies = ReplyPermissions(rules.responses) if rules is not None and rules.responses is not None else None
         self._filtering = False
 
     def is_same(self, rules: Rules | None, mappings: Mappings | None) -> bool:
@@ -68,7 +68,7 @@ class Guard:
         """Return True if the user may publish to `subject`. `answers`: also as a reply to a message it received."""
         if self.rules is None or self.rules.may_publish(subject):
             return True
-        return answers and self._answers is not None and self._answers.spend(subject, self._clock.steady())
+        return answers and self._replies is not None and self._replies.spend(subject, self._clock.steady())
 
     def may_subscribe(self, subject: bytes, queue: bytes) -> bool:
         """Return True if the user may subscribe. Deliveries are filtered from the first subscription on that covers a
@@ -89,19 +89,19 @@ class Guard:
         """Return True if a message is delivered, and permit the user to answer it."""
         if self.hides(subject):
             return False
-        if reply and self._answers is not None:
-            self._answers.received(reply, self._clock.steady())
+        if reply and self._replies is not None:
+            self._replies.received(reply, self._clock.steady())
         return True
 
     def admitted(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return those of a batch that are delivered, and permit the user to answer them."""
         if self._filtering:
             messages = [message for message in messages if not self.hides(message[0])]
-        if self._answers is not None:
+        if self._replies is not None:
             now = self._clock.steady()
             for message in messages:
                 if message[1]:
-                    self._answers.received(message[1], now)
+                    self._replies.received(message[1], now)
         return messages
 
     @staticmethod

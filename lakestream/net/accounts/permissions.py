@@ -183,7 +183,7 @@ def _remember(decisions: dict[bytes, bool], subject: bytes, decision: bool) -> N
     decisions[subject] = decision
 
 
-class Answers:
+class ReplyPermissions:
     """Reply subjects of received messages, to which a connection may publish for a while (allow_responses)."""
 
     def __init__(self, rule: AllowResponses, maximum: int = MAX_ANSWERS) -> None:

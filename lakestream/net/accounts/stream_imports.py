@@ -73,7 +73,7 @@ class Shadow:
         mine, here = self.sub, self.route.subjects.to_ours(subject)
         trace.crosses(self.account, here)
         if self.route.allow_trace:
-            trace.shown(sub, self.account, mine.sink)
+            trace.delivered_to(sub, self.account, mine.sink)
             if not isinstance(mine.sink, Requester):  # a stream reports to the trace itself
                 mine.sink.receive(mine, here, reply, header, payload, traced(client, trace))
                 return

@@ -40,7 +40,7 @@ class DeliverTarget(NamedTuple):
     acked: bool
 
 
-def asked(body: bytes, prefix: bytes) -> tuple[bytes, DeliverTarget] | None:
+def translated_request(body: bytes, prefix: bytes) -> tuple[bytes, DeliverTarget] | None:
     """Return a request with its deliver subject as the remote sees it; None: it names none.
 
     Args:
@@ -68,7 +68,7 @@ def _pushed(there: bytes, here: bytes, config: dict[str, Any]) -> DeliverTarget:
     return DeliverTarget(there, here, group.encode() if isinstance(group, str) else b"", policy not in _UNACKED)
 
 
-def prepared(body: bytes) -> DeliverTarget | None:
+def prepared_consumer(body: bytes) -> DeliverTarget | None:
     """Return the deliver subject of a consumer that was made on the remote for a mirror or a source, from a
     CONSUMER.INFO response; None: another consumer."""
     try:
@@ -84,7 +84,7 @@ def prepared(body: bytes) -> DeliverTarget | None:
     return _pushed(there, there, config)
 
 
-class Answers:
+class ResponseTranslator:
     """Translates responses of a remote.
 
     Args:

@@ -49,8 +49,7 @@ class Redial:
     Args:
         options: the remote.
         attempt: makes one connection to an address and returns when it has ended: "" when it was up, else why it
-            failed.
-            Exceptions of sockets, TLS and keys count as failures.
+            failed. Exceptions of sockets, TLS and keys count as failures.
         log: for failures.
 
     Attributes:
@@ -62,13 +61,13 @@ class Redial:
         self.error = ""
         self.attempts = 0
         self._options, self._attempt, self._log = options, attempt, log
-        self._found: list[Address] = []
-        self._told: dict[Address, tuple[str, int]] = {}
+        self._discovered: list[Address] = []
+        self._reported: dict[Address, tuple[str, int]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start dialling."""
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         """Dial no more; the attempt under way is cancelled. Idempotent."""
@@ -77,13 +76,13 @@ class Redial:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def reached(self) -> None:
+    def came_up(self) -> None:
         """Note that the connection is up."""
         self.error = ""
         self.attempts = 0
-        self._told.clear()
+        self._reported.clear()
 
-    def lost(self, why: str) -> None:
+    def went_down(self, why: str) -> None:
         """Note that the connection ended."""
         self.error = why
 
@@ -98,15 +97,15 @@ class Redial:
             host, colon, port = place.rpartition(":")
             if colon and port.isdecimal() and (host.strip("[]"), int(port)) not in known:
                 found[first._replace(host=host.strip("[]"), port=int(port))] = None
-        self._found = list(found)[:MAX_DISCOVERED]
+        self._discovered = list(found)[:MAX_DISCOVERED]
 
     # ------------------------------------------------------------------ the task
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         delay = FIRST_DELAY_S
         while True:
-            for address in (*self._options.urls, *self._found):
+            for address in (*self._options.urls, *self._discovered):
                 began = time.monotonic()
-                why = await self._one(address)
+                why = await self._try_one(address)
                 if not why and time.monotonic() - began >= SETTLED_S:
                     delay = FIRST_DELAY_S
                 if why:
@@ -116,7 +115,7 @@ class Redial:
             await asyncio.sleep(delay * random.uniform(0.75, 1))
             delay = min(2 * delay, MAX_DELAY_S)
 
-    async def _one(self, address: Address) -> str:
+    async def _try_one(self, address: Address) -> str:
         """Make one attempt; return why it failed, "" after a connection that was up."""
         try:
             return await self._attempt(address)
@@ -136,9 +135,9 @@ class Redial:
     def _failed(self, address: Address, why: str) -> None:
         self.attempts += 1
         self.error = why
-        told, same = self._told.get(address, ("", 0))
-        same = same + 1 if told == why else 0
-        self._told[address] = why, same
+        reported, same = self._reported.get(address, ("", 0))
+        same = same + 1 if reported == why else 0
+        self._reported[address] = why, same
         if same % REPORT_EVERY == 0:
             name, attempt = self._options.name, f"attempt {self.attempts}"
             self._log.error(f"Error trying to connect to remote {name} ({address.shown}, {attempt}): {why}")

@@ -24,7 +24,7 @@ from typing import Any
 
 from lakestream.net.remote import bodies as remote_bodies
 from lakestream.net.remote.bodies import DeliverTarget
-from lakestream.net.remote.link import Answer, Link, speakable
+from lakestream.net.remote.link import Answer, Link, fits_protocol_line
 from lakestream.net.remote.paths import Path, Paths
 from lakestream.ports import ClientInfo, Clock, Delivery, Handler, Subscribed
 from lakestream.protocol import headers
@@ -43,13 +43,13 @@ from lakestream.protocol.domain_subjects import (
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import valid_literal
 
-NO_ANSWER = (503, 10008)
+UNAVAILABLE = (503, 10008)
 """Code and error code of a request while its domain cannot be reached: JetStream is temporarily unavailable."""
 
 MAX_REMOTES = 5
 """Links that a request may cross one after the other; with more, domains lead back to each other."""
 
-NOBODY = b"_"
+NO_REPLY = b"_"
 """Reply subject of requests without one."""
 
 _INBOX = b"_INBOX."
@@ -57,7 +57,7 @@ _NEXT, _DIRECT, _RESET = b"CONSUMER.MSG.NEXT.", b"DIRECT.GET.", b"CONSUMER.RESET
 _DELIVERING = (b"CONSUMER.CREATE.", b"CONSUMER.DURABLE.CREATE.", b"STREAM.SNAPSHOT.")
 _STORES = (b"$KV.", b"$O.")
 _ACK, _STATUS = b"$JS.ACK.", b"NATS/1.0 100"
-_UNAVAILABLE = b"NATS/1.0 503\r\n\r\n"
+_UNAVAILABLE_HEADER = b"NATS/1.0 503\r\n\r\n"
 
 
 class RemoteDomain:
@@ -74,16 +74,16 @@ class RemoteDomain:
         domain = self._domain = link.options.domain.encode()
         self._api, self._own = b"$JS.%b.API." % domain, b"$JS.%b." % domain
         theirs = link.options.remote_domain.encode()
-        self._theirs = b"$JS.%b." % theirs if theirs else b""
+        self._remote_prefix = b"$JS.%b." % theirs if theirs else b""
         self._acks = b"%b%b." % (_ACK, domain)
         self._ack_v1 = ack_here(domain, b"$JS.ACK.s.c.1.1.1.1.0").removesuffix(b"s.c.1.1.1.1.0")
         inbox = link.inbox_prefix
         self._replies, self._pushes_there = inbox + b".r.", inbox + b".d."
         # Deliveries for a pull from before a restart must not reach the first pull after it.
         self._pulls_there = link.inbox() + b".p."
-        self._answers = remote_bodies.Answers(self._pushes_there, domain, theirs)
-        self._pulls = Paths(link, clock, self.deliver, brief=True)
-        self._pushes = Paths(link, clock, self.deliver, brief=False)
+        self._translator = remote_bodies.ResponseTranslator(self._pushes_there, domain, theirs)
+        self._pulls = Paths(link, clock, self.deliver, drop_idle=True)
+        self._pushes = Paths(link, clock, self.deliver, drop_idle=False)
         self._number = 0
         self._subscribed: list[Subscribed] = []
         self._link_subscribed: list[Subscribed] = []
@@ -92,7 +92,10 @@ class RemoteDomain:
     def start(self) -> None:
         """Serve the domain, and connect."""
         link = self.link
-        self._link_subscribed = [link.subscribe(self._replies + b">", self._answered), link.watch(self._changed)]
+        self._link_subscribed = [
+            link.subscribe(self._replies + b">", self._forward_responses),
+            link.watch(self._changed),
+        ]
         link.start()
 
     async def stop(self) -> None:
@@ -141,49 +144,51 @@ class RemoteDomain:
         before, self._subscribed = self._subscribed, []
         if up:
             heard: list[tuple[bytes, Handler]] = [
-                (self._acks + b">", self._acked),
-                (self._own + b"FC.>", self._passed_on),
-                (self._own + b"SNAPSHOT.>", self._passed_on),
-                (self._api + b">", self._asked),
-                (sign(self._api), self._asked),  # last: waiting sessions send requests at once
+                (self._acks + b">", self._forward_ack),
+                (self._own + b"FC.>", self._forward),
+                (self._own + b"SNAPSHOT.>", self._forward),
+                (self._api + b">", self._forward_request),
+                (sign(self._api), self._forward_request),  # last: waiting sessions send requests at once
             ]
             for subject, handler in heard:
                 self._subscribed.append(hub.subscribe(subject, handler, LINK_QUEUE))
         else:
-            self._subscribed.append(hub.subscribe(self._api + b">", self._unreachable, local=True))
+            self._subscribed.append(hub.subscribe(self._api + b">", self._respond_unavailable, local=True))
         for subscription in before:
             subscription.cancel()
 
     # ------------------------------------------------------------------ requests
-    def _asked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+    def _forward_request(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         rest = subject[len(self._api) :]
-        if self._theirs:
+        if self._remote_prefix:
             # A request without a reply could circulate where domains lead back to each other.
-            reply = reply or NOBODY
+            reply = reply or NO_REPLY
             if reply.count(_INBOX) > MAX_REMOTES:
-                self._refuse(rest, reply, ApiError(*NO_ANSWER, f"request crossed more than {MAX_REMOTES} remotes"))
+                self._respond_error(
+                    rest, reply, ApiError(*UNAVAILABLE, f"request crossed more than {MAX_REMOTES} remotes")
+                )
                 return
         if rest.startswith(_NEXT) and reply:
-            back = self._pull(reply)
+            back = self._open_pull(reply)
         else:
             back = self._replies + reply if reply else b""
             if rest.startswith(_DELIVERING):
-                request = remote_bodies.asked(payload, self._pushes_there)
+                request = remote_bodies.translated_request(payload, self._pushes_there)
                 if request is not None:
                     payload, pushed = request
-                    if not speakable(pushed.there, pushed.group):
-                        self._refuse(rest, reply, api_error(10003))
+                    if not fits_protocol_line(pushed.there, pushed.group):
+                        self._respond_error(rest, reply, api_error(10003))
                         return
-                    self._push(pushed)
+                    self._open_push(pushed)
             elif rest.startswith(_RESET):
                 self._reset(rest, reply, header, payload)
                 return
-        self._ask(rest, reply, back, header, payload)
+        self._send_request(rest, reply, back, header, payload)
 
-    def _ask(self, rest: bytes, reply: bytes, back: bytes, header: bytes, payload: bytes) -> None:
+    def _send_request(self, rest: bytes, reply: bytes, back: bytes, header: bytes, payload: bytes) -> None:
         if not self._publish(self._there(rest), back, header, payload) and reply:
-            error = api_error(10054) if self.link.up else self._no_answer()
-            self._refuse(rest, reply, error)
+            error = api_error(10054) if self.link.up else self._unavailable()
+            self._respond_error(rest, reply, error)
 
     def _reset(self, rest: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Deliver the messages of a prepared consumer to a session. It delivers to a subject that only the remote
@@ -193,13 +198,13 @@ class RemoteDomain:
         header = headers.remove(header, [DELIVER_HEADER]) if wanted else header
 
         def told(answer: Answer | None) -> None:
-            pushed = remote_bodies.prepared(answer.payload) if answer is not None else None
+            pushed = remote_bodies.prepared_consumer(answer.payload) if answer is not None else None
             if pushed is not None and pushed.there.startswith(self._pushes_there):
                 pushed = None  # made through this link
             own = wanted.startswith(SESSIONS) and valid_literal(wanted)
-            if pushed is not None and own and speakable(pushed.there, pushed.group):
-                self._push(pushed._replace(here=wanted))
-            self._ask(rest, reply, self._replies + reply if reply else b"", header, payload)
+            if pushed is not None and own and fits_protocol_line(pushed.there, pushed.group):
+                self._open_push(pushed._replace(here=wanted))
+            self._send_request(rest, reply, self._replies + reply if reply else b"", header, payload)
 
         self.link.request(self._there(b"CONSUMER.INFO." + rest[len(_RESET) :]), b"", b"", told)
 
@@ -209,55 +214,57 @@ class RemoteDomain:
             return rest
         return self.link.api + rest
 
-    def _unreachable(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+    def _respond_unavailable(
+        self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
+    ) -> None:
         if reply and self.link.hub.elsewhere(subject, LINK_QUEUE) is None:
-            self._refuse(subject[len(self._api) :], reply, self._no_answer())
+            self._respond_error(subject[len(self._api) :], reply, self._unavailable())
 
-    def _no_answer(self) -> ApiError:
-        return ApiError(*NO_ANSWER, f"remote {self.link.name} is not connected: {self.link.error}")
+    def _unavailable(self) -> ApiError:
+        return ApiError(*UNAVAILABLE, f"remote {self.link.name} is not connected: {self.link.error}")
 
-    def _refuse(self, rest: bytes, reply: bytes, error: ApiError) -> None:
+    def _respond_error(self, rest: bytes, reply: bytes, error: ApiError) -> None:
         """Answer a request that does not get there, as its like are answered."""
         if rest.startswith((_NEXT, _DIRECT)):
-            self.link.hub.publish(reply, b"", _UNAVAILABLE, b"")
+            self.link.hub.publish(reply, b"", _UNAVAILABLE_HEADER, b"")
         else:
             self.link.hub.publish(reply, b"", b"", dumps({"error": error.as_dict()}))
 
-    def _passed_on(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+    def _forward(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """Forward a flow control response, or a chunk of a backup."""
         word, _, rest = subject[len(self._own) :].partition(b".")
         there = b"$JS."
-        if self._theirs and rest.startswith(MARK + b"."):
-            there, rest = self._theirs, rest[len(MARK) + 1 :]
+        if self._remote_prefix and rest.startswith(MARK + b"."):
+            there, rest = self._remote_prefix, rest[len(MARK) + 1 :]
         self._publish(b"%b%b.%b" % (there, word, rest), self._replies + reply if reply else b"", header, payload)
 
-    def _acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+    def _forward_ack(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         there = ack_there(subject)
         if not there:
             return  # of a stream here with the domain's name
         back = b""
         if reply:
-            back = self._pull(reply) if payload.startswith(b"+NXT") else self._replies + reply
+            back = self._open_pull(reply) if payload.startswith(b"+NXT") else self._replies + reply
         self._publish(there, back, header, payload)
 
     def _publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
         """Publish on the remote; a client that sends more than the link takes is not read until it drains."""
         link = self.link
-        said = link.publish(subject, reply, header, payload)
+        sent = link.publish(subject, reply, header, payload)
         if link.congested:
             link.hub.turn.overrun = link
-        return said
+        return sent
 
     # ------------------------------------------------------------------ answers
-    def _answered(self, messages: Sequence[Delivery]) -> None:
+    def _forward_responses(self, messages: Sequence[Delivery]) -> None:
         publish, at = self.link.hub.publish, len(self._replies)
         for subject, reply, header, payload in messages:
-            pushes = self._answers.consumer(header, payload)
+            pushes = self._translator.consumer(header, payload)
             if pushes is not None:
-                self._push(pushes)
-                payload = self._answers.shown(header, payload)
+                self._open_push(pushes)
+                payload = self._translator.shown(header, payload)
             elif payload:
-                payload = self._answers.shown(header, payload)
+                payload = self._translator.shown(header, payload)
             publish(subject[at:], self._back(reply) if reply else b"", header, payload)
 
     def _back(self, reply: bytes) -> bytes:
@@ -269,8 +276,8 @@ class RemoteDomain:
         if reply.startswith((b"$JS.FC.", b"$JS.SNAPSHOT.")):
             return self._own + reply[4:]
         for word in (b"FC.", b"SNAPSHOT."):
-            theirs = self._theirs + word
-            if self._theirs and reply.startswith(theirs):  # of a domain behind the remote
+            theirs = self._remote_prefix + word
+            if self._remote_prefix and reply.startswith(theirs):  # of a domain behind the remote
                 return b"%b%b%b.%b" % (self._own, word, MARK, reply[len(theirs) :])
         return b""
 
@@ -280,7 +287,7 @@ class RemoteDomain:
         return headers.replaced(header, b"Nats-Consumer-Stalled", self._back(wanted)) if wanted else header
 
     # ------------------------------------------------------------------ deliveries
-    def _pull(self, reply: bytes) -> bytes:
+    def _open_pull(self, reply: bytes) -> bytes:
         """Return the subject there for a reply subject to which a consumer delivers."""
         path = self._pulls.get(reply)
         if path is None:
@@ -290,7 +297,7 @@ class RemoteDomain:
             to = path.to
         return self._pulls.open(reply, to).to.there
 
-    def _push(self, pushed: DeliverTarget) -> None:
+    def _open_push(self, pushed: DeliverTarget) -> None:
         """Deliver what a consumer there sends, whenever there is interest here."""
         self._pushes.open(pushed.there, pushed)
 

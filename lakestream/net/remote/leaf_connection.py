@@ -34,7 +34,7 @@ JETSTREAM = b"$JS."
 """Prefix of the subjects that only this server serves."""
 
 
-ANSWERS = (b"_INBOX.", b"_R_.", b"_GR_.", b"$JSC.R.", b"$JS.M.", b"$JS.S.")
+REPLY_PREFIXES = (b"_INBOX.", b"_R_.", b"_GR_.", b"$JSC.R.", b"$JS.M.", b"$JS.S.")
 """Prefixes of the subjects that are followed: inboxes of clients, reply subjects of other accounts and clusters, and
 those where mirrors and sources of nats-server wait for responses and messages."""
 
@@ -42,10 +42,10 @@ MAX_SUBJECTS = 262_144
 """Subjects of the other side's interest that are kept; further ones receive nothing."""
 
 
-def _counts(subject: bytes) -> bool:
+def _is_followed(subject: bytes) -> bool:
     """Return True if interest in that subject is followed. Each inbox has a token of its own, so a subscriber to all
     inboxes there does not receive responses for clients here."""
-    prefix = next((prefix for prefix in ANSWERS if subject.startswith(prefix)), b"")
+    prefix = next((prefix for prefix in REPLY_PREFIXES if subject.startswith(prefix)), b"")
     return bool(prefix) and not subject.startswith((b"*", b">"), len(prefix))
 
 
@@ -63,13 +63,13 @@ class Output(Protocol):
         """Send frames at the end of the turn. `size`: bytes of headers and payloads."""
 
 
-class Listeners:
+class RemoteSubscribers:
     """The subscribers of the other side, as one sink.
 
     Args:
         hub: of the connected account.
         names: of this server's own subjects there.
-        way: to the other side.
+        output: to the other side.
         max_payload: of the other side; a larger message would end the connection.
         too_large: called with subject and size of each message that is dropped because of that.
     """
@@ -77,9 +77,9 @@ class Listeners:
     echo = False
 
     def __init__(
-        self, hub: Hub, names: Names, way: Output, max_payload: int, too_large: Callable[[bytes, int], None]
+        self, hub: Hub, names: Names, output: Output, max_payload: int, too_large: Callable[[bytes, int], None]
     ) -> None:
-        self._hub, self._names, self._way = hub, names, way
+        self._hub, self._names, self._output = hub, names, output
         self._max_payload, self._too_large = max_payload, too_large
         self._subscriptions: dict[tuple[bytes, bytes], Subscription] = {}
 
@@ -94,7 +94,7 @@ class Listeners:
     # ------------------------------------------------------------------ interest
     def begins(self, said: InterestBegins) -> bool:
         """Add interest of the other side; return False when there is no room for it."""
-        if not _counts(said.subject):
+        if not _is_followed(said.subject):
             return True
         key = said.subject, said.queue
         old = self._subscriptions.pop(key, None)
@@ -125,10 +125,10 @@ class Listeners:
     # ------------------------------------------------------------------ sink
     @property
     def congested(self) -> bool:
-        return self._way.congested
+        return self._output.congested
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        self._way.on_drain(callback)
+        self._output.on_drain(callback)
 
     def receive(
         self, sub: Subscription, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo
@@ -148,7 +148,7 @@ class Listeners:
                 largest = length
         if largest > self._max_payload:
             messages = self._fitting(messages)
-        self._way.send(self._names.deliveries(to, queue, messages), len(messages), size)
+        self._output.send(self._names.deliveries(to, queue, messages), len(messages), size)
 
     def _fitting(self, messages: Sequence[Delivery]) -> list[Delivery]:
         fitting = []
@@ -174,27 +174,27 @@ class LeafConnection(OutgoingConnection):
         label: the other side in the log.
 
     Attributes:
-        said_info: done with True at the first INFO, with False when the connection ended before.
+        informed: done with True at the first INFO, with False when the connection ended before.
         up: done with True when the greeting is answered, with False when it is refused or the connection ended.
         over: done with the reason when the connection has ended.
         info: the fields of the last INFO.
-        listeners: the interest of the other side; None before the greeting.
+        subscribers: the interest of the other side; None before the greeting.
         refused: the last -ERR, "" without one.
-        unasked: messages on subjects that this side did not subscribe to.
+        unmatched: messages on subjects that this side did not subscribe to.
     """
 
     def __init__(self, hub: Hub, names: Names, clock: Clock, log: Logger, label: str) -> None:
         super().__init__(clock, PING_NS)
         loop = asyncio.get_running_loop()
         self._hub, self._names, self._log, self._label = hub, names, log, label
-        self.said_info: asyncio.Future[bool] = loop.create_future()
+        self.informed: asyncio.Future[bool] = loop.create_future()
         self.up: asyncio.Future[bool] = loop.create_future()
         self.over: asyncio.Future[str] = loop.create_future()
         self.info: dict[str, Any] = {}
-        self.listeners: Listeners | None = None
+        self.subscribers: RemoteSubscribers | None = None
         self.refused = self.reason = ""
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
-        self.unasked = 0
+        self.unmatched = 0
         self._below: tuple[bytes, ...] = ()
         self._subjects: tuple[bytes, ...] = ()
         self._client = ClientInfo(id=0, host="", account=hub.account, kind="Leafnode")
@@ -228,11 +228,11 @@ class LeafConnection(OutgoingConnection):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.alive.end()
-        if self.listeners is not None:
-            self.listeners.clear()
+        if self.subscribers is not None:
+            self.subscribers.clear()
         self.resume_writing()
         reason = self.reason or self.refused or (str(exc) if exc is not None else "connection closed")
-        for waiting in (self.said_info, self.up):
+        for waiting in (self.informed, self.up):
             if not waiting.done():
                 waiting.set_result(False)
         if not self.over.done():
@@ -243,30 +243,30 @@ class LeafConnection(OutgoingConnection):
         """Route a request, an ack or a flow control response."""
         self.in_msgs += 1
         self.in_bytes += len(came.header) + len(came.payload)
-        if self.listeners is None:
+        if self.subscribers is None:
             return
         if not (came.subject.startswith(self._below) or any(matches(one, came.subject) for one in self._subjects)):
-            self._unasked(came.subject)
+            self._drop_unmatched(came.subject)
             return
         subject, header = self._names.to_ours(came.subject), came.header
         tracing = self._hub.tracing if header and TRACED in header else None
         if tracing is None:
-            found = self._hub.route(self.listeners, self._client, subject, came.reply, header, came.payload)
+            found = self._hub.route(self.subscribers, self._client, subject, came.reply, header, came.payload)
         else:
-            found = tracing.route(self.listeners, self._client, (subject, came.reply, header, came.payload))
+            found = tracing.route(self.subscribers, self._client, (subject, came.reply, header, came.payload))
         if not found and came.reply and came.subject.startswith(JETSTREAM):
-            self._nobody(came)
+            self._respond_no_responders(came)
 
-    def _unasked(self, subject: bytes) -> None:
+    def _drop_unmatched(self, subject: bytes) -> None:
         """Drop a message on a subject that this side did not subscribe to."""
-        self.unasked += 1
-        if self.unasked == 1:
+        self.unmatched += 1
+        if self.unmatched == 1:
             self._log.warn(
                 f"{self._label}: dropped a message without a matching subscription, on "
                 f"{subject.decode(errors='replace')!r}"
             )
 
-    def _nobody(self, came: Message) -> None:
+    def _respond_no_responders(self, came: Message) -> None:
         """Send a 503: the other side sees a responder, this server. Only for JetStream subjects; other subjects may
         have subscribers there."""
         header = frames.no_responders(came.subject)
@@ -279,19 +279,19 @@ class LeafConnection(OutgoingConnection):
             case Pong():
                 self._answered()
             case InterestBegins():
-                if self.listeners is not None and not self.listeners.begins(said) and not self._full:
+                if self.subscribers is not None and not self.subscribers.begins(said) and not self._full:
                     self._full = True
                     self._log.warn(
                         f"{self._label}: the remote has more than {MAX_SUBJECTS} subscriptions; "
                         "further ones receive no messages"
                     )
             case InterestEnds():
-                if self.listeners is not None:
-                    self.listeners.ends(said)
+                if self.subscribers is not None:
+                    self.subscribers.ends(said)
             case Info(fields):
                 self.info = fields
-                if not self.said_info.done():
-                    self.said_info.set_result(True)
+                if not self.informed.done():
+                    self.informed.set_result(True)
             case ErrorLine(text):
                 same, self.refused = text == self.refused, text
                 if self.up.done() and not same:  # before that, it is reported as the reason of the failed attempt
@@ -303,11 +303,11 @@ class LeafConnection(OutgoingConnection):
             self.up.set_result(True)
 
     # ------------------------------------------------------------------ out
-    def greet(self, fields: dict[str, Any], subjects: Sequence[bytes], group: bytes) -> None:
+    def send_connect(self, fields: dict[str, Any], subjects: Sequence[bytes], group: bytes) -> None:
         """Send CONNECT and the subscriptions of the subjects that lead here; each message goes to one connection of the
         group."""
         most = self.info.get("max_payload")
-        self.listeners = Listeners(
+        self.subscribers = RemoteSubscribers(
             self._hub, self._names, self, most if isinstance(most, int) and most > 0 else MAX_PAYLOAD, self._too_large
         )
         self._below = tuple(one[:-1] for one in subjects if one.endswith(b".>") and is_literal(one[:-2]))

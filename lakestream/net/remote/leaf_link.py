@@ -26,7 +26,7 @@ from lakestream.protocol.gotime import format_time
 from lakestream.protocol.leaf_wire import Names
 from lakestream.protocol.subjects import short_hash
 
-GREETING_TIMEOUT_S = 5.0
+HANDSHAKE_TIMEOUT_S = 5.0
 """Time that the other side may take for its INFO, and again to answer the greeting (5 s)."""
 
 WRONG_PORT = "; the port does not accept leaf nodes: use that of the remote's `leafnodes` block (7422 by default)"
@@ -38,10 +38,10 @@ CHECK_NS = 250_000_000
 SETTLE_NS = 2_000_000_000
 """Time for which a starting node waits for the other nodes (2 s)."""
 
-PATIENCE_NS = 10_000_000_000
+CONNECT_PATIENCE_NS = 10_000_000_000
 """A node that could not connect for this long (10 s) lets the others try, if there are any."""
 
-REST_NS = 30_000_000_000
+YIELD_NS = 30_000_000_000
 """Time for which it lets the others try (30 s)."""
 
 
@@ -53,12 +53,11 @@ class Holder:
     are one queue group there, and a mirror takes a message once.
 
     The holder keeps the connection unless it cannot connect. Without a holder the node with the lowest name takes it;
-    of
-    two holders the one with the higher name gives it up.
+    of two holders the one with the higher name gives it up.
 
     Args:
         hub: of the connected account.
-        what: the remote, in the same words on every node.
+        remote: the remote, in the same words on every node.
         name: of this node.
         others: returns the names of the connected nodes; None: no cluster.
         changed: called with True when this node becomes the holder, with False when it ceases to be.
@@ -68,7 +67,7 @@ class Holder:
     def __init__(
         self,
         hub: Hub,
-        what: str,
+        remote: str,
         name: str,
         others: Callable[[], Iterable[str]] | None,
         clock: Clock,
@@ -77,7 +76,7 @@ class Holder:
     ) -> None:
         self._hub, self._name, self._others, self._clock = hub, name, others, clock
         self._changed, self._connected = changed, connected
-        self._prefix = f"$LS.LEAF.{short_hash(what)}"
+        self._prefix = f"$LS.LEAF.{short_hash(remote)}"
         self._able: Subscribed | None = None
         self._held: Subscribed | None = None
         self._timer: Timer | None = None
@@ -112,7 +111,7 @@ class Holder:
     def _listen(self, kind: str) -> Subscribed:
         return self._hub.subscribe(self._subject(kind, self._name), _ignore)
 
-    def _who(self, kind: str, others: Iterable[str]) -> list[str]:
+    def _nodes(self, kind: str, others: Iterable[str]) -> list[str]:
         # Literal interest only: a client may subscribe to everything.
         return [name for name in others if self._hub.bound(self._subject(kind, name))]
 
@@ -122,17 +121,17 @@ class Holder:
         if self._held is not None:
             self._check_as_holder(others)
         elif self._able is None:
-            if self._clock.steady() - self._since_ns >= REST_NS or not self._who("able", others):
+            if self._clock.steady() - self._since_ns >= YIELD_NS or not self._nodes("able", others):
                 self._able = self._listen("able")
-        elif not self._who("held", others) and not any(name < self._name for name in self._who("able", others)):
+        elif not self._nodes("held", others) and not any(name < self._name for name in self._nodes("able", others)):
             self._take()
 
     def _check_as_holder(self, others: list[str]) -> None:
-        if any(name < self._name for name in self._who("held", others)):
+        if any(name < self._name for name in self._nodes("held", others)):
             self._give_up()
         elif self._connected():
             self._since_ns = self._clock.steady()
-        elif self._clock.steady() - self._since_ns >= PATIENCE_NS and self._who("able", others):
+        elif self._clock.steady() - self._since_ns >= CONNECT_PATIENCE_NS and self._nodes("able", others):
             assert self._able is not None
             self._able.cancel()
             self._able = None
@@ -178,14 +177,14 @@ class LeafLink:
     ) -> None:
         self.options = options
         self._hub, self._domain, self._clock, self._log = hub, domain, clock, log
-        self._who = name or domain
+        self._node = name or domain
         self._names = Names(domain, short_hash(hub.account))
         self._redial = remote_dial.Redial(options, self._attempt, log)
-        what = f"{options.account} {options.name}"
+        remote = f"{options.account} {options.name}"
         # While two nodes of a cluster hold the connection, each message comes through one of them. Others that are
         # connected there have groups of their own.
-        self._group = f"lakestream-{short_hash(' '.join((cluster or self._who, domain, what)))}".encode()
-        self._holder = Holder(hub, what, self._who, others, clock, self._turn, lambda: self.up)
+        self._group = f"lakestream-{short_hash(' '.join((cluster or self._node, domain, remote)))}".encode()
+        self._holder = Holder(hub, remote, self._node, others, clock, self._holder_changed, lambda: self.up)
         self._label = f"leaf node remote {options.name}"
         self._connection: LeafConnection | None = None
         self._address: Address | None = None
@@ -200,7 +199,7 @@ class LeafLink:
         self._holder.stop()
         await self._redial.stop()
 
-    def _turn(self, mine: bool) -> None:
+    def _holder_changed(self, mine: bool) -> None:
         """Connect or disconnect when this node becomes the holder, or ceases to be."""
         if mine:
             self._redial.start()
@@ -215,45 +214,46 @@ class LeafLink:
 
     def shown(self) -> dict[str, Any]:
         """Return the remote as /varz shows it."""
-        of = self._connection
+        leaf = self._connection
         page: dict[str, Any] = {
             "type": "leaf",
             "domain": self._domain,
             "account": self.options.account,
             "url": (self._address or self.options.urls[0]).shown,
-            "connected": of is not None,
+            "connected": leaf is not None,
             "holds": self._holder.holds,
             "since": format_time(self._since_ns),
             "connects": self._connects,
         }
-        if of is not None:
-            page |= {key: of.info.get(key, "") for key in ("server_name", "server_id", "version", "remote_account")}
-            page |= {"remote_domain": of.info.get("domain", ""), "rtt": of.alive.rtt_ns}
+        if leaf is not None:
+            page |= {key: leaf.info.get(key, "") for key in ("server_name", "server_id", "version", "remote_account")}
+            page |= {"remote_domain": leaf.info.get("domain", ""), "rtt": leaf.alive.rtt_ns}
         elif self._redial.error:
             page["error"] = self._redial.error
         counters = ("in_msgs", "out_msgs", "in_bytes", "out_bytes")
-        page |= {name: getattr(of, name) if of is not None else 0 for name in counters}
-        return page | {"subscriptions": len(of.listeners) if of is not None and of.listeners is not None else 0}
+        page |= {name: getattr(leaf, name) if leaf is not None else 0 for name in counters}
+        subscribers = leaf.subscribers if leaf is not None else None
+        return page | {"subscriptions": len(subscribers) if subscribers is not None else 0}
 
     def leafz(self, subs: bool) -> dict[str, Any] | None:
         """Return the connection as /leafz shows it; None without one. `subs`: with the other side's interest."""
-        of, address = self._connection, self._address
-        if of is None or address is None or of.listeners is None:
+        leaf, address = self._connection, self._address
+        if leaf is None or address is None or leaf.subscribers is None:
             return None
         return {
             "id": self._connects,
-            "name": of.info.get("server_name", ""),
+            "name": leaf.info.get("server_name", ""),
             "is_spoke": True,
             "account": self.options.account,
             "ip": address.host,
             "port": address.port,
-            "rtt": format_duration(of.alive.rtt_ns),
-            "in_msgs": of.in_msgs,
-            "out_msgs": of.out_msgs,
-            "in_bytes": of.in_bytes,
-            "out_bytes": of.out_bytes,
-            "subscriptions": len(of.listeners),
-            **({"subscriptions_list": of.listeners.subjects()} if subs else {}),
+            "rtt": format_duration(leaf.alive.rtt_ns),
+            "in_msgs": leaf.in_msgs,
+            "out_msgs": leaf.out_msgs,
+            "in_bytes": leaf.in_bytes,
+            "out_bytes": leaf.out_bytes,
+            "subscriptions": len(leaf.subscribers),
+            **({"subscriptions_list": leaf.subscribers.subjects()} if subs else {}),
         }
 
     # ------------------------------------------------------------------ one connection
@@ -261,12 +261,12 @@ class LeafLink:
         made = LeafConnection(self._hub, self._names, self._clock, self._log, self._label)
         try:
             transport, connection = await remote_dial.dial(self.options, address, lambda: made)
-            why = await self._greeted(connection, transport, address)
+            why = await self._handshake(connection, transport, address)
             if why:
                 return why
-            self._came_up(connection, address)
+            self._connected_to(connection, address)
             why = await connection.over
-            self._redial.lost(why)
+            self._redial.went_down(why)
             self._log.warn(f"{self._label}: connection to {address.shown} ended: {why}")
             return ""
         finally:
@@ -274,10 +274,10 @@ class LeafLink:
                 self._connection, self._since_ns = None, self._clock.now()
             made.end("closed by this server")
 
-    async def _greeted(self, connection: LeafConnection, transport: asyncio.Transport, address: Address) -> str:
+    async def _handshake(self, connection: LeafConnection, transport: asyncio.Transport, address: Address) -> str:
         """Send the greeting; return why it failed, "" when the connection is up."""
-        async with asyncio.timeout(GREETING_TIMEOUT_S):
-            if not await connection.said_info:
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            if not await connection.informed:
                 return await connection.over
         info, tls = connection.info, self.options.tls
         if (info.get("tls_required") or tls is not None) and not (tls is not None and tls.first):
@@ -286,26 +286,26 @@ class LeafLink:
             return f"the remote's JetStream uses domain {self._domain} too; choose another jetstream.domain here"
         keys = await asyncio.get_running_loop().run_in_executor(None, remote_dial.read_keys, self.options)
         fields = {
-            "name": self._who,
-            "server_id": f"{self._who}-{self._domain}",
+            "name": self._node,
+            "server_id": f"{self._node}-{self._domain}",
             "version": NATS_VERSION,
             "headers": True,
             "protocol": 1,
         }
         fields |= remote_dial.login_fields(self.options, address, keys, str(info.get("nonce", "")))
         published = [subject.encode() for subject in self.options.subjects]
-        connection.greet(
+        connection.send_connect(
             fields, (b"$JS.%b.API.>" % self._domain.encode(), *self._names.subjects, *published), self._group
         )
-        async with asyncio.timeout(GREETING_TIMEOUT_S):
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
             why = "" if await connection.up else await connection.over
         return why + WRONG_PORT if why.startswith("Unknown Protocol") else why
 
-    def _came_up(self, connection: LeafConnection, address: Address) -> None:
+    def _connected_to(self, connection: LeafConnection, address: Address) -> None:
         self._connection = connection
         self._address, self._since_ns = address, self._clock.now()
         self._connects += 1
-        self._redial.reached()
+        self._redial.came_up()
         urls = connection.info.get("leafnode_urls")
         if isinstance(urls, list):
             self._redial.discovered([url for url in urls if isinstance(url, str)])

@@ -50,7 +50,7 @@ class Answer(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class _Listening(Subscribed):
+class _RemoteSubscription(Subscribed):
     """A subscription on the remote."""
 
     __slots__ = ("_link", "queue", "sid", "subject", "take")
@@ -120,7 +120,7 @@ class Link:
         self._connection: RemoteConnection | None = None
         self._last_error = ""
         """The last -ERR: the same is not logged twice in a row."""
-        self._listening: dict[bytes, _Listening] = {}
+        self._subscriptions: dict[bytes, _RemoteSubscription] = {}
         self._watches: list[_Watch] = []
         self._sids = itertools.count(1)
         self._numbers = itertools.count(1)
@@ -128,9 +128,9 @@ class Link:
         self.inbox_prefix = INBOX + short_hash(f"{server_name} {options.account} {options.name}").encode()
         # New at each start: messages for the server before a restart must not arrive.
         self._inboxes = b"%b.i.%b" % (self.inbox_prefix, secrets.token_hex(4).encode())
-        self._asked: dict[bytes, tuple[Callable[[Answer | None], None], Timer]] = {}
+        self._requests: dict[bytes, tuple[Callable[[Answer | None], None], Timer]] = {}
         self._answers = self.inbox() + b"."
-        self.subscribe(self._answers + b"*", self._answered)
+        self.subscribe(self._answers + b"*", self._responded)
 
     @property
     def api(self) -> bytes:
@@ -162,7 +162,7 @@ class Link:
         finally:
             self._connection = None
             if self.up:
-                self._down(address, connection.reason)
+                self._went_down(address, connection.reason)
 
     def came_up(self) -> Iterable[bytes]:
         assert self._connection is not None  # Invariant: only the connection of the attempt under way calls.
@@ -170,26 +170,26 @@ class Link:
         self.up, self.server, self.address = True, self._connection.server, address
         self.since_ns = self._clock.now()
         self.connected += 1
-        self._redial.reached()
+        self._redial.came_up()
         self._redial.discovered(self.server.connect_urls)
         names = {self.server.server_name: None, self.server.version: None}
         names.pop(self.server.server_id, None)  # the default name is the id
         who = " ".join(names).strip()
         self._log.info(f"Connected to remote {self.name} ({address.shown}, {who})")
-        frames = [listening.frame for listening in self._listening.values()]
-        self._tell(True)  # later subscriptions send their own SUB, behind these
+        frames = [sub.frame for sub in self._subscriptions.values()]
+        self._notify(True)  # later subscriptions send their own SUB, behind these
         return frames
 
-    def _down(self, address: Address, why: str) -> None:
+    def _went_down(self, address: Address, why: str) -> None:
         self.up, self.server = False, None
         self.since_ns = self._clock.now()
-        self._redial.lost(why)
+        self._redial.went_down(why)
         self._log.warn(f"Disconnected from remote {self.name} ({address.shown}): {why}")
-        asked, self._asked = self._asked, {}
-        for done, timer in asked.values():
+        requests, self._requests = self._requests, {}
+        for done, timer in requests.values():
             timer.cancel()
             done(None)
-        self._tell(False)
+        self._notify(False)
 
     def info_changed(self, server: RemoteServer) -> None:
         if not self.up or self._connection is None:
@@ -212,7 +212,7 @@ class Link:
         self._clock.call_soon(lambda: changed(self.up) if watch in self._watches else None)
         return watch
 
-    def _tell(self, up: bool) -> None:
+    def _notify(self, up: bool) -> None:
         for watch in list(self._watches):
             watch.changed(up)
 
@@ -242,21 +242,21 @@ class Link:
     @property
     def subscriptions(self) -> int:
         """Return the number of subscriptions."""
-        return len(self._listening)
+        return len(self._subscriptions)
 
-    def fits(self, subject: bytes, reply: bytes, header: bytes = b"", payload: bytes = b"") -> bool:
+    def accepts(self, subject: bytes, reply: bytes, header: bytes = b"", payload: bytes = b"") -> bool:
         """Return True if the remote accepts such a message. No subject that a client chooses may end the connection or
         break a protocol line."""
         if self.server is None or len(header) + len(payload) > self.server.max_payload:
             return False
-        return speakable(subject, reply)
+        return fits_protocol_line(subject, reply)
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
         """Publish on the remote at the end of this turn; return False when the link is down or rejects the message.
 
         Messages in flight when the connection ends are lost: use `request` for what must arrive.
         """
-        if not self.up or not self.fits(subject, reply, header, payload):
+        if not self.up or not self.accepts(subject, reply, header, payload):
             return False
         gap = reply + b" " if reply else b""
         if header:
@@ -266,10 +266,10 @@ class Link:
             frame = frames.PUB % (subject, gap, len(payload), payload)
         self.out_msgs += 1
         self.out_bytes += len(header) + len(payload)
-        self._say(frame)
+        self._send(frame)
         return True
 
-    def _say(self, frame: bytes) -> None:
+    def _send(self, frame: bytes) -> None:
         connection = self._connection
         if connection is not None and connection.gather(frame):
             self.hub.dirty(connection)
@@ -292,53 +292,53 @@ class Link:
         if not self.publish(subject, self._answers + token, header, payload):
             self._clock.call_soon(lambda: done(None))
             return
-        self._asked[token] = done, self._clock.call_later(timeout_ns, lambda: self._late(token))
+        self._requests[token] = done, self._clock.call_later(timeout_ns, lambda: self._time_out(token))
 
-    def _late(self, token: bytes) -> None:
-        asked = self._asked.pop(token, None)
-        if asked is not None:
-            asked[0](None)
+    def _time_out(self, token: bytes) -> None:
+        request = self._requests.pop(token, None)
+        if request is not None:
+            request[0](None)
 
-    def _answered(self, messages: Sequence[Delivery]) -> None:
+    def _responded(self, messages: Sequence[Delivery]) -> None:
         for subject, _, header, payload in messages:
-            asked = self._asked.pop(subject[len(self._answers) :], None)
-            if asked is not None:
-                asked[1].cancel()
-                asked[0](Answer(header, payload))
+            request = self._requests.pop(subject[len(self._answers) :], None)
+            if request is not None:
+                request[1].cancel()
+                request[0](Answer(header, payload))
 
     # ------------------------------------------------------------------ from it
     def subscribe(self, subject: bytes, take: Take, queue: bytes = b"") -> Subscribed:
         """Subscribe on the remote, on this connection and later ones, until cancelled. Subject and queue must be
-        `speakable`."""
-        assert speakable(subject, queue)  # Invariant: who takes them from a client has looked.
-        listening = _Listening(self, b"%d" % next(self._sids), subject, queue, take)
-        self._listening[listening.sid] = listening
+        `fits_protocol_line`."""
+        assert fits_protocol_line(subject, queue)  # Invariant: who takes them from a client has looked.
+        sub = _RemoteSubscription(self, b"%d" % next(self._sids), subject, queue, take)
+        self._subscriptions[sub.sid] = sub
         if self.up:
-            self._say(listening.frame)
-        return listening
+            self._send(sub.frame)
+        return sub
 
-    def leave(self, listening: _Listening) -> None:
+    def leave(self, sub: _RemoteSubscription) -> None:
         """End a subscription."""
-        if self._listening.pop(listening.sid, None) is not None and self.up:
-            self._say(frames.UNSUB % listening.sid)
+        if self._subscriptions.pop(sub.sid, None) is not None and self.up:
+            self._send(frames.UNSUB % sub.sid)
 
     def received(self, messages: list[Message]) -> None:
         self.in_msgs += len(messages)
         self.in_bytes += sum([len(message.header) + len(message.payload) for message in messages])
-        listening = self._listening.get(messages[0].sid)
-        if listening is None:
+        sub = self._subscriptions.get(messages[0].sid)
+        if sub is None:
             return  # it has just ended
         turn = self.hub.turn
         turn.overrun = None
         try:
-            listening.take([(one.subject, one.reply, one.header, one.payload) for one in messages])
+            sub.take([(one.subject, one.reply, one.header, one.payload) for one in messages])
         except Exception as error:  # a message must not end the link
-            self._log.exception(f"remote {self.name}: handling of a message on {listening.subject!r} failed", error)
+            self._log.exception(f"remote {self.name}: handling of a message on {sub.subject!r} failed", error)
         if turn.overrun is not None and self._connection is not None:
             self._connection.stall(turn.overrun)
 
 
-def speakable(subject: bytes, other: bytes) -> bool:
+def fits_protocol_line(subject: bytes, other: bytes) -> bool:
     """Return True if a subject with a reply or queue group (b"": none) fits into one protocol line."""
     if len(subject) + len(other) > MAX_CONTROL_LINE - _SIZES:
         return False

@@ -18,7 +18,7 @@ from lakestream.ports import Clock, Delivery, Subscribed, Timer
 MAX_PATHS = 16_384
 """Paths of a remote. Beyond that, paths without interest are dropped, then the one that is idle longest."""
 
-QUIET_NS = 600_000_000_000
+IDLE_NS = 600_000_000_000
 """A path for one pull that was idle for this long (10 min) is dropped."""
 
 CHECK_NS, CHECKED_AT_ONCE = 1_000_000_000, 2000
@@ -59,13 +59,13 @@ class Path:
             if self._listening is not None:
                 self._listening.cancel()
                 self._listening = None
-                self._paths.settled(self)
+                self._paths.moved(self)
         elif self._listening is None:
             self._listening = link.subscribe(self.to.there, self._take, self.to.group)
-            self._paths.settled(self)
+            self._paths.moved(self)
 
     def _take(self, messages: Sequence[Delivery]) -> None:
-        self._paths.used(self)
+        self._paths.touch(self)
         if not self._paths.deliver(self, messages):
             self.check()
 
@@ -84,12 +84,12 @@ class Paths:
         link: to the remote.
         clock: time.
         deliver: delivers their messages.
-        brief: drop idle paths.
+        drop_idle: drop idle paths.
     """
 
-    def __init__(self, link: Link, clock: Clock, deliver: Deliver, *, brief: bool) -> None:
+    def __init__(self, link: Link, clock: Clock, deliver: Deliver, *, drop_idle: bool) -> None:
         self.link, self.deliver = link, deliver
-        self._clock, self._brief = clock, brief
+        self._clock, self._drop_idle = clock, drop_idle
         self._live: OrderedDict[bytes, Path] = OrderedDict()
         self._dormant: OrderedDict[bytes, Path] = OrderedDict()
         self._to_check: list[Path] = []
@@ -110,17 +110,17 @@ class Paths:
             path = None
         if path is None:
             path = self._dormant[key] = Path(self, key, to)
-        self.used(path)
+        self.touch(path)
         path.check()
         self._make_room(path)
         return path
 
-    def used(self, path: Path) -> None:
+    def touch(self, path: Path) -> None:
         """Note that the path was used."""
         path.used_ns = self._clock.now()
         (self._live if path.live else self._dormant).move_to_end(path.key)
 
-    def settled(self, path: Path) -> None:
+    def moved(self, path: Path) -> None:
         """Note that the path is subscribed, or no longer."""
         if path.key in self._live or path.key in self._dormant:
             self._live.pop(path.key, None)
@@ -144,8 +144,8 @@ class Paths:
     def _make_room(self, newest: Path) -> None:
         while len(self) > MAX_PATHS:
             self._drop(next(iter((self._dormant or self._live).values())))
-        before = newest.used_ns - QUIET_NS
-        for kept in (self._dormant, self._live) if self._brief else ():
+        before = newest.used_ns - IDLE_NS
+        for kept in (self._dormant, self._live) if self._drop_idle else ():
             while kept and (oldest := next(iter(kept.values()))).used_ns < before:
                 self._drop(oldest)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.config.options import AllowResponses, Permissions, SubjectRule
-from lakestream.net.accounts.permissions import MAX_ANSWER_BYTES, MAX_REMEMBERED, Answers, Rules
+from lakestream.net.accounts.permissions import MAX_ANSWER_BYTES, MAX_REMEMBERED, ReplyPermissions, Rules
 from lakestream.protocol.subjects import matches
 
 pytestmark = pytest.mark.unit
@@ -131,7 +131,7 @@ def test_decisions_for_long_subjects_are_not_kept() -> None:
 
 # ---------------------------------------------------------------------- answers
 def test_open_reply_subjects_take_no_more_than_so_many_bytes() -> None:
-    answers = Answers(AllowResponses(1, -1))
+    answers = ReplyPermissions(AllowResponses(1, -1))
     replies = [b"%d." % number + b"x" * 4000 for number in range(MAX_ANSWER_BYTES // 4000 + 100)]
     for now, reply in enumerate(replies):
         answers.received(reply, now)
@@ -150,7 +150,7 @@ EVENT = st.tuples(st.sampled_from(["received", "spend", "wait"]), st.sampled_fro
     room=st.sampled_from([2, 100]),
 )
 def test_answers_against_a_model(events: list[tuple[str, bytes]], most: int, expires: int, room: int) -> None:
-    answers = Answers(AllowResponses(most, expires), room)
+    answers = ReplyPermissions(AllowResponses(most, expires), room)
     model: dict[bytes, list[int]] = {}
     now, allowed = 0, most or 1
     for what, reply in events:

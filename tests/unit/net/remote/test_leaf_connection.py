@@ -79,7 +79,7 @@ class World:
         self.connection = LeafConnection(self.hub, Names("lake", "h"), as_clock, Logger(), "hub")
         self.connection.connection_made(self.wire)
         self.connection.data_received(b'INFO {"max_payload": 100}\r\n')
-        self.connection.greet({"name": "n1"}, [b"$JS.lake.API.>", b"d"], b"group")
+        self.connection.send_connect({"name": "n1"}, [b"$JS.lake.API.>", b"d"], b"group")
 
 
 async def test_who_does_not_answer_pings_is_given_up() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub, Turn
-from lakestream.net.remote.leaf_connection import Listeners
+from lakestream.net.remote.leaf_connection import RemoteSubscribers
 from lakestream.ports import Delivery
 from lakestream.protocol.leaf_wire import InterestBegins, InterestEnds, Names
 from lakestream.protocol.route_wire import Batch
@@ -41,13 +41,13 @@ class World:
         self.way = Frames()
         self.refused: list[tuple[bytes, int]] = []
         names = Names("lake", "h")
-        self.listeners = Listeners(
+        self.subscribers = RemoteSubscribers(
             self.hub, names, self.way, max_payload, lambda subject, size: self.refused.append((subject, size))
         )
 
     def hears(self, *subjects: bytes) -> None:
         for subject in subjects:
-            assert self.listeners.begins(InterestBegins(subject))
+            assert self.subscribers.begins(InterestBegins(subject))
 
 
 def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
@@ -68,14 +68,14 @@ def test_only_answers_and_deliveries_are_listened_for() -> None:
     world = World()
     world.hears(b"orders.>", b">", b"$JS.API.>", b"$KV.>", b"$SYS.REQ.USER.INFO", b"$JS.M.a", b"$JS.S.a", b"$JSC.R.a")
     world.hears(b"_INBOX.>", b"_INBOX.*.1", b"$JS.M.*", b"_R_.>")  # all of them are nobody's own
-    assert len(world.listeners) == 3
+    assert len(world.subscribers) == 3
     assert not world.hub.publish(b"orders.1", b"", b"", b"x")
     assert world.hub.bound(b"$JS.M.a")
-    world.listeners.ends(InterestEnds(b"$JS.M.a"))
-    world.listeners.ends(InterestEnds(b"orders.>"))
+    world.subscribers.ends(InterestEnds(b"$JS.M.a"))
+    world.subscribers.ends(InterestEnds(b"orders.>"))
     assert not world.hub.bound(b"$JS.M.a")
-    world.listeners.clear()
-    assert len(world.listeners) == len(world.hub.interest_graph) == 0
+    world.subscribers.clear()
+    assert len(world.subscribers) == len(world.hub.interest_graph) == 0
 
 
 def test_the_size_of_a_group_changes_and_nobody_notices_a_gap() -> None:
@@ -83,11 +83,11 @@ def test_the_size_of_a_group_changes_and_nobody_notices_a_gap() -> None:
     seen: list[bool] = []
     world.hub.watch_interest(b"$JS.M.a", b"g", seen.append)
     for count in (1, 5, 2):
-        assert world.listeners.begins(InterestBegins(b"$JS.M.a", b"g", count))
+        assert world.subscribers.begins(InterestBegins(b"$JS.M.a", b"g", count))
     assert seen == [True]
     world.hub.deliver(b"$JS.M.a", [(b"o", ACK, b"", b"x")])
     assert world.way.sent == [b"LMSG $JS.M.a + $JS.ACK.lake.h.O.C.1.1.1.1.0@o g 1\r\nx\r\n"]
-    world.listeners.ends(InterestEnds(b"$JS.M.a", b"g"))
+    world.subscribers.ends(InterestEnds(b"$JS.M.a", b"g"))
     assert seen == [True, False]
 
 

@@ -18,7 +18,7 @@ from lakestream.net.hub import Hub, Turn
 from lakestream.net.remote import connection as remote_connection
 from lakestream.net.remote import dial as remote_dial
 from lakestream.net.remote import paths as remote_paths
-from lakestream.net.remote.bodies import Answers, DeliverTarget, asked
+from lakestream.net.remote.bodies import DeliverTarget, ResponseTranslator, translated_request
 from lakestream.net.remote.connection import RemoteConnection
 from lakestream.net.remote.dial import Redial
 from lakestream.protocol.domain_subjects import LINK_QUEUE, ack_here, ack_there, sign
@@ -62,7 +62,7 @@ def test_an_ack_of_a_stream_here_that_is_called_like_the_domain_is_none_of_it() 
 
 def test_deliver_subjects_are_others_there_and_come_back() -> None:
     request = {"stream_name": "O", "config": {"deliver_subject": "d.1", "deliver_group": "g", "ack_policy": "explicit"}}
-    found = asked(json.dumps(request).encode(), PREFIX)
+    found = translated_request(json.dumps(request).encode(), PREFIX)
     assert found is not None
     body, pushed = found
     assert json.loads(body) == {
@@ -71,7 +71,7 @@ def test_deliver_subjects_are_others_there_and_come_back() -> None:
     }
     assert pushed == DeliverTarget(b"_INBOX.lake-abcdefgh.d.d.1", b"d.1", b"g", True)
     answer = b'{"type":"io.nats.jetstream.api.v1.consumer_create_response",' + body.removeprefix(b"{")
-    answers = Answers(PREFIX, b"hub")
+    answers = ResponseTranslator(PREFIX, b"hub")
     assert answers.consumer(b"", answer) == pushed
     assert json.loads(answers.shown(b"", answer))["config"] == request["config"]
 
@@ -80,14 +80,14 @@ def test_deliver_subjects_are_others_there_and_come_back() -> None:
     "body", [b"", b"deliver_subject", b"[]", b'{"config":1,"deliver_subject":"x"}', b'{"deliver_subject":"a..b"}']
 )
 def test_what_names_no_deliver_subject_stays(body: bytes) -> None:
-    assert asked(body, PREFIX) is None
+    assert translated_request(body, PREFIX) is None
 
 
 def test_a_stored_message_that_looks_like_an_answer_stays() -> None:
     config = b'{"deliver_subject":"_INBOX.lake-abcdefgh.d.a"}'
     body = b'{"type":"io.nats.jetstream.api.v1.consumer_info_response","config":%b}' % config
     header = b"NATS/1.0\r\nNats-Stream: O\r\nNats-Sequence: 1\r\n\r\n"
-    answers = Answers(PREFIX, b"hub")
+    answers = ResponseTranslator(PREFIX, b"hub")
     assert answers.shown(header, body) == body
     assert answers.consumer(header, body) is None
 
@@ -223,7 +223,7 @@ class Here:
 async def test_paths_that_are_used_outlast_those_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_paths, "MAX_PATHS", 4)
     here = Here()
-    paths = remote_paths.Paths(here, Loop(), lambda path, messages: True, brief=False)  # type: ignore[arg-type]
+    paths = remote_paths.Paths(here, Loop(), lambda path, messages: True, drop_idle=False)  # type: ignore[arg-type]
     here.hub.subscribe(b"used", lambda *message: None)
     paths.open(b"used", DeliverTarget(b"t.used", b"used", b"", False))
     for number in range(10):
