@@ -181,8 +181,7 @@ class _Reader:
             self._end_of_value("}")
 
     def _end_of_value(self, closing: str) -> None:
-        """Check that a value ends here: at a new line, a comma or semicolon, the container's end, or the end of the
-        text."""
+        """Check that a value ends here: at a new line, comma, semicolon, or the end of the container or text."""
         self._skip_blank()
         self._skip_comment()
         char = self._peek()
@@ -261,11 +260,9 @@ class _Reader:
         items[key] = Item(value, self._file, line, raw=raw, column=column)
 
     def _key(self) -> str:
-        char = self._peek()
-        if char == '"':
-            return self._double("key")
-        if char == "'":
-            return self._single("key")
+        text = self._string("key")
+        if text is not None:
+            return text
         found = _KEY.match(self._text, self._pos)
         if found is None:
             raise self._error(f"expected a key, but found {self._seen()}")
@@ -274,12 +271,8 @@ class _Reader:
 
     def _include(self, line: int) -> dict[str, Item]:
         self._skip_blank()
-        char = self._peek()
-        if char == '"':
-            name = self._double("include")
-        elif char == "'":
-            name = self._single("include")
-        else:
+        name = self._string("include")
+        if name is None:
             start = self._pos
             while self._peek() and self._peek() not in _INCLUDE_END:
                 self._pos += 1
@@ -305,31 +298,27 @@ class _Reader:
             return self._map()
         if char == "[":
             return self._array()
-        if char == '"':
-            return self._double("string")
-        if char == "'":
-            return self._single("string")
         if char == "(":
             return self._block()
+        text = self._string("string")
+        if text is not None:
+            return text
         found = _BARE.match(self._text, self._pos)
         if found is None:
             raise self._error(f"expected a value, but found {self._seen()}")
         start, self._pos = self._pos, found.end()
         return self._bare(found.group(), start)
 
-    def _double(self, what: str) -> str:
-        found = _DOUBLE.match(self._text, self._pos)
+    def _string(self, what: str) -> str | None:
+        """Read a quoted text; None when none begins here. `what`: its name in errors."""
+        double = self._peek() == '"'
+        if not double and self._peek() != "'":
+            return None
+        found = (_DOUBLE if double else _SINGLE).match(self._text, self._pos)
         if found is None:
-            raise self._error(f"{what} without a closing '\"'")
+            raise self._error(f"{what} without a closing {'double' if double else 'single'} quote")
         start, self._pos = self._pos, found.end()
-        return self._unescape(found.group(1), start)
-
-    def _single(self, what: str) -> str:
-        found = _SINGLE.match(self._text, self._pos)
-        if found is None:
-            raise self._error(f'{what} without a closing "\'"')
-        self._pos = found.end()
-        return found.group(1)
+        return self._unescape(found.group(1), start) if double else found.group(1)
 
     def _block(self) -> str:
         found = _BLOCK.match(self._text, self._pos)

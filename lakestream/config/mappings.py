@@ -59,8 +59,7 @@ def _check(destinations: Sequence[Destination]) -> None:
 
 
 def _weighted(source: bytes, destinations: Sequence[Destination], lossy: bool) -> list[_Weighted]:
-    """Return the destinations, lightest first. The rest to 100 stays with the source, or is dropped where the source is
-    named."""
+    """Return the destinations, lightest first. The rest to 100 stays with the source unless that is listed."""
     weighed = [(d.weight, d.subject, Transform(source, d.subject.encode())) for d in destinations]
     missing = FULL - sum(weight for weight, _, _ in weighed)
     if missing and (not lossy or not weighed):

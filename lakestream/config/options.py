@@ -33,8 +33,7 @@ class SubjectRule(msgspec.Struct, frozen=True):
 
 
 class AllowResponses(msgspec.Struct, frozen=True):
-    """Permission to publish to the reply subjects of received messages: number of replies (-1: unlimited), and time in
-    ns."""
+    """Permission to reply to received messages: number of replies (-1: unlimited), and time in ns."""
 
     max: int = 1
     expires_ns: int = 120_000_000_000

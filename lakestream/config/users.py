@@ -32,14 +32,10 @@ def _subjects(item: Item, queues: bool) -> tuple[str, ...] | None:
 
 def _check_subject(item: Item, text: str, queues: bool) -> None:
     """Check a subject; a subscription's permission may name a queue group: `orders.* workers`."""
-    if valid_subject(text.encode()):
-        return
     words = text.split()
-    if queues and len(words) == 2:
-        text = words[0]
-        if valid_subject(text.encode()):
-            return
-    raise item.error(f'subject "{text}" is not a valid subject')
+    subject = words[0] if queues and len(words) == 2 else text
+    if not valid_subject(subject.encode()):
+        raise item.error(f'subject "{subject}" is not a valid subject')
 
 
 def _rule(item: Item, queues: bool) -> SubjectRule:
@@ -87,8 +83,7 @@ _PERMISSIONS: dict[str, Rule] = {
 
 
 def as_permissions(key: str, item: Item) -> Permissions:
-    """Convert `permissions { publish, subscribe, allow_responses }`. With allow_responses alone, nothing else may be
-    published."""
+    """Convert `permissions`. With allow_responses alone, nothing else may be published."""
     if not isinstance(item.value, dict):
         raise item.error(f"Expected permissions to be a map/struct, got {shown(item)}")
     values = converted(item.value, _PERMISSIONS, unknown=_UNKNOWN)

@@ -299,8 +299,7 @@ class Hub:
         return subs, left
 
     def undelivered(self, subject: bytes, reply: bytes) -> None:
-        """Report no responders for a request that another node could not deliver, unless there are other subscribers
-        now."""
+        """Report no responders for a request that another node could not deliver, if there are none here either."""
         if not self.interest_graph.interest(subject):
             self.no_responders(subject, reply)
 
@@ -311,8 +310,7 @@ class Hub:
                 sub.sink.no_responders(sub, subject, reply)
 
     def declined(self, subject: bytes, reply: bytes) -> None:
-        """Report no responders when the only subscriber of a request does not take it. Another subscriber may be an
-        import."""
+        """Report no responders when the only subscriber of a request declines it. An import may be another one."""
         match = self.interest_graph.match(subject)
         if len(match.plain) + len(match.queues) <= 1:
             self.no_responders(subject, reply)

@@ -63,8 +63,7 @@ class Tracing:
         self._prefix = f"$JS.{domain}.API.".encode() if domain else b""
 
     def route(self, origin: Sink, client: ClientInfo, message: Delivery, mapped: bytes | None = None) -> bool:
-        """Route a client's message that may be traced, like `Hub.route`. `mapped`: what its account maps the subject
-        to."""
+        """Route a client's message like `Hub.route`, with its trace. `mapped`: the subject that it is mapped to."""
         trace = self._begin(client, message, (client.id, client.name, CLIENT_KIND), mapped)
         came, reply, header, payload = message
         if trace is None:
@@ -258,8 +257,7 @@ class MessageTrace:
         return hops[node]
 
     def delivered(self, sub: Subscription, error: str = "", hop: str = "", sink: Sink | None = None) -> None:
-        """Note a client or node that receives the message, or would if it were not only traced. `sink`: the receiver
-        behind a shadow."""
+        """Note a client or node that receives the message, or would. `sink`: the receiver behind a shadow."""
         who = sink or sub.sink
         if not isinstance(who, Named):
             return

@@ -60,7 +60,6 @@ class Violation(msgspec.Struct, frozen=True):
 
 Command = Publish | Subscribe | Unsubscribe | Connect | Ping | Pong | Violation
 
-
 _FLAGS = frozenset(["verbose", "pedantic", "echo", "headers", "no_responders", "tls_required", "new_account"])
 _TEXTS = frozenset(
     [

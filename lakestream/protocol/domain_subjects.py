@@ -27,8 +27,7 @@ and may have more tokens."""
 
 
 def sign(prefix: bytes) -> bytes:
-    """Return the subject to which a link subscribes in `LINK_QUEUE` while it takes requests with this prefix: it can be
-    watched."""
+    """Return the subject by which a link announces in `LINK_QUEUE` that it takes requests with this prefix."""
     return prefix + LINK_QUEUE
 
 

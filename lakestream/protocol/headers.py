@@ -23,7 +23,6 @@ EMPTY = b"NATS/1.0\r\n\r\n"
 REQUEST_INFO = b"Nats-Request-Info"
 """Header with the requester's identity for services of other accounts. A stream never stores it."""
 
-
 _OWN = b"\r\nNats-"
 
 

@@ -118,8 +118,7 @@ def check_destination(destination: bytes) -> None:
 
 
 def _shape(subject: bytes) -> tuple[int, bool]:
-    """Return the number of `*` tokens of a pattern, and whether it ends with `>`. Raises TransformError when it is
-    invalid."""
+    """Return the number of `*` tokens, and True if it ends with `>`. Raises TransformError if it is invalid."""
     tokens = subject.split(b".")
     if b"" in tokens or b">" in tokens[:-1]:
         raise TransformError("invalid subject")
@@ -137,8 +136,7 @@ def _invalid(why: str, token: bytes) -> TransformError:
 
 # ------------------------------------------------------------------------------------------------ tokens
 def _maker(token: bytes, positions: Positions) -> Maker:
-    """Return the maker of this token of the destination. `positions`: those of `*` in the source; None: it has no
-    wildcard."""
+    """Return the maker of a destination token. `positions` of `*` in the source; None: no wildcard."""
     if token[:1] == b"$":
         index = _int(token[1:])
         return _wildcard(_position(token, index, positions)) if index is not None else lambda tokens: token

@@ -49,8 +49,7 @@ class Guard:
         return None if self.mappings is None else self.mappings.mapped(subject)
 
     def rejects_trace(self, tracing: MessageTracing, header: bytes) -> Refusal | None:
-        """Return why a traced message is rejected before it is traced: the user may not publish to the destination of
-        its trace."""
+        """Return why a traced message is rejected: the user may not publish to its trace destination; None: it may."""
         to = tracing.destination(header) if self.rules is not None else b""
         return permissions.publish_refusal(to) if to and not self.may_publish(to, answers=False) else None
 

@@ -57,15 +57,13 @@ def removal_refusal(subject: bytes, sid: bytes, user: str) -> Refusal:
 
 
 MAX_REMEMBERED = 4096
-"""Cached decisions per user (default 4,096 each for publishing and for filtering deliveries). The cache is cleared when
-it is full."""
+"""Cached decisions per user, each for publishing and for filtering (default 4,096). Cleared when full."""
 
 MAX_REMEMBERED_SUBJECT = 256
 """Decisions for subjects longer than this (bytes, default 256) are not cached."""
 
 MAX_ANSWERS = 65_536
-"""Reply subjects that a connection with allow_responses may have open (default 65,536). The oldest one is closed for
-the next."""
+"""Open reply subjects of a connection with allow_responses (default 65,536). Beyond it the oldest is closed."""
 
 MAX_ANSWER_BYTES = 16 << 20
 """Total length of these subjects in bytes (default 16 MiB). The oldest ones are closed when it is exceeded."""

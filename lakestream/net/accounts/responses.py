@@ -217,8 +217,7 @@ class Responses:
             self.receive(sub, subject, reply, header, payload, self.hub.system)
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        """Send a batch through an open path; return False when it is closed. Empty messages in a batch do not end the
-        replies."""
+        """Send a batch through a path; return False when it is closed. Empty messages do not end the replies."""
         name = to[len(self.prefix) :]
         path = self._paths.get(name)
         if path is None:

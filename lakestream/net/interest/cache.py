@@ -18,9 +18,7 @@ MAX_CACHED = 8192
 """Entries in each cache (default). When a cache is full, its older half is dropped."""
 
 MAX_CACHED_SUBJECT = 512
-"""Length in bytes of the longest cached subject, which bounds the caches in bytes too. Longer ones are matched each
-time."""
-
+"""Longest cached subject in bytes, which bounds the caches in bytes too. Longer ones are matched each time."""
 
 MAX_DEPTH = 5
 """Tokens of the longest prefix by which matches are cached: `$JS.ACK.<stream>.<consumer>.<deliveries>`."""

@@ -78,8 +78,7 @@ class Node:
 
 
 def merge(leaves: Iterable[Leaf]) -> Match:
-    """Return the union of several filters' subscriptions. Members of one queue group form one group whatever their
-    filters."""
+    """Return the union of several filters' subscriptions. A queue group is one group across filters."""
     plain: list[Subscription] = []
     groups: dict[bytes, list[Subscription]] = {}
     special = 0

@@ -40,7 +40,6 @@ from lakestream.protocol.domain_subjects import (
     ack_there,
     sign,
 )
-from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import valid_literal
 
 UNAVAILABLE = (503, 10008)
@@ -109,34 +108,7 @@ class RemoteDomain:
 
     def shown(self) -> dict[str, Any]:
         """Return the remote as /varz shows it."""
-        link, options = self.link, self.link.options
-        page: dict[str, Any] = {
-            "domain": options.domain,
-            "account": options.account,
-            "url": (link.address or options.urls[0]).shown,
-            "connected": link.up,
-            "since": format_time(link.since_ns),
-            "connects": link.connected,
-        }
-        if link.server is not None:
-            page |= {
-                "server_name": link.server.server_name,
-                "server_id": link.server.server_id,
-                "version": link.server.version,
-                "rtt": link.rtt_ns,
-            }
-        if link.error:
-            page["error"] = link.error
-        return page | {
-            "in_msgs": link.in_msgs,
-            "out_msgs": link.out_msgs,
-            "in_bytes": link.in_bytes,
-            "out_bytes": link.out_bytes,
-            "pending_bytes": link.pending_bytes,
-            "refused": link.refused,
-            "subscriptions": link.subscriptions,
-            "paths": len(self._pulls) + len(self._pushes),
-        }
+        return self.link.shown() | {"paths": len(self._pulls) + len(self._pushes)}
 
     def _changed(self, up: bool) -> None:
         """Note that the link came up or was lost: other nodes may have one, and requests fail only when none has."""

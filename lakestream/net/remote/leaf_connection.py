@@ -33,7 +33,6 @@ MAX_PAYLOAD = 1 << 20
 JETSTREAM = b"$JS."
 """Prefix of the subjects that only this server serves."""
 
-
 REPLY_PREFIXES = (b"_INBOX.", b"_R_.", b"_GR_.", b"$JSC.R.", b"$JS.M.", b"$JS.S.")
 """Prefixes of the subjects that are followed: inboxes of clients, reply subjects of other accounts and clusters, and
 those where mirrors and sources of nats-server wait for responses and messages."""
@@ -304,8 +303,7 @@ class LeafConnection(OutgoingConnection):
 
     # ------------------------------------------------------------------ out
     def send_connect(self, fields: dict[str, Any], subjects: Sequence[bytes], group: bytes) -> None:
-        """Send CONNECT and the subscriptions of the subjects that lead here; each message goes to one connection of the
-        group."""
+        """Send CONNECT and the subscriptions; each message goes to one connection of the group."""
         most = self.info.get("max_payload")
         self.subscribers = RemoteSubscribers(
             self._hub, self._names, self, most if isinstance(most, int) and most > 0 else MAX_PAYLOAD, self._too_large

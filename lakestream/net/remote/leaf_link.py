@@ -31,7 +31,6 @@ HANDSHAKE_TIMEOUT_S = 5.0
 
 WRONG_PORT = "; the port does not accept leaf nodes: use that of the remote's `leafnodes` block (7422 by default)"
 
-
 CHECK_NS = 250_000_000
 """Interval of checks of the other nodes (0.25 s)."""
 

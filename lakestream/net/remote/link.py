@@ -22,6 +22,7 @@ from lakestream.net.remote.dial import Redial
 from lakestream.ports import Clock, Delivery, Subscribed, Timer
 from lakestream.protocol import frames
 from lakestream.protocol.delivered import Message
+from lakestream.protocol.gotime import format_time
 from lakestream.protocol.subjects import short_hash
 
 MAX_CONTROL_LINE = 4096
@@ -143,6 +144,29 @@ class Link:
         """Return why the link is down."""
         return "" if self.up else self._redial.error or "not connected yet"
 
+    def shown(self) -> dict[str, Any]:
+        """Return the remote as /varz shows it."""
+        connection, server, options = self._connection, self.server, self.options
+        page: dict[str, Any] = {
+            "domain": options.domain,
+            "account": options.account,
+            "url": (self.address or options.urls[0]).shown,
+            "connected": self.up,
+            "since": format_time(self.since_ns),
+            "connects": self.connected,
+        }
+        if server is not None:
+            page |= {name: getattr(server, name) for name in ("server_name", "server_id", "version")}
+            page["rtt"] = connection.alive.rtt_ns if connection is not None else 0
+        if self.error:
+            page["error"] = self.error
+        page |= {name: getattr(self, name) for name in ("in_msgs", "out_msgs", "in_bytes", "out_bytes")}
+        return page | {
+            "pending_bytes": connection.pending_bytes if connection is not None else 0,
+            "refused": self.refused,
+            "subscriptions": len(self._subscriptions),
+        }
+
     # ------------------------------------------------------------------ life
     def start(self) -> None:
         """Start dialling."""
@@ -229,24 +253,8 @@ class Link:
         else:
             self._connection.on_drain(callback)
 
-    @property
-    def pending_bytes(self) -> int:
-        """Return the unsent bytes."""
-        return self._connection.pending_bytes if self._connection is not None else 0
-
-    @property
-    def rtt_ns(self) -> int:
-        """Return the round-trip time of the last PING; 0: unknown."""
-        return self._connection.alive.rtt_ns if self._connection is not None else 0
-
-    @property
-    def subscriptions(self) -> int:
-        """Return the number of subscriptions."""
-        return len(self._subscriptions)
-
     def accepts(self, subject: bytes, reply: bytes, header: bytes = b"", payload: bytes = b"") -> bool:
-        """Return True if the remote accepts such a message. No subject that a client chooses may end the connection or
-        break a protocol line."""
+        """Return True if the remote accepts such a message, whatever subject a client chose."""
         if self.server is None or len(header) + len(payload) > self.server.max_payload:
             return False
         return fits_protocol_line(subject, reply)
@@ -286,8 +294,7 @@ class Link:
         done: Callable[[Answer | None], None],
         timeout_ns: int = ANSWER_NS,
     ) -> None:
-        """Send a request with one response. `done` is called once, later: with None when none came in time, or the link
-        is down or lost."""
+        """Send a request. `done` is called once, later: with None after a timeout, or when the link is down."""
         token = b"%d" % next(self._numbers)
         if not self.publish(subject, self._answers + token, header, payload):
             self._clock.call_soon(lambda: done(None))
@@ -308,8 +315,7 @@ class Link:
 
     # ------------------------------------------------------------------ from it
     def subscribe(self, subject: bytes, take: Take, queue: bytes = b"") -> Subscribed:
-        """Subscribe on the remote, on this connection and later ones, until cancelled. Subject and queue must be
-        `fits_protocol_line`."""
+        """Subscribe on the remote until cancelled, across reconnects. See `fits_protocol_line` for valid subjects."""
         assert fits_protocol_line(subject, queue)  # Invariant: who takes them from a client has looked.
         sub = _RemoteSubscription(self, b"%d" % next(self._sids), subject, queue, take)
         self._subscriptions[sub.sid] = sub

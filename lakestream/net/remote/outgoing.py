@@ -18,8 +18,7 @@ from lakestream.ports import Clock, Timer
 from lakestream.protocol import frames
 
 HIGH_WATER = 1 << 20
-"""Unsent bytes (1 MiB) above which the connection counts as congested. A turn's output is written early at this
-size."""
+"""Unsent bytes above which a connection is congested (1 MiB). A turn's output is written early at this size."""
 
 MAX_PENDING = 64 << 20
 """Unsent bytes (64 MiB) at which the connection is closed: the remote does not read."""

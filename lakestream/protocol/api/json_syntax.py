@@ -18,7 +18,6 @@ _ESCAPE: Final = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _LITERALS: Final = {ord("t"): b"true", ord("f"): b"false", ord("n"): b"null"}
 _QUOTE, _COMMA, _MINUS, _ZERO, _NINE, _COLON, _BACKSLASH, _BRACE = b'",-09:\\}'
 
-
 _OFFSET: Final = re.compile(r" at offset \d+$")
 
 

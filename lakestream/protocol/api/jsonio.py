@@ -74,8 +74,7 @@ def dumps(value: object) -> bytes:
 
 
 def shown(record: msgspec.Struct) -> dict[str, Any]:
-    """Return a record as a response shows it: fields in order, empty ones left out unless its class names them in
-    `ALWAYS`."""
+    """Return a record as a response shows it: empty fields are left out unless `ALWAYS` names them."""
     always: frozenset[str] = getattr(type(record), "ALWAYS", frozenset())
     out: dict[str, Any] = {}
     for name in record.__struct_fields__:
