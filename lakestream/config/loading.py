@@ -192,8 +192,8 @@ def _lake(flags: Flags, lake: LakeOptions, jetstream: JetStreamOptions | None) -
 
 
 def _cluster(flags: Flags, cluster: ClusterOptions) -> ClusterOptions:
-    said = (flags.cluster, flags.cluster_name, flags.routes, flags.cluster_advertise)
-    if cluster == ClusterOptions() and all(value is None for value in said):
+    given = (flags.cluster, flags.cluster_name, flags.routes, flags.cluster_advertise)
+    if cluster == ClusterOptions() and all(value is None for value in given):
         return cluster
     from lakestream.config.cluster import with_flags
 

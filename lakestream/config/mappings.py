@@ -65,7 +65,7 @@ def _weighted(source: bytes, destinations: Sequence[Destination], lossy: bool) -
     if missing and (not lossy or not weighed):
         same = _tokenized(source)
         weighed.append((missing, same.decode(), Transform(source, same)))
-    weighed.sort(key=lambda way: way[0])
+    weighed.sort(key=lambda each: each[0])
     weighted, below = [], 0
     for weight, shown, transform in weighed:
         below += weight
@@ -122,16 +122,16 @@ class Mappings:
             made = weighted[0].transform.made(subject)
         else:
             drawn = self._draw()
-            made = next((way.transform.made(subject) for way in weighted if drawn < way.below), b"")
+            made = next((each.transform.made(subject) for each in weighted if drawn < each.below), b"")
         return made if len(made) <= MAX_SUBJECT else None
 
     def shown(self) -> dict[str, list[dict[str, Any]]]:
         """Return the mappings as /accountz shows them; weights are cumulative there."""
         return {
             mapping.source.decode(): [
-                {"subject": way.shown, "weight": way.below} | ({"cluster": cluster} if cluster else {})
+                {"subject": each.shown, "weight": each.below} | ({"cluster": cluster} if cluster else {})
                 for cluster, weighted in [("", mapping.usual), *mapping.clusters.items()]
-                for way in weighted
+                for each in weighted
             ]
             for mapping in sorted(self._mappings, key=lambda mapping: mapping.source)
         }

@@ -126,7 +126,7 @@ _REMOTE: dict[str, Rule] = {
     "subjects": ("subjects", _subjects),
     "ignore_discovered_servers": ("ignore_discovered", as_boolean),
 }
-_WAYS = ("user", "token", "nkey", "nkey_file", "credentials")
+_CREDENTIALS = ("user", "token", "nkey", "nkey_file", "credentials")
 
 
 def _remote(key: str, item: Item) -> RemoteOptions:
@@ -134,9 +134,9 @@ def _remote(key: str, item: Item) -> RemoteOptions:
     values.pop("warnings", None)
     if "urls" not in values:
         raise item.error(f'"{key}" needs a url')
-    said = [way for way in _WAYS if values.get(way)]
-    if len(said) > 1:
-        raise item.error(f'"{key}": {said[0]} and {said[1]} cannot be used together')
+    given = [name for name in _CREDENTIALS if values.get(name)]
+    if len(given) > 1:
+        raise item.error(f'"{key}": {given[0]} and {given[1]} cannot be used together')
     if values.get("password") and not values.get("user"):
         raise item.error(f'"{key}": a password requires a user')
     remote = RemoteOptions(**values)

@@ -222,23 +222,23 @@ class Connection(Outbox, asyncio.Protocol):
         if not self.ready:
             self._fail("Authorization Violation", "Authentication Failure")
             return
-        came, reply, header, payload = command.subject, command.reply, command.header, command.payload
+        original, reply, header, payload = command.subject, command.reply, command.header, command.payload
         self.in_msgs += 1
         self.in_bytes += len(payload) + len(header)
         if header and not self.headers:
             self.close("Message Header Violation")
             return
-        if self._pedantic and not valid_literal(came):
+        if self._pedantic and not valid_literal(original):
             self._error("Invalid Publish Subject")
         tracing = self.hub.tracing if header and TRACED in header else None
-        subject, mapped = came, None
+        subject, mapped = original, None
         if self.guard is None:
-            if came.startswith(RESERVED_SUBJECT):
-                self.refuse(permissions.publish_refusal(came))
+            if original.startswith(RESERVED_SUBJECT):
+                self.refuse(permissions.publish_refusal(original))
                 return
         else:
-            mapped = self.guard.mapped(came)
-            subject = came if mapped is None else mapped
+            mapped = self.guard.mapped(original)
+            subject = original if mapped is None else mapped
             if self._rejected(self.guard, command, subject, mapped, tracing):
                 return
         if reply and reply.startswith(RESERVED_REPLIES):
@@ -249,7 +249,7 @@ class Connection(Outbox, asyncio.Protocol):
         if tracing is None:
             found = self.hub.route(self, self.client, subject, reply, header, payload)
         else:
-            found = tracing.route(self, self.client, (came, reply, header, payload), mapped)
+            found = tracing.route(self, self.client, (original, reply, header, payload), mapped)
         if not found and reply and self._no_responders:
             self._report_no_responders(subject, reply)
 

@@ -65,9 +65,9 @@ class Tracing:
     def route(self, origin: Sink, client: ClientInfo, message: Delivery, mapped: bytes | None = None) -> bool:
         """Route a client's message like `Hub.route`, with its trace. `mapped`: the subject that it is mapped to."""
         trace = self._begin(client, message, (client.id, client.name, CLIENT_KIND), mapped)
-        came, reply, header, payload = message
+        original, reply, header, payload = message
         if trace is None:
-            subject = came if mapped is None else mapped
+            subject = original if mapped is None else mapped
             if headers.get(header, _ACCOUNT) is not None:
                 # Only servers may request traces for another account: no server must take it for such a request.
                 header = headers.append(
@@ -196,11 +196,11 @@ class MessageTrace:
             shown = {"type": "si", "ts": self._tracing.now(), "acc": "$SYS"}
             self._events.append(shown | {"from": text, "to": self._service})
 
-    def crosses(self, account: str, subject: bytes, came: bytes = b"") -> None:
-        """Note that the message crosses into another account, as a stream export or (`came`) as a service request."""
-        event: dict[str, Any] = {"type": "si" if came else "se", "ts": self._tracing.now(), "acc": account}
-        if came:
-            event["from"] = _text(came)
+    def crosses(self, account: str, subject: bytes, requested: bytes = b"") -> None:
+        """Note that the message crosses into another account: as a stream export, or as a service `requested` there."""
+        event: dict[str, Any] = {"type": "si" if requested else "se", "ts": self._tracing.now(), "acc": account}
+        if requested:
+            event["from"] = _text(requested)
         self._events.append(event | {"to": _text(subject)})
 
     def route(self, hub: Hub, client: ClientInfo, message: Delivery) -> bool:
@@ -258,13 +258,13 @@ class MessageTrace:
 
     def delivered(self, sub: Subscription, error: str = "", hop: str = "", sink: Sink | None = None) -> None:
         """Note a client or node that receives the message, or would. `sink`: the receiver behind a shadow."""
-        who = sink or sub.sink
-        if not isinstance(who, Named):
+        receiver = sink or sub.sink
+        if not isinstance(receiver, Named):
             return
         kind = CLIENT_KIND if sub.remote is None else NODE_KIND
-        event: dict[str, Any] = {"type": "eg", "ts": self._tracing.now(), "kind": kind, "cid": who.id}
-        if who.name:
-            event["name"] = who.name
+        event: dict[str, Any] = {"type": "eg", "ts": self._tracing.now(), "kind": kind, "cid": receiver.id}
+        if receiver.name:
+            event["name"] = receiver.name
         if self._account:
             event["acc"] = self._account
         if hop:

@@ -95,21 +95,23 @@ class LeafParser:
             data = bytes(held)
             self._held = bytearray()
         self._need = 0
-        said: list[Event] = []
+        events: list[Event] = []
         position, length = 0, len(data)
         while position < length:
-            end = self._message(data, position, said) if data[position] in b"LH" else self._line(data, position, said)
+            end = (
+                self._message(data, position, events) if data[position] in b"LH" else self._line(data, position, events)
+            )
             if end < 0:
                 self._held += data[position:]
                 break
             position = end
-        return said
+        return events
 
-    def _message(self, data: bytes, position: int, said: list[Event]) -> int:
+    def _message(self, data: bytes, position: int, events: list[Event]) -> int:
         """Return the position behind a message (or another line with the same first letter), -1: incomplete."""
         found = _MESSAGE(data, position)
         if found is None:
-            return self._line(data, position, said)
+            return self._line(data, position, events)
         total = int(found[4])
         if total > MAX_PAYLOAD:
             raise WireError(f"message of {total} bytes")
@@ -130,10 +132,10 @@ class LeafParser:
             reply = words[1] if len(words) > 1 else b""
         elif words and words[0] != b"|":
             reply = words[0]
-        said.append(Message(found[2], reply, data[start : start + size], data[start + size : end]))
+        events.append(Message(found[2], reply, data[start : start + size], data[start + size : end]))
         return end + 2
 
-    def _line(self, data: bytes, position: int, said: list[Event]) -> int:
+    def _line(self, data: bytes, position: int, events: list[Event]) -> int:
         stop = data.find(b"\n", position)
         if stop < 0:
             if len(data) - position > MAX_LINE:
@@ -143,20 +145,20 @@ class LeafParser:
         verb, _, rest = line.partition(b" ")
         match verb.upper():
             case b"LS+" | b"LS-":
-                said.append(_interest(verb, rest.split(), line))
+                events.append(_interest(verb, rest.split(), line))
             case b"PING":
-                said.append(_PING)
+                events.append(_PING)
             case b"PONG":
-                said.append(_PONG)
+                events.append(_PONG)
             case b"+OK" | b"":
                 pass
             case b"INFO":
                 try:
-                    said.append(Info(_JSON.decode(rest)))
+                    events.append(Info(_JSON.decode(rest)))
                 except msgspec.DecodeError:
                     raise WireError(_shown(line)) from None
             case b"-ERR":
-                said.append(ErrorLine(rest.decode("utf-8", "replace").strip().strip("'")))
+                events.append(ErrorLine(rest.decode("utf-8", "replace").strip().strip("'")))
             case _:
                 raise WireError(_shown(line))
         return stop + 1

@@ -44,7 +44,7 @@ _PING = Ping()
 _PONG = Pong()
 
 # Any byte above the blank is one class: a single range test a byte. What it leaves out (control characters inside
-# words, legal but unheard of) the careful path takes. Possessive: a word can be given back at no other place.
+# words, valid but rare) the careful path takes. Possessive: a word can be given back at no other place.
 _PUB = rb"PUB ([!-\xff]{1,%d}+) (?:([!-\xff]{1,%d}+) )?([0-9]{1,9})\r\n"
 _HPUB = rb"HPUB ([!-\xff]{1,%d}+) (?:([!-\xff]{1,%d}+) )?([0-9]{1,9}) ([0-9]{1,9})\r\n"
 

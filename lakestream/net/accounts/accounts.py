@@ -119,11 +119,11 @@ class Accounts:
         wanted = {account.name: account for account in options.accounts}
         wanted.setdefault(GLOBAL_ACCOUNT, AccountOptions(name=GLOBAL_ACCOUNT, mappings=options.mappings))
         wanted.setdefault(system, AccountOptions(name=system))
-        for name, wish in wanted.items():
+        for name, configured in wanted.items():
             if name in self._accounts:
-                self._accounts[name].configure(wish, self._jetstream(wish, system))
+                self._accounts[name].configure(configured, self._jetstream(configured, system))
             else:
-                self._add(self._account(wish))
+                self._add(self._account(configured))
         self.system = self._accounts[system]
         gone = [account for name, account in self._accounts.items() if name not in wanted]
         for account in gone:

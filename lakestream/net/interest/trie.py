@@ -119,7 +119,7 @@ def _taking(group: list[Subscription]) -> list[Subscription]:
 
 
 def _name_of_node(sub: Subscription) -> str:
-    assert sub.remote is not None, "asked of those of other nodes"
+    assert sub.remote is not None, "only called for subscriptions of other nodes"
     return sub.remote.name
 
 

@@ -120,8 +120,8 @@ class RemoteConnection(OutgoingConnection):
                 self.use(await secure(transport, self, self._options, self.address))
             if self.reason:
                 return self.reason
-            who = login_fields(self._options, self.address, keys, self.server.nonce)
-            self.write(frames.CONNECT % dumps(self._connect(who)))
+            login = login_fields(self._options, self.address, keys, self.server.nonce)
+            self.write(frames.CONNECT % dumps(self._connect(login)))
             self.alive.begin()
             await self._within(self._authenticated)
             if self.is_up:
@@ -145,7 +145,7 @@ class RemoteConnection(OutgoingConnection):
             return False
         return wanted or self.server.tls_required
 
-    def _connect(self, who: dict[str, Any]) -> dict[str, Any]:
+    def _connect(self, login: dict[str, Any]) -> dict[str, Any]:
         return {
             "verbose": False,
             "pedantic": False,
@@ -156,13 +156,13 @@ class RemoteConnection(OutgoingConnection):
             "protocol": 1,
             "headers": True,
             "no_responders": True,
-        } | who
+        } | login
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def data_received(self, data: bytes) -> None:
         if self.reason:
             return
-        self.alive.heard()
+        self.alive.received()
         try:
             events = self._parser.feed(data)
         except ServerProtocolError as error:

@@ -229,8 +229,8 @@ def login_fields(options: RemoteOptions, address: Address, keys: Keys, nonce: st
     if keys.seed:
         pair = key_pair(keys.seed)
         signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=").decode()
-        who = {"jwt": keys.jwt} if keys.jwt else {"nkey": pair.public}
-        return who | ({"sig": signature} if nonce else {})
+        identity = {"jwt": keys.jwt} if keys.jwt else {"nkey": pair.public}
+        return identity | ({"sig": signature} if nonce else {})
     if options.user:
         return {"user": options.user, "pass": options.password}
     return {"auth_token": options.token} if options.token else {}

@@ -115,14 +115,14 @@ class RemoteDomain:
         hub = self.link.hub
         before, self._subscribed = self._subscribed, []
         if up:
-            heard: list[tuple[bytes, Handler]] = [
+            handlers: list[tuple[bytes, Handler]] = [
                 (self._acks + b">", self._forward_ack),
                 (self._own + b"FC.>", self._forward),
                 (self._own + b"SNAPSHOT.>", self._forward),
                 (self._api + b">", self._forward_request),
                 (sign(self._api), self._forward_request),  # last: waiting sessions send requests at once
             ]
-            for subject, handler in heard:
+            for subject, handler in handlers:
                 self._subscribed.append(hub.subscribe(subject, handler, LINK_QUEUE))
         else:
             self._subscribed.append(hub.subscribe(self._api + b">", self._respond_unavailable, local=True))
@@ -169,7 +169,7 @@ class RemoteDomain:
         wanted = headers.get(header, DELIVER_HEADER) or b""
         header = headers.remove(header, [DELIVER_HEADER]) if wanted else header
 
-        def told(answer: Answer | None) -> None:
+        def on_info(answer: Answer | None) -> None:
             pushed = remote_bodies.prepared_consumer(answer.payload) if answer is not None else None
             if pushed is not None and pushed.there.startswith(self._pushes_there):
                 pushed = None  # made through this link
@@ -178,7 +178,7 @@ class RemoteDomain:
                 self._open_push(pushed._replace(here=wanted))
             self._send_request(rest, reply, self._replies + reply if reply else b"", header, payload)
 
-        self.link.request(self._there(b"CONSUMER.INFO." + rest[len(_RESET) :]), b"", b"", told)
+        self.link.request(self._there(b"CONSUMER.INFO." + rest[len(_RESET) :]), b"", b"", on_info)
 
     def _there(self, rest: bytes) -> bytes:
         """Return the subject of a request on the remote."""

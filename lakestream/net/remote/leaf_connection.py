@@ -91,17 +91,17 @@ class RemoteSubscribers:
         return [subject.decode("utf-8", "replace") for subject, _ in self._subscriptions]
 
     # ------------------------------------------------------------------ interest
-    def begins(self, said: InterestBegins) -> bool:
+    def begins(self, interest: InterestBegins) -> bool:
         """Add interest of the other side; return False when there is no room for it."""
-        if not _is_followed(said.subject):
+        if not _is_followed(interest.subject):
             return True
-        key = said.subject, said.queue
+        key = interest.subject, interest.queue
         old = self._subscriptions.pop(key, None)
         if old is None and len(self._subscriptions) >= MAX_SUBJECTS:
             return False
-        sub = Subscription(self, said.subject, said.queue, b"")
+        sub = Subscription(self, interest.subject, interest.queue, b"")
         sub.carrier = self
-        sub.weight = min(max(said.count, 1), MAX_WEIGHT) if said.queue else 1
+        sub.weight = min(max(interest.count, 1), MAX_WEIGHT) if interest.queue else 1
         self._subscriptions[key] = sub
         # Insert before removing: watchers must not see a gap in the interest.
         self._hub.join(sub)
@@ -109,9 +109,9 @@ class RemoteSubscribers:
             self._hub.leave(old)
         return True
 
-    def ends(self, said: InterestEnds) -> None:
+    def ends(self, interest: InterestEnds) -> None:
         """Remove interest of the other side."""
-        sub = self._subscriptions.pop((said.subject, said.queue), None)
+        sub = self._subscriptions.pop((interest.subject, interest.queue), None)
         if sub is not None:
             self._hub.leave(sub)
 
@@ -209,19 +209,19 @@ class LeafConnection(OutgoingConnection):
         self._client = ClientInfo(id=0, host=str(peer[0]), account=self._hub.account, kind="Leafnode")
 
     def data_received(self, data: bytes) -> None:
-        self.alive.heard()
+        self.alive.received()
         try:
-            said = self._parser.feed(data)
+            events = self._parser.feed(data)
         except leaf_wire.WireError as error:
             self.end(f"invalid leaf node protocol: {error}")
             return
         turn = self._hub.turn
         turn.overrun = None
-        for one in said:
-            if type(one) is Message:
-                self._arrived(one)
+        for event in events:
+            if type(event) is Message:
+                self._arrived(event)
             else:
-                self._control(one)
+                self._control(event)
         if turn.overrun is not None:
             self.stall(turn.overrun)
 
@@ -238,23 +238,25 @@ class LeafConnection(OutgoingConnection):
             self.over.set_result(reason)
 
     # ------------------------------------------------------------------ in
-    def _arrived(self, came: Message) -> None:
+    def _arrived(self, message: Message) -> None:
         """Route a request, an ack or a flow control response."""
         self.in_msgs += 1
-        self.in_bytes += len(came.header) + len(came.payload)
+        self.in_bytes += len(message.header) + len(message.payload)
         if self.subscribers is None:
             return
-        if not (came.subject.startswith(self._below) or any(matches(one, came.subject) for one in self._subjects)):
-            self._drop_unmatched(came.subject)
+        if not (
+            message.subject.startswith(self._below) or any(matches(one, message.subject) for one in self._subjects)
+        ):
+            self._drop_unmatched(message.subject)
             return
-        subject, header = self._names.to_ours(came.subject), came.header
+        subject, header = self._names.to_ours(message.subject), message.header
         tracing = self._hub.tracing if header and TRACED in header else None
         if tracing is None:
-            found = self._hub.route(self.subscribers, self._client, subject, came.reply, header, came.payload)
+            found = self._hub.route(self.subscribers, self._client, subject, message.reply, header, message.payload)
         else:
-            found = tracing.route(self.subscribers, self._client, (subject, came.reply, header, came.payload))
-        if not found and came.reply and came.subject.startswith(JETSTREAM):
-            self._respond_no_responders(came)
+            found = tracing.route(self.subscribers, self._client, (subject, message.reply, header, message.payload))
+        if not found and message.reply and message.subject.startswith(JETSTREAM):
+            self._respond_no_responders(message)
 
     def _drop_unmatched(self, subject: bytes) -> None:
         """Drop a message on a subject that this side did not subscribe to."""
@@ -265,20 +267,20 @@ class LeafConnection(OutgoingConnection):
                 f"{subject.decode(errors='replace')!r}"
             )
 
-    def _respond_no_responders(self, came: Message) -> None:
+    def _respond_no_responders(self, message: Message) -> None:
         """Send a 503: the other side sees a responder, this server. Only for JetStream subjects; other subjects may
         have subscribers there."""
-        header = frames.no_responders(came.subject)
-        self.send(self._names.deliveries(came.reply, b"", ((came.reply, b"", header, b""),)), 1, len(header))
+        header = frames.no_responders(message.subject)
+        self.send(self._names.deliveries(message.reply, b"", ((message.reply, b"", header, b""),)), 1, len(header))
 
-    def _control(self, said: Event) -> None:
-        match said:
+    def _control(self, event: Event) -> None:
+        match event:
             case Ping():
                 self.write(frames.PONG)
             case Pong():
                 self._answered()
             case InterestBegins():
-                if self.subscribers is not None and not self.subscribers.begins(said) and not self._full:
+                if self.subscribers is not None and not self.subscribers.begins(event) and not self._full:
                     self._full = True
                     self._log.warn(
                         f"{self._label}: the remote has more than {MAX_SUBJECTS} subscriptions; "
@@ -286,7 +288,7 @@ class LeafConnection(OutgoingConnection):
                     )
             case InterestEnds():
                 if self.subscribers is not None:
-                    self.subscribers.ends(said)
+                    self.subscribers.ends(event)
             case Info(fields):
                 self.info = fields
                 if not self.informed.done():

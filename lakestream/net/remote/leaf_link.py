@@ -308,8 +308,8 @@ class LeafLink:
         urls = connection.info.get("leafnode_urls")
         if isinstance(urls, list):
             self._redial.discovered([url for url in urls if isinstance(url, str)])
-        who = connection.info.get("server_name") or connection.info.get("server_id") or "?"
+        remote = connection.info.get("server_name") or connection.info.get("server_id") or "?"
         self._log.info(
-            f"{self._label}: connected to {who} at {address.shown}; streams of account {self._hub.account} are "
+            f"{self._label}: connected to {remote} at {address.shown}; streams of account {self._hub.account} are "
             f"available there in domain {self._domain}"
         )

@@ -198,8 +198,8 @@ class Link:
         self._redial.discovered(self.server.connect_urls)
         names = {self.server.server_name: None, self.server.version: None}
         names.pop(self.server.server_id, None)  # the default name is the id
-        who = " ".join(names).strip()
-        self._log.info(f"Connected to remote {self.name} ({address.shown}, {who})")
+        described = " ".join(names).strip()
+        self._log.info(f"Connected to remote {self.name} ({address.shown}, {described})")
         frames = [sub.frame for sub in self._subscriptions.values()]
         self._notify(True)  # later subscriptions send their own SUB, behind these
         return frames

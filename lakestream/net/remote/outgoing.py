@@ -1,7 +1,7 @@
 """Connections that this server opened.
 
-Belongs here: the transport, back-pressure in both directions, and the decision that the other side is dead. What is
-said on a connection is in connection.py and leaf_connection.py.
+Belongs here: the transport, back-pressure in both directions, and the decision that the other side is dead. The
+protocols are in connection.py and leaf_connection.py.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class KeepAlive:
             self._timer.cancel()
             self._timer = None
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """Note that something came from the other side."""
         self._unanswered = 0
 

@@ -82,7 +82,7 @@ def test_an_answer_is_measured_and_whatever_comes_is_a_sign_of_life() -> None:
     line.arrives(line.left)
     for _ in range(10):
         line.passes()
-        line.alive.heard()
+        line.alive.received()
         line.arrives(line.left)
     assert line.deaths == 0
 
