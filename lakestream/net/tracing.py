@@ -197,7 +197,7 @@ class MessageTrace:
             self._events.append(shown | {"from": text, "to": self._service})
 
     def crosses(self, account: str, subject: bytes, requested: bytes = b"") -> None:
-        """Note that the message crosses into another account: as a stream export, or as a service `requested` there."""
+        """Note that the message crosses into another account, as a stream export or (`requested`) a service request."""
         event: dict[str, Any] = {"type": "si" if requested else "se", "ts": self._tracing.now(), "acc": account}
         if requested:
             event["from"] = _text(requested)

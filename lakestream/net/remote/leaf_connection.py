@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -48,27 +48,13 @@ def _is_followed(subject: bytes) -> bool:
     return bool(prefix) and not subject.startswith((b"*", b">"), len(prefix))
 
 
-class Output(Protocol):
-    """The output to the other side."""
-
-    @property
-    def congested(self) -> bool:
-        """Return True above the high-water mark of unsent bytes."""
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call back once when no longer congested, or when gone."""
-
-    def send(self, frames: Sequence[bytes], messages: int, size: int) -> None:
-        """Send frames at the end of the turn. `size`: bytes of headers and payloads."""
-
-
 class RemoteSubscribers:
     """The subscribers of the other side, as one sink.
 
     Args:
         hub: of the connected account.
         names: of this server's own subjects there.
-        output: to the other side.
+        output: the connection to the other side.
         max_payload: of the other side; a larger message would end the connection.
         too_large: called with subject and size of each message that is dropped because of that.
     """
@@ -76,7 +62,7 @@ class RemoteSubscribers:
     echo = False
 
     def __init__(
-        self, hub: Hub, names: Names, output: Output, max_payload: int, too_large: Callable[[bytes, int], None]
+        self, hub: Hub, names: Names, output: LeafConnection, max_payload: int, too_large: Callable[[bytes, int], None]
     ) -> None:
         self._hub, self._names, self._output = hub, names, output
         self._max_payload, self._too_large = max_payload, too_large
@@ -324,6 +310,7 @@ class LeafConnection(OutgoingConnection):
         )
 
     def send(self, frames: Sequence[bytes], messages: int, size: int) -> None:
+        """Send frames at the end of the turn. `size`: bytes of headers and payloads."""
         self.out_msgs += messages
         self.out_bytes += size
         self._out.extend(frames)

@@ -34,10 +34,10 @@ class KeepAlive:
     full line is slow, a dead one takes nothing.
 
     Args:
-        pause_ns: interval of PINGs.
-        most: unanswered PINGs after which the other side is dead.
+        interval_ns: interval of PINGs.
+        max_pings: unanswered PINGs after which the other side is dead.
         ping: sends one.
-        way: returns the bytes written so far, and how many of them the other side's TCP has not confirmed.
+        progress: returns the bytes written so far, and how many of them the other side's TCP has not confirmed.
         dead: called once when the other side is dead.
 
     Attributes:
@@ -47,15 +47,15 @@ class KeepAlive:
     def __init__(
         self,
         clock: Clock,
-        pause_ns: int,
-        most: int,
+        interval_ns: int,
+        max_pings: int,
         ping: Callable[[], None],
-        way: Callable[[], tuple[int, int]],
+        progress: Callable[[], tuple[int, int]],
         dead: Callable[[], None],
     ) -> None:
         self.rtt_ns = 0
-        self._clock, self._pause_ns, self._most = clock, pause_ns, most
-        self._ping, self._way, self._dead = ping, way, dead
+        self._clock, self._interval_ns, self._max_pings = clock, interval_ns, max_pings
+        self._ping, self._progress, self._dead = ping, progress, dead
         self._unanswered = 0
         self._confirmed = 0
         self._sent_ns = 0
@@ -87,14 +87,14 @@ class KeepAlive:
         """Note if this side reads; while it does not, PONGs are not read either."""
         self._reading = reading
 
-    def _look(self) -> None:
-        written, left = self._way()
+    def _check(self) -> None:
+        written, left = self._progress()
         confirmed = written - left
-        gets_through, self._confirmed = left > 0 and confirmed > self._confirmed, confirmed
-        if gets_through or not self._reading:
+        progresses, self._confirmed = left > 0 and confirmed > self._confirmed, confirmed
+        if progresses or not self._reading:
             self._unanswered = 0
-            self._timer = self._clock.call_later(self._pause_ns, self._look)
-        elif self._unanswered >= self._most:
+            self._timer = self._clock.call_later(self._interval_ns, self._check)
+        elif self._unanswered >= self._max_pings:
             self._timer = None
             self._dead()
         else:
@@ -104,7 +104,7 @@ class KeepAlive:
         self._unanswered += 1
         self._sent_ns = self._clock.steady()
         self._ping()
-        self._timer = self._clock.call_later(self._pause_ns, self._look)
+        self._timer = self._clock.call_later(self._interval_ns, self._check)
 
 
 class OutgoingConnection(asyncio.Protocol):
