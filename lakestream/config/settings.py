@@ -138,7 +138,7 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
         values["users"] = with_default(values["users"], permissions)
     elif permissions is not None:
         values["warnings"] = [
-            f'{item.file}:{item.line}: "permissions" has no effect here: they apply to the users in `users`'
+            f'{item.file}:{item.line}: "permissions" has no effect here: it applies to the users in `users`'
         ]
     return values | ({"users": (User(user, password),), "single_user": True} if user else {})
 
