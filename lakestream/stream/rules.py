@@ -43,7 +43,7 @@ _UNLIMITED_FIELDS = ("max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_s
 
 
 class LimitedConsumer(Protocol):
-    """What the rules look at in a consumer's configuration."""
+    """The fields of a consumer's configuration that an update of its stream is checked against."""
 
     @property
     def max_ack_pending(self) -> int:
@@ -103,7 +103,7 @@ def checked(
 
 
 def check_create(config: StreamConfig) -> None:
-    """What only STREAM.CREATE refuses, before anything else."""
+    """Check what only STREAM.CREATE refuses, before all other rules. Raise ApiError."""
     if "/" in config.name or "\\" in config.name:
         raise api_error(10128)
     if config.sealed:
@@ -113,9 +113,9 @@ def check_create(config: StreamConfig) -> None:
 
 
 def check_reserved(config: StreamConfig, others: Iterable[StreamConfig], max_memory: int, max_file: int) -> None:
-    """Whether the server's storage still holds this stream's max_bytes beside those of `others` (bytes; < 0 = any).
+    """Check that the server's storage has room for the stream's max_bytes beside those of `others`.
 
-    Raises ApiError 10028 or 10047.
+    The limits are in bytes; below 0 there is none. Raise ApiError 10028 for memory, 10047 for files.
     """
     limit = max_memory if config.storage == "memory" else max_file
     if limit < 0:
@@ -126,7 +126,7 @@ def check_reserved(config: StreamConfig, others: Iterable[StreamConfig], max_mem
 
 
 def check_taken(config: StreamConfig, others: Iterable[StreamConfig]) -> None:
-    """Whether the stream's subjects are free beside those of `others` (itself left out). Raises ApiError 10065."""
+    """Raise ApiError 10065 when a subject of the stream overlaps one of another stream in `others`."""
     subjects = Filters(subject.encode() for subject in config.subjects)
     for other in others:
         if other.name != config.name and any(subjects.overlap(taken.encode()) for taken in other.subjects):
@@ -189,7 +189,7 @@ def _check_texts(config: StreamConfig) -> None:
 
 
 def _with_metadata(config: StreamConfig) -> StreamConfig:
-    """What clients echo of a reply's metadata is dropped; the required level is the server's to compute."""
+    """Compute the required API level, and drop the dynamic metadata that clients echo from a reply."""
     metadata = {key: value for key, value in config.metadata.items() if key not in DYNAMIC_METADATA}
     metadata[REQUIRED_LEVEL] = str(required_level(config))
     if sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items()) > MAX_METADATA:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,7 @@ _ABOUT_RAFT = re.compile(r"raft|tests/sim")
 _IMPORT = re.compile(r"^\s*from (lakestream[\w.]*) import ([\w, ]+)", re.MULTILINE)
 _DOTTED = re.compile(r"`(lakestream\.(?:lake|spark)\.[\w.]+)[`(]")
 _RUN = re.compile(r"python -m ((?:lakestream|tests)[\w.]*)")
+_MODULE = re.compile(r"(?<![\w./<{*$:-])((?:[\w-]+/)*[\w-]+\.py)\b")
 _PATH = re.compile(r"(?<![\w./~-])((?:docker|jobs|jvm|spark_conf|tests)/[\w/.-]*[\w/])(?![\w*{<])")
 
 
@@ -115,6 +117,41 @@ def test_files_that_pages_name_exist() -> None:
         for place, line in lines(path)
         for name in _PATH.findall(line)
         if not (ROOT / name).exists() and "not_after" not in name  # the worked example of CONTRIBUTING.md
+    ]
+    assert broken == []
+
+
+def modules_named(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield each module that comments and docstrings of a source file name, with its place."""
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT or token.string.startswith('"""'):
+                place = f"{path.relative_to(ROOT)}:{token.start[0]}"
+                yield from ((place, name) for name in _MODULE.findall(token.string))
+
+
+def test_modules_that_sources_name_exist() -> None:
+    """A name is relative to the folder of the file that names it, or to one above that."""
+    broken = [
+        f"{place}: {name}"
+        for path in CODE
+        if path.suffix == ".py" and path.is_relative_to(ROOT / "lakestream")
+        for place, name in modules_named(path)
+        if not any((folder / name).exists() for folder in path.parents if folder.is_relative_to(ROOT))
+    ]
+    assert broken == []
+
+
+def test_modules_that_pages_name_exist() -> None:
+    """Tables name modules without the folder that stands above or before them."""
+    there = {"/" + str(path.relative_to(ROOT)) for path in CODE}
+    broken = [
+        f"{place}: {name}"
+        for path in [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *INTERNALS.glob("*.md")]
+        for place, line in lines(path)
+        for quoted in re.findall(r"`([^`]+)`", line)
+        for name in _MODULE.findall(quoted)
+        if not any(module.endswith(f"/{name}") for module in there) and "not_after" not in name
     ]
     assert broken == []
 

@@ -2,7 +2,7 @@
 
 Belongs here: reading the requests of docs/internals/api.md#consumers, the rules about names and subjects, and turning
 them into operations of a stream's log, one at a time for each stream, so that every request sees what the one before
-has done. What configurations are allowed is in consumer/rules.py, what a reply shows in consumer/info.py.
+has done. `stream/consumer/rules.py` has the rules of configurations, `stream/consumer/info.py` the fields of replies.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ PARTITION_KEY = "lakestream.partition"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
 CLONED_PROPERTY = "lakestream.cloned"
-"""Property of a table that began as a clone: the outcome of the request, as JSON (clone_request.py)."""
+"""Property of a table that began as a clone: the outcome of the request, as JSON (files/clone_request.py)."""
 MANAGED_PROPERTIES = (
     RETENTION_PROPERTY,
     TIME_TRAVEL_PROPERTY,

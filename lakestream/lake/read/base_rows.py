@@ -132,7 +132,7 @@ class _Subjects:
             return SubjectIndex()
         ids, seqs = np.concatenate(self._ids), np.concatenate(self._seqs)
         self._ids, self._seqs = [], []
-        # Of each subject the newest first, as histories.py packs them.
+        # Of each subject the newest first, as log/index/histories.py packs them.
         few = ids.astype(np.uint16) if len(self.names) <= 1 << 16 else ids  # those are sorted by their digits
         order = np.argsort(few[::-1], kind="stable")
         content = seqs[::-1][order].astype(np.uint64).tobytes()

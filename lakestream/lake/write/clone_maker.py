@@ -1,9 +1,10 @@
 """Making the table of a mirror that begins as a clone, with Spark.
 
-Belongs here: from a request (clone_request.py) to the table and the answer, and shallow clones in general. Where all
-rows of the origin's table are wanted, the files are shared (SHALLOW CLONE), and rows that the stream did not hold at
-that point are deleted, which leaves shared files alone; in an object store the store copies the files, as readers other
-than Spark do not find shared ones. Where only some subjects are wanted, or renamed ones, the matching rows are copied.
+Belongs here: from a request (files/clone_request.py) to the table and the answer, and shallow clones in general. Where
+all rows of the origin's table are wanted, the files are shared (SHALLOW CLONE), and rows that the stream did not hold
+at that point are deleted, which leaves shared files alone; in an object store the store copies the files, as readers
+other than Spark do not find shared ones. Where only some subjects are wanted, or renamed ones, the matching rows are
+copied.
 
 An unfinished table has the owner uid `making:<uid>`. The last commit changes no row and makes the table the mirror's:
 properties, position and progress, all at once. After a kill before it, the next attempt starts over; after a kill

@@ -1,7 +1,7 @@
 """The point of its origin at which a mirror begins: a version of the table, and rows to leave out.
 
-Belongs here: finding both for a request (clone_request.py), from the origin's log without Spark. A version may hold
-more than the stream did: rows that an archive keeps, messages removed within the batch of its commit
+Belongs here: finding both for a request (files/clone_request.py), from the origin's log without Spark. A version may
+hold more than the stream did: rows that an archive keeps, messages removed within the batch of its commit
 (delta/departures.py), and for a point in the past, later messages.
 """
 

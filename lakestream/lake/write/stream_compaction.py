@@ -235,7 +235,7 @@ class StreamCompaction:
         return None
 
     def _awaits_clone(self) -> bool:
-        """Return True if it is still open whether the table begins as a clone (clone_request.py)."""
+        """Return True if it is still open whether the table begins as a clone (files/clone_request.py)."""
         return clone_request.is_open(self._storage, self._directory)
 
     def drop_table(self) -> bool:

@@ -6,7 +6,7 @@ are described by outlines like those. The base is a directory beside the log, co
 it, and stays there.
 
     base/checkpoint             live sequences and the subject index, as a checkpoint has them (checkpoint.py)
-    base/<0>-<number>.outline   outlines (outline.py) of no entries of the log, in order
+    base/<0>-<number>.outline   outlines (format/outline.py) of no entries of the log, in order
 """
 
 from __future__ import annotations

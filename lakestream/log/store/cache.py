@@ -2,7 +2,7 @@
 
 Belongs here: one bounded cache that all streams of a server share. Both parts evict entries that were not used since
 the last look (second chance), so that a hit costs one lookup and no bookkeeping. It also carries the other limit that
-all streams share, that of their subject indexes (memory_limit.py).
+all streams share, that of their subject indexes (index/memory_limit.py).
 
 Reading happens in the event loop. `forget` may be called in any thread (a stream is destroyed in one): it only unlists
 descriptors; they are closed in the event loop, so that none is closed while it is being read from.
@@ -75,7 +75,7 @@ class ReadCache:
         return self._bytes
 
     def read_at(self, path: str, length: int, offset: int) -> bytes:
-        """Read from a segment, opening it when it is not open yet, by the offsets of a plain one (packed.py).
+        """Read from a segment, opening it when it is not open yet, by the offsets of a plain one (format/packed.py).
 
         Fewer bytes only at its end. Raise CorruptRecord for compressed bytes that are damaged, CorruptLog, OSError.
         """

@@ -5,7 +5,7 @@ is always a complete one. It also holds the state of the store's owner, as opaqu
 
     magic, u32 version, u64 length of the state, u64 length of the subject index, u32 crc of what follows
     MessagePack `State`
-    the subject index: blocks (cold_rows.py) in order, MessagePack `_Directory` of them, u32 length of that
+    the subject index: blocks (index/cold_rows.py) in order, MessagePack `_Directory` of them, u32 length of that
 
 It is written in parts, and an index of many subjects stays in the file when it is opened: the start of a stream does
 not depend on the number of its subjects. Version 1 had all names, then all sequences.
@@ -50,9 +50,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     `removed` are the sequences removed since the segment that begins with `opened_index` was begun, `erased_runs` are
     runs (u64 first, last) of those that a client asked for, `shredded` those that were securely deleted, `departures`
-    all removals with their times (departures.py; None if the stream does not keep them), and `moved` is True if there
-    were any; `size` is the stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy (base.py).
-    Times in ns.
+    all removals with their times (format/departures.py; None if the stream does not keep them), and `moved` is True if
+    there were any; `size` is the stream's bytes; `live` is a SequenceSet; `based`: the stream began with a copy
+    (base.py). Times in ns.
     """
 
     index: int

@@ -408,7 +408,7 @@ class Store:
         return 0
 
     def keep_departures(self, wanted: bool) -> None:
-        """Note from now on when messages leave (see departures.py), or stop it. Only stores with files keep it."""
+        """Note from now on when messages leave (format/departures.py), or stop it. Only stores with files keep it."""
 
     # ------------------------------------------------------------------ seal
     def seal_if_old(self) -> None:

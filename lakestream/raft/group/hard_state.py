@@ -45,7 +45,7 @@ class PersistentState(msgspec.Struct, frozen=True):
     recovering: the log was damaged; see `Core`.
     forgetful: recovering, and the hard state was lost, too.
     joining: recovering only because the member is new in an existing group.
-    confirmed: what the members are known to have acknowledged (confirmed.py), written without a sync.
+    confirmed: what the members are known to have acknowledged (core/confirmed.py), written without a sync.
     past, past_through, past_term: the terms of entries before `past_through`, which has `past_term`, also of those that
         have left the log; written without a sync.
     """
