@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from lakestream.account.get.direct import DirectGet
 from lakestream.log.format.errors import LogFrozen
-from lakestream.meta import leaving
+from lakestream.meta import deleted_streams
 from lakestream.meta.assignments import Applied
 from lakestream.meta.node import MetaNode
 from lakestream.meta.shared import LakeLink, Shared
@@ -79,7 +79,7 @@ class Engine:
             done(api_error(10059))
             return
         frozen = stream is not None and stream.failed is not None and not stream.replicated
-        if frozen and stream is not None and self.lake.keeps(leaving.creation(stream)):
+        if frozen and stream is not None and self.lake.keeps(deleted_streams.creation(stream)):
             why = "its table is to be kept, and what is not in it yet cannot be sealed before a restart"
             done(api_error(10050, err=f"{why}: {stream.failed}"))
             return

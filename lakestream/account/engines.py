@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lakestream.account.engine import Engine
-from lakestream.meta import leaving
+from lakestream.meta import deleted_streams
 from lakestream.meta.assignments import AbandonStream, RemoveStream
 from lakestream.meta.node import MetaNode
 from lakestream.meta.shared import Shared
@@ -86,7 +86,7 @@ class Engines:
         cluster replicas are opened whatever their account: the others count on them.
         """
         found = self.shared.stores.found(self.shared.log.error)
-        leaving.resume(self.shared)
+        deleted_streams.resume(self.shared)
         self.node.recover(found)
 
     def start(self) -> None:

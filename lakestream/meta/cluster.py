@@ -24,7 +24,8 @@ from lakestream.meta.ports import AllAccounts, Nodes
 from lakestream.meta.replica import Member
 from lakestream.meta.replica_files import MemberFiles
 from lakestream.meta.requests import Leaders, Requests
-from lakestream.meta.shared import ReplicaStores, Shared
+from lakestream.meta.shared import Shared
+from lakestream.meta.stores import FileStores
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.raft.group.groups import Groups
@@ -53,7 +54,7 @@ _MIRROR = b'"mirror":{'
 def cluster_node(
     shared: Shared,
     accounts: AllAccounts,
-    stores: ReplicaStores,
+    stores: FileStores,
     nodes: Nodes,
     calls: Calls,
     root: str,
@@ -68,7 +69,7 @@ def cluster_node(
     """
     clock, io, log = shared.clock, shared.io, shared.log
     groups = Groups(nodes, io, clock, random=Random())
-    meta = MetaGroup(root, nodes, groups, stores, clock, io, log)
+    meta = MetaGroup(root, nodes, groups, clock, io, log)
     transfer, join = MetaTransfer(meta, calls, io, log), MetaJoin(meta, nodes, calls, clock, log)
     leaders = Leaders(nodes, calls)
     files = MemberFiles(stores)

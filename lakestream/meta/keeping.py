@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.meta import leaving
+from lakestream.meta import deleted_streams
 from lakestream.meta.assignments import Assignment, AssignStream
 from lakestream.meta.meta import SoloMeta
 from lakestream.meta.node import MetaNode
@@ -22,7 +22,7 @@ from lakestream.meta.replica import Opened, Replica, group_id
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.operations import CreateStream
+from lakestream.stream.core.operations import CreateStream, encode
 
 MAX_WAITING = 10_000
 """Requests that may wait until an account's streams are open; further ones are refused (10008)."""
@@ -205,7 +205,7 @@ class SoloKeeping:
             if error is not None:
                 shared.log.error(f"stream {name}: {error}")
             elif left is not None:
-                leaving.begin(shared, *left)
+                deleted_streams.release(shared, *left)
 
         def remove() -> tuple[CreateStream, str] | None:
             found = recover(self._node.replicas.site, account, name)
@@ -213,8 +213,8 @@ class SoloKeeping:
                 raise found.error
             if found.stream is None:
                 return None
-            create = leaving.creation(found.stream)
-            return create, found.stream.store.leave(leaving.note(create), shared.lake.keeps(create))
+            create = deleted_streams.creation(found.stream)
+            return create, found.stream.store.leave(encode(create), shared.lake.keeps(create))
 
         shared.io.submit(remove, removed)
 

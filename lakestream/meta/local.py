@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lakestream.meta import leaving, scaling
+from lakestream.meta import deleted_streams, scaling
 from lakestream.meta.assignments import Applied, Assignment, SettleStream
 from lakestream.meta.info import Advisories
 from lakestream.meta.meta import Acted, Meta
@@ -156,7 +156,7 @@ class LocalStreams:
 
         deleted = None
         if removed and shown is not None:  # else the lake never heard of it
-            deleted = leaving.creation(shown)
+            deleted = deleted_streams.creation(shown)
             if before is not None:
                 deleted = msgspec.structs.replace(deleted, config=before.config)
         elif removed and replica is not None and unopened:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Protocol
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.store.repair import salvage
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
@@ -22,6 +22,7 @@ from lakestream.meta.assignments import Applied, MetaOp, MetaState, decode_op, e
 from lakestream.meta.meta import Outcome
 from lakestream.meta.ports import Nodes
 from lakestream.meta.shared import Log
+from lakestream.meta.stores import empty
 from lakestream.ports import Clock, Io
 from lakestream.protocol.api.errors import api_error
 from lakestream.raft.core.messages import Install, Membership
@@ -54,16 +55,6 @@ KEEP_SEGMENTS = 4
 OnInstall = Callable[[str, Install, Callable[[Replacement | None], None]], None]
 
 
-class Repair(Protocol):
-    """Repairs a damaged log; see `ReplicaStores`."""
-
-    def salvage(self, directory: str) -> None:
-        """Cut it to what is intact."""
-
-    def empty(self, directory: str) -> None:
-        """Remove it."""
-
-
 class MetaGroup:
     """This node's part in the meta group.
 
@@ -83,7 +74,6 @@ class MetaGroup:
         root: str,
         nodes: Nodes,
         members: Members,
-        repair: Repair,
         clock: Clock,
         io: Io,
         log: Log,
@@ -107,7 +97,7 @@ class MetaGroup:
         self.on_caught_up: Callable[[], None] = lambda: None
         self.on_install: OnInstall = lambda sender, install, done: done(None)
         """See `Group.on_install`."""
-        self._nodes, self._members, self._repair = nodes, members, repair
+        self._nodes, self._members = nodes, members
         self._clock, self._io, self._log = clock, io, log
         self._files, self._options = Files(), LogOptions(seal_bytes=seal_bytes)
         self._open: list[Proposal] = []
@@ -236,10 +226,10 @@ class MetaGroup:
         not vote (invariant 3)."""
         member.damaged()
         try:
-            self._repair.salvage(self.directory)
+            salvage(self.directory, self._files)
             return self._recover(member)
         except CorruptLog:
-            self._repair.empty(self.directory)
+            empty(self._files, self.directory)
             return self._recover(member)
 
     # ------------------------------------------------------------------ entries

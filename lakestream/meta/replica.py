@@ -15,7 +15,6 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.log.store.store import Store
-from lakestream.meta import leaving
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.meta.site import Site
 from lakestream.protocol.api.errors import ApiError, for_clients
@@ -569,26 +568,25 @@ class Replica:
         if self.stream is not None:
             self.stream.store.close(self.stream.dump())
 
-    def destroy(self) -> None:
-        """Remove the files. Block; after `stop`."""
-        if self.stream is not None:
-            self.stream.store.destroy()
-        self._site.files.remove(self)
+    def remove(self, deleted: CreateStream | None) -> str:
+        """Remove the files. Block; after `stop`.
 
-    def leave(self, create: CreateStream) -> str:
-        """Keep the files of this deleted stream until the lake has them (leaving.py); return their directory. Block;
-        after `stop`.
-
-        What this member has applied is sealed, whatever the others have: of a range of entries all have the same.
+        Those of a deleted stream stay until the lake has them (deleted_streams.py); return their directory. What this
+        member has applied is sealed, whatever the others have: of a range of entries all have the same.
         """
-        stream, left = self.stream, ""
+        stream = self.stream
+        if deleted is None:
+            if stream is not None:
+                stream.store.destroy()
+            return self._site.files.remove(self)
+        note, left = encode(deleted), ""
         if stream is not None:
             # A log that has failed takes no seal. The others, if there are any, have what it holds, or it was never
             # acked. Alone it refuses: its files stay, and the next start, which knows of the deletion, can seal it.
             alone = set(self.membership.voters) <= {self._site.peers.me}
-            seal = (alone or stream.failed is None) and self._site.shared.lake.keeps(create)
-            left = stream.store.leave(leaving.note(create), seal)
-        return self._site.files.leave(self, leaving.note(create)) or left
+            seal = (alone or stream.failed is None) and self._site.shared.lake.keeps(deleted)
+            left = stream.store.leave(note, seal)
+        return self._site.files.remove(self, note) or left
 
 
 class Opened(msgspec.Struct):

@@ -11,8 +11,9 @@ from typing import Protocol
 import msgspec
 
 from lakestream.log.format.errors import LogError
+from lakestream.log.store.repair import salvage
 from lakestream.log.store.store import Store
-from lakestream.meta.shared import ReplicaStores, Stores
+from lakestream.meta.stores import FileStores, empty
 from lakestream.stream.core.operations import CreateStream, decode_operation
 
 
@@ -34,7 +35,7 @@ class ReplicaFiles(Protocol):
     """The files of one kind of replicas. Every method but `directory` blocks."""
 
     @property
-    def stores(self) -> ReplicaStores:
+    def stores(self) -> FileStores:
         """Return the stores, for states that other nodes send and fetch."""
 
     def directory(self, account: str, name: str) -> str:
@@ -52,21 +53,18 @@ class ReplicaFiles(Protocol):
     def empty(self, replica: ReplicaFacts) -> None:
         """Remove log and checkpoint: other members have them."""
 
-    def remove(self, replica: ReplicaFacts) -> None:
-        """Remove what is left of the files of a replica that is not open."""
-
-    def leave(self, replica: ReplicaFacts, note: bytes) -> str:
-        """Keep what is left of its files until the lake has them; return their directory, "" when there is none."""
+    def remove(self, replica: ReplicaFacts, note: bytes = b"") -> str:
+        """Remove what is left of the files of a replica that is not open; see `FileStores.remove` for the note."""
 
 
 class SoloFiles:
     """The files of groups of one. A memory stream has none."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: FileStores) -> None:
         self._stores = stores
 
     @property
-    def stores(self) -> ReplicaStores:
+    def stores(self) -> FileStores:
         """See `ReplicaFiles.stores`. Raise LookupError: a group of one exchanges no state."""
         raise LookupError("a group of one exchanges no state with other nodes")
 
@@ -86,20 +84,15 @@ class SoloFiles:
 
     empty = salvage
 
-    def remove(self, replica: ReplicaFacts) -> None:
+    def remove(self, replica: ReplicaFacts, note: bytes = b"") -> str:
         """See `ReplicaFiles.remove`. What was not found at the start is another stream's."""
-        if replica.found:
-            self._stores.remove(replica.account, replica.name)
-
-    def leave(self, replica: ReplicaFacts, note: bytes) -> str:
-        """See `ReplicaFiles.leave`."""
-        return self._stores.leave(replica.account, replica.name, note) if replica.found else ""
+        return self._stores.remove(replica.account, replica.name, note) if replica.found else ""
 
 
 class MemberFiles:
     """The files of members of groups in a cluster."""
 
-    def __init__(self, stores: ReplicaStores) -> None:
+    def __init__(self, stores: FileStores) -> None:
         self.stores = stores
 
     def directory(self, account: str, name: str) -> str:
@@ -125,22 +118,16 @@ class MemberFiles:
 
     def salvage(self, replica: ReplicaFacts) -> None:
         """See `ReplicaFiles.salvage`."""
-        self.stores.salvage(self.directory(replica.account, replica.name))
+        salvage(self.directory(replica.account, replica.name), self.stores.files)
 
     def empty(self, replica: ReplicaFacts) -> None:
         """See `ReplicaFiles.empty`."""
-        self.stores.empty(self.directory(replica.account, replica.name))
+        empty(self.stores.files, self.directory(replica.account, replica.name))
 
-    def remove(self, replica: ReplicaFacts) -> None:
-        """See `ReplicaFiles.remove`."""
-        if self._mine(replica, self.stores.identity(replica.account, replica.name)):
-            self.stores.remove(replica.account, replica.name)
-
-    def leave(self, replica: ReplicaFacts, note: bytes) -> str:
-        """See `ReplicaFiles.leave`."""
+    def remove(self, replica: ReplicaFacts, note: bytes = b"") -> str:
         if not self._mine(replica, self.stores.identity(replica.account, replica.name)):
             return ""
-        return self.stores.leave(replica.account, replica.name, note)
+        return self.stores.remove(replica.account, replica.name, note)
 
     def _mine(self, replica: ReplicaFacts, there: bytes | None) -> bool:
         """Return True if the directory, with this identity, can be this stream's. One that a server without a cluster

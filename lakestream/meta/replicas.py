@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.meta import leaving
+from lakestream.meta import deleted_streams
 from lakestream.meta.replica import Host, Opened, Replica
 from lakestream.meta.replica_files import MemberFiles, decode_identity
 from lakestream.meta.replica_repair import Repairs
@@ -194,7 +194,7 @@ class Replicas:
         """Remove the replica with its files; `done(None)` once they are gone, also when there was none.
 
         `deleted`: so was this stream, so the files are gone once that cannot be undone any more: what the lake is
-        owed of them comes behind (leaving.py).
+        owed of them comes behind (deleted_streams.py).
         """
         replica = self.by_uid.pop(uid, None)
         if replica is None:
@@ -212,29 +212,23 @@ class Replicas:
         if replica.making:
             return  # destroyed when that is done
         if replica.group is None:
-            self._destroy(replica)
+            self._remove(replica)
         else:  # a state that is being put in place makes the directory anew
-            replica.group.stop(lambda: self._destroy(replica))
+            replica.group.stop(lambda: self._remove(replica))
 
     def too_late(self, replica: Replica, opened: Opened | None) -> None:
         """See `Owner.too_late`. When the server ends the files stay."""
         if replica.removed:
             if opened is not None:
                 replica.stream = opened.stream
-            self._destroy(replica)
+            self._remove(replica)
         elif opened is not None:
             opened.store.abandon()
 
-    def _destroy(self, replica: Replica) -> None:
+    def _remove(self, replica: Replica) -> None:
         deleted = replica.deleted
 
-        def destroy() -> str:
-            if deleted is not None:
-                return replica.leave(deleted)
-            replica.destroy()
-            return ""
-
-        def destroyed(left: str | None, error: BaseException | None) -> None:
+        def removed(left: str | None, error: BaseException | None) -> None:
             failed = None
             if error is not None:
                 self._log.error(f"stream {replica.name}: its files could not be removed: {error}")
@@ -245,13 +239,13 @@ class Replicas:
                     replica.trouble = replica.was
                     self.host.gone(replica)
             elif deleted is not None:
-                leaving.begin(self._shared, deleted, left or "")
+                deleted_streams.release(self._shared, deleted, left or "")
             elif replica.found and replica.stream is None:
                 self._log.warn(f"stream {replica.name}: its log did not tell who it was, its table stays if it has one")
             for waiting in self._going.pop(replica.key, []):
                 waiting(failed)
 
-        self._shared.io.submit(destroy, destroyed)
+        self._shared.io.submit(lambda: replica.remove(deleted), removed)
 
     # ------------------------------------------------------------------ accounts
     def readable(self, uid: str) -> bool:

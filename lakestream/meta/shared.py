@@ -13,8 +13,7 @@ from typing import Protocol
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files
-from lakestream.log.store.store import Store
+from lakestream.meta.stores import FileStores
 from lakestream.meta.turns import Turns
 from lakestream.ports import Bus, Clock, Io
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
@@ -49,91 +48,6 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Directory in which uploaded backups are staged; "" is the system's directory for temporary files."""
 
 
-class Stores(Protocol):
-    """The logs of a server's streams. Every method blocks."""
-
-    def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
-        """Return an empty store (fsync). Raise LogError."""
-
-    def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
-        """Return (account, stream) of every log on disk; report everything unknown there with `tell`."""
-
-    def open(self, account: str, name: str) -> Store:
-        """Open the log of a group of one. Raise LogError naming file and offset when it is damaged."""
-
-    def remove(self, account: str, name: str) -> None:
-        """Remove the files of a stream that is not open."""
-
-    def leave(self, account: str, name: str, note: bytes) -> str:
-        """Keep the files of a deleted stream, which is not open, until the lake has them; return their directory."""
-
-    def left(self) -> list[tuple[str, str, str]]:
-        """Return (account, stream, directory) of the deleted streams whose files wait for the lake, as of `found`."""
-
-    def note_in(self, directory: str) -> bytes:
-        """Return the note that was left in one of these directories. Raise OSError."""
-
-    def set_aside(self, directory: str) -> str:
-        """Rename one of these directories so that no start looks at it again; return its new path. Raise OSError."""
-
-    def clear(self, directory: str) -> None:
-        """Remove one of these directories."""
-
-
-class ReplicaStores(Stores, Protocol):
-    """The logs of streams that other nodes may hold too. Every method but `directory` blocks."""
-
-    @property
-    def files(self) -> Files:
-        """Return the interface for reading and writing files."""
-
-    def directory(self, account: str, name: str) -> str:
-        """Return the directory of a stream, whether it exists or not."""
-
-    def identity(self, account: str, name: str) -> bytes | None:
-        """Return what `begin` was given for this stream; None when its directory is not a replica's."""
-
-    def belongs(self, account: str, name: str, uid: str) -> bool:
-        """Return True unless the files there are known to be another stream's."""
-
-    def begin(self, account: str, name: str, identity: bytes) -> None:
-        """Make the directory of a replica, durably."""
-
-    def open_member(self, account: str, name: str, uid: str, *, memory: bool, durable_through: int | None) -> Store:
-        """Open the log of a member; entries through `durable_through` must be there. Raise LogError."""
-
-    def empty(self, directory: str) -> None:
-        """Remove log and checkpoint: other members have them."""
-
-    def salvage(self, directory: str) -> None:
-        """Cut a damaged log to what is intact, or to nothing."""
-
-    def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:
-        """Make a directory with these empty files for a state that is to replace `directory`; return its path."""
-
-    def write(self, path: str, data: bytes, offset: int) -> None:
-        """Write a piece of one of its files."""
-
-    def repairing(self, directory: str, number: int, names: Sequence[str]) -> str:
-        """Make a directory with these empty files below `directory` for a good copy of a damaged one; return its
-        path."""
-
-    def arrived(self, path: str, names: Sequence[str]) -> None:
-        """Make the files durable."""
-
-    def take_in(self, directory: str) -> None:
-        """Move what `incoming` made to the place of `directory`, which is gone."""
-
-    def sending(self, directory: str, number: int) -> str:
-        """Make an empty directory for what another node fetches of `directory`; return its path."""
-
-    def sent(self, path: str) -> None:
-        """Remove it."""
-
-    def read(self, path: str, offset: int, length: int) -> bytes:
-        """Read a piece of a file."""
-
-
 class LakeLink(Protocol):
     """The lake's keeper, as accounts and replicas use it."""
 
@@ -153,7 +67,7 @@ class LakeLink(Protocol):
         """Return the streams of which the lake holds more than their logs, with what to do about it. Block; call it
         before they serve. A lake that cannot be asked now is reported, and found out later."""
 
-    def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
+    def deleted(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         """Forget a deleted stream, attached or not, whose files are in `directory` ("": there are none). Call `done`
         once the lake knows, and has what it is owed of them, however long that takes."""
 
@@ -184,7 +98,7 @@ class _Lakeless:
     def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
         return []
 
-    def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
+    def deleted(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         done()
 
 
@@ -222,7 +136,7 @@ class Shared:
         self,
         clock: Clock,
         io: Io,
-        stores: Stores,
+        stores: FileStores,
         options: EngineOptions,
         log: Log,
         bus_of: Callable[[str], Bus],

@@ -1,8 +1,8 @@
 """The files of the streams of a server.
 
-Belongs here: the directory of each stream, the options and the read cache with which its log is opened, deleted streams
-whose files the lake still needs, and how a state that another node sent takes the place of this node's. After a kill
-between any two steps either the old files or the new ones are whole.
+Belongs here: the directory of each stream, the options and the read cache with which its log is opened, and how a state
+that another node sent takes the place of this node's. After a kill between any two steps either the old files or the
+new ones are whole.
 
     <stream>/log, checkpoint, synced   every stream; see log/store/store.py
     <stream>/replica             the stream as it was assigned (MessagePack); only on a node of a cluster
@@ -20,18 +20,17 @@ import time
 from collections.abc import Callable, Sequence
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files, Io, naming
+from lakestream.log.format.files import Files, Io, UnsyncedFiles, naming
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.segment import LOG_DIRECTORY, SUFFIX
 from lakestream.log.index.subject_index import SCRATCH
-from lakestream.log.store import root as leaving
+from lakestream.log.store import root
 from lakestream.log.store.base import remove_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.memory import MemoryStore
-from lakestream.log.store.repair import salvage
-from lakestream.log.store.root import INCOMING, UNKNOWN, StoreRoot, Survey, Tell
+from lakestream.log.store.root import INCOMING, UNKNOWN, StoreRoot, Tell
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
@@ -40,18 +39,8 @@ from lakestream.raft.group.hard_state import NAME as RAFT
 IDENTITY = "replica"
 SENDING = "sending-"
 REPAIRING = "repairing-"
-PARTS = ("log", "checkpoint", "synced", "base", "leaving", IDENTITY, RAFT, SENDING, REPAIRING, SCRATCH)
+PARTS = ("log", "checkpoint", "synced", "base", root.NOTE, IDENTITY, RAFT, SENDING, REPAIRING, SCRATCH)
 """Prefixes of the names in a stream's directory."""
-
-
-class UnsyncedFiles(Files):
-    """Files of a memory stream in a cluster: they outlive a killed process, but not a lost machine."""
-
-    def sync(self, fd: int) -> None:
-        """Do nothing."""
-
-    def sync_directory(self, path: str) -> None:
-        """Do nothing."""
 
 
 class FileStores:
@@ -80,7 +69,8 @@ class FileStores:
         self.files = files or Files()
         self._unsynced = UnsyncedFiles()
         self._root = StoreRoot.open(self.root, self.files)
-        self._survey = Survey([], [])
+        self.deleted: list[tuple[str, str, str]] = []
+        """(account, stream, directory) of the deleted streams whose files wait for the lake, as of `found`."""
         self._io, self._now = io, now
         # A checkpoint of an index keeps what was in memory when it began, until it is written, and not all that is
         # freed between others goes back to the system: measured at ten million subjects, two and a half times as much.
@@ -96,14 +86,15 @@ class FileStores:
         return self._root.stream_directory(account, name)
 
     def found(self, tell: Tell) -> list[tuple[str, str]]:
-        """See `Stores.found`."""
+        """Return (account, stream) of every log on disk; report everything unknown there with `tell`."""
         self._settle(tell)
-        self._survey = self._root.survey(self.files, tell)
-        return self._survey.streams
+        survey = self._root.survey(self.files, tell)
+        self.deleted = survey.left
+        return survey.streams
 
     # ------------------------------------------------------------------ a group of one
     def create(self, account: str, name: str, uid: str, *, memory: bool) -> Store:
-        """See `Stores.create`."""
+        """Return an empty store (fsync). Raise LogError."""
         if memory:
             return MemoryStore(uid)
         directory = self.directory(account, name)
@@ -113,16 +104,16 @@ class FileStores:
                 "another stream's files are in the way; the server's log names them",
             )
         try:
-            return self._open_alone(account, name, uid)
+            return self.open(account, name, uid)
         except BaseException:
             self.files.remove_tree(directory)  # nothing of it was ever used
             raise
 
-    def open(self, account: str, name: str) -> Store:
-        """See `Stores.open`."""
-        return self._open_alone(account, name, "")
+    def open(self, account: str, name: str, uid: str = "") -> Store:
+        """Open the log of a group of one; `uid`: of a stream that is new.
 
-    def _open_alone(self, account: str, name: str, uid: str) -> Store:
+        Raise LogError naming file and offset when it is damaged.
+        """
         directory = self.directory(account, name)
         unknown = [each for each in self.files.names(directory) if not each.startswith(PARTS)]
         with naming(directory):
@@ -134,14 +125,14 @@ class FileStores:
 
     # ------------------------------------------------------------------ a group with other nodes
     def identity(self, account: str, name: str) -> bytes | None:
-        """See `ReplicaStores.identity`."""
+        """Return what `begin` was given for this stream; None when its directory is not a replica's."""
         try:
             return self.files.read(os.path.join(self.directory(account, name), IDENTITY))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def belongs(self, account: str, name: str, uid: str) -> bool:
-        """See `ReplicaStores.belongs`."""
+        """Return True unless the files there are known to be another stream's."""
         try:
             found = read_checkpoint(self.files, os.path.join(self.directory(account, name), CHECKPOINT))
         except LogError:
@@ -149,13 +140,13 @@ class FileStores:
         return found is None or found[0].uid in ("", uid)
 
     def begin(self, account: str, name: str, identity: bytes) -> None:
-        """See `ReplicaStores.begin`."""
+        """Make the directory of a replica, durably."""
         directory = self.directory(account, name)
         self.files.make_directory(directory)
         self.files.write_whole(os.path.join(directory, IDENTITY), [identity])
 
     def open_member(self, account: str, name: str, uid: str, *, memory: bool, durable_through: int | None) -> Store:
-        """See `ReplicaStores.open_member`."""
+        """Open the log of a member; entries through `durable_through` must be there. Raise LogError."""
         directory = self.directory(account, name)
         # A kill may have come between a swap and its sync: nothing is promised on a name that a power cut takes back.
         self.files.sync_directory(os.path.dirname(directory))
@@ -174,60 +165,28 @@ class FileStores:
             now=self._now,
         )
 
-    def empty(self, directory: str) -> None:
-        """See `ReplicaStores.empty`."""
-        self.files.remove(os.path.join(directory, CHECKPOINT))
-        self.files.remove_tree(os.path.join(directory, LOG_DIRECTORY))
-        remove_base(self.files, directory)  # a part of it may have gone with messages that the checkpoint had not
-        self.files.sync_directory(directory)
+    def remove(self, account: str, name: str, note: bytes = b"") -> str:
+        """Remove the files of a stream that is not open.
 
-    def salvage(self, directory: str) -> None:
-        """See `ReplicaStores.salvage`."""
-        salvage(directory, self.files)
-
-    # ------------------------------------------------------------------ deleted streams
-    def remove(self, account: str, name: str) -> None:
-        """See `Stores.remove`. Rename first: half a stream must not be taken for one by a later start."""
+        With a note they stay until the lake has them (deleted_streams.py); return their directory, "" when there is
+        none. Either way one rename comes first: a later start must not take half a stream for one.
+        """
         directory = self.directory(account, name)
         self.files.remove_tree(directory + INCOMING)
-        leaving.discard(self.files, directory)
-
-    def leave(self, account: str, name: str, note: bytes) -> str:
-        """See `Stores.leave`."""
-        directory = self.directory(account, name)
-        self.files.remove_tree(directory + INCOMING)
-        return leaving.leave(self.files, directory, note)
-
-    def left(self) -> list[tuple[str, str, str]]:
-        """See `Stores.left`."""
-        return self._survey.left
-
-    def note_in(self, directory: str) -> bytes:
-        """See `Stores.note_in`."""
-        return leaving.note_in(self.files, directory)
-
-    def set_aside(self, directory: str) -> str:
-        """See `Stores.set_aside`."""
-        account = os.path.dirname(os.path.dirname(directory))
-        return leaving.set_aside(self.files, directory, os.path.join(account, leaving.ASIDE))
-
-    def clear(self, directory: str) -> None:
-        """See `Stores.clear`."""
-        leaving.clear(self.files, directory)
+        if note:
+            return root.leave(self.files, directory, note)
+        root.discard(self.files, directory)
+        return ""
 
     # ------------------------------------------------------------------ a state from another node
     def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:
-        """See `ReplicaStores.incoming`."""
-        path = directory + INCOMING
-        self.files.remove_tree(path)
-        self.files.make_directory(os.path.join(path, LOG_DIRECTORY))
+        """Make a directory with these empty files for a state that is to replace `directory`; return its path."""
+        path = self._with_empty_files(directory + INCOMING, names)
         self.files.write_whole(os.path.join(path, IDENTITY), [identity])
-        for name in names:
-            self.files.close(self.files.create(os.path.join(path, _checked(name))))
         return path
 
     def write(self, path: str, data: bytes, offset: int) -> None:
-        """See `ReplicaStores.write`."""
+        """Write a piece of one of its files."""
         fd = self.files.open(path, write=True)
         try:
             self.files.write(fd, [data], offset)
@@ -235,8 +194,11 @@ class FileStores:
             self.files.close(fd)
 
     def repairing(self, directory: str, number: int, names: Sequence[str]) -> str:
-        """See `ReplicaStores.repairing`."""
-        path = os.path.join(directory, f"{REPAIRING}{number}")
+        """Make a directory with these empty files below `directory` for a good copy of a damaged one; return its
+        path."""
+        return self._with_empty_files(os.path.join(directory, f"{REPAIRING}{number}"), names)
+
+    def _with_empty_files(self, path: str, names: Sequence[str]) -> str:
         self.files.remove_tree(path)
         self.files.make_directory(os.path.join(path, LOG_DIRECTORY))
         for name in names:
@@ -244,7 +206,7 @@ class FileStores:
         return path
 
     def arrived(self, path: str, names: Sequence[str]) -> None:
-        """See `ReplicaStores.arrived`."""
+        """Make the files durable."""
         for name in names:
             fd = self.files.open(os.path.join(path, name), write=True)
             try:
@@ -255,7 +217,7 @@ class FileStores:
         self.files.sync_directory(path)
 
     def take_in(self, directory: str) -> None:
-        """See `ReplicaStores.take_in`."""
+        """Move what `incoming` made to the place of `directory`, which is gone."""
         self.files.replace(directory + INCOMING, directory)
         self.files.sync_directory(os.path.dirname(directory))
 
@@ -282,23 +244,31 @@ class FileStores:
 
     # ------------------------------------------------------------------ for another node
     def sending(self, directory: str, number: int) -> str:
-        """See `ReplicaStores.sending`."""
+        """Make an empty directory for what another node fetches of `directory`; return its path."""
         path = os.path.join(directory, f"{SENDING}{number}")
         self.files.remove_tree(path)
         self.files.make_directory(path)
         return path
 
     def sent(self, path: str) -> None:
-        """See `ReplicaStores.sent`."""
+        """Remove it."""
         self.files.remove_tree(path)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """See `ReplicaStores.read`."""
+        """Read a piece of a file."""
         fd = self.files.open(path)
         try:
             return self.files.read_at(fd, length, offset)
         finally:
             self.files.close(fd)
+
+
+def empty(files: Files, directory: str) -> None:
+    """Remove log and checkpoint of a member's directory: other members have them. Block."""
+    files.remove(os.path.join(directory, CHECKPOINT))
+    files.remove_tree(os.path.join(directory, LOG_DIRECTORY))
+    remove_base(files, directory)  # a part of it may have gone with messages that the checkpoint had not
+    files.sync_directory(directory)
 
 
 def _checked(name: str) -> str:

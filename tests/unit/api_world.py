@@ -19,7 +19,8 @@ from lakestream.log.format.record import Record
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
-from lakestream.meta.shared import EngineOptions, Shared, Stores
+from lakestream.meta.shared import EngineOptions, Shared
+from lakestream.meta.stores import FileStores
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Delivery
@@ -70,7 +71,9 @@ class KeptLog(Logger):
 
 
 class MemoryStores:
-    """`Stores` that forget."""
+    """`FileStores` that forget."""
+
+    deleted: Sequence[tuple[str, str, str]] = ()
 
     def __init__(self, io: ManualIo) -> None:
         self._io = io
@@ -84,14 +87,8 @@ class MemoryStores:
     def open(self, account: str, name: str) -> Store:
         raise AssertionError("nothing is stored")
 
-    def remove(self, account: str, name: str) -> None:
-        return
-
-    def leave(self, account: str, name: str, note: bytes) -> str:
+    def remove(self, account: str, name: str, note: bytes = b"") -> str:
         return ""
-
-    def left(self) -> list[tuple[str, str, str]]:
-        return []
 
 
 class WaitingClock(ManualClock):
@@ -151,7 +148,7 @@ class ApiWorld:
         options: fields of EngineOptions over the usual ones.
     """
 
-    def __init__(self, *, stores: Callable[[ManualIo], Stores] | None = None, **options: Any) -> None:
+    def __init__(self, *, stores: Callable[[ManualIo], FileStores] | None = None, **options: Any) -> None:
         self.clock, self.io = WaitingClock(), ManualIo()
         self.log = KeptLog()
         self.hub = Hub(Turn(self.clock.call_soon), self.log)

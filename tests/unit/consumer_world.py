@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 from lakestream.account.api.subjects import Api
 from lakestream.account.engines import Engines
 from lakestream.log.format.files import Files
-from lakestream.log.store import root as leaving
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
@@ -129,6 +128,8 @@ class InlineIo:
 class MemoryStores:
     """Stores that live as long as the test."""
 
+    deleted: Sequence[tuple[str, str, str]] = ()
+
     def __init__(self, io: InlineIo) -> None:
         self._io = io
 
@@ -138,15 +139,15 @@ class MemoryStores:
     def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
         return []
 
-    def left(self) -> list[tuple[str, str, str]]:
-        return []
-
     def open(self, account: str, name: str) -> Store:
         raise AssertionError("nothing to open")
 
 
 class DirectoryStores:
     """Stores below a directory."""
+
+    deleted: Sequence[tuple[str, str, str]] = ()
+    files = Files()
 
     def __init__(self, io: InlineIo, root: Path) -> None:
         self._io, self._root = io, root
@@ -156,12 +157,6 @@ class DirectoryStores:
 
     def found(self, tell: Callable[[str], None]) -> list[tuple[str, str]]:
         return [("$G", path.name) for path in sorted(self._root.iterdir())]
-
-    def left(self) -> list[tuple[str, str, str]]:
-        return []
-
-    def clear(self, directory: str) -> None:
-        leaving.clear(Files(), directory)
 
     def open(self, account: str, name: str) -> Store:
         return open_store(str(self._root / name), self._io, LogOptions())

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from lakestream.log.format.files import Files
-from lakestream.log.format.segment import LOG_DIRECTORY
-from lakestream.log.store.repair import salvage
 from lakestream.meta.assignments import Applied, AssignStream
 from lakestream.meta.meta_group import SEAL_BYTES, MetaGroup
 from lakestream.meta.meta_join import MetaJoin
@@ -34,17 +30,6 @@ class Reports:
     warn = error = info
 
 
-class Repairs:
-    """`jetstream.meta.Repair` over real files."""
-
-    def salvage(self, directory: str) -> None:
-        salvage(directory, Files())
-
-    def empty(self, directory: str) -> None:
-        shutil.rmtree(Path(directory) / LOG_DIRECTORY)
-        (Path(directory) / "checkpoint").unlink(missing_ok=True)
-
-
 class Server:
     """One node's process: its part in the meta group, over what an earlier process left."""
 
@@ -55,9 +40,7 @@ class Server:
         self.work: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
         self.groups = Groups(node, self, world.net.clock, random=Random(f"{node.me}-meta"))
         self.root = world.directory / node.me
-        self.meta = MetaGroup(
-            str(self.root), node, self.groups, Repairs(), world.net.clock, self, self.log, world.seal_bytes
-        )
+        self.meta = MetaGroup(str(self.root), node, self.groups, world.net.clock, self, self.log, world.seal_bytes)
         self.transfer = MetaTransfer(self.meta, node, self, self.log)
         self.join = MetaJoin(self.meta, node, node, world.net.clock, self.log)
         self.applied: list[Applied] = []

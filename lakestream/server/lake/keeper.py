@@ -191,7 +191,7 @@ class LakeKeeper:
             )
         return found
 
-    def left(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
+    def deleted(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         identity = deleted_streams.identity_of(create)
         if identity is None:
             done()

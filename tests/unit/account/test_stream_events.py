@@ -12,7 +12,7 @@ import pytest
 
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
-from lakestream.meta.shared import Stores
+from lakestream.meta.stores import FileStores
 from lakestream.net.interest.subscription import Subscription
 from tests.unit.api_world import ApiWorld, Client
 from tests.unit.logkit import FaultyFiles
@@ -38,7 +38,7 @@ def listening(world: ApiWorld, subject: bytes) -> Listener:
     return listener
 
 
-def on_disk(directory: Path, files: FaultyFiles) -> Callable[[ManualIo], Stores]:
+def on_disk(directory: Path, files: FaultyFiles) -> Callable[[ManualIo], FileStores]:
     """Stores whose files fail when they are told to."""
 
     class Disk:

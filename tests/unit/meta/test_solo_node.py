@@ -82,7 +82,7 @@ def test_an_offline_stream_whose_files_cannot_be_removed_stays(tmp_path: Path, m
         raise OSError(errno.EIO, "no")
 
     with monkeypatch.context() as patched:
-        patched.setattr(stores_module.leaving, "discard", refused)
+        patched.setattr(stores_module.root, "discard", refused)
         assert world.ask("A", "$JS.API.STREAM.DELETE.S")["error"]["err_code"] == 10050
     assert world.ask("A", "$JS.API.STREAM.NAMES")["streams"] == ["S"]
     assert world.ask("A", "$JS.API.STREAM.INFO.S")["error"]["err_code"] == 10194

@@ -15,7 +15,7 @@ import pytest
 from lakestream.config.options import LakeOptions
 from lakestream.lake.files import paths, staging
 from lakestream.logging import Logger
-from lakestream.meta import leaving
+from lakestream.meta.deleted_streams import creation
 from lakestream.server.lake.api import WATCH_NS, FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
 from tests.unit.logkit import FaultyFiles, QuickFiles
@@ -159,7 +159,7 @@ def test_a_lake_that_is_away_when_a_stream_is_deleted_is_told_when_it_is_back(
 
     monkeypatch.setattr("lakestream.lake.files.staging.mark_deleted", away)
     done: list[None] = []
-    keeper.left(leaving.creation(world.stream), "", lambda: done.append(None))
+    keeper.deleted(creation(world.stream), "", lambda: done.append(None))
     for _ in range(5):
         world.settle()
         world.clock.advance(LakeOptions().poll_ns)

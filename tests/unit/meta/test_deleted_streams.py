@@ -20,7 +20,8 @@ from lakestream.lake.delta import segments
 from lakestream.lake.errors import OlderStore
 from lakestream.lake.files import paths, scan, staging
 from lakestream.log.format.files import Files
-from lakestream.meta import leaving as jetstream_leaving
+from lakestream.meta.deleted_streams import creation
+from lakestream.stream.core.operations import encode
 from tests.unit.account.test_engines import World
 from tests.unit.stream_world import CLIENT
 
@@ -253,7 +254,7 @@ def test_a_leftover_without_a_good_note_is_set_aside_whole_and_the_other_streams
     world.create("A", "OTHER")
     other = world.engines.of("A").streams["OTHER"]
     if note == b"another's":
-        note = jetstream_leaving.note(jetstream_leaving.creation(other))
+        note = encode(creation(other))
     world.stop()
     account = tmp_path / "jetstream" / "A"
     leftover = account / "streams" / "S.deleted-7-owing"
