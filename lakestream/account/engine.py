@@ -11,9 +11,9 @@ from collections.abc import Callable
 from lakestream.account.get.direct import DirectGet
 from lakestream.log.format.errors import LogFrozen
 from lakestream.meta import deleted_streams
-from lakestream.meta.assignments import Applied
+from lakestream.meta.meta import failure
 from lakestream.meta.node import MetaNode
-from lakestream.meta.shared import LakeLink, Shared
+from lakestream.meta.shared import Shared
 from lakestream.ports import Bus, Subscribed
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
@@ -27,7 +27,7 @@ FROZEN_AGAIN_NS = 60_000_000_000
 
 
 class Engine:
-    """The streams of one account on this server. `node` is set before anything is served.
+    """Implements `AccountStreams` for one account of this server. `node` is set before anything is served.
 
     Args:
         bus: the account's part of core NATS.
@@ -40,6 +40,8 @@ class Engine:
         self.account, self.shared, self.bus, self.limits = account, shared, bus, limits
         self.clock, self.io = shared.clock, shared.io
         self.options, self.log, self.turns = shared.options, shared.log, shared.turns
+        self.server_name, self.server_id = self.options.server_name, self.options.server_id
+        self.domain = self.options.domain
         self.use = AccountUse(shared.use, shared.clock.now, shared.log.warn)
         self.use.limit(limits)
         self.events = StreamEvents(bus, shared.clock, shared.options.domain)
@@ -52,23 +54,6 @@ class Engine:
         self._subscriptions: dict[str, list[Subscribed]] = {}
         self.acks = Acks(self)
 
-    @property
-    def lake(self) -> LakeLink:
-        """The lake's keeper."""
-        return self.shared.lake
-
-    @property
-    def server_name(self) -> str:
-        return self.options.server_name
-
-    @property
-    def server_id(self) -> str:
-        return self.options.server_id
-
-    @property
-    def domain(self) -> str:
-        return self.options.domain
-
     def delete_stream(self, name: str, done: Callable[[ApiError | None], None]) -> None:
         """Remove a stream with everything it holds; call `done(None)` once no start can bring it back.
 
@@ -79,22 +64,14 @@ class Engine:
             done(api_error(10059))
             return
         frozen = stream is not None and stream.failed is not None and not stream.replicated
-        if frozen and stream is not None and self.lake.keeps(deleted_streams.creation(stream)):
+        if frozen and stream is not None and self.shared.lake.keeps(deleted_streams.creation(stream)):
             why = "its table is to be kept, and what is not in it yet cannot be sealed before a restart"
             done(api_error(10050, err=f"{why}: {stream.failed}"))
             return
-
-        def applied(outcome: Applied | ApiError) -> None:
-            if isinstance(outcome, ApiError):
-                done(outcome)
-            else:
-                done(api_error(10059) if outcome.refused else None)
-
-        self.node.remove(assignment, applied)
+        self.node.remove(assignment, lambda outcome: done(failure(outcome, 10059)))
 
     # ------------------------------------------------------------------ AccountStreams
     def attach(self, stream: Stream) -> None:
-        """See `AccountStreams.attach`."""
         self.streams[stream.name] = stream
         stream.store.subjects.share()
         self.offline.pop(stream.name, None)
@@ -102,10 +79,9 @@ class Engine:
         stream.use = self.use
         self.use.note(stream)
         self.refresh(stream)
-        self.lake.attached(stream)
+        self.shared.lake.attached(stream)
 
     def detach(self, name: str, trouble: str = "") -> None:
-        """See `AccountStreams.detach`."""
         self._unsubscribe(name)
         stream = self.streams.pop(name, None)
         if stream is not None:
@@ -114,17 +90,14 @@ class Engine:
             self.offline[name] = trouble
 
     def refresh(self, stream: Stream) -> None:
-        """See `AccountStreams.refresh`."""
         self._unsubscribe(stream.name)
         self._subscribe(stream)
 
     def lead(self, stream: Stream) -> None:
-        """See `AccountStreams.lead`."""
         if self.node.answers.acks_by_stream:
             self.acks.attach(stream.name)
 
     def follow(self, name: str) -> None:
-        """See `AccountStreams.follow`."""
         self.acks.detach(name)
 
     def _failed(self, stream: Stream, error: Exception) -> None:
@@ -178,15 +151,6 @@ class Engine:
         for stream in list(self.streams.values()):
             self.refresh(stream)
         self.node.keeping.withdrawn(self.account)
-
-    @property
-    def settling(self) -> bool:
-        """See `Keeping.settling`."""
-        return self.node.keeping.settling(self.account)
-
-    def when_settled(self, go_on: Callable[[], None]) -> bool:
-        """See `Keeping.when_settled`."""
-        return self.node.keeping.when_settled(self.account, go_on)
 
     def cease(self) -> None:
         """Take no more messages: what is in flight can come to its end, however fast clients publish."""

@@ -87,7 +87,7 @@ class Engines:
         """
         found = self.shared.stores.found(self.shared.log.error)
         deleted_streams.resume(self.shared)
-        self.node.recover(found)
+        self.node.keeping.recover(found)
 
     def start(self) -> None:
         """Start the timers."""

@@ -8,6 +8,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import msgspec
@@ -58,11 +59,11 @@ class ElsewhereUse:
         if not wanting:
             self._said = {}
             return
-        nodes = self._node.nodes
-        others = [name for name, info in nodes.nodes().items() if info.jetstream and nodes.alive(name)]
+        others = self._node.others()
         self._said = {name: said for name, said in self._said.items() if name in others}
         for name in others:
-            self._node.calls.call(name, HELD, msgspec.msgpack.encode(wanting), self._answered(name), EVERY_NS)
+            answered = functools.partial(self._answered, name)
+            self._node.calls.call(name, HELD, msgspec.msgpack.encode(wanting), answered, EVERY_NS)
 
     def _asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         held = []
@@ -74,15 +75,10 @@ class ElsewhereUse:
                     held.append(Held(account, stream.uid, stream.config.storage, size))
         answer(msgspec.msgpack.encode(held))
 
-    def _answered(self, node: str) -> Callable[[bytes | None, str], None]:
-        def came(body: bytes | None, why: str) -> None:
-            if body is not None and not self._stopped:
-                self._said[node] = self._decoder.decode(body)
-                self._tell()
-
-        return came
-
-    def _tell(self) -> None:
+    def _answered(self, node: str, body: bytes | None, why: str) -> None:
+        if body is None or self._stopped:
+            return
+        self._said[node] = self._decoder.decode(body)
         for engine in self._engines:
             elsewhere = {"memory": 0, "file": 0}
             for said in self._said.values():

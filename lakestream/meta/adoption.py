@@ -52,7 +52,6 @@ class Adoption:
         self._node.local.take_up()
 
     def served(self, account: str) -> None:
-        """See `Keeping.served`."""
         for replica in self._node.replicas.of(account):
             replica.take_lead()
 
@@ -63,11 +62,9 @@ class Adoption:
                 replica.step_down()
 
     def settling(self, account: str) -> bool:
-        """See `Keeping.settling`."""
         return False
 
     def when_settled(self, account: str, go_on: Callable[[], None]) -> bool:
-        """See `Keeping.when_settled`."""
         return False
 
     def discard(self, account: str) -> None:

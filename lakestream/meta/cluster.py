@@ -18,7 +18,7 @@ from lakestream.meta.meta import Outcome
 from lakestream.meta.meta_group import MetaGroup
 from lakestream.meta.meta_join import MetaJoin
 from lakestream.meta.meta_transfer import MetaTransfer
-from lakestream.meta.node import Answers, MetaNode, Parts
+from lakestream.meta.node import Answers, MetaNode
 from lakestream.meta.placement import Candidate, Wanted, choose, choose_leader, peer_id
 from lakestream.meta.ports import AllAccounts, Nodes
 from lakestream.meta.replica import Member
@@ -72,16 +72,24 @@ def cluster_node(
     meta = MetaGroup(root, nodes, groups, clock, io, log)
     transfer, join = MetaTransfer(meta, calls, io, log), MetaJoin(meta, nodes, calls, clock, log)
     leaders = Leaders(nodes, calls)
-    files = MemberFiles(stores)
-    parts = Parts(nodes=nodes, calls=calls, meta=meta, groups=groups, files=files, leaders=leaders, answers=ANSWERS)
-    node = MetaNode(shared, accounts, parts)
+    node = MetaNode(
+        shared,
+        accounts,
+        nodes=nodes,
+        calls=calls,
+        meta=meta,
+        groups=groups,
+        files=MemberFiles(stores),
+        leaders=leaders,
+        answers=ANSWERS,
+    )
     node.placing, node.shown = ClusterPlacing(node, unique_tag), ClusterShown(node)
     node.requests = requests = Requests(node, calls, clock)
     requests.on_answer = lambda account, reply, body, header: shared.bus_of(account).publish(reply, b"", header, body)
     leaders.on_changed = lambda uid: requests.changed()
     node.keeping = adoption = Adoption(node, meta, transfer)
     drops = Drops(node, clock)
-    node.on_dropped = drops.gone
+    node.local.on_dropped = drops.gone
     node.removing = drops.wrap
     meta.on_applied, meta.on_caught_up = node.applied, node.local.take_up
     roles = _Roles(node, join)
@@ -128,7 +136,6 @@ class ClusterPlacing:
         self._node, self._unique_tag = node, unique_tag
 
     def copies(self, config: StreamConfig) -> int:
-        """See `Placing.copies`."""
         return max(1, config.num_replicas)
 
     def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
@@ -206,7 +213,6 @@ class ClusterShown:
         self._as_of: tuple[MetaState | None, int] = (None, 0)
 
     def cluster(self, uid: str) -> dict[str, Any]:
-        """See `Shown.cluster`."""
         node = self._node
         replica = node.replicas.by_uid.get(uid)
         if replica is None:
@@ -216,14 +222,12 @@ class ClusterShown:
         return cluster_shown(node.name, node.me, replica, desired=desired)
 
     def alternates(self, account: str, name: str, domain: str) -> list[dict[str, str]]:
-        """See `Shown.alternates`."""
         self._renew()
         mirrors = self._known.get((account, name), [])
         place = {"domain": domain} if domain else {}
         return [{"name": each, **place, "cluster": self._node.name} for each in (name, *mirrors)] if mirrors else []
 
     def trouble(self, assignment: Assignment) -> str:
-        """See `Shown.trouble`."""
         return self._node.refusal(assignment)
 
     def meta(self) -> dict[str, Any]:
@@ -250,7 +254,6 @@ class ClusterShown:
         return {**shown, "pending": 0, "pending_requests": 0, "pending_infos": 0}
 
     def unhealthy(self) -> str:
-        """See `Shown.unhealthy`."""
         node, meta = self._node, self._node.meta
         if meta.failed is not None:
             return f"JetStream takes no part in the meta group: {meta.failed}"
@@ -307,39 +310,33 @@ class RestoreWatch:
                 node.propose(AbandonStream(each.uid), lambda error: None)
 
 
-class _Drop:
-    """A removal whose answer waits for nodes."""
-
-    def __init__(self, nodes: set[str], done: Callable[[], None]) -> None:
-        self.nodes, self.done = nodes, done
-
-
 class Drops:
     """Removed streams whose files are still there: the leader of the meta group answers a removal once every node has
     reported that its files are gone, so that no start there can take them for a stream any more."""
 
     def __init__(self, node: MetaNode, clock: Clock) -> None:
         self._node, self._clock = node, clock
-        self._waiting: dict[str, _Drop] = {}
+        self._waiting: dict[str, tuple[set[str], Callable[[], None]]] = {}
+        """By uid: the nodes that have not reported, and the end of the wait."""
         node.calls.serve(DROPPED, self._told)
 
     def wrap(self, assignment: Assignment, done: Outcome) -> Outcome:
         """Return the outcome of a removal that is about to be proposed: `done` is called once every node that is there
         has removed its files, or after `DROP_WAIT_NS`. This node's own may be gone before the outcome is known."""
         uid = assignment.uid
-        applied = Applied(assignment, None)
-        holders = {holder for holder in assignment.holders if self._node.nodes.alive(holder)}
-        self._waiting[uid] = _Drop(holders, lambda: self._over(uid, lambda: done(applied)))
+
+        def over() -> None:
+            if self._waiting.pop(uid, None) is not None:
+                done(Applied(assignment, None))
 
         def outcome(result: Applied | ApiError) -> None:
             if isinstance(result, ApiError) or result.refused:
                 self._waiting.pop(uid, None)
                 done(result)
-                return
-            drop = self._waiting.get(uid)
-            if drop is not None:
-                self._clock.call_later(DROP_WAIT_NS, drop.done)
+            elif uid in self._waiting:
+                self._clock.call_later(DROP_WAIT_NS, over)
 
+        self._waiting[uid] = ({holder for holder in assignment.holders if self._node.nodes.alive(holder)}, over)
         return outcome
 
     def gone(self, uid: str) -> None:
@@ -349,12 +346,7 @@ class Drops:
             self._node.calls.tell(leader, DROPPED, uid.encode())
 
     def _told(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        drop = self._waiting.get(body.decode())
-        if drop is not None:
-            drop.nodes.discard(node)
-            if not drop.nodes:
-                drop.done()
-
-    def _over(self, uid: str, done: Callable[[], None]) -> None:
-        if self._waiting.pop(uid, None) is not None:
-            done()
+        nodes, over = self._waiting.get(body.decode(), (set(), None))
+        nodes.discard(node)
+        if over is not None and not nodes:
+            over()

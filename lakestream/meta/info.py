@@ -12,18 +12,13 @@ from typing import Any
 
 from lakestream.meta.placement import peer_id
 from lakestream.meta.ports import Nodes
-from lakestream.meta.replica import Member, Replica
+from lakestream.meta.replica import Member, Replica, group_id
 from lakestream.meta.shared import Shared
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.gotime import format_time
 
 TRAFFIC_ACCOUNT = "$SYS"
 """Replication goes between the nodes directly, in no account of clients."""
-
-
-def group_name(uid: str) -> str:
-    """Return the id of a stream's Raft group."""
-    return f"S-{uid}"
 
 
 def replica_shown(member: Member) -> dict[str, Any]:
@@ -48,7 +43,7 @@ def cluster_shown(cluster: str, me: str, replica: Replica, *, desired: Sequence[
     alone = not members and not desired
     shown: dict[str, Any] = {"name": cluster}
     if not alone:
-        shown["raft_group"] = group_name(replica.uid)
+        shown["raft_group"] = group_id(replica.uid)
     if replica.leader:
         shown["leader"] = replica.leader
         if not alone:
@@ -91,40 +86,24 @@ class Advisories:
 
     def stream_leader(self, replica: Replica) -> None:
         """Tell that this node leads a stream of several replicas, and its consumers with it."""
-        replicas = self._replicas(replica)
-        if len(replicas) < 2:
-            return
-        led = {"leader": self._nodes.me, "replicas": replicas}
-        self._send(
-            replica.account,
-            f"STREAM.LEADER_ELECTED.{replica.name}",
-            "stream_leader_elected",
-            {"stream": replica.name, **led},
-        )
-        for consumer in replica.stream.consumers if replica.stream is not None else ():
-            fields = {"stream": replica.name, "consumer": consumer, **led}
-            self._send(
-                replica.account, f"CONSUMER.LEADER_ELECTED.{replica.name}.{consumer}", "consumer_leader_elected", fields
-            )
+        if replica.members():
+            self._of_stream(replica, "LEADER_ELECTED", {"leader": self._nodes.me})
 
     def stream_lost(self, replica: Replica) -> None:
         """Tell that this node leads a stream no more, if that is for want of a majority."""
         voters = replica.membership.voters
-        if replica.leader or sum(self._nodes.alive(voter) for voter in voters) >= replica.membership.quorum:
-            return
-        replicas = self._replicas(replica)
-        lost = {"replicas": replicas}
-        self._send(
-            replica.account,
-            f"STREAM.QUORUM_LOST.{replica.name}",
-            "stream_quorum_lost",
-            {"stream": replica.name, **lost},
-        )
+        if not replica.leader and sum(self._nodes.alive(voter) for voter in voters) < replica.membership.quorum:
+            self._of_stream(replica, "QUORUM_LOST", {})
+
+    def _of_stream(self, replica: Replica, what: str, fields: dict[str, Any]) -> None:
+        """Tell something of a stream and of each of its consumers."""
+        me, name = self._nodes.me, replica.name
+        own: dict[str, Any] = {"name": me, "current": True, "active": 0, "peer": peer_id(me)}
+        fields = {**fields, "replicas": [own, *(replica_shown(member) for member in replica.members())]}
+        self._send(replica.account, f"STREAM.{what}.{name}", f"stream_{what.lower()}", {"stream": name, **fields})
         for consumer in replica.stream.consumers if replica.stream is not None else ():
-            fields = {"stream": replica.name, "consumer": consumer, **lost}
-            self._send(
-                replica.account, f"CONSUMER.QUORUM_LOST.{replica.name}.{consumer}", "consumer_quorum_lost", fields
-            )
+            of_consumer = {"stream": name, "consumer": consumer, **fields}
+            self._send(replica.account, f"CONSUMER.{what}.{name}.{consumer}", f"consumer_{what.lower()}", of_consumer)
 
     def meta_leader(self, members: Sequence[str]) -> None:
         """Tell that this node leads the meta group."""
@@ -143,8 +122,3 @@ class Advisories:
             "cluster": self._nodes.node.cluster,
         }
         self._send(self._shared.system, "SERVER.REMOVED", "server_removed", fields)
-
-    def _replicas(self, replica: Replica) -> list[dict[str, Any]]:
-        me = self._nodes.me
-        own: dict[str, Any] = {"name": me, "current": True, "active": 0, "peer": peer_id(me)}
-        return [own, *(replica_shown(member) for member in replica.members())]

@@ -43,23 +43,18 @@ class SoloKeeping:
 
     # ------------------------------------------------------------------ Shown
     def cluster(self, uid: str) -> dict[str, Any]:
-        """See `Shown.cluster`."""
         return {}
 
     def alternates(self, account: str, name: str, domain: str) -> list[dict[str, str]]:
-        """See `Shown.alternates`."""
         return []
 
     def trouble(self, assignment: Assignment) -> str:
-        """See `Shown.trouble`."""
         return self._node.accounts.of(assignment.account).offline.get(assignment.name, "")
 
     def meta(self) -> dict[str, Any]:
-        """See `Shown.meta`."""
         return {}
 
     def unhealthy(self) -> str:
-        """See `Shown.unhealthy`."""
         return ""
 
     # ------------------------------------------------------------------ start
@@ -120,22 +115,18 @@ class SoloKeeping:
 
     # ------------------------------------------------------------------ accounts
     def served(self, account: str) -> None:
-        """See `Keeping.served`."""
         for name in self._dormant.pop(account, []):
             self._wake(account, name)
 
     def withdrawn(self, account: str) -> None:
-        """See `Keeping.withdrawn`."""
         for replica in self._node.replicas.of(account):
             if replica.stream is not None:
                 self._put_away(replica, replica.stream)
 
     def settling(self, account: str) -> bool:
-        """See `Keeping.settling`."""
         return any(owner == account for owner, _ in self._moving)
 
     def when_settled(self, account: str, go_on: Callable[[], None]) -> bool:
-        """See `Keeping.when_settled`."""
         waiting = self._waiting.setdefault(account, [])
         if len(waiting) >= MAX_WAITING:
             return False
@@ -194,7 +185,6 @@ class SoloKeeping:
                 go_on()
 
     def discard(self, account: str) -> None:
-        """See `Keeping.discard`."""
         for name in self._dormant.pop(account, []):
             self._discard(account, name)
 

@@ -37,9 +37,6 @@ class LocalStreams:
     """This node's part of the assignments; the `Host` of its replicas.
 
     `replicas` is set before anything happens.
-
-    Args:
-        dropped: called when a removed stream's files are gone from this node.
     """
 
     replicas: Replicas
@@ -52,10 +49,11 @@ class LocalStreams:
         nodes: Nodes,
         leaders: Led,
         advisories: Advisories,
-        dropped: Callable[[str], None],
     ) -> None:
         self._shared, self._accounts, self._meta, self._nodes = shared, accounts, meta, nodes
-        self._leaders, self._advisories, self._dropped = leaders, advisories, dropped
+        self._leaders, self._advisories = leaders, advisories
+        self.on_dropped: Callable[[str], None] = lambda uid: None
+        """Called with the uid of a stream whose files are gone from this node."""
         self.settle: Callable[[SettleStream], None] = lambda op: None
         """Asks the leader of the meta group to log this."""
         self.updating: set[str] = set()
@@ -151,7 +149,7 @@ class LocalStreams:
                 self._shared.log.error(f"stream {replica.name}: its files cannot be removed: {error}")
             if stream is not None and not stream.hidden and deleted is None:
                 self._shared.lake.detached(stream)
-            self._dropped(uid)
+            self.on_dropped(uid)
             acted(error)
 
         deleted = None
@@ -167,7 +165,6 @@ class LocalStreams:
 
     # ------------------------------------------------------------------ roles (Host)
     def opened(self, replica: Replica) -> None:
-        """See `Host.opened`."""
         assert replica.stream is not None  # Invariant: it was opened
         if replica.group is not None and replica.group.is_leader:
             return  # it is attached once its creation is logged
@@ -177,7 +174,6 @@ class LocalStreams:
             self._urge(replica, 0)
 
     def caught_up(self, replica: Replica) -> None:
-        """See `Host.caught_up`."""
         if replica.stream is not None and not replica.stream.hidden:
             self._accounts.of(replica.account).refresh(replica.stream)
 
@@ -188,7 +184,6 @@ class LocalStreams:
             self._attach(replica.stream)
 
     def leads(self, replica: Replica) -> None:
-        """See `Host.leads`."""
         assert replica.stream is not None  # Invariant: it leads
         assert replica.group is not None
         self._leading.add(replica.uid)
@@ -201,7 +196,6 @@ class LocalStreams:
         self._tend(replica)
 
     def follows(self, replica: Replica) -> None:
-        """See `Host.follows`."""
         if replica.stream is not None and not replica.stream.hidden:
             self._accounts.of(replica.account).refresh(replica.stream)
         if replica.uid in self._leading:
@@ -212,16 +206,13 @@ class LocalStreams:
             self._leaders.note(replica.uid, replica.group.term, replica.leader)
 
     def serves(self, account: str) -> bool:
-        """See `Host.serves`."""
         return self._accounts.of(account).serving
 
     def reopened(self, replica: Replica) -> None:
-        """See `Host.reopened`."""
         assert replica.stream is not None  # Invariant: it was fetched
         self._attach(replica.stream)
 
     def gone(self, replica: Replica) -> None:
-        """See `Host.gone`."""
         if replica.uid in self._leading:
             self._leading.discard(replica.uid)
             self._accounts.of(replica.account).follow(replica.name)

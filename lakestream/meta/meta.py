@@ -11,13 +11,20 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lakestream.meta.assignments import Applied, AssignStream, MetaOp, MetaState, RemoveStream
-from lakestream.protocol.api.errors import ApiError
+from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.group import MemberProgress
 
 Outcome = Callable[[Applied | ApiError], None]
 Acted = Callable[[ApiError | None], None]
 """Called with None once a node has acted on an entry, or with the reason why it cannot."""
+
+
+def failure(outcome: Applied | ApiError, refused: int) -> ApiError | None:
+    """Return the error of an entry; None if it had its effect. `refused`: the error's code if it no longer fitted."""
+    if isinstance(outcome, ApiError):
+        return outcome
+    return api_error(refused) if outcome.refused else None
 
 
 class Meta(Protocol):
@@ -74,7 +81,7 @@ class Meta(Protocol):
 
 
 class SoloMeta:
-    """See the module.
+    """Implements `Meta` for a server without other nodes; there is nothing to open, start or close.
 
     Set `on_applied`, which acts on what an entry did and calls the given function when that is done: only then the
     entry's proposer is told. An assignment that this node cannot act on is taken back.
@@ -124,25 +131,18 @@ class SoloMeta:
         self.state.tombstones.clear()
 
     def change_membership(self, membership: Membership, done: Callable[[str], None]) -> None:
-        """See `Meta.change_membership`."""
         done("this server has no cluster")
 
     def transfer(self, to: str = "") -> bool:
-        """See `Meta.transfer`."""
         return False
 
     def progress(self) -> list[MemberProgress]:
-        """See `Meta.progress`."""
         return []
 
-    def open(self) -> None:
-        """See `Meta.open`."""
+    def open(self) -> None: ...
 
-    def start(self) -> None:
-        """See `Meta.start`."""
+    def start(self) -> None: ...
 
-    def stop(self) -> None:
-        """See `Meta.stop`."""
+    def stop(self) -> None: ...
 
-    def close(self) -> None:
-        """See `Meta.close`."""
+    def close(self) -> None: ...

@@ -56,7 +56,7 @@ OnInstall = Callable[[str, Install, Callable[[Replacement | None], None]], None]
 
 
 class MetaGroup:
-    """This node's part in the meta group.
+    """This node's part in the meta group; implements `Meta`.
 
     Its log keeps the newest entries, a few hundred bytes for each change of a stream's configuration or nodes; what
     came before is in the checkpoint, and reaches a node that lacks it as the whole state (meta_transfer.py).
@@ -106,30 +106,24 @@ class MetaGroup:
 
     @property
     def me(self) -> str:
-        """See `Meta.me`."""
         return self._nodes.me
 
     @property
     def as_of(self) -> int:
-        """See `Meta.as_of`."""
         return self.store.applied if self.store is not None else 0
 
     def transfer(self, to: str = "") -> bool:
-        """See `Meta.transfer`."""
         return self.group is not None and self.leading and self.group.transfer(to)
 
     def progress(self) -> list[MemberProgress]:
-        """See `Meta.progress`."""
         return self.group.progress() if self.group is not None else []
 
     @property
     def membership(self) -> Membership:
-        """See `Meta.membership`."""
         return self.group.membership if self.group is not None else Membership(())
 
     # ------------------------------------------------------------------ life
     def open(self) -> None:
-        """See `Meta.open`."""
         if os.path.exists(os.path.join(self.directory, hard_state.NAME)):
             with contextlib.suppress(FileNotFoundError):
                 self.lost_through = int(self._files.read(os.path.join(self.directory, LOST)))
@@ -157,7 +151,6 @@ class MetaGroup:
         self.start()
 
     def stop(self) -> None:
-        """See `Meta.stop`."""
         self._stopped = True
         if self.group is not None:
             self.group.stop()
@@ -176,7 +169,6 @@ class MetaGroup:
         self._nodes.update(clustered=False)
 
     def close(self) -> None:
-        """See `Meta.close`."""
         if self.store is not None:
             self.store.close(self.state.dump())
 

@@ -6,12 +6,13 @@ see. What differs with and without other nodes is passed in: cluster.py and solo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from lakestream.meta.assignments import Applied, Assignment, MetaOp, RemoveStream, SettleStream, decode_op, encode_op
+from lakestream.meta.assignments import Applied, Assignment, MetaOp, RemoveStream, decode_op, encode_op
 from lakestream.meta.info import Advisories
 from lakestream.meta.local import LocalStreams
 from lakestream.meta.meta import Acted, Meta, Outcome
@@ -42,9 +43,27 @@ class CallFailed(msgspec.Struct, frozen=True):
     err_code: int
     description: str
 
+    @classmethod
+    def of(cls, error: ApiError | None) -> CallFailed | None:
+        """Return an error as it travels."""
+        return cls(error.code, error.err_code, error.description) if error is not None else None
+
     def error(self) -> ApiError:
         """Return it as the API has it."""
         return ApiError(self.code, self.err_code, self.description)
+
+
+def encode_failure(error: ApiError | None) -> bytes:
+    """Return the answer to a call that says only if it has failed."""
+    return msgspec.msgpack.encode(CallFailed.of(error))
+
+
+def decode_failure(answer: bytes | None) -> ApiError | None:
+    """Return the error in such an answer; 10008 when none came."""
+    if answer is None:
+        return api_error(10008)
+    failed = msgspec.msgpack.decode(answer, type=CallFailed | None)
+    return failed.error() if failed is not None else None
 
 
 class Answers(msgspec.Struct, frozen=True):
@@ -78,7 +97,7 @@ class Keeping(Protocol):
     """The streams on disk: at the start, and while their account has no JetStream."""
 
     def recover(self, found: Sequence[tuple[str, str]]) -> None:
-        """Open streams (account, name). Block, at start."""
+        """Open every stream (account, name) on disk. Block, at start. Raise LogError, OSError."""
 
     def served(self, account: str) -> None:
         """Open the streams of an account that has JetStream from now on, or let them lead."""
@@ -115,18 +134,6 @@ class Shown(Protocol):
         """Return what this node lacks before it does its share of the cluster's work; "" when nothing."""
 
 
-class Parts(msgspec.Struct, kw_only=True):
-    """The parts of a `MetaNode` that differ with and without other nodes."""
-
-    nodes: Nodes
-    calls: Calls
-    meta: Meta
-    groups: Members
-    files: ReplicaFiles
-    leaders: Led
-    answers: Answers
-
-
 class MetaNode:
     """See the module. `requests`, `placing`, `keeping` and `shown` are set before anything happens.
 
@@ -139,32 +146,37 @@ class MetaNode:
     keeping: Keeping
     shown: Shown
 
-    def __init__(self, shared: Shared, accounts: AllAccounts, parts: Parts) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        accounts: AllAccounts,
+        *,
+        nodes: Nodes,
+        calls: Calls,
+        meta: Meta,
+        groups: Members,
+        files: ReplicaFiles,
+        leaders: Led,
+        answers: Answers,
+    ) -> None:
         self.shared, self.accounts = shared, accounts
-        self.nodes, self.calls, self.meta, self.answers = parts.nodes, parts.calls, parts.meta, parts.answers
-        self.advisories = Advisories(shared, self.nodes)
-        self.leaders = parts.leaders
-        self.local = LocalStreams(shared, accounts, self.meta, self.nodes, self.leaders, self.advisories, self._dropped)
-        self.groups = parts.groups
-        site = Site(shared, parts.groups, parts.files, self.nodes, self.calls)
+        self.nodes, self.calls, self.meta, self.leaders, self.answers = nodes, calls, meta, leaders, answers
+        self.advisories = Advisories(shared, nodes)
+        self.local = LocalStreams(shared, accounts, meta, nodes, leaders, self.advisories)
+        self.groups = groups
+        site = Site(shared, groups, files, nodes, calls)
         self.replicas = self.local.replicas = Replicas(site, self.local)
         self.services: list[Service] = []
-        self.on_dropped: Callable[[str], None] = lambda uid: None
-        """Called with the uid of a stream whose files are gone from this node."""
         self.removing: Callable[[Assignment, Outcome], Outcome] = lambda assignment, done: done
         """Wraps the outcome of a removal, to wait for what other nodes do about it."""
         self.restoring: set[str] = set()
         """Streams that this node restores, by uid."""
         self._configs: dict[str, tuple[bytes, StreamConfig]] = {}
         self._refusals: dict[str, tuple[bytes, str]] = {}
-        self.local.settle = self._settle
+        self.local.settle = lambda op: self.propose(op, lambda failed: None)
         self.calls.serve(PROPOSE, self._propose_asked)
 
     # ------------------------------------------------------------------ life
-    def recover(self, found: Sequence[tuple[str, str]]) -> None:
-        """Open every stream (account, name) on disk. Block, at start. Raise LogError, OSError."""
-        self.keeping.recover(found)
-
     def start(self) -> None:
         """Take part, once the other nodes can be reached."""
         self.groups.start()
@@ -214,12 +226,10 @@ class MetaNode:
         return self.nodes.node.cluster
 
     def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
-        """See `Whereabouts.answerer`."""
         assignment = None if where is Where.META else self.find(account, tokens[0])
         return self.meta_leader() if assignment is None else self.stream_leader(assignment.uid)
 
     def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
-        """See `Whereabouts.unavailable`."""
         assignment = None if where is Where.META else self.find(account, tokens[0])
         if assignment is None:
             return api_error(10008)
@@ -238,6 +248,10 @@ class MetaNode:
             return self.me
         leader = self.meta.leader
         return leader if leader != self.me and leader and self.nodes.alive(leader) else ""
+
+    def others(self) -> list[str]:
+        """Return the other nodes that have JetStream and can be reached."""
+        return [name for name, info in self.nodes.nodes().items() if info.jetstream and self.nodes.alive(name)]
 
     def stream_leader(self, uid: str) -> str:
         """Return the node that leads a stream, serves it and can be reached; "" when none is known."""
@@ -300,12 +314,25 @@ class MetaNode:
         if not leader:
             done(api_error(10008))
             return
+        self.calls.call(leader, PROPOSE, encode_op(op), lambda got, _: done(decode_failure(got)), CALL_TIMEOUT_NS)
 
-        def answered(body: bytes | None, why: str) -> None:
-            failed = msgspec.msgpack.decode(body, type=CallFailed | None) if body is not None else None
-            done(api_error(10008) if body is None else failed.error() if failed is not None else None)
+    def ask_each(
+        self, method: str, bodies: Mapping[str, bytes], done: Callable[[list[bytes]], None], wait_ns: int
+    ) -> None:
+        """Call a method of several nodes; call `done` with the answers once the last came, or after `wait_ns`."""
+        waiting, answers = set(bodies), list[bytes]()
 
-        self.calls.call(leader, PROPOSE, encode_op(op), answered, CALL_TIMEOUT_NS)
+        def answered(name: str, body: bytes | None, why: str) -> None:
+            if body is not None:
+                answers.append(body)
+            waiting.discard(name)
+            if not waiting:
+                done(answers)
+
+        for name, body in bodies.items():
+            self.calls.call(name, method, body, functools.partial(answered, name), wait_ns)
+        if not bodies:
+            done(answers)
 
     def remove(self, assignment: Assignment, done: Outcome) -> None:
         """Decide that a stream is gone, on the node that decides; call `done` once its files are gone, too."""
@@ -320,17 +347,9 @@ class MetaNode:
 
     def _propose_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         def done(outcome: Applied | ApiError) -> None:
-            failed: CallFailed | None = None
-            if isinstance(outcome, ApiError):
-                failed = CallFailed(outcome.code, outcome.err_code, outcome.description)
-            elif outcome.refused:
-                failed = CallFailed(500, 10009, outcome.refused)
-            answer(msgspec.msgpack.encode(failed))
+            if isinstance(outcome, Applied):
+                answer(encode_failure(ApiError(500, 10009, outcome.refused) if outcome.refused else None))
+            else:
+                answer(encode_failure(outcome))
 
         self.meta.propose(decode_op(body), done)
-
-    def _settle(self, op: SettleStream) -> None:
-        self.propose(op, lambda failed: None)
-
-    def _dropped(self, uid: str) -> None:
-        self.on_dropped(uid)

@@ -165,7 +165,6 @@ class Replica:
 
     @property
     def identity(self) -> bytes:
-        """See `ReplicaFacts.identity`."""
         return encode(self.create)
 
     @property

@@ -69,18 +69,14 @@ class SoloFiles:
         raise LookupError("a group of one exchanges no state with other nodes")
 
     def directory(self, account: str, name: str) -> str:
-        """See `ReplicaFiles.directory`."""
         return ""
 
-    def begin(self, replica: ReplicaFacts) -> None:
-        """See `ReplicaFiles.begin`."""
+    def begin(self, replica: ReplicaFacts) -> None: ...
 
     def open(self, replica: ReplicaFacts, durable_through: int | None) -> Store:
-        """See `ReplicaFiles.open`."""
         return self._stores.create(replica.account, replica.name, replica.uid, memory=replica.memory)
 
-    def salvage(self, replica: ReplicaFacts) -> None:
-        """See `ReplicaFiles.salvage`."""
+    def salvage(self, replica: ReplicaFacts) -> None: ...
 
     empty = salvage
 
@@ -96,11 +92,9 @@ class MemberFiles:
         self.stores = stores
 
     def directory(self, account: str, name: str) -> str:
-        """See `ReplicaFiles.directory`."""
         return self.stores.directory(account, name)
 
     def begin(self, replica: ReplicaFacts) -> None:
-        """See `ReplicaFiles.begin`."""
         there = self.stores.identity(replica.account, replica.name)
         if not self._mine(replica, there):
             raise LogError(
@@ -111,17 +105,14 @@ class MemberFiles:
             self.stores.begin(replica.account, replica.name, replica.identity)
 
     def open(self, replica: ReplicaFacts, durable_through: int | None) -> Store:
-        """See `ReplicaFiles.open`."""
         return self.stores.open_member(
             replica.account, replica.name, replica.uid, memory=replica.memory, durable_through=durable_through
         )
 
     def salvage(self, replica: ReplicaFacts) -> None:
-        """See `ReplicaFiles.salvage`."""
         salvage(self.directory(replica.account, replica.name), self.stores.files)
 
     def empty(self, replica: ReplicaFacts) -> None:
-        """See `ReplicaFiles.empty`."""
         empty(self.stores.files, self.directory(replica.account, replica.name))
 
     def remove(self, replica: ReplicaFacts, note: bytes = b"") -> str:

@@ -85,7 +85,7 @@ class _Held:
 
 
 class Requests:
-    """The requests of one node's clients, and those that other nodes forward."""
+    """The requests of one node's clients, and those that other nodes forward; implements `Dispatcher`."""
 
     def __init__(self, whereabouts: Whereabouts, calls: Calls, clock: Clock) -> None:
         self._whereabouts, self._calls, self._clock = whereabouts, calls, clock
@@ -101,11 +101,9 @@ class Requests:
         calls.serve(ANSWER, self._answered)
 
     def accept(self, account: str, pattern: str, handler: Callable[[Forwarded], None]) -> None:
-        """See `Dispatcher.accept`."""
         self._accept[account, pattern] = handler
 
     def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
-        """See `Dispatcher.dispatch`."""
         key = (where, *(("", "") if where is Where.META else (request.about, request.tokens[0])))
         if self._go(request, where, here):
             self._missing.pop(key, None)
@@ -207,7 +205,7 @@ class Leads(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Leaders:
-    """The leaders of streams, as this node knows them. Set `on_changed` before the first node connects."""
+    """Implements `Led` for a node of a cluster. Set `on_changed` before the first node connects."""
 
     def __init__(self, peers: Peers, calls: Calls) -> None:
         self.on_changed: Callable[[str], None] = lambda uid: None
@@ -219,12 +217,10 @@ class Leaders:
         peers.watch(self._node)
 
     def of(self, uid: str) -> str:
-        """See `Led.of`."""
         known = self._known.get(uid)
         return known.leader if known is not None and self._peers.alive(known.leader) else ""
 
     def note(self, uid: str, term: int, leader: str) -> None:
-        """See `Led.note`."""
         known = self._known.get(uid)
         if not leader or (known is not None and known.term >= term):
             return
@@ -232,7 +228,6 @@ class Leaders:
         self.on_changed(uid)
 
     def lead(self, uid: str, term: int) -> None:
-        """See `Led.lead`."""
         leads = self._known[uid] = Leads(uid, term, self._peers.me)
         told = msgspec.msgpack.encode([leads])
         for node in self._peers.connected():
@@ -240,7 +235,6 @@ class Leaders:
         self.on_changed(uid)
 
     def forget(self, uid: str) -> None:
-        """See `Led.forget`."""
         self._known.pop(uid, None)
 
     def _node(self, node: str, up: bool) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from lakestream.meta.keeping import SoloKeeping
 from lakestream.meta.meta import SoloMeta
-from lakestream.meta.node import Answers, MetaNode, Parts
+from lakestream.meta.node import Answers, MetaNode
 from lakestream.meta.ports import AllAccounts, NodeFacts
 from lakestream.meta.replica_files import SoloFiles
 from lakestream.meta.shared import Shared
@@ -53,44 +53,33 @@ class SoloNodes:
         self.node, self.me = node, node.name
 
     def connected(self) -> list[str]:
-        """See `Peers.connected`."""
         return []
 
     def alive(self, node: str) -> bool:
-        """See `Peers.alive`."""
         return node == self.me
 
     def send(self, node: str, channel: Channel, payload: bytes) -> bool:
-        """See `Peers.send`."""
         return False
 
-    def receive(self, channel: Channel, handler: Callable[[str, bytes], None]) -> None:
-        """See `Peers.receive`."""
+    def receive(self, channel: Channel, handler: Callable[[str, bytes], None]) -> None: ...
 
-    def watch(self, callback: Callable[[str, bool], None]) -> None:
-        """See `Peers.watch`."""
+    def watch(self, callback: Callable[[str, bool], None]) -> None: ...
 
     def info(self, node: str) -> NodeFacts | None:
-        """See `Nodes.info`."""
         return self.node if node == self.me else None
 
     def nodes(self) -> Mapping[str, NodeFacts]:
-        """See `Nodes.nodes`."""
         return {}
 
     def sees(self, node: str) -> frozenset[str]:
-        """See `Nodes.sees`."""
         return frozenset()
 
     def routes_met(self) -> bool:
-        """See `Nodes.routes_met`."""
         return True
 
-    def update(self, **changes: Any) -> None:
-        """See `Nodes.update`."""
+    def update(self, **changes: Any) -> None: ...
 
-    def watch_nodes(self, callback: Callable[[Any], None]) -> None:
-        """See `Nodes.watch_nodes`."""
+    def watch_nodes(self, callback: Callable[[Any], None]) -> None: ...
 
 
 class SoloCalls:
@@ -101,17 +90,14 @@ class SoloCalls:
         self._methods: dict[str, Handler] = {}
 
     def serve(self, method: str, handler: Handler) -> None:
-        """See `Calls.serve`."""
         self._methods[method] = handler
 
     def call(
         self, node: str, method: str, body: bytes, done: Callable[[bytes | None, str], None], timeout_ns: int
     ) -> None:
-        """See `Calls.call`."""
         self._methods[method](self._me, body, lambda answer: done(answer, ""))
 
     def tell(self, node: str, method: str, body: bytes) -> bool:
-        """See `Calls.tell`."""
         self._methods[method](self._me, body, lambda answer: None)
         return True
 
@@ -119,40 +105,31 @@ class SoloCalls:
 class SoloLeaders:
     """`Led` of a node that leads every stream itself."""
 
-    def lead(self, uid: str, term: int) -> None:
-        """See `Led.lead`."""
+    def lead(self, uid: str, term: int) -> None: ...
 
-    def note(self, uid: str, term: int, leader: str) -> None:
-        """See `Led.note`."""
+    def note(self, uid: str, term: int, leader: str) -> None: ...
 
-    def forget(self, uid: str) -> None:
-        """See `Led.forget`."""
+    def forget(self, uid: str) -> None: ...
 
     def of(self, uid: str) -> str:
-        """See `Led.of`."""
         return ""
 
 
 class SoloRequests:
     """`Dispatcher` that answers every request here."""
 
-    def accept(self, account: str, pattern: str, handler: Callable[[Any], None]) -> None:
-        """See `Dispatcher.accept`."""
+    def accept(self, account: str, pattern: str, handler: Callable[[Any], None]) -> None: ...
 
     def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
-        """See `Dispatcher.dispatch`."""
         here()
 
     def again(self, request: Request, where: Where, here: Callable[[], None]) -> None:
-        """See `Dispatcher.again`."""
         request.fail(api_error(10008))
 
     def answer(self, origin: str, account: str, reply: bytes, body: bytes, header: bytes = b"") -> bool:
-        """See `Dispatcher.answer`."""
         return False
 
-    def changed(self) -> None:
-        """See `Dispatcher.changed`."""
+    def changed(self) -> None: ...
 
 
 class SoloPlacing:
@@ -164,11 +141,9 @@ class SoloPlacing:
         self._me, self._max_memory, self._max_file = me, max_memory, max_file
 
     def copies(self, config: StreamConfig) -> int:
-        """See `Placing.copies`."""
         return 1
 
     def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
-        """See `Placing.check_storage`."""
         if (self._max_memory if config.storage == "memory" else self._max_file) >= 0:
             rules.check_reserved(config, others(), self._max_memory, self._max_file)
 
@@ -176,11 +151,9 @@ class SoloPlacing:
         """See `Placing.check_growth`: `check_storage` has looked."""
 
     def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
-        """See `Placing.place`."""
         return (self._me,)
 
     def leader(self, placement: Placement, members: Sequence[str]) -> str:
-        """See `Placing.leader`."""
         return ""
 
 
@@ -198,15 +171,13 @@ def solo_node(shared: Shared, accounts: AllAccounts) -> MetaNode:
     node = MetaNode(
         shared,
         accounts,
-        Parts(
-            nodes=SoloNodes(facts),
-            calls=SoloCalls(options.server_name),
-            meta=meta,
-            groups=SoloGroups(options.server_name),
-            files=SoloFiles(shared.stores),
-            leaders=SoloLeaders(),
-            answers=ANSWERS,
-        ),
+        nodes=SoloNodes(facts),
+        calls=SoloCalls(options.server_name),
+        meta=meta,
+        groups=SoloGroups(options.server_name),
+        files=SoloFiles(shared.stores),
+        leaders=SoloLeaders(),
+        answers=ANSWERS,
     )
     meta.on_applied = node.applied
     node.requests = SoloRequests()

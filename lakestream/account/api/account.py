@@ -61,7 +61,6 @@ class AccountApi:
         )
 
     def register(self, routes: Routes) -> None:
-        """See `ApiPart.register`."""
         routes.route("INFO", "account_info_response", self._info, where=Where.META)
 
     def _info(self, request: Request) -> None:
@@ -91,28 +90,13 @@ class AccountApi:
     def _gather(self, done: Callable[[Usage], None]) -> None:
         """Call `done` with the usage of all nodes that can be reached."""
         usage, node = self._own_usage(), self._engine.node
-        waiting = {name for name, info in node.nodes.nodes().items() if info.jetstream and node.nodes.alive(name)}
 
-        def came(name: str, body: bytes | None) -> None:
-            nonlocal usage
-            if body is not None:
-                usage = usage + msgspec.msgpack.decode(body, type=Usage)
-            waiting.discard(name)
-            if not waiting:
-                finish()
-
-        def finish() -> None:
-            done(msgspec.structs.replace(usage, streams=len(node.assignments(self._engine.account))))
+        def answered(bodies: list[bytes]) -> None:
+            whole = sum((msgspec.msgpack.decode(body, type=Usage) for body in bodies), usage)
+            done(msgspec.structs.replace(whole, streams=len(node.assignments(self._engine.account))))
 
         method = of_account(USAGE, self._engine.account)
-
-        def ask(name: str) -> None:
-            node.calls.call(name, method, b"", lambda body, why: came(name, body), USAGE_WAIT_NS)
-
-        for name in sorted(waiting):
-            ask(name)
-        if not waiting:
-            finish()
+        node.ask_each(method, dict.fromkeys(sorted(node.others()), b""), answered, USAGE_WAIT_NS)
 
     def _shown(self, usage: Usage) -> dict[str, Any]:
         info: dict[str, Any] = {

@@ -98,7 +98,6 @@ class ConsumerApi:
         )
 
     def register(self, routes: Routes) -> None:
-        """See `ApiPart.register`."""
         created, stream = "consumer_create_response", Where.STREAM
         routes.route("CONSUMER.CREATE.*", created, self._create_legacy, where=stream)
         routes.route("CONSUMER.CREATE.*.*", created, self._create_named, where=stream)

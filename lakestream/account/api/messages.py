@@ -49,7 +49,6 @@ class MessageApi:
         self._engine = engine
 
     def register(self, routes: Routes) -> None:
-        """See `ApiPart.register`."""
         route, stream = routes.route, Where.STREAM
         route("STREAM.PURGE.*", "stream_purge_response", self._purge, empty={"purged": 0}, where=stream)
         route("STREAM.MSG.GET.*", "stream_msg_get_response", self._get_message, where=stream)

@@ -12,7 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from lakestream.account.api.find import find, info_of
-from lakestream.meta.assignments import Applied, Assignment, ChangeStream
+from lakestream.meta.assignments import Assignment, ChangeStream
+from lakestream.meta.meta import failure
 from lakestream.meta.node import MetaNode
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Request, Where
@@ -42,14 +43,7 @@ class Moves:
 
     def change(self, change: ChangeStream, done: Callable[[ApiError | None], None]) -> None:
         """Have a change logged."""
-
-        def applied(outcome: Applied | ApiError) -> None:
-            if isinstance(outcome, ApiError):
-                done(outcome)
-            else:
-                done(api_error(10059) if outcome.refused else None)
-
-        self._node.meta.propose(change, applied)
+        self._node.meta.propose(change, lambda outcome: done(failure(outcome, 10059)))
 
     def cancel(self, request: Request, assignment: Assignment) -> None:
         """Have a stream stay where it was before its move. Raises ApiError 10129 when it does not move."""

@@ -51,7 +51,6 @@ class PurgeRequests:
         self._engines = engines
 
     def register(self, routes: Routes) -> None:
-        """See `ApiPart.register`."""
         routes.route("ACCOUNT.PURGE.*", "account_purge_response", self._purge, where=Where.META)
 
     def _purge(self, request: Request) -> None:
@@ -67,7 +66,6 @@ class ClusterRequests:
         self._engine, self._node, self._moves = engine, engine.node, Moves(engine.node)
 
     def register(self, routes: Routes) -> None:
-        """See `ApiPart.register`."""
         route, meta = routes.route, Where.META
         named = {"server": self._engine.server_name, "server_id": self._engine.server_id}
         route("META.RESCUE", "meta_rescue_response", self._rescue, empty=named)

@@ -41,7 +41,6 @@ class ClusterApi:
         self._moves = Moves(engine.node)
 
     def register(self, routes: Routes) -> None:
-        """See `ApiPart.register`."""
         route, meta, stream = routes.route, Where.META, Where.STREAM
         stepdown = self._stream_stepdown
         route("STREAM.LEADER.STEPDOWN.*", "stream_leader_stepdown_response", stepdown, where=stream)
@@ -111,7 +110,6 @@ class NoPeersApi:
     """Refuses what needs a cluster, on a server without one (10010)."""
 
     def register(self, routes: Routes) -> None:
-        """See `ApiPart.register`."""
         for subject, kind in (
             ("LEADER.STEPDOWN", "leader_stepdown"),
             ("PEER.REMOVE", "remove_peer"),

@@ -29,7 +29,8 @@ from lakestream.account.backup.restores import RestoreRequest, Restores
 from lakestream.account.backup.snapshots import SnapshotRequest, Snapshots
 from lakestream.account.engine import Engine
 from lakestream.meta.assignments import Applied, Assignment, AssignStream, ChangeStream
-from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed
+from lakestream.meta.meta import failure
+from lakestream.meta.node import CALL_TIMEOUT_NS, decode_failure, encode_failure
 from lakestream.meta.ports import of_account
 from lakestream.protocol.api.errors import ApiError, api_error, invalid
 from lakestream.protocol.api.jsonio import Int, dumps
@@ -110,7 +111,6 @@ class StreamApi:
         self._restores = Restores(engine, RestoreTargets(engine, self._assign_restored, self._restored).target)
 
     def register(self, routes: Routes) -> None:
-        """See `ApiPart.register`."""
         route, meta, stream = routes.route, Where.META, Where.STREAM
         route("STREAM.CREATE.*", "stream_create_response", self._create, where=meta)
         route("STREAM.UPDATE.*", "stream_update_response", self._update, where=stream)
@@ -156,10 +156,9 @@ class StreamApi:
 
         def applied(outcome: Applied | ApiError) -> None:
             del self._creating[config.name]
-            if isinstance(outcome, ApiError):
-                request.fail(outcome)
-            elif outcome.refused:
-                request.fail(api_error(10058))
+            error = failure(outcome, 10058)
+            if error is not None:
+                request.fail(error)
             else:
                 self._answer_by_leader(request, CREATED)
             over()
@@ -248,9 +247,9 @@ class StreamApi:
             ended()
 
         def logged(body: bytes | None, why: str) -> None:
-            failed = msgspec.msgpack.decode(body, type=CallFailed | None) if body is not None else None
-            if body is None or failed is not None:
-                request.fail(failed.error() if failed is not None else api_error(10008))
+            error = decode_failure(body)
+            if error is not None:
+                request.fail(error)
                 ended()
                 self._node.local.not_updated(stream.uid)
             else:
@@ -267,22 +266,14 @@ class StreamApi:
     def _change_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         asked = msgspec.msgpack.decode(body, type=ChangeAsked)
 
-        def fail(error: ApiError) -> None:
-            answer(msgspec.msgpack.encode(CallFailed(error.code, error.err_code, error.description)))
-
         def applied(outcome: Applied | ApiError) -> None:
             self._changing.pop(asked.uid, None)
-            if isinstance(outcome, ApiError):
-                fail(outcome)
-            elif outcome.refused:
-                fail(api_error(10059))
-            else:
-                answer(msgspec.msgpack.encode(None))
+            answer(encode_failure(failure(outcome, 10059)))
 
         try:
             op = self._changed(asked)
         except ApiError as error:
-            fail(error)
+            answer(encode_failure(error))
             return
         self._changing[asked.uid] = msgspec.json.decode(asked.config, type=StreamConfig)
         self._node.meta.propose(op, applied)
@@ -321,7 +312,7 @@ class StreamApi:
             limits=self._engine.limits,
             find=self._find_origin(wanted.name),
         )
-        refusal = self._engine.lake.refusal(config)
+        refusal = self._engine.shared.lake.refusal(config)
         if refusal is not None:
             raise invalid(refusal)
         if offline.refusal(msgspec.json.encode(config)):  # no member could apply it
@@ -428,17 +419,11 @@ class StreamApi:
             leader = node.stream_leader(each.uid)
             if leader:
                 by_leader.setdefault(leader, []).append(each.name)
-        infos: dict[str, msgspec.Raw] = {}
-        waiting = set(by_leader)
 
-        def answered(leader: str, body: bytes | None) -> None:
-            if body is not None:
+        def answered(bodies: list[bytes]) -> None:
+            infos: dict[str, msgspec.Raw] = {}
+            for body in bodies:
                 infos.update(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
-            waiting.discard(leader)
-            if not waiting:
-                respond()
-
-        def respond() -> None:
             fields: dict[str, Any] = {**page, "streams": [infos[each.name] for each in found if each.name in infos]}
             missing = [each for each in found if each.name not in infos]
             if missing:
@@ -447,24 +432,17 @@ class StreamApi:
                 fields["offline"] = reasons
             request.respond(fields)
 
-        def ask(leader: str, names: list[str]) -> None:
-            body = msgspec.json.encode(names)
-            node.calls.call(leader, method, body, lambda got, why: answered(leader, got), LIST_WAIT_NS)
-
-        for leader, names in by_leader.items():
-            ask(leader, names)
-        if not by_leader:
-            respond()
+        asked = {leader: msgspec.json.encode(names) for leader, names in by_leader.items()}
+        node.ask_each(method, asked, answered, LIST_WAIT_NS)
 
     def _infos_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         named = [self._engine.streams.get(name) for name in msgspec.json.decode(body, type=list[str])]
         streams = [each for each in named if each is not None]
-        when_all_applied(
-            streams, lambda: answer(dumps({each.name: self._listed_info(each) for each in streams if each.leading}))
-        )
 
-    def _listed_info(self, stream: Stream) -> dict[str, Any]:
-        return info_of(self._node, stream, versions=False, domain=self._engine.domain)
+        def shown(stream: Stream) -> dict[str, Any]:
+            return info_of(self._node, stream, versions=False, domain=self._engine.domain)
+
+        when_all_applied(streams, lambda: answer(dumps({each.name: shown(each) for each in streams if each.leading})))
 
     # ------------------------------------------------------------------ backups
     def _snapshot(self, request: Request) -> None:
@@ -490,7 +468,7 @@ class StreamApi:
             limits=self._engine.limits,
             find=self._find_origin(name),
         )
-        refusal = self._engine.lake.refusal(config)
+        refusal = self._engine.shared.lake.refusal(config)
         if refusal is not None:
             raise invalid(refusal)
         if self._taken(name):
@@ -519,10 +497,7 @@ class StreamApi:
 
         def applied(outcome: Applied | ApiError) -> None:
             del self._creating[config.name]
-            if isinstance(outcome, ApiError):
-                done(outcome)
-            else:
-                done(api_error(10058) if outcome.refused else None)
+            done(failure(outcome, 10058))
 
         node.meta.propose(op, applied)
 

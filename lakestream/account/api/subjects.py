@@ -74,7 +74,7 @@ class Route(NamedTuple):
 
 
 class Api:
-    """Serves the API of one engine. Counts what account info shows."""
+    """Serves the API of one engine; implements `Routes` and `Answered`. Counts what account info shows."""
 
     def __init__(self, engine: Engine, parts: Sequence[ApiPart] | None = None) -> None:
         self.total = 0
@@ -87,7 +87,7 @@ class Api:
         """See `Answered.strict`."""
         self.account = engine.account
         self._bus: Bus = engine.bus
-        self._requests = engine.node.requests
+        self._requests, self._keeping = engine.node.requests, engine.node.keeping
         self._audit = Audit(engine.bus, engine.clock, engine.server_name, engine.domain, engine.node.name)
         self._prefixes = prefixes(engine.domain)
         self._engine = engine
@@ -132,7 +132,6 @@ class Api:
         level: bool = True,
         where: Where = Where.HERE,
     ) -> None:
-        """See `Routes.route`."""
         route = self._routes[pattern] = Route(pattern, kind, handler, empty or {}, level, where)
         self._requests.accept(self.account, pattern, self._forwarded)
         parts = pattern.split(".")
@@ -154,7 +153,6 @@ class Api:
             self._listen_to(prefix + pattern.encode(), called)
 
     def answered(self, request: Request, body: bytes, failed: bool) -> None:
-        """See `Answered.answered`."""
         reply, header = request.reply, request.answer_header
         if reply and not self._requests.answer(request.origin, self.account, reply, body, header):
             self._bus.publish(reply, b"", header, body)
@@ -203,8 +201,8 @@ class Api:
         here = functools.partial(request.run, functools.partial(route.handler, request))
         if route.level and level_refused(request.header):
             request.fail(api_error(10185))
-        elif self._engine.settling:
-            if not self._engine.when_settled(lambda: self._serve(request, route)):
+        elif self._keeping.settling(self.account):
+            if not self._keeping.when_settled(self.account, lambda: self._serve(request, route)):
                 request.fail(api_error(10008))
         elif not self._engine.serving:
             request.run(lambda: no_jetstream.answer(request, route.handler, route.level))

@@ -22,7 +22,7 @@ from lakestream.account.backup.restores import Part
 from lakestream.account.engine import Engine
 from lakestream.log.format.frame import Kind
 from lakestream.meta.assignments import AbandonStream, RestoredStream
-from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed
+from lakestream.meta.node import CALL_TIMEOUT_NS, CallFailed, decode_failure, encode_failure
 from lakestream.meta.ports import of_account
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
@@ -88,7 +88,7 @@ class RestoreTargets:
     # ------------------------------------------------------------------ asked by the node that restores
     def _assign_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         def done(error: ApiError | None) -> None:
-            answer(msgspec.msgpack.encode(_failed(error)))
+            answer(encode_failure(error))
 
         try:
             self._assign(msgspec.msgpack.decode(body, type=AssignAsked), done)
@@ -108,7 +108,7 @@ class RestoreTargets:
             return
 
         def done(error: ApiError | None) -> None:
-            answer(msgspec.msgpack.encode(Answer(failed=_failed(error))))
+            answer(msgspec.msgpack.encode(Answer(failed=CallFailed.of(error))))
 
         stream.propose_foreign(Kind(asked.part.kind), asked.part.body, asked.part.count, done)
 
@@ -130,27 +130,23 @@ class RestoreTarget:
         self._leader = ""
 
     async def begin(self) -> None:
-        """See `Target.begin`."""
         leader = self._node.meta_leader()
         if not leader:
             raise api_error(10008)
         self._node.restoring.add(self._uid)
         asked = AssignAsked(self._uid, msgspec.json.encode(self._config), self._node.me)
         try:
-            body = await self._call(leader, ASSIGN, msgspec.msgpack.encode(asked))
-            failed = msgspec.msgpack.decode(body, type=CallFailed | None) if body is not None else None
-            if body is None or failed is not None:
-                raise failed.error() if failed is not None else api_error(10008)
+            error = decode_failure(await self._call(leader, ASSIGN, msgspec.msgpack.encode(asked)))
+            if error is not None:
+                raise error
         except BaseException:
             self._node.restoring.discard(self._uid)  # if it was assigned all the same, it is abandoned
             raise
 
     async def put(self, part: Part) -> None:
-        """See `Target.put`."""
         await self._ask_leader(PUT, msgspec.msgpack.encode(PutAsked(self._uid, part)))
 
     async def finish(self) -> dict[str, Any]:
-        """See `Target.finish`."""
         await self.put(Part(Kind.OPERATION, encode(Restored())))
 
         def ask(done: Callable[[ApiError | None], None]) -> None:
@@ -201,7 +197,3 @@ class RestoreTarget:
                     return answer
             await pause(clock, LEADER_LOOK_NS)
         raise api_error(10008)
-
-
-def _failed(error: ApiError | None) -> CallFailed | None:
-    return CallFailed(error.code, error.err_code, error.description) if error is not None else None

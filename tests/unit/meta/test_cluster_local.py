@@ -37,7 +37,7 @@ class World:
         self.meta = SimpleNamespace(state=MetaState(), me="a", caught_up=True, lost_through=0)
         self.engine, unused = SimpleNamespace(), cast(Any, None)
         accounts = SimpleNamespace(of=lambda account: self.engine)
-        self.local = LocalStreams(unused, cast(Any, accounts), cast(Any, self.meta), unused, unused, unused, unused)
+        self.local = LocalStreams(unused, cast(Any, accounts), cast(Any, self.meta), unused, unused, unused)
         self.replica = Leader(self.new)
         held = SimpleNamespace(by_uid={"u": self.replica}, hold=lambda *args, **kwargs: self.replica)
         self.local.replicas = cast(Any, held)

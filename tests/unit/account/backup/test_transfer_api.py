@@ -230,7 +230,7 @@ def test_a_fault_while_a_stream_is_updated_does_not_hold_up_what_comes_after(
         raise ValueError("a fault of ours")
 
     with monkeypatch.context() as broken:
-        broken.setattr(world.engine.lake, "refusal", fault)
+        broken.setattr(world.engine.shared.lake, "refusal", fault)
         with contextlib.suppress(ValueError):
             world.send("$JS.API.STREAM.UPDATE.S", b'{"name":"S","subjects":["s.>"]}')
         world.settle()
