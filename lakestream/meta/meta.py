@@ -67,9 +67,6 @@ class Meta(Protocol):
     def progress(self) -> list[MemberProgress]:
         """Return the progress of each member; empty unless this node leads."""
 
-    def open(self) -> None:
-        """Take up the state of the last run. Block, at start. Raise CorruptLog, OSError."""
-
     def start(self) -> None:
         """Take part, once the other nodes can be reached."""
 
@@ -138,8 +135,6 @@ class SoloMeta:
 
     def progress(self) -> list[MemberProgress]:
         return []
-
-    def open(self) -> None: ...
 
     def start(self) -> None: ...
 

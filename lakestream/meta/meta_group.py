@@ -79,7 +79,7 @@ class MetaGroup:
         log: Log,
         seal_bytes: int = SEAL_BYTES,
     ) -> None:
-        self.state = MetaState()
+        self.me, self.state = nodes.me, MetaState()
         self.directory = os.path.join(root, DIRECTORY)
         self.leading = False
         self.leader = ""
@@ -105,10 +105,6 @@ class MetaGroup:
         self._goal = -1
 
     @property
-    def me(self) -> str:
-        return self._nodes.me
-
-    @property
     def as_of(self) -> int:
         return self.store.applied if self.store is not None else 0
 
@@ -124,6 +120,7 @@ class MetaGroup:
 
     # ------------------------------------------------------------------ life
     def open(self) -> None:
+        """Take up the state of the last run. Block, at start. Raise CorruptLog, OSError."""
         if os.path.exists(os.path.join(self.directory, hard_state.NAME)):
             with contextlib.suppress(FileNotFoundError):
                 self.lost_through = int(self._files.read(os.path.join(self.directory, LOST)))

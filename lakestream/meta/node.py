@@ -159,7 +159,7 @@ class MetaNode:
         leaders: Led,
         answers: Answers,
     ) -> None:
-        self.shared, self.accounts = shared, accounts
+        self.shared, self.accounts, self.me = shared, accounts, nodes.me
         self.nodes, self.calls, self.meta, self.leaders, self.answers = nodes, calls, meta, leaders, answers
         self.advisories = Advisories(shared, nodes)
         self.local = LocalStreams(shared, accounts, meta, nodes, leaders, self.advisories)
@@ -215,11 +215,6 @@ class MetaNode:
         self.meta.close()
 
     # ------------------------------------------------------------------ who answers (Whereabouts)
-    @property
-    def me(self) -> str:
-        """This node's name."""
-        return self.nodes.me
-
     @property
     def name(self) -> str:
         """The cluster's name; "" without one."""

@@ -89,26 +89,21 @@ class Placing(Protocol):
         """Return the node to which this leader hands over; "" when any will do. See `choose_leader`."""
 
 
+_REASONS = ("peer offline", "exclude tag set", "insufficient storage", "server tag not unique")
+
+
 class _Refusals:
-    """The reasons for which nodes were not chosen."""
+    """The reasons for which nodes were not chosen: of `_REASONS`, and tags that they lack."""
 
     def __init__(self) -> None:
-        self.offline = self.excluded = self.storage = self.unique = False
+        self.reasons: set[str] = set()
         self.tags: list[str] = []
 
     def error(self) -> ApiError:
-        text = "no suitable peers for placement"
-        for happened, reason in (
-            (self.offline, "peer offline"),
-            (self.excluded, "exclude tag set"),
-            (self.storage, "insufficient storage"),
-            (self.unique, "server tag not unique"),
-        ):
-            if happened:
-                text += f", {reason}"
+        reasons = [reason for reason in _REASONS if reason in self.reasons]
         if self.tags:
-            text += f", tags not matched [{', '.join(repr(tag) for tag in self.tags)}]"
-        return api_error(10005, err=text)
+            reasons.append(f"tags not matched [{', '.join(repr(tag) for tag in self.tags)}]")
+        return api_error(10005, err=", ".join(["no suitable peers for placement", *reasons]))
 
 
 def choose(
@@ -148,10 +143,10 @@ def choose(
             break
         unique = _unique(wanted.unique_tag, candidate)
         if wanted.unique_tag and (not unique or unique in taken):
-            refusals.unique = True
+            refusals.reasons.add("server tag not unique")
             continue
         if not candidate.alive and (away := away + 1) > (wanted.replicas - 1) // 2:
-            refusals.offline = True
+            refusals.reasons.add("peer offline")
             break
         taken.add(unique)
         added.append(candidate)
@@ -176,14 +171,14 @@ def _fits(wanted: Wanted, candidate: Candidate, refusals: _Refusals) -> bool:
     if (placement.cluster or wanted.cluster) not in ("", candidate.cluster):
         return False
     if EXCLUDED_TAG in candidate.tags:
-        refusals.excluded = True
+        refusals.reasons.add("exclude tag set")
         return False
     lacking = candidate.lacking(placement.tags or ())
     if lacking:
         refusals.tags += [tag for tag in lacking if tag not in refusals.tags]
         return False
     if not candidate.room(wanted.storage, wanted.size):
-        refusals.storage = True
+        refusals.reasons.add("insufficient storage")
         return False
     return True
 

@@ -101,8 +101,6 @@ class Sender:
         self._sending: dict[int, _Sending] = {}
         self._opening = 0
         self._number = 0
-        self.bytes_sent = 0
-        """Bytes sent to other nodes since the start, as they travelled."""
         site.calls.serve("replica.open", self._open)
         site.calls.serve("replica.read", self._read)
         site.calls.serve("replica.close", self._close)
@@ -195,9 +193,7 @@ class Sender:
             return PLAIN + data if part.name.endswith(SUFFIX) else PACKED + zlib.compress(data, 1)
 
         def done(data: bytes | None, error: BaseException | None) -> None:
-            data = data if data is not None else REFUSED + str(error).encode()
-            self.bytes_sent += len(data)
-            answer(data)
+            answer(data if data is not None else REFUSED + str(error).encode())
 
         self._site.shared.io.submit(read, done)
 

@@ -127,13 +127,13 @@ class Replicas:
 
     def _broken(self, replica: Replica, error: BaseException) -> None:
         replica.trouble = for_clients(error)
-        self.report(replica, error)
+        self._report(replica, error)
         self.host.gone(replica)
         replica.made(api_error(10049, err=f"cannot create the store: {replica.trouble}"))
         if isinstance(error, BaseUnreadable):
             self._shared.clock.call_later(READ_AGAIN_NS, lambda: self._again(replica))
 
-    def report(self, replica: Replica, error: BaseException) -> None:
+    def _report(self, replica: Replica, error: BaseException) -> None:
         """Log why a replica's files cannot be used."""
         if not replica.found and not replica.group and not self._files.directory(*replica.key):
             self._log.error(f"stream {replica.name}: cannot create its store: {error}")

@@ -12,7 +12,6 @@ from typing import Any
 from lakestream.ports import Bus, Clock
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import PREFIX, Request
-from lakestream.protocol.client import client_shown
 from lakestream.protocol.gotime import format_time
 from lakestream.protocol.nuid import nuid
 
@@ -20,15 +19,10 @@ SUBJECT = b"$JS.EVENT.ADVISORY.API"
 
 
 class Audit:
-    """Tells of requests. `server` is this node's name, `cluster` the cluster's, or ""."""
+    """Tells of requests. `server` is this node's name."""
 
-    def __init__(self, bus: Bus, clock: Clock, server: str, domain: str, cluster: str = "") -> None:
-        self._bus, self._clock = bus, clock
-        self._server, self._domain, self._cluster = server, domain, cluster
-
-    def client_of(self, request: Request) -> dict[str, Any]:
-        """Return the client of a request as it is shown."""
-        return client_shown(request.client, request.origin or self._server, self._cluster)
+    def __init__(self, bus: Bus, clock: Clock, server: str, domain: str) -> None:
+        self._bus, self._clock, self._server, self._domain = bus, clock, server, domain
 
     def answered(self, request: Request, response: bytes, client: dict[str, Any] | None) -> None:
         """A request of a client, shown like this, has its answer."""

@@ -31,7 +31,7 @@ from lakestream.stream.consumer.start import Start, needs_lookup, start_found, s
 from lakestream.stream.core import identity as stream_identity
 from lakestream.stream.core import offline
 from lakestream.stream.core.account_limits import lowest
-from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, ResetConsumer, UpdateConsumer
+from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, Operation, ResetConsumer, UpdateConsumer
 
 NAMES_LIMIT = 1024
 LIST_LIMIT = 256
@@ -121,11 +121,8 @@ class ConsumerApi:
         return consumer_info(consumer, listed, shown)
 
     # ------------------------------------------------------------------ finding
-    def _stream(self, name: str) -> Stream:
-        return find(self._engine, name)
-
     def _consumer(self, stream_name: str, name: str) -> Consumer:
-        consumer = self._stream(stream_name).consumers.get(name)
+        consumer = find(self._engine, stream_name).consumers.get(name)
         if consumer is None:
             raise api_error(10014)
         return consumer
@@ -188,7 +185,7 @@ class ConsumerApi:
     def _create(self, request: Request, asked: CreateConsumerRequest, config: ConsumerConfig) -> None:
         if config.num_replicas > 1 and not self._engine.node.placing.several:
             raise api_error(10074)
-        stream = self._stream(asked.stream_name)
+        stream = find(self._engine, asked.stream_name)
         if config.direct and config.sourcing:
             known = stream.consumers.get(config.name)
             config = rules.for_sourcing(config, stream.config.retention, None if known is None else known.config)
@@ -228,7 +225,7 @@ class ConsumerApi:
         else:
             name = self._new_name(stream)
         if not needs_lookup(config, stream):
-            self._propose(request, stream, name, config, start_of(config, stream), finished)
+            self._begin(request, stream, name, config, start_of(config, stream), finished)
             return
 
         async def look_up() -> None:
@@ -238,7 +235,7 @@ class ConsumerApi:
                 request.fail(api_error(10012, err=for_clients(error)))
                 finished()
                 raise
-            self._propose(request, stream, name, config, start, finished)
+            self._begin(request, stream, name, config, start, finished)
 
         self._engine.clock.spawn(look_up())
 
@@ -276,7 +273,7 @@ class ConsumerApi:
             if name not in stream.consumers:
                 return name
 
-    def _propose(
+    def _begin(
         self,
         request: Request,
         stream: Stream,
@@ -285,22 +282,19 @@ class ConsumerApi:
         start: Start,
         finished: Callable[[], None],
     ) -> None:
-        def done(consumer: object) -> None:
-            if isinstance(consumer, Consumer):
-                if consumer.volatile and start.picked:
-                    consumer.pick(start.picked)
-                consumer.advisories.created()
-                if consumer.config.pause_until_ns:
-                    consumer.pause.advise()
-                request.respond(self._info_of(consumer))
-            else:
-                self._failed(request, consumer)
-            finished()
+        def created(consumer: Consumer) -> None:
+            if consumer.volatile and start.picked:
+                consumer.pick(start.picked)
+            consumer.advisories.created()
+            if consumer.config.pause_until_ns:
+                consumer.pause.advise()
+            request.respond(self._info_of(consumer))
 
         # What a volatile consumer begins with need not be in the log: it does not outlive this process.
         volatile = config.mem_storage and stream.config.num_replicas <= 1
         picked = None if volatile or not start.picked else start.picked
-        stream.propose(CreateConsumer(name, _encoded(config), self._engine.clock.now(), start.seq, picked), done)
+        operation = CreateConsumer(name, _encoded(config), self._engine.clock.now(), start.seq, picked)
+        self._propose(request, stream, operation, created, finished)
 
     def _update(
         self,
@@ -324,39 +318,32 @@ class ConsumerApi:
         if config.sourcing and config.deliver_subject != old.deliver_subject:
             # What a mirror or a source was sent and has not confirmed may never have been stored: it is sent again.
             reset = existing.ledger.floor()[1] + 1
-
-        def answer() -> None:
-            request.respond(self._info_of(existing))
-
-        self._propose_update(request, existing, config, answer, finished, reset)
-
-    def _propose_update(
-        self,
-        request: Request,
-        consumer: Consumer,
-        config: ConsumerConfig,
-        answer: Callable[[], None],
-        finished: Callable[[], None],
-        reset: int = 0,
-    ) -> None:
-        def done(result: object) -> None:
-            if isinstance(result, Consumer):
-                answer()
-            else:
-                self._failed(request, result)
-            finished()
-
-        consumer.stream.propose(UpdateConsumer(consumer.name, _encoded(config), reset), done)
+        operation = UpdateConsumer(existing.name, _encoded(config), reset)
+        self._propose(request, stream, operation, lambda consumer: request.respond(self._info_of(consumer)), finished)
 
     @staticmethod
-    def _failed(request: Request, result: object) -> None:
-        """Answer with the stream's error, or that the consumer has been deleted meanwhile."""
-        request.fail(result if isinstance(result, ApiError) else api_error(10014))
+    def _propose(
+        request: Request,
+        stream: Stream,
+        operation: Operation,
+        answer: Callable[[Consumer], None],
+        finished: Callable[[], None],
+    ) -> None:
+        """Log a change of a consumer; call `answer` with it when that is applied, or answer with the error."""
+
+        def done(result: object) -> None:
+            if isinstance(result, Consumer):
+                answer(result)
+            else:  # without an error it was deleted meanwhile
+                request.fail(result if isinstance(result, ApiError) else api_error(10014))
+            finished()
+
+        stream.propose(operation, done)
 
     # ------------------------------------------------------------------ names, list, info
     def _page(self, request: Request, limit: int) -> tuple[list[Consumer], dict[str, Any]]:
         asked = request.parse_if_json(PageRequest, "JSApiConsumersRequest")
-        stream = self._stream(request.tokens[0])
+        stream = find(self._engine, request.tokens[0])
         names = sorted(listed(stream))
         total = len(names)
         offset = min(max(asked.offset, 0), total)
@@ -375,7 +362,7 @@ class ConsumerApi:
             consumers, fields = self._page(request, LIST_LIMIT)
             request.respond({**fields, "consumers": [self._info_of(consumer, listed=True) for consumer in consumers]})
 
-        self._stream(request.tokens[0]).confirming.after_applied(lambda: request.run(answer))
+        find(self._engine, request.tokens[0]).confirming.after_applied(lambda: request.run(answer))
 
     def _info(self, request: Request) -> None:
         if not request.empty_body:
@@ -385,13 +372,13 @@ class ConsumerApi:
         def answer() -> None:
             request.respond(self._info_of(self._consumer(*request.tokens[:2])))
 
-        self._stream(consumer.stream.name).confirming.after_applied(lambda: request.run(answer))
+        find(self._engine, consumer.stream.name).confirming.after_applied(lambda: request.run(answer))
 
     # ------------------------------------------------------------------ delete, pause, reset
     def _delete(self, request: Request) -> None:
         if not request.empty_body:
             raise api_error(10038)
-        stream, name = self._stream(request.tokens[0]), request.tokens[1]
+        stream, name = find(self._engine, request.tokens[0]), request.tokens[1]
 
         def change(finished: Callable[[], None]) -> None:
             self._consumer(stream.name, name)
@@ -406,7 +393,7 @@ class ConsumerApi:
 
     def _pause(self, request: Request) -> None:
         asked = request.parse_if_json(PauseRequest, "JSApiConsumerPauseRequest")
-        stream, name = self._stream(request.tokens[0]), request.tokens[1]
+        stream, name = find(self._engine, request.tokens[0]), request.tokens[1]
         if asked.pause_until and not START_NS <= time_ns(asked.pause_until) < END_NS:
             raise api_error(10104, err=OUT_OF_RANGE)
 
@@ -414,7 +401,8 @@ class ConsumerApi:
             consumer = self._consumer(stream.name, name)
             until = None if asked.pause_until in (None, ZERO) else rules.in_utc(asked.pause_until)
             config = rules.with_static_metadata(replace(consumer.config, pause_until=until))
-            self._propose_update(request, consumer, config, lambda: self._answer_pause(request, until), finished)
+            operation = UpdateConsumer(name, _encoded(config))
+            self._propose(request, stream, operation, lambda _: self._answer_pause(request, until), finished)
 
         self._in_turn(request, stream, change)
 
@@ -443,16 +431,13 @@ class ConsumerApi:
             if asked.seq:
                 self._check_reset(consumer, seq)
 
-            def done(result: object) -> None:
-                if isinstance(result, Consumer):
-                    request.respond({**self._info_of(result), "reset_seq": seq})
-                else:
-                    self._failed(request, result)
-                finished()
+            def answer(changed: Consumer) -> None:
+                request.respond({**self._info_of(changed), "reset_seq": seq})
 
-            consumer.stream.propose(ResetConsumer(consumer.name, seq), done)
+            self._propose(request, stream, ResetConsumer(consumer.name, seq), answer, finished)
 
-        self._in_turn(request, self._stream(consumer.stream.name), change)
+        stream = find(self._engine, consumer.stream.name)
+        self._in_turn(request, stream, change)
 
     @staticmethod
     def _check_reset(consumer: Consumer, seq: int) -> None:

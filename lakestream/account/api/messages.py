@@ -20,7 +20,7 @@ from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import Uint64
 from lakestream.protocol.api.request import Request, Routes, Where
-from lakestream.protocol.gotime import format_time
+from lakestream.protocol.gotime import format_time, time_ns
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import LAST_SEQ
 from lakestream.stream.core.operations import DeleteMessage, Purge
@@ -126,7 +126,7 @@ class MessageApi:
             stream = origin
         start = asked.seq
         if asked.start_time is not None:
-            at = stream.store.first_at(query.instant(asked.start_time))
+            at = stream.store.first_at(time_ns(asked.start_time))
             if at is None:
                 stream.clock.spawn(self._get_later(request, stream, asked))
                 return
@@ -145,7 +145,7 @@ class MessageApi:
         """Answer with a message that is (or whose time is) known to the lake only."""
         try:
             if not seq and asked.start_time is not None:
-                start = await stream.first_at(query.instant(asked.start_time))
+                start = await stream.first_at(time_ns(asked.start_time))
                 seq = _named(stream, asked, start) if start else 0
             _answer_message(request, await stream.fetch(seq) if seq else None, asked.no_hdr)
         except ApiError as error:

@@ -42,8 +42,7 @@ class ClusterApi:
 
     def register(self, routes: Routes) -> None:
         route, meta, stream = routes.route, Where.META, Where.STREAM
-        stepdown = self._stream_stepdown
-        route("STREAM.LEADER.STEPDOWN.*", "stream_leader_stepdown_response", stepdown, where=stream)
+        route("STREAM.LEADER.STEPDOWN.*", "stream_leader_stepdown_response", self._hand_over, where=stream)
         route(
             "CONSUMER.LEADER.STEPDOWN.*.*", "consumer_leader_stepdown_response", self._consumer_stepdown, where=stream
         )
@@ -55,9 +54,6 @@ class ClusterApi:
         route("STREAM.CANCEL_MOVE.*", "stream_cancel_move_response", self._cancel_move, where=meta)
 
     # ------------------------------------------------------------------ leaders
-    def _stream_stepdown(self, request: Request) -> None:
-        self._hand_over(request)
-
     def _consumer_stepdown(self, request: Request) -> None:
         self._check_consumer(request)
         self._hand_over(request)

@@ -108,7 +108,7 @@ class StreamApi:
         calls = engine.node.calls
         calls.serve(of_account(CHANGE, engine.account), self._change_asked)
         calls.serve(of_account(INFOS, engine.account), self._infos_asked)
-        self._restores = Restores(engine, RestoreTargets(engine, self._assign_restored, self._restored).target)
+        self._restores = Restores(engine, RestoreTargets(engine, self._assign_restored, self._restored))
 
     def register(self, routes: Routes) -> None:
         route, meta, stream = routes.route, Where.META, Where.STREAM
@@ -303,20 +303,24 @@ class StreamApi:
         return ChangeStream(asked.uid, asked.config, peers)
 
     def _checked(self, wanted: StreamConfigRequest) -> StreamConfig:
-        window = self._engine.options.duplicate_window_ns
+        config = self._completed(wanted.config(), self._node.placing.several, wanted.pedantic)
+        if offline.refusal(msgspec.json.encode(config)):  # no member could apply it
+            raise api_error(10049, err="error creating store for stream")
+        return config
+
+    def _completed(self, wanted: StreamConfig, clustered: bool, pedantic: bool = False) -> StreamConfig:
+        """Return a configuration with its defaults, if rules, limits and the lake allow it. Raise ApiError."""
         config = stream_rules.checked(
-            wanted.config(),
-            pedantic=wanted.pedantic,
-            window_limit_ns=window,
-            clustered=self._node.placing.several,
+            wanted,
+            pedantic=pedantic,
+            window_limit_ns=self._engine.options.duplicate_window_ns,
+            clustered=clustered,
             limits=self._engine.limits,
             find=self._find_origin(wanted.name),
         )
         refusal = self._engine.shared.lake.refusal(config)
         if refusal is not None:
             raise invalid(refusal)
-        if offline.refusal(msgspec.json.encode(config)):  # no member could apply it
-            raise api_error(10049, err="error creating store for stream")
         return config
 
     def _find_origin(self, name: str) -> Find:
@@ -459,18 +463,7 @@ class StreamApi:
             raise api_error(10056)
         wanted = msgspec.structs.replace(asked.config, name=name)
         self._check_account(wanted, stated=False)
-        window = self._engine.options.duplicate_window_ns
-        # Whether there is room for it beside the others is seen at the end, as by nats-server.
-        config = stream_rules.checked(
-            wanted,
-            window_limit_ns=window,
-            clustered=True,
-            limits=self._engine.limits,
-            find=self._find_origin(name),
-        )
-        refusal = self._engine.shared.lake.refusal(config)
-        if refusal is not None:
-            raise invalid(refusal)
+        config = self._completed(wanted, clustered=True)  # its room is checked at the end, as by nats-server
         if self._taken(name):
             raise api_error(10130)
         kept = {key: value for key, value in wanted.metadata.items() if key not in stream_rules.DYNAMIC_METADATA}

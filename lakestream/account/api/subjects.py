@@ -1,8 +1,8 @@
 """The JetStream API as subjects.
 
 Belongs here: which subjects are served, under `$JS.API.` and under the domain's prefix, what happens to a request
-before its handler sees it, and what is answered by silence. The handlers are in streams.py, account.py and
-consumers.py.
+before its handler sees it, what is answered by silence, and the answers of an account without JetStream. The handlers
+are in streams.py, account.py and consumers.py.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from lakestream.account.api import no_jetstream
-from lakestream.account.api.account import AccountApi
+from lakestream.account.api.account import AccountApi, ApiCounters
 from lakestream.account.api.audit import Audit
 from lakestream.account.api.consumers import ConsumerApi
 from lakestream.account.api.messages import MessageApi
@@ -27,6 +26,7 @@ from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.ports import Handler as Listener
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
+from lakestream.protocol.client import client_shown
 from lakestream.protocol.frames import no_responders
 
 SILENT = (
@@ -48,13 +48,32 @@ stream or consumer they have no responders."""
 UNCOUNTED = "STREAM.MSG.GET.*"
 """A request whose success is neither counted nor audited, as with nats-server: it is reading."""
 
+UNHEARD = frozenset({"CONSUMER.DURABLE.CREATE.*", "CONSUMER.RESET.*.*"})
+"""Requests that get no answer in an account without JetStream."""
+
+JUDGED = frozenset(
+    {
+        "CONSUMER.CREATE.*",
+        "CONSUMER.CREATE.*.*",
+        "CONSUMER.CREATE.*.*.>",
+        "CONSUMER.DURABLE.CREATE.*.*",
+        "CONSUMER.INFO.*.*",
+        "CONSUMER.PAUSE.*.*",
+        "CONSUMER.UNPIN.*.*",
+    }
+)
+"""Requests whose body is looked at before an account without JetStream refuses them, as by nats-server."""
+
+OF_BODIES = (10025, 10038)
+"""Refusals of a body: no JSON, and that there should be none."""
+
 STORES = (b"$KV.>", b"$OBJ.>")
 """Subjects that are mapped to those of streams behind the domain's prefix (docs/internals/api.md#requests)."""
 
 
-def standard_parts(engine: Engine) -> list[ApiPart]:
-    """Return every group of handlers that a server has."""
-    parts: list[ApiPart] = [StreamApi(engine), MessageApi(engine), ConsumerApi(engine)]
+def _parts(engine: Engine, counters: ApiCounters) -> list[ApiPart]:
+    """Return every group of handlers that an account has."""
+    parts: list[ApiPart] = [AccountApi(engine, counters), StreamApi(engine), MessageApi(engine), ConsumerApi(engine)]
     if not engine.node.answers.peers:
         return [*parts, NoPeersApi()]
     parts.append(ClusterApi(engine))
@@ -76,7 +95,7 @@ class Route(NamedTuple):
 class Api:
     """Serves the API of one engine; implements `Routes` and `Answered`. Counts what account info shows."""
 
-    def __init__(self, engine: Engine, parts: Sequence[ApiPart] | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.total = 0
         """Requests answered."""
         self.errors = 0
@@ -88,22 +107,21 @@ class Api:
         self.account = engine.account
         self._bus: Bus = engine.bus
         self._requests, self._keeping = engine.node.requests, engine.node.keeping
-        self._audit = Audit(engine.bus, engine.clock, engine.server_name, engine.domain, engine.node.name)
+        self._audit = Audit(engine.bus, engine.clock, engine.server_name, engine.domain)
         self._prefixes = prefixes(engine.domain)
         self._engine = engine
         self._subscriptions: list[Subscribed] = []
         self._listeners: list[tuple[bytes, Listener]] = []
         self._listening = False
         self._routes: dict[str, Route] = {}
-        self._register(engine, parts)
+        self._register(engine)
         self.listen()
 
-    def _register(self, engine: Engine, parts: Sequence[ApiPart] | None) -> None:
+    def _register(self, engine: Engine) -> None:
         self._listen_to(PREFIX + b"*", _ignore)  # the domain's prefix has no listener of that kind
         for silent in SILENT:
             self._listen_everywhere(silent.encode(), _ignore)
-        AccountApi(engine, self).register(self)
-        for part in standard_parts(engine) if parts is None else parts:
+        for part in _parts(engine, self):
             part.register(self)
         if engine.domain:
             self._map_stores(self._prefixes[1])
@@ -176,7 +194,8 @@ class Api:
 
     def _asker(self, request: Request) -> dict[str, Any] | None:
         """Return the client as the audit shows it."""
-        return self._audit.client_of(request)
+        node = self._engine.node
+        return client_shown(request.client, request.origin or node.me, node.name)
 
     def _forwarded(self, came: Forwarded) -> None:
         """A request that came to another node, which handed it on."""
@@ -205,7 +224,7 @@ class Api:
             if not self._keeping.when_settled(self.account, lambda: self._serve(request, route)):
                 request.fail(api_error(10008))
         elif not self._engine.serving:
-            request.run(lambda: no_jetstream.answer(request, route.handler, route.level))
+            request.run(lambda: _refuse(request, route))
         elif route.where is Where.HERE or request.stage:
             here()
         else:
@@ -230,6 +249,21 @@ class Api:
 
         for stores in STORES:
             self._listen_to(prefix + stores, mapped)
+
+
+def _refuse(request: Request, route: Route) -> None:
+    """Refuse a request in an account without JetStream (10039). The answer has the type that it would have otherwise.
+
+    Requests for which no API level is checked ask for a cluster before all else.
+    """
+    if request.pattern in UNHEARD:
+        return
+    if route.level and request.pattern not in JUDGED:
+        raise api_error(10039)
+    try:
+        route.handler(request)
+    except ApiError as error:
+        raise error if error.err_code in OF_BODIES or not route.level else api_error(10039) from None
 
 
 def _place(error: Exception) -> str:

@@ -7,7 +7,6 @@ of its own. What is then done is in operator_requests.py.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from lakestream.account.api.operator_requests import ClusterRequests, PurgeRequests
@@ -16,7 +15,7 @@ from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
 from lakestream.ports import ClientInfo
 from lakestream.protocol.api.errors import api_error
-from lakestream.protocol.api.request import ApiPart, Request, level_refused
+from lakestream.protocol.api.request import Request, level_refused
 from lakestream.protocol.subjects import Filters
 
 SILENT = (b"ACCOUNT.>", b"META.LEADER.STEPDOWN", b"META.RESCUE", b"SERVER.REMOVE", b"SERVER.EVACUATE")
@@ -35,7 +34,7 @@ class SystemApi(Api):
         self._silent = Filters(SILENT)
         super().__init__(engines.of(engines.shared.system))
 
-    def _register(self, engine: Engine, parts: Sequence[ApiPart] | None) -> None:
+    def _register(self, engine: Engine) -> None:
         PurgeRequests(self._engines).register(self)
         if engine.node.answers.peers:
             ClusterRequests(engine).register(self)

@@ -1,6 +1,7 @@
 """Filling a new stream with the entries of an archive.
 
-Belongs here: what `restores.Target` asks, in a cluster of any size. The node to which the backup came brings it:
+Belongs here: creating, filling and showing that stream, in a cluster of any size. The node to which the backup came
+brings it:
 
     begin    node that decides (the leader of the meta group): check, place, decide who restores the stream
     put      leader of the stream: log the entry; a node that does not lead says so, and the next one is asked
@@ -18,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from lakestream.account.backup.restores import Part
 from lakestream.account.engine import Engine
 from lakestream.log.format.frame import Kind
 from lakestream.meta.assignments import AbandonStream, RestoredStream
@@ -44,6 +44,14 @@ class AssignAsked(msgspec.Struct, frozen=True):
     uid: str
     config: bytes
     node: str
+
+
+class Part(msgspec.Struct, frozen=True):
+    """An entry for the stream's log. `count`: messages in it."""
+
+    kind: int
+    body: bytes
+    count: int = 0
 
 
 class PutAsked(msgspec.Struct, frozen=True):
@@ -81,10 +89,6 @@ class RestoreTargets:
         for method, handler in ((ASSIGN, self._assign_asked), (PUT, self._put_asked), (SHOW, self._show_asked)):
             engine.node.calls.serve(of_account(method, engine.account), handler)
 
-    def target(self, config: StreamConfig) -> RestoreTarget:
-        """A stream to be restored by this node."""
-        return RestoreTarget(self, config)
-
     # ------------------------------------------------------------------ asked by the node that restores
     def _assign_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         def done(error: ApiError | None) -> None:
@@ -121,7 +125,7 @@ class RestoreTargets:
 
 
 class RestoreTarget:
-    """See `restores.Target`."""
+    """A stream that this node restores. Every method may raise ApiError."""
 
     def __init__(self, restores: RestoreTargets, config: StreamConfig) -> None:
         self._restores, self._config = restores, config
@@ -130,6 +134,7 @@ class RestoreTarget:
         self._leader = ""
 
     async def begin(self) -> None:
+        """Create the stream; it is not shown yet."""
         leader = self._node.meta_leader()
         if not leader:
             raise api_error(10008)
@@ -144,9 +149,11 @@ class RestoreTarget:
             raise
 
     async def put(self, part: Part) -> None:
+        """Log the next entry; it is committed and applied when this returns."""
         await self._ask_leader(PUT, msgspec.msgpack.encode(PutAsked(self._uid, part)))
 
     async def finish(self) -> dict[str, Any]:
+        """Show the stream, which is whole; return its StreamInfo."""
         await self.put(Part(Kind.OPERATION, encode(Restored())))
 
         def ask(done: Callable[[ApiError | None], None]) -> None:
@@ -160,7 +167,7 @@ class RestoreTarget:
         return shown
 
     async def abandon(self) -> None:
-        """See `Target.abandon`. What is restored already stays: nobody may know."""
+        """Remove the stream, which will not be whole. What is restored already stays: nobody may know."""
         self._node.restoring.discard(self._uid)
 
         def ask(done: Callable[[ApiError | None], None]) -> None:

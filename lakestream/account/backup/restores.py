@@ -1,8 +1,8 @@
 """Restoring a backup: `$JS.API.STREAM.RESTORE`.
 
 Belongs here: collecting the chunks that a client sends (docs/internals/api.md#backups), and making entries of a
-stream's log out of the archive in them. The archive's bytes are archive.py's. Where the entries go is a `Target`'s: the
-log of a stream that nobody sees before it is whole.
+stream's log out of the archive in them. The archive's bytes are archive.py's, the stream that takes the entries, and
+that nobody sees before it is whole, restore_target.py's.
 
 The chunks are staged in a file without a name, which is gone with the process whatever happens; only a transfer that
 came to its end is looked at. So the client waits for the work at its end, as it does with nats-server.
@@ -14,7 +14,7 @@ import contextlib
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from lakestream.account.backup.archive import Archive, ArchivedConsumer, ArchivedState, ArchiveError, decoded
 from lakestream.account.backup.archive_tar import TAR_HEADER, TarArchive, is_tar
 from lakestream.account.backup.events import BackupEvents
+from lakestream.account.backup.restore_target import Part, RestoreTarget, RestoreTargets
 from lakestream.account.engine import Engine
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.record import Record, encode_record
@@ -62,39 +63,11 @@ class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     state: ArchivedState = ArchivedState()
 
 
-class Part(msgspec.Struct, frozen=True):
-    """An entry for the stream's log. `count`: messages in it."""
-
-    kind: int
-    body: bytes
-    count: int = 0
-
-
-class Target(Protocol):
-    """A stream that is being restored. Every method may raise ApiError."""
-
-    async def begin(self) -> None:
-        """Create the stream; it is not shown yet."""
-
-    async def put(self, part: Part) -> None:
-        """Log the next entry; it is committed and applied when this returns."""
-
-    async def finish(self) -> dict[str, Any]:
-        """Show the stream, which is whole; return its StreamInfo."""
-
-    async def abandon(self) -> None:
-        """Remove the stream, which will not be whole."""
-
-
 class Restores:
-    """The restores that come to this server.
+    """The restores that come to this server."""
 
-    Args:
-        target: makes the stream of a configuration.
-    """
-
-    def __init__(self, engine: Engine, target: Callable[[StreamConfig], Target]) -> None:
-        self._engine, self._target = engine, target
+    def __init__(self, engine: Engine, targets: RestoreTargets) -> None:
+        self._engine, self._targets = engine, targets
         self._running = 0
 
     def begin(self, request: Request, config: StreamConfig, state: ArchivedState) -> None:
@@ -116,7 +89,7 @@ class Restores:
                 self._running -= 1
                 engine.io.submit(staged.close, lambda _, __: None)
             else:
-                filling = Filling(engine, self._target(config), config, staged, state)
+                filling = Filling(engine, RestoreTarget(self._targets, config), config, staged, state)
                 engine.clock.spawn(self._finish(filling, transfer, events, reply))
 
         transfer.begin(ended)
@@ -245,7 +218,7 @@ class Filling:
     """A staged archive on its way into the log of a new stream."""
 
     def __init__(
-        self, engine: Engine, target: Target, config: StreamConfig, staged: IO[bytes], state: ArchivedState
+        self, engine: Engine, target: RestoreTarget, config: StreamConfig, staged: IO[bytes], state: ArchivedState
     ) -> None:
         self._engine, self._target, self._config, self._staged = engine, target, config, staged
         self._state = state

@@ -10,17 +10,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.ports import Delivery, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
-
-if TYPE_CHECKING:
-    from lakestream.stream.assembly import Stream
-    from lakestream.stream.features.time_travel import Found
+from lakestream.stream.assembly import Stream
+from lakestream.stream.features.time_travel import Found
 
 PIECE: Final = 1024
 """Most messages sent in one event-loop turn."""
@@ -120,19 +118,11 @@ class Run:
         self._pending, self._left, self._bytes_left, self._bare = pending, limit, max_bytes, bare
         self._last_seq = 0
 
-    def start(self) -> None:
-        """Send the first piece now, the others in later turns."""
-        self._step()
-
-    def end(self) -> bytes:
-        """The closing status."""
-        return status(204, b"EOB", self._end_lines())
-
     def _end_lines(self) -> bytes:
         return b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (self._pending, self._last_seq)
 
-    def _step(self) -> None:
-        """Send one piece."""
+    def start(self) -> None:
+        """Send the first piece now, the others in later turns, in which this is called again."""
         stream = self._stream
         if stream.closed:
             return
@@ -142,7 +132,7 @@ class Run:
         try:
             if seqs and seqs[0] < stream.store.local_floor:
                 fitting = self._fitting(seqs)
-                stream.clock.spawn(self._step_from_lake(fitting, more or len(fitting) < len(seqs)))
+                stream.clock.spawn(self._send_from_lake(fitting, more or len(fitting) < len(seqs)))
                 return
             records = stream.store.read_many(seqs, PIECE_BYTES)
         except LogError as error:
@@ -167,7 +157,7 @@ class Run:
                 return seqs[:at]
         return seqs
 
-    async def _step_from_lake(self, seqs: list[int], more: bool) -> None:
+    async def _send_from_lake(self, seqs: list[int], more: bool) -> None:
         """Send a piece of which some messages are in the lake only."""
         try:
             records = await fetch_many(self._stream, seqs)
@@ -195,19 +185,15 @@ class Run:
         self._left -= len(messages)
         more = more and self._left > 0
         if not more:
-            messages.append((reply, b"", self.end(), b""))
+            messages.append((reply, b"", status(204, b"EOB", self._end_lines()), b""))
         if messages and not bus.deliver(reply, messages):
             return  # nobody listens any more
         if more:
-            bus.when_writable(reply, self._step)
+            bus.when_writable(reply, self.start)
 
     def _break_off(self, error: Exception) -> None:
         text = for_clients(error).replace("\r", " ").replace("\n", " ").encode()
         self._stream.bus.publish(self._reply, b"", status(500, text), b"")
-
-
-class Batch(Run):
-    """Messages from a sequence on."""
 
 
 class Multi(Run):
@@ -246,16 +232,17 @@ class AsItWas(Multi):
         super().__init__(stream, headers, reply, seqs, limit, max_bytes, found.through)
         self._found = found
 
-    def _step(self) -> None:
+    def start(self) -> None:
+        """Send the next piece."""
         seqs = list(islice(self._seqs, max(min(PIECE, self._left), 0)))
         if self._stream.closed:
             return
         if seqs:
-            self._stream.clock.spawn(self._step_from_past(seqs))
+            self._stream.clock.spawn(self._send_from_past(seqs))
         else:
             self._deliver([], False)
 
-    async def _step_from_past(self, seqs: list[int]) -> None:
+    async def _send_from_past(self, seqs: list[int]) -> None:
         try:
             records = await self._found.read(seqs, PIECE_BYTES)
         except PastUnavailableError as error:

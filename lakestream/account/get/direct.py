@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from lakestream.account.get import query
-from lakestream.account.get.batch import AsItWas, Batch, MessageHeaders, Multi, status
+from lakestream.account.get.batch import AsItWas, MessageHeaders, Multi, Run, status
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
@@ -21,6 +21,7 @@ from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import level_refused, prefixes
+from lakestream.protocol.gotime import time_ns
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features.time_travel import Past
@@ -223,7 +224,7 @@ class Gets:
             if not pending and asked.batch > 0:
                 self._say(reply, NOT_FOUND)
                 return
-            Batch(
+            Run(
                 self._stream,
                 self._headers,
                 reply,
@@ -268,18 +269,11 @@ class Gets:
     async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
         """Like `_multi_through`, of a stream that keeps its past: as it was then, not what is left of that."""
         patterns = [pattern.encode() for pattern in asked.multi_last]
-        before_ns = query.instant(asked.up_to_time) if asked.up_to_time is not None else 0
+        before_ns = time_ns(asked.up_to_time) if asked.up_to_time is not None else 0
         if asked.up_to_seq > self._stream.store.last_seq:
             self._say(reply, NO_RESULTS)
             return
-        try:
-            found = await past.find(patterns, asked.up_to_seq, before_ns, MAX_RESULTS)
-        except PastUnavailableError as error:
-            self._say(reply, unreadable(error))
-            return
-        except Exception as error:
-            self._say(reply, unreadable(error))
-            raise
+        found = await past.find(patterns, asked.up_to_seq, before_ns, MAX_RESULTS)
         if found is None:
             self._say(reply, TOO_MANY)
         elif not found.seqs:
@@ -305,6 +299,11 @@ class Gets:
         async def run() -> None:
             try:
                 await answer(*arguments)
+            except (HistoryUnavailableError, PastUnavailableError, LogError) as error:
+                self._say(reply, unreadable(error))
+            except Exception as error:  # the lake's own: whoever asked is told, and so is our log
+                self._say(reply, unreadable(error))
+                raise
             finally:
                 self._in_lake -= 1
                 self._in_past -= past
@@ -328,13 +327,7 @@ class Gets:
         self._send(reply, record, bare)
 
     async def _answer_from_lake(self, reply: bytes, seq: int, bare: bool) -> None:
-        try:
-            self._send(reply, await self._stream.fetch(seq), bare)
-        except (HistoryUnavailableError, LogError) as error:
-            self._say(reply, unreadable(error))
-        except Exception as error:
-            self._say(reply, unreadable(error))
-            raise
+        self._send(reply, await self._stream.fetch(seq), bare)
 
     def _send(self, reply: bytes, record: Record | None, bare: bool) -> None:
         if record is None:
@@ -352,7 +345,7 @@ class Gets:
     # ------------------------------------------------------------------ times
     def _at_time(self, reply: bytes, text: str, then: Callable[[int], None]) -> None:
         """Call `then` with the first live sequence stored at that time or later, 0 when there is none."""
-        at = query.instant(text)
+        at = time_ns(text)
         seq = self._stream.store.first_at(at)
         if seq is None:
             self._later(reply, self._at_time_in_lake, reply, at, then)
@@ -360,12 +353,7 @@ class Gets:
             then(seq)
 
     async def _at_time_in_lake(self, reply: bytes, at_ns: int, then: Callable[[int], None]) -> None:
-        try:
-            seq = await self._stream.first_at(at_ns)
-        except Exception as error:
-            self._say(reply, unreadable(error))
-            raise
-        then(seq)
+        then(await self._stream.first_at(at_ns))
 
 
 def unreadable(error: Exception) -> bytes:

@@ -13,7 +13,6 @@ import msgspec
 
 from lakestream.log.store.store import Store
 from lakestream.protocol.api.jsonio import Int, Time, Uint64
-from lakestream.protocol.gotime import time_ns
 
 ALL = b">"
 
@@ -127,8 +126,3 @@ def through_time(store: Store, at_or_after: int) -> int:
     Like nats-server 2.15, a message stored at exactly T is not included.
     """
     return at_or_after - 1 if at_or_after else store.last_seq
-
-
-def instant(text: str) -> int:
-    """Return the ns of a time that `parse` has already read."""
-    return time_ns(text)

@@ -65,7 +65,7 @@ def test_a_replica_that_lacks_what_has_left_the_log_gets_the_state(tmp_path: Pat
         assert [store.subject_of(seq) for seq in range(1, 6)] == [b"s.0", b"s.1", b"s.2", b"s.3", b"s.4"]
         assert one.records() == leader.records()
         assert sorted(one.stream.consumers["c"].ledger.pending) == [1, 2, 3]
-    assert leader.replicas.sender.bytes_sent > 10_000
+    assert node.replicas.site.bytes_fetched > 10_000
     # It is a member like the others, also as the leader and after a restart.
     leader.replica.transfer(away)
     world.until(lambda: node.replica.leading)
