@@ -130,22 +130,27 @@ class MetaState:
 
     def apply(self, op: MetaOp, index: int) -> Applied:
         """Apply the entry at `index`. An entry that no longer fits changes nothing and says why."""
+        if isinstance(op, AssignStream):
+            return self._assign(op, index)
+        before = self.by_uid.get(op.uid)
+        if before is None:
+            return Applied(refused="there is no such stream")
         match op:
-            case AssignStream():
-                return self._assign(op, index)
             case ChangeStream():
-                return self._change(op)
+                holders = (*before.holders, *(peer for peer in op.peers if peer not in before.holders))
+                after = msgspec.structs.replace(before, config=op.config, peers=op.peers, holders=holders)
+            case SettleStream() if set(op.peers) != set(before.peers):
+                return Applied(refused="other members are wanted meanwhile")
             case SettleStream():
-                return self._settle(op)
-            case RemoveStream():
-                return self._remove(op)
+                after = msgspec.structs.replace(before, settled=before.peers, holders=before.peers)
             case RestoredStream():
-                return self._restored(op)
-            case AbandonStream():
-                before = self.by_uid.get(op.uid)
-                if before is not None and not before.restoring:
-                    return Applied(refused="the stream is restored")
-                return self._remove(RemoveStream(op.uid))
+                after = msgspec.structs.replace(before, restoring="")
+            case AbandonStream() if not before.restoring:
+                return Applied(refused="the stream is restored")
+            case RemoveStream() | AbandonStream():
+                self._remove(before)
+                return Applied(before, None)
+        return Applied(before, self._put(after))
 
     def _assign(self, op: AssignStream, index: int) -> Applied:
         if (op.account, op.name) in self.streams:
@@ -158,38 +163,11 @@ class MetaState:
         )
         return Applied(None, self._put(new))
 
-    def _restored(self, op: RestoredStream) -> Applied:
-        before = self.by_uid.get(op.uid)
-        if before is None:
-            return Applied(refused="there is no such stream")
-        return Applied(before, self._put(msgspec.structs.replace(before, restoring="")))
-
-    def _change(self, op: ChangeStream) -> Applied:
-        before = self.by_uid.get(op.uid)
-        if before is None:
-            return Applied(refused="there is no such stream")
-        holders = (*before.holders, *(peer for peer in op.peers if peer not in before.holders))
-        changed = msgspec.structs.replace(before, config=op.config, peers=op.peers, holders=holders)
-        return Applied(before, self._put(changed))
-
-    def _settle(self, op: SettleStream) -> Applied:
-        before = self.by_uid.get(op.uid)
-        if before is None:
-            return Applied(refused="there is no such stream")
-        if set(op.peers) != set(before.peers):
-            return Applied(refused="other members are wanted meanwhile")
-        peers = before.peers
-        return Applied(before, self._put(msgspec.structs.replace(before, settled=peers, holders=peers)))
-
-    def _remove(self, op: RemoveStream) -> Applied:
-        before = self.by_uid.pop(op.uid, None)
-        if before is None:
-            return Applied(refused="there is no such stream")
-        del self.streams[before.account, before.name]
-        self.tombstones[op.uid] = before.name
+    def _remove(self, assignment: Assignment) -> None:
+        del self.by_uid[assignment.uid], self.streams[assignment.account, assignment.name]
+        self.tombstones[assignment.uid] = assignment.name
         while len(self.tombstones) > MAX_TOMBSTONES:
             self.tombstones.popitem(last=False)
-        return Applied(before, None)
 
     def _put(self, assignment: Assignment) -> Assignment:
         # Invariant: the two views hold the same assignments.

@@ -7,6 +7,7 @@ solo.py is the counterpart for a server without other nodes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import Any
@@ -167,16 +168,14 @@ class ClusterPlacing:
     def candidates(self) -> list[Candidate]:
         """Return every node that could hold a stream."""
         node, nodes = self._node, self._node.nodes
-        reserved: dict[str, dict[str, int]] = {"memory": {}, "file": {}}
-        holds: dict[str, int] = {}
-        leads: dict[str, int] = {}
+        reserved: dict[str, Counter[str]] = {"memory": Counter(), "file": Counter()}
+        holds, leads = Counter[str](), Counter[str]()
         for assignment in node.meta.state.by_uid.values():
             config = node.config_of(assignment)
-            leads[assignment.peers[0]] = leads.get(assignment.peers[0], 0) + 1
-            taken = reserved[config.storage]
+            leads[assignment.peers[0]] += 1
+            holds.update(assignment.peers)
             for peer in assignment.peers:
-                holds[peer] = holds.get(peer, 0) + 1
-                taken[peer] = taken.get(peer, 0) + max(0, config.max_bytes)
+                reserved[config.storage][peer] += max(0, config.max_bytes)
         found = []
         for name in node.meta.membership.members:
             info = nodes.node if name == node.me else nodes.info(name)
@@ -191,10 +190,10 @@ class ClusterPlacing:
                     alive=nodes.alive(name) and info.jetstream,
                     max_memory=info.max_memory,
                     max_file=info.max_storage,
-                    reserved_memory=reserved["memory"].get(name, 0),
-                    reserved_file=reserved["file"].get(name, 0),
-                    replicas=holds.get(name, 0),
-                    leads=leads.get(name, 0),
+                    reserved_memory=reserved["memory"][name],
+                    reserved_file=reserved["file"][name],
+                    replicas=holds[name],
+                    leads=leads[name],
                 )
             )
         return found

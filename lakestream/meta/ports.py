@@ -11,62 +11,23 @@ from typing import Any, Protocol
 
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import Request, Where
+from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import Peers
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.events import StreamEvents
-
-
-class NodeFacts(Protocol):
-    """A node's description of itself. Limits are bytes."""
-
-    @property
-    def name(self) -> str:
-        """Its `server_name`, which identifies the node."""
-
-    @property
-    def server_id(self) -> str:
-        """A random id of the process."""
-
-    @property
-    def cluster(self) -> str:
-        """The cluster's name."""
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Its server tags."""
-
-    @property
-    def jetstream(self) -> bool:
-        """True if it has JetStream."""
-
-    @property
-    def domain(self) -> str:
-        """Its JetStream domain."""
-
-    @property
-    def max_memory(self) -> int:
-        """The limit for memory streams."""
-
-    @property
-    def max_storage(self) -> int:
-        """The limit for file streams."""
-
-    @property
-    def clustered(self) -> bool:
-        """True if it has a meta log."""
 
 
 class Nodes(Peers, Protocol):
     """The nodes of the cluster and their descriptions."""
 
     @property
-    def node(self) -> NodeFacts:
+    def node(self) -> NodeInfo:
         """This node."""
 
-    def info(self, node: str) -> NodeFacts | None:
+    def info(self, node: str) -> NodeInfo | None:
         """Return a node's last description, also when it is gone; None if it was never connected."""
 
-    def nodes(self) -> Mapping[str, NodeFacts]:
+    def nodes(self) -> Mapping[str, NodeInfo]:
         """Return every node that is connected now, without this one."""
 
     def sees(self, node: str) -> frozenset[str]:

@@ -73,35 +73,6 @@ def group_id(uid: str) -> str:
 class Replica:
     """A replica of one stream. `stream` and `group` are None while its files are being made, or cannot be used."""
 
-    __slots__ = (
-        "_caught_up",
-        "_fetch",
-        "_goal",
-        "_holding",
-        "_made",
-        "_owner",
-        "_site",
-        "account",
-        "closed",
-        "create",
-        "deleted",
-        "found",
-        "group",
-        "leader",
-        "leader_since_ns",
-        "making",
-        "memory",
-        "name",
-        "removed",
-        "started",
-        "stream",
-        "trouble",
-        "uid",
-        "unopened",
-        "wanted",
-        "was",
-    )
-
     def __init__(self, site: Site, owner: Owner, create: CreateStream) -> None:
         self._site, self._owner = site, owner
         self.create = create
@@ -334,16 +305,13 @@ class Replica:
             self._holding = None
         stream.join(self.group)
         stream.store.subjects.share()
-        stream.store.watch_damage(self._damaged)
+        stream.store.watch_damage(lambda error: self._owner.damaged(self, error))
         if stream.store.config == self.create.config:
             stream.store.config = self.create.config  # one object for both
         self.stream = stream
         self._goal = 0
         if not self.group.is_leader:
             self._look_when(LOOK_NS, stream)
-
-    def _damaged(self, error: CorruptLog) -> None:
-        self._owner.damaged(self, error)
 
     def _look_when(self, delay_ns: int, stream: Stream) -> None:
         self._site.shared.clock.call_later(delay_ns, lambda: self._look(delay_ns, stream))

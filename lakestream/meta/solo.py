@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from lakestream.meta.keeping import SoloKeeping
 from lakestream.meta.meta import SoloMeta
 from lakestream.meta.node import Answers, MetaNode
-from lakestream.meta.ports import AllAccounts, NodeFacts
+from lakestream.meta.ports import AllAccounts
 from lakestream.meta.replica_files import SoloFiles
 from lakestream.meta.shared import Shared
 from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.api.request import Request, Where
+from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import Channel
 from lakestream.raft.group.solo import SoloGroups
 from lakestream.stream import rules
@@ -29,27 +28,13 @@ ANSWERS = Answers(
 )
 
 
-class SoloFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """`NodeFacts` of a server without a cluster."""
-
-    name: str
-    server_id: str
-    cluster: str = ""
-    tags: tuple[str, ...] = ()
-    jetstream: bool = True
-    domain: str = ""
-    max_memory: int = -1
-    max_storage: int = -1
-    clustered: bool = False
-
-
 Handler = Callable[[str, bytes, Callable[[bytes], None]], None]
 
 
 class SoloNodes:
     """`Nodes` of which there is one. `node` describes it."""
 
-    def __init__(self, node: NodeFacts) -> None:
+    def __init__(self, node: NodeInfo) -> None:
         self.node, self.me = node, node.name
 
     def connected(self) -> list[str]:
@@ -65,10 +50,10 @@ class SoloNodes:
 
     def watch(self, callback: Callable[[str, bool], None]) -> None: ...
 
-    def info(self, node: str) -> NodeFacts | None:
+    def info(self, node: str) -> NodeInfo | None:
         return self.node if node == self.me else None
 
-    def nodes(self) -> Mapping[str, NodeFacts]:
+    def nodes(self) -> Mapping[str, NodeInfo]:
         return {}
 
     def sees(self, node: str) -> frozenset[str]:
@@ -160,9 +145,10 @@ class SoloPlacing:
 def solo_node(shared: Shared, accounts: AllAccounts) -> MetaNode:
     """Return the part of a server that is the only node."""
     options = shared.options
-    facts = SoloFacts(
+    info = NodeInfo(
         name=options.server_name,
         server_id=options.server_id,
+        jetstream=True,
         domain=options.domain,
         max_memory=options.max_memory,
         max_storage=options.max_file,
@@ -171,7 +157,7 @@ def solo_node(shared: Shared, accounts: AllAccounts) -> MetaNode:
     node = MetaNode(
         shared,
         accounts,
-        nodes=SoloNodes(facts),
+        nodes=SoloNodes(info),
         calls=SoloCalls(options.server_name),
         meta=meta,
         groups=SoloGroups(options.server_name),

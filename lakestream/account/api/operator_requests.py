@@ -1,8 +1,8 @@
 """Requests of the system account: the cluster's nodes, and the streams of all accounts.
 
-Belongs here: stepdown of the meta group's leader, taking a node out of the cluster, moving any account's stream, and
-removing all streams of an account (docs/internals/api.md#operator-requests). Moves are decided in moves.py and made,
-one server at a time, by `meta/local.py`; system.py receives these requests.
+Belongs here: stepdown of the meta group's leader, taking a node out of the cluster, and moving any account's
+stream (docs/internals/api.md#operator-requests). Moves are decided in moves.py and made, one server at a time, by
+`meta/local.py`; system.py receives these requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from lakestream.account.api.moves import Moves
 from lakestream.account.api.peers import PeerRequest, placement_of
 from lakestream.account.engine import Engine
-from lakestream.account.engines import Engines
 from lakestream.meta.assignments import ChangeStream
 from lakestream.meta.placement import peer_id
 from lakestream.meta.requests import MAX_HOPS
@@ -42,21 +41,6 @@ class MoveRequest(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str = ""
     domain: str = ""
     tags: list[str] = []
-
-
-class PurgeRequests:
-    """Removal of all streams of an account: the only request without a cluster."""
-
-    def __init__(self, engines: Engines) -> None:
-        self._engines = engines
-
-    def register(self, routes: Routes) -> None:
-        routes.route("ACCOUNT.PURGE.*", "account_purge_response", self._purge, where=Where.META)
-
-    def _purge(self, request: Request) -> None:
-        """Answer at once, also where there is no such account (as in nats-server): the removal has only begun."""
-        request.respond({"initiated": True})
-        self._engines.purge(request.tokens[0])
 
 
 class ClusterRequests:

@@ -149,21 +149,29 @@ class StreamApi:
         if config.name in self._creating:
             raise api_error(10058)
         self._check_room(config, new=True)
-        peers = node.placing.place(config)
-        encoded, now = msgspec.json.encode(config), self._engine.clock.now()
-        op = AssignStream(secrets.token_hex(8), account, config.name, encoded, peers, now)
-        self._creating[config.name] = config
 
-        def applied(outcome: Applied | ApiError) -> None:
-            del self._creating[config.name]
-            error = failure(outcome, 10058)
+        def assigned(error: ApiError | None) -> None:
             if error is not None:
                 request.fail(error)
             else:
                 self._answer_by_leader(request, CREATED)
             over()
 
-        node.meta.propose(op, applied)
+        self._assign(secrets.token_hex(8), config, msgspec.json.encode(config), "", assigned)
+
+    def _assign(
+        self, uid: str, config: StreamConfig, encoded: bytes, restoring: str, done: Callable[[ApiError | None], None]
+    ) -> None:
+        """Place a new stream and have it assigned; call `done` with what went wrong. Raise ApiError 10005."""
+        node, account, name = self._node, self._engine.account, config.name
+        peers, now = node.placing.place(config), self._engine.clock.now()
+        self._creating[name] = config
+
+        def applied(outcome: Applied | ApiError) -> None:
+            del self._creating[name]
+            done(failure(outcome, 10058))
+
+        node.meta.propose(AssignStream(uid, account, name, encoded, peers, now, restoring), applied)
 
     def _answer_by_leader(self, request: Request, stage: str) -> None:
         """Have the stream's leader answer with StreamInfo, here or elsewhere, as soon as there is one."""
@@ -483,16 +491,7 @@ class StreamApi:
             raise api_error(10058)
         self._check_account(config)
         self._check_room(config)
-        peers = node.placing.place(config)
-        now, account = self._engine.clock.now(), self._engine.account
-        op = AssignStream(asked.uid, account, config.name, asked.config, peers, now, asked.node)
-        self._creating[config.name] = config
-
-        def applied(outcome: Applied | ApiError) -> None:
-            del self._creating[config.name]
-            done(failure(outcome, 10058))
-
-        node.meta.propose(op, applied)
+        self._assign(asked.uid, config, asked.config, asked.node, done)
 
     def _restored(self, stream: Stream) -> dict[str, Any]:
         """Send the advisory for a restored stream, and return its StreamInfo."""

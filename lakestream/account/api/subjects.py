@@ -120,7 +120,8 @@ class Api:
     def _register(self, engine: Engine) -> None:
         self._listen_to(PREFIX + b"*", _ignore)  # the domain's prefix has no listener of that kind
         for silent in SILENT:
-            self._listen_everywhere(silent.encode(), _ignore)
+            for prefix in self._prefixes:
+                self._listen_to(prefix + silent.encode(), _ignore)
         for part in _parts(engine, self):
             part.register(self)
         if engine.domain:
@@ -229,10 +230,6 @@ class Api:
             here()
         else:
             self._requests.dispatch(request, route.where, here)
-
-    def _listen_everywhere(self, pattern: bytes, heard: Listener) -> None:
-        for prefix in self._prefixes:
-            self._listen_to(prefix + pattern, heard)
 
     def _listen_to(self, subject: bytes, heard: Listener) -> None:
         self._listeners.append((subject, heard))

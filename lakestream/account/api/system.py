@@ -1,7 +1,7 @@
 """The JetStream API of the system account.
 
 Belongs here: which requests its users may make, and what all others are answered: the system account has no JetStream
-of its own. What is then done is in operator_requests.py.
+of its own. Those about the nodes of a cluster are in operator_requests.py.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from lakestream.account.api.operator_requests import ClusterRequests, PurgeRequests
+from lakestream.account.api.operator_requests import ClusterRequests
 from lakestream.account.api.subjects import Api, Route
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
 from lakestream.ports import ClientInfo
 from lakestream.protocol.api.errors import api_error
-from lakestream.protocol.api.request import Request, level_refused
+from lakestream.protocol.api.request import Request, Where, level_refused
 from lakestream.protocol.subjects import Filters
 
 SILENT = (b"ACCOUNT.>", b"META.LEADER.STEPDOWN", b"META.RESCUE", b"SERVER.REMOVE", b"SERVER.EVACUATE")
@@ -35,12 +35,17 @@ class SystemApi(Api):
         super().__init__(engines.of(engines.shared.system))
 
     def _register(self, engine: Engine) -> None:
-        PurgeRequests(self._engines).register(self)
+        self.route("ACCOUNT.PURGE.*", "account_purge_response", self._purge, where=Where.META)
         if engine.node.answers.peers:
             ClusterRequests(engine).register(self)
         self._served = Filters(pattern.encode() for pattern in self._routes)
         for prefix in self._prefixes:
             self._listen_to(prefix + b">", self._refuser(len(prefix)))
+
+    def _purge(self, request: Request) -> None:
+        """Answer at once, also where there is no such account (as in nats-server): the removal has only begun."""
+        request.respond({"initiated": True})
+        self._engines.purge(request.tokens[0])
 
     def _serve(self, request: Request, route: Route) -> None:
         here = functools.partial(request.run, functools.partial(route.handler, request))

@@ -91,7 +91,7 @@ class Pending(msgspec.Struct, frozen=True, rename="pascal"):
     """A delivered message that is not acked: its first delivery, and when the last one was (ns)."""
 
     sequence: Count = 0
-    timestamp: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
+    timestamp: Count = 0
 
 
 class ConsumerState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -149,24 +149,6 @@ def entry(name: bytes, time_ns: int, seq: int = 0, header: bytes = b"", body: by
 def messages(records: Iterable[Record]) -> bytes:
     """The entries of messages."""
     return b"".join(entry(each.subject, each.time_ns, each.seq, each.header, each.data) for each in records)
-
-
-def consumer_state(
-    delivered: tuple[int, int], floor: tuple[int, int], pending: dict[int, tuple[int, int]], redelivered: dict[int, int]
-) -> ConsumerState:
-    """Return the state of a consumer as an archive holds it.
-
-    Args:
-        delivered, floor: (consumer sequence, stream sequence).
-        pending: stream sequence to (consumer sequence of the first delivery, time of the last one in ns).
-        redelivered: stream sequence to deliveries beyond the first.
-    """
-    return ConsumerState(
-        Position(*delivered),
-        Position(*floor),
-        {str(seq): Pending(*values) for seq, values in pending.items()},
-        {str(seq): count for seq, count in redelivered.items()},
-    )
 
 
 def consumer(name: str, time_ns: int, config: bytes, state: ConsumerState) -> bytes:

@@ -178,11 +178,15 @@ def _consumer(consumer: Consumer, now: int) -> bytes:
     """A consumer's entry, as of now."""
     ledger, ack_wait = consumer.ledger, consumer.config.ack_wait
     sent = ledger.last_delivered_ns  # stands for the time of what has no deadline
-    state = archive.consumer_state(
-        (ledger.delivered_consumer, ledger.delivered_stream),
-        ledger.floor(),
-        {seq: (first, (ledger.deadline[seq] or sent) - ack_wait) for seq, first in ledger.pending.items()},
-        ledger.redelivered,
+    pending = {
+        str(seq): archive.Pending(first, (ledger.deadline[seq] or sent) - ack_wait)
+        for seq, first in ledger.pending.items()
+    }
+    state = archive.ConsumerState(
+        archive.Position(ledger.delivered_consumer, ledger.delivered_stream),
+        archive.Position(*ledger.floor()),
+        pending,
+        {str(seq): count for seq, count in ledger.redelivered.items()},
     )
     config = shown(consumer.config)
     if consumer.config.priority_policy == "none":

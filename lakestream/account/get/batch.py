@@ -100,6 +100,7 @@ class Run:
         limit: the most to send.
         max_bytes: send no further message once subjects, headers and payloads have come to this.
         bare: payloads only.
+        through: > 0: the sequence up to which the newest messages of several subjects were looked for.
     """
 
     def __init__(
@@ -113,13 +114,11 @@ class Run:
         max_bytes: int,
         *,
         bare: bool = False,
+        through: int = 0,
     ) -> None:
         self._stream, self._headers, self._reply, self._seqs = stream, headers, reply, seqs
         self._pending, self._left, self._bytes_left, self._bare = pending, limit, max_bytes, bare
-        self._last_seq = 0
-
-    def _end_lines(self) -> bytes:
-        return b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (self._pending, self._last_seq)
+        self._last_seq, self._through = 0, through
 
     def start(self) -> None:
         """Send the first piece now, the others in later turns, in which this is called again."""
@@ -185,7 +184,10 @@ class Run:
         self._left -= len(messages)
         more = more and self._left > 0
         if not more:
-            messages.append((reply, b"", status(204, b"EOB", self._end_lines()), b""))
+            lines = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (self._pending, self._last_seq)
+            if self._through:
+                lines += b"Nats-UpTo-Sequence: %d\r\n" % self._through
+            messages.append((reply, b"", status(204, b"EOB", lines), b""))
         if messages and not bus.deliver(reply, messages):
             return  # nobody listens any more
         if more:
@@ -196,27 +198,7 @@ class Run:
         self._stream.bus.publish(self._reply, b"", status(500, text), b"")
 
 
-class Multi(Run):
-    """The newest messages of several subjects; `through` is the sequence up to which they were looked for."""
-
-    def __init__(
-        self,
-        stream: Stream,
-        headers: MessageHeaders,
-        reply: bytes,
-        seqs: Sequence[int],
-        limit: int,
-        max_bytes: int,
-        through: int,
-    ) -> None:
-        super().__init__(stream, headers, reply, iter(seqs), len(seqs), limit, max_bytes)
-        self._through = through
-
-    def _end_lines(self) -> bytes:
-        return super()._end_lines() + b"Nats-UpTo-Sequence: %d\r\n" % self._through
-
-
-class AsItWas(Multi):
+class AsItWas(Run):
     """Messages of the past that `found` names, read from wherever they are now."""
 
     def __init__(
@@ -229,7 +211,7 @@ class AsItWas(Multi):
         limit: int,
         max_bytes: int,
     ) -> None:
-        super().__init__(stream, headers, reply, seqs, limit, max_bytes, found.through)
+        super().__init__(stream, headers, reply, iter(seqs), len(seqs), limit, max_bytes, through=found.through)
         self._found = found
 
     def start(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from lakestream.account.get import query
-from lakestream.account.get.batch import AsItWas, MessageHeaders, Multi, Run, status
+from lakestream.account.get.batch import AsItWas, MessageHeaders, Run, status
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
@@ -264,7 +264,8 @@ class Gets:
         else:
             wanted = [seq for seq in found if seq >= asked.seq]
             limit, max_bytes = self._limits(asked)
-            Multi(self._stream, self._headers, reply, wanted, limit, max_bytes, through).start()
+            count = len(wanted)
+            Run(self._stream, self._headers, reply, iter(wanted), count, limit, max_bytes, through=through).start()
 
     async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
         """Like `_multi_through`, of a stream that keeps its past: as it was then, not what is left of that."""
