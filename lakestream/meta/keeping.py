@@ -103,15 +103,17 @@ class SoloKeeping:
             member = replicas.site.groups.member(group_id(stream.uid), "", Membership(()))
             replicas.take(create, Opened(member, stream.store, stream))
 
-    def _serve(self, found: Recovered, ahead: dict[str, LogError]) -> None:
+    def _serve(self, found: Recovered, ahead: dict[str, LogError]) -> Replica | None:
+        """Let a stream that was opened serve; return its replica."""
         stream = found.stream
         replica = self._node.replicas.by_uid.get(stream.uid) if stream is not None else None
         if stream is None or replica is None:
-            return
+            return None
         self._node.replicas.serve(replica)
         if found.name in ahead:
             stream.group.give_up(ahead[found.name])
         self._shared.log.info(f"  Restored {stream.store.msgs:,} messages for stream '{found.account} > {found.name}'")
+        return replica
 
     # ------------------------------------------------------------------ accounts
     def served(self, account: str) -> None:
@@ -170,8 +172,7 @@ class SoloKeeping:
 
         def compared(found: Recovered, ahead: dict[str, LogError]) -> None:
             self._moving.discard((account, name))
-            self._serve(found, ahead)
-            replica = self._node.replicas.by_uid.get(found.stream.uid) if found.stream is not None else None
+            replica = self._serve(found, ahead)
             if replica is not None and found.stream is not None:
                 self._put_away(replica, found.stream)  # if the account has lost JetStream meanwhile
             self._go_on(account)

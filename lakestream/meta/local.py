@@ -130,10 +130,8 @@ class LocalStreams:
         create = CreateStream(uid, assignment.account, assignment.config, assignment.created_ns, restoring)
         me = self._meta.me
         voters = tuple(sorted(set(assignment.settled) - (set() if me in assignment.settled else {me})))
-        if me in assignment.settled and assignment.index <= self._meta.lost_through:
-            self.replicas.hold(create, Membership(voters), lost=True)
-        else:
-            self.replicas.hold(create, Membership(voters))
+        lost = me in assignment.settled and assignment.index <= self._meta.lost_through
+        self.replicas.hold(create, Membership(voters), lost=lost)
 
     def _drop(self, uid: str, before: Assignment | None = None, acted: Acted = lambda error: None) -> None:
         """Remove what is here of a stream, because an applied entry says so; `before`: as it was assigned until then,

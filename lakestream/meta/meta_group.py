@@ -18,10 +18,10 @@ from lakestream.log.store.repair import salvage
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
+from lakestream.logging import Logger
 from lakestream.meta.assignments import Applied, MetaOp, MetaState, decode_op, encode_op
 from lakestream.meta.meta import Outcome
 from lakestream.meta.ports import Nodes
-from lakestream.meta.shared import Log
 from lakestream.meta.stores import empty
 from lakestream.ports import Clock, Io
 from lakestream.protocol.api.errors import api_error
@@ -76,7 +76,7 @@ class MetaGroup:
         members: Members,
         clock: Clock,
         io: Io,
-        log: Log,
+        log: Logger,
         seal_bytes: int = SEAL_BYTES,
     ) -> None:
         self.me, self.state = nodes.me, MetaState()

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from lakestream.logging import Logger
 from lakestream.meta.meta_group import MetaGroup
 from lakestream.meta.ports import Nodes
-from lakestream.meta.shared import Log
 from lakestream.ports import Clock
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.ports import Calls
@@ -110,7 +110,7 @@ def decide(me: str, routes_met: bool, others: Mapping[str, Seen]) -> Wait | Begi
 class MetaJoin:
     """This node's part in who is a member of the meta group. `start` after `Meta.open`, with `Meta.start`."""
 
-    def __init__(self, meta: MetaGroup, nodes: Nodes, calls: Calls, clock: Clock, log: Log) -> None:
+    def __init__(self, meta: MetaGroup, nodes: Nodes, calls: Calls, clock: Clock, log: Logger) -> None:
         self._meta, self._nodes, self._calls, self._clock, self._log = meta, nodes, calls, clock, log
         self.removed = False
         """True once this node was removed from the group while it ran: it stays out until its next start."""

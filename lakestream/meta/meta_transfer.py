@@ -22,8 +22,8 @@ from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.store.segment_log import begin_segment
+from lakestream.logging import Logger
 from lakestream.meta.meta_group import GROUP, MetaGroup
-from lakestream.meta.shared import Log
 from lakestream.ports import Io
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group.group import Replacement
@@ -51,7 +51,7 @@ class MetaSent(msgspec.Struct, frozen=True):
 class MetaTransfer:
     """Serves the state and fetches it, for one node's part in the meta group. Make it before the group is opened."""
 
-    def __init__(self, meta: MetaGroup, calls: Calls, io: Io, log: Log) -> None:
+    def __init__(self, meta: MetaGroup, calls: Calls, io: Io, log: Logger) -> None:
         self._meta, self._calls, self._io, self._log = meta, calls, io, log
         self._files = Files()
         meta.on_install = self._install

@@ -214,17 +214,19 @@ class MetaNode:
         self.replicas.close()
         self.meta.close()
 
-    # ------------------------------------------------------------------ who answers (Whereabouts)
+    # ------------------------------------------------------------------ who answers
     @property
     def name(self) -> str:
         """The cluster's name; "" without one."""
         return self.nodes.node.cluster
 
     def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
+        """Return the node that answers now; "" when none is known."""
         assignment = None if where is Where.META else self.find(account, tokens[0])
         return self.meta_leader() if assignment is None else self.stream_leader(assignment.uid)
 
     def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
+        """Return the refusal when no leader was found in time; None: this node may answer all the same."""
         assignment = None if where is Where.META else self.find(account, tokens[0])
         if assignment is None:
             return api_error(10008)

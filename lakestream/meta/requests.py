@@ -10,14 +10,13 @@ answers may not have heard yet that somebody listens to the reply subject, when 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
+from lakestream.meta.node import MetaNode
 from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
-from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.request import Request, Where
 from lakestream.raft.group.ports import Calls, Peers
 
@@ -60,20 +59,6 @@ class _Answer(msgspec.Struct, array_like=True, frozen=True):
     header: bytes = b""
 
 
-class Whereabouts(Protocol):
-    """Interface to the leaders of streams and of the meta group."""
-
-    @property
-    def me(self) -> str:
-        """This node's name."""
-
-    def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
-        """Return the node that answers now; "" when none is known."""
-
-    def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
-        """Return the refusal when no leader was found in time; None: this node may answer all the same."""
-
-
 class _Held:
     """A request that is held until there is a leader."""
 
@@ -87,8 +72,8 @@ class _Held:
 class Requests:
     """The requests of one node's clients, and those that other nodes forward; implements `Dispatcher`."""
 
-    def __init__(self, whereabouts: Whereabouts, calls: Calls, clock: Clock) -> None:
-        self._whereabouts, self._calls, self._clock = whereabouts, calls, clock
+    def __init__(self, node: MetaNode, calls: Calls, clock: Clock) -> None:
+        self._node, self._calls, self._clock = node, calls, clock
         self.on_answer: Callable[[str, bytes, bytes, bytes], object] = lambda account, reply, body, header: None
         """Publishes (account, reply subject, answer, header) from another node to a client of this one."""
         self._accept: dict[tuple[str, str], Callable[[Forwarded], None]] = {}
@@ -127,17 +112,17 @@ class Requests:
             request.client,
             request.hops + 1,
             request.stage,
-            request.origin or self._whereabouts.me,
+            request.origin or self._node.me,
             request.account,
         )
-        if node == self._whereabouts.me:
+        if node == self._node.me:
             self._clock.call_soon(lambda: self._take(came))
             return True
         return self._calls.tell(node, CALL, msgspec.msgpack.encode(came))
 
     def answer(self, origin: str, account: str, reply: bytes, body: bytes, header: bytes = b"") -> bool:
         """See `Dispatcher.answer`. Return False when the request came to this node, or its node cannot be reached."""
-        if origin in ("", self._whereabouts.me):
+        if origin in ("", self._node.me):
             return False
         # Without the account's name where it is the global one: nodes of an earlier release know no other.
         answer: tuple[object, ...] = (reply, body, account, header) if header else (reply, body, account)
@@ -151,7 +136,7 @@ class Requests:
 
     def changed(self) -> None:
         """Look at held requests again: another node leads something."""
-        answerer = self._whereabouts.answerer
+        answerer = self._node.answerer
         for where, account, name in list(self._missing):
             if answerer(where, account, [name]):
                 del self._missing[where, account, name]
@@ -161,8 +146,8 @@ class Requests:
                 self.dispatch(held.request, held.where, held.here)
 
     def _go(self, request: Request, where: Where, here: Callable[[], None]) -> bool:
-        node = self._whereabouts.answerer(where, request.about, request.tokens)
-        if node == self._whereabouts.me:
+        node = self._node.answerer(where, request.about, request.tokens)
+        if node == self._node.me:
             here()
             return True
         return bool(node) and request.hops < MAX_HOPS and self.forward(node, request)
@@ -170,7 +155,7 @@ class Requests:
     def _hold(self, held: _Held, wait_ns: int) -> None:
         def over() -> None:
             self._release(held)
-            error = self._whereabouts.unavailable(held.where, held.request.about, held.request.tokens)
+            error = self._node.unavailable(held.where, held.request.about, held.request.tokens)
             if error is None:
                 held.here()
             else:

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from lakestream.log.format.errors import LogError
+from lakestream.logging import Logger
 from lakestream.meta.stores import FileStores
 from lakestream.meta.turns import Turns
 from lakestream.ports import Bus, Clock, Io
@@ -70,14 +71,6 @@ class LakeLink(Protocol):
     def deleted(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         """Forget a deleted stream, attached or not, whose files are in `directory` ("": there are none). Call `done`
         once the lake knows, and has what it is owed of them, however long that takes."""
-
-
-class Log(Protocol):
-    """The server's log."""
-
-    def info(self, text: str) -> None: ...
-    def warn(self, text: str) -> None: ...
-    def error(self, text: str) -> None: ...
 
 
 class _Lakeless:
@@ -138,7 +131,7 @@ class Shared:
         io: Io,
         stores: FileStores,
         options: EngineOptions,
-        log: Log,
+        log: Logger,
         bus_of: Callable[[str], Bus],
         system: str = GLOBAL_ACCOUNT,
     ) -> None:

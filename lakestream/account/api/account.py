@@ -7,7 +7,7 @@ nodes' together: every replica counts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -17,19 +17,10 @@ from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.api.request import API_LEVEL, Request, Routes, Where
 from lakestream.stream.core.confirming import when_all_applied
 
-UNLIMITED = -1
-
 USAGE = "account.usage"
 """The call that asks a node for its `Usage`."""
 USAGE_WAIT_NS = 500_000_000
 """Longest wait for the usage of other nodes (0.5 s); a node that does not answer counts as nothing."""
-
-
-class ApiCounters(Protocol):
-    """Counters of the API."""
-
-    total: int
-    errors: int
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -50,11 +41,10 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class AccountApi:
-    """Serves account information."""
+    """Serves account information. `counts` returns the answers of the API, and how many of them were errors."""
 
-    def __init__(self, engine: Engine, counters: ApiCounters) -> None:
-        self._engine = engine
-        self._counters = counters
+    def __init__(self, engine: Engine, counts: Callable[[], tuple[int, int]]) -> None:
+        self._engine, self._counts = engine, counts
         engine.node.calls.serve(
             of_account(USAGE, engine.account),
             lambda node, body, answer: self._when_applied(lambda: answer(msgspec.msgpack.encode(self._own_usage()))),
@@ -71,6 +61,7 @@ class AccountApi:
 
     def _own_usage(self) -> Usage:
         streams = list(self._engine.streams.values())
+        total, errors = self._counts()
         used = {"memory": 0, "file": 0}
         reserved = {"memory": 0, "file": 0}
         for stream in streams:
@@ -83,8 +74,8 @@ class AccountApi:
             reserved_file=reserved["file"],
             streams=len(streams) + len(self._engine.offline),
             consumers=sum(len(stream.consumers) for stream in streams if stream.leading),
-            total=self._counters.total,
-            errors=self._counters.errors,
+            total=total,
+            errors=errors,
         )
 
     def _gather(self, done: Callable[[Usage], None]) -> None:

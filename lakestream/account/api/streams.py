@@ -15,6 +15,7 @@ A server without a cluster is all of these nodes.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,7 @@ from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
 from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.info import state_shown
 from lakestream.stream.core.operations import UpdateStream
-from lakestream.stream.mirroring.origin_rules import Find, check_filters
+from lakestream.stream.mirroring.origin_rules import check_filters
 
 NAMES_LIMIT = 1024
 """Names in one reply of STREAM.NAMES."""
@@ -324,22 +325,17 @@ class StreamApi:
             window_limit_ns=self._engine.options.duplicate_window_ns,
             clustered=clustered,
             limits=self._engine.limits,
-            find=self._find_origin(wanted.name),
+            find=functools.partial(self._origin, wanted.name),
         )
         refusal = self._engine.shared.lake.refusal(config)
         if refusal is not None:
             raise invalid(refusal)
         return config
 
-    def _find_origin(self, name: str) -> Find:
-        """Return a lookup of the streams from which the stream of that name may copy."""
-
-        def find(origin: str) -> StreamConfig | None:
-            # Only asked where there is a mirror or a source.
-            others = self._others(StreamConfig(name=name))
-            return next((other for other in others if other.name == origin), None)
-
-        return find
+    def _origin(self, name: str, origin: str) -> StreamConfig | None:
+        """Return the stream `origin`, if the stream of that name may copy from it."""
+        others = self._others(StreamConfig(name=name))
+        return next((other for other in others if other.name == origin), None)
 
     def _check_room(self, config: StreamConfig, *, new: bool = False, reserves: bool = True) -> None:
         """Check storage and subjects beside all other streams, also those being made. Raise ApiError.
@@ -358,14 +354,15 @@ class StreamApi:
         if not request.empty_body:
             raise api_error(10038)
         name = request.tokens[0]
-        self._in_turn(name, request, lambda over: self._delete_next(request, name, over))
 
-    def _delete_next(self, request: Request, name: str, over: Callable[[], None]) -> None:
-        def deleted(outcome: ApiError | None) -> None:
-            over()
-            request.succeed(outcome)
+        def delete(over: Callable[[], None]) -> None:
+            def deleted(outcome: ApiError | None) -> None:
+                over()
+                request.succeed(outcome)
 
-        self._engine.delete_stream(name, deleted)
+            self._engine.delete_stream(name, deleted)
+
+        self._in_turn(name, request, delete)
 
     def _in_turn(self, name: str, request: Request, work: Callable[[Callable[[], None]], None]) -> None:
         """Run `work(over)` when no other change of this stream is under way; see `Turns.take`."""

@@ -1,8 +1,8 @@
 """The JetStream API as subjects.
 
 Belongs here: which subjects are served, under `$JS.API.` and under the domain's prefix, what happens to a request
-before its handler sees it, what is answered by silence, and the answers of an account without JetStream. The handlers
-are in streams.py, account.py and consumers.py.
+before its handler sees it, what is answered by silence, the answers of an account without JetStream, and the audit of
+all requests. The handlers are in streams.py, account.py and consumers.py.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from lakestream.account.api.account import AccountApi, ApiCounters
-from lakestream.account.api.audit import Audit
+from lakestream.account.api.account import AccountApi
 from lakestream.account.api.consumers import ConsumerApi
 from lakestream.account.api.messages import MessageApi
 from lakestream.account.api.operator_requests import ClusterRequests
@@ -24,6 +23,7 @@ from lakestream.account.engine import Engine
 from lakestream.meta.requests import Forwarded
 from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.ports import Handler as Listener
+from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import PREFIX, ApiPart, Handler, Request, Where, level_refused, prefixes
 from lakestream.protocol.client import client_shown
@@ -67,13 +67,15 @@ JUDGED = frozenset(
 OF_BODIES = (10025, 10038)
 """Refusals of a body: no JSON, and that there should be none."""
 
+AUDIT = b"$JS.EVENT.ADVISORY.API"
+
 STORES = (b"$KV.>", b"$OBJ.>")
 """Subjects that are mapped to those of streams behind the domain's prefix (docs/internals/api.md#requests)."""
 
 
-def _parts(engine: Engine, counters: ApiCounters) -> list[ApiPart]:
+def _parts(engine: Engine, counts: Callable[[], tuple[int, int]]) -> list[ApiPart]:
     """Return every group of handlers that an account has."""
-    parts: list[ApiPart] = [AccountApi(engine, counters), StreamApi(engine), MessageApi(engine), ConsumerApi(engine)]
+    parts: list[ApiPart] = [AccountApi(engine, counts), StreamApi(engine), MessageApi(engine), ConsumerApi(engine)]
     if not engine.node.answers.peers:
         return [*parts, NoPeersApi()]
     parts.append(ClusterApi(engine))
@@ -107,7 +109,6 @@ class Api:
         self.account = engine.account
         self._bus: Bus = engine.bus
         self._requests, self._keeping = engine.node.requests, engine.node.keeping
-        self._audit = Audit(engine.bus, engine.clock, engine.server_name, engine.domain)
         self._prefixes = prefixes(engine.domain)
         self._engine = engine
         self._subscriptions: list[Subscribed] = []
@@ -122,7 +123,7 @@ class Api:
         for silent in SILENT:
             for prefix in self._prefixes:
                 self._listen_to(prefix + silent.encode(), _ignore)
-        for part in _parts(engine, self):
+        for part in _parts(engine, lambda: (self.total, self.errors)):
             part.register(self)
         if engine.domain:
             self._map_stores(self._prefixes[1])
@@ -180,7 +181,19 @@ class Api:
         elif request.pattern == UNCOUNTED:
             return
         self.total += 1
-        self._audit.answered(request, body, self._asker(request))
+        if self._bus.interest(AUDIT):
+            self._audit(request, body)
+
+    def _audit(self, request: Request, response: bytes) -> None:
+        """Send the advisory about a request and its answer (docs/internals/api.md#advisories)."""
+        engine, left = self._engine, iter(request.tokens)
+        subject = ".".join(next(left, part) if part in ("*", ">") else part for part in request.pattern.split("."))
+        client, fields = self._asker(request), dict[str, Any]()
+        fields |= {"server": engine.server_name, "client": client, "subject": PREFIX.decode() + subject}
+        if request.body:
+            fields["request"] = request.body.decode("utf-8", "replace")
+        fields["response"] = response.decode("utf-8", "replace")
+        advise(self._bus, engine.clock, engine.domain, "API", "api_audit", fields)
 
     def crashed(self, request: Request, error: Exception) -> ApiError:
         """See `Answered.crashed`. The log names the request by a hash: its content is the client's."""
@@ -194,7 +207,7 @@ class Api:
         return api_error(10051, err=f"internal error, see the server's log for request {name}")
 
     def _asker(self, request: Request) -> dict[str, Any] | None:
-        """Return the client as the audit shows it."""
+        """Return the requester as the advisory shows it."""
         node = self._engine.node
         return client_shown(request.client, request.origin or node.me, node.name)
 

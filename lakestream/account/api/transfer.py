@@ -193,12 +193,11 @@ class TransferApi:
                 at = await stream.first_at(request.start_time_ns)
                 first = max(first, at or stream.store.last_seq + 1)
             found = await stream.fetch_run(first, EXPORT_MSGS, EXPORT_BYTES)
-        except (HistoryUnavailableError, LogError) as error:
+        except Exception as error:
             self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict()))
-            return
-        except Exception as error:  # the lake's own: whoever asked is told, and so is our log
-            self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict()))
-            raise
+            if isinstance(error, HistoryUnavailableError | LogError):
+                return
+            raise  # the lake's own: our log is told, too
         self._bus.publish(reply, b"", b"", b"+" + b"".join(_records(found, request.last_seq)))
 
 

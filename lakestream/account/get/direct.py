@@ -111,7 +111,6 @@ class Gets:
     """Direct gets from one stream.
 
     Args:
-        stream: the stream.
         max_bytes: limits a batch that names no limit itself.
         shown: the name in the answers, that of `stream` by default.
         behind: the stream that is read while this one has never held anything; None: this one.
@@ -300,11 +299,10 @@ class Gets:
         async def run() -> None:
             try:
                 await answer(*arguments)
-            except (HistoryUnavailableError, PastUnavailableError, LogError) as error:
+            except Exception as error:
                 self._say(reply, unreadable(error))
-            except Exception as error:  # the lake's own: whoever asked is told, and so is our log
-                self._say(reply, unreadable(error))
-                raise
+                if not isinstance(error, HistoryUnavailableError | PastUnavailableError | LogError):
+                    raise  # the lake's own: our log is told, too
             finally:
                 self._in_lake -= 1
                 self._in_past -= past
