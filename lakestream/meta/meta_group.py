@@ -61,8 +61,7 @@ class MetaGroup:
     Its log keeps the newest entries, a few hundred bytes for each change of a stream's configuration or nodes; what
     came before is in the checkpoint, and reaches a node that lacks it as the whole state (meta_transfer.py).
 
-    `state` is what was applied here; on the leader it is exact once `leading`. Set `on_applied` and `on_role` before
-    `open`.
+    Set `on_applied` and `on_role` before `open`.
 
     Args:
         root: the server's store directory, the group's files are in `DIRECTORY` there.
@@ -83,15 +82,10 @@ class MetaGroup:
         self.directory = os.path.join(root, DIRECTORY)
         self.leading = False
         self.leader = ""
-        self.leader_since_ns = 0
         self.group: Group | None = None
         self.store: Store | None = None
         self.failed: Exception | None = None
-        self.lost_through = 0
-        """This node was a member before and its files were gone, those of its streams too: what is assigned through
-        this entry, it may have held."""
-        self.caught_up = False
-        """See `Meta.caught_up`."""
+        self.lost_through, self.caught_up = 0, False
         self.on_applied: Callable[[Applied], None] = lambda applied: None
         self.on_role: Callable[[], None] = lambda: None
         self.on_caught_up: Callable[[], None] = lambda: None
@@ -223,10 +217,6 @@ class MetaGroup:
 
     # ------------------------------------------------------------------ entries
     def propose(self, op: MetaOp, done: Outcome) -> None:
-        """Log an entry; `done` with what it did once it is applied here, or with 10008 when this node does not lead.
-
-        After 10008 it may have been logged all the same.
-        """
         if self.group is None or not self.leading or self.failed is not None:
             done(api_error(10008))
             return
@@ -295,8 +285,6 @@ class MetaGroup:
         (self._log.error if bad else self._log.info)(f"the meta group: {text}")
 
     def _role(self, leads: bool, leader: str, term: int) -> None:
-        if leader != self.leader:
-            self.leader_since_ns = self._clock.now()
         self.leading, self.leader = leads, leader
         if leads:
             self.catch_up_to(0)  # a leader has applied everything that was committed
@@ -336,7 +324,6 @@ class MetaGroup:
 
     # ------------------------------------------------------------------ members
     def change_membership(self, membership: Membership, done: Callable[[str], None]) -> None:
-        """Add, promote or remove one member; `done("")` once that is committed, else with the reason."""
         if self.group is None or not self.leading:
             done("this node does not lead the meta group")
             return

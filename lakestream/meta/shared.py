@@ -79,11 +79,9 @@ class _Lakeless:
     def refusal(self, config: StreamConfig) -> str | None:
         return None
 
-    def attached(self, stream: Stream) -> None:
-        return
+    def attached(self, stream: Stream) -> None: ...
 
-    def detached(self, stream: Stream) -> None:
-        return
+    def detached(self, stream: Stream) -> None: ...
 
     def keeps(self, create: CreateStream) -> bool:
         return False

@@ -151,8 +151,6 @@ class ConsumerApi:
     def _create_named(self, request: Request) -> None:
         asked = self._asked(request)
         name, config = request.tokens[1], asked.config
-        if "/" in name or "\\" in name:
-            raise api_error(10127)
         if config.durable_name and config.durable_name != name:
             raise api_error(10017)
         if len(request.tokens) > 2:
@@ -165,8 +163,6 @@ class ConsumerApi:
     def _create_durable(self, request: Request) -> None:
         asked = self._asked(request)
         name, config = request.tokens[1], asked.config
-        if "/" in name or "\\" in name:
-            raise api_error(10127)
         if not config.durable_name:
             raise api_error(10018)
         if config.durable_name != name:
@@ -180,6 +176,8 @@ class ConsumerApi:
             raise api_error(10025, err='unknown priority policy: ""')
         if asked.stream_name != request.tokens[0]:
             raise api_error(10056)
+        if len(request.tokens) > 1 and ("/" in request.tokens[1] or "\\" in request.tokens[1]):
+            raise api_error(10127)
         return asked
 
     def _create(self, request: Request, asked: CreateConsumerRequest, config: ConsumerConfig) -> None:

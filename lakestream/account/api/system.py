@@ -19,9 +19,7 @@ from lakestream.protocol.api.request import Request, Where, level_refused
 from lakestream.protocol.subjects import Filters
 
 SILENT = (b"ACCOUNT.>", b"META.LEADER.STEPDOWN", b"META.RESCUE", b"SERVER.REMOVE", b"SERVER.EVACUATE")
-"""Subjects that somebody serves in a cluster: what comes there in another form, or
-without a cluster, gets no answer."""
-
+"""Subjects that are served in a cluster: in another form, or without a cluster, a request there gets no answer."""
 
 INFO = "INFO"
 

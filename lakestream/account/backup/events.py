@@ -24,8 +24,7 @@ class BackupEvents:
     """
 
     def __init__(self, engine: Engine, what: str, stream: str, request: Request) -> None:
-        self._bus, self._clock, self._domain = engine.bus, engine.clock, engine.domain
-        self._what, self._stream = what, stream
+        self._engine, self._what, self._stream = engine, what, stream
         self._client = client_shown(request.client, request.origin or engine.server_name, engine.node.name)
         self._begun_ns = engine.clock.now()
 
@@ -35,10 +34,10 @@ class BackupEvents:
 
     def ended(self, *, error: str = "", **fields: Any) -> None:
         """Tell that it ended, with or without an error."""
-        span = {"start": format_time(self._begun_ns), "end": format_time(self._clock.now())}
+        span = {"start": format_time(self._begun_ns), "end": format_time(self._engine.clock.now())}
         told = {"stream": self._stream, **span, **fields, "client": self._client}
         self._send("COMPLETE", {**told, "error": error} if error else told)
 
     def _send(self, stage: str, fields: dict[str, Any]) -> None:
-        kind = f"{self._what}_{stage}"
-        advise(self._bus, self._clock, self._domain, f"STREAM.{kind}.{self._stream}", kind.lower(), fields)
+        kind, engine = f"{self._what}_{stage}", self._engine
+        advise(engine.bus, engine.clock, engine.domain, f"STREAM.{kind}.{self._stream}", kind.lower(), fields)

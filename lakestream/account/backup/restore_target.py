@@ -13,6 +13,7 @@ it any more, the stream is removed: nothing is ever half restored.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -155,11 +156,7 @@ class RestoreTarget:
     async def finish(self) -> dict[str, Any]:
         """Show the stream, which is whole; return its StreamInfo."""
         await self.put(Part(Kind.OPERATION, encode(Restored())))
-
-        def ask(done: Callable[[ApiError | None], None]) -> None:
-            self._node.propose(RestoredStream(self._uid), done)
-
-        error = await told(ask)
+        error = await told(functools.partial(self._node.propose, RestoredStream(self._uid)))
         if error is not None:
             raise error
         self._node.restoring.discard(self._uid)
@@ -169,11 +166,7 @@ class RestoreTarget:
     async def abandon(self) -> None:
         """Remove the stream, which will not be whole. What is restored already stays: nobody may know."""
         self._node.restoring.discard(self._uid)
-
-        def ask(done: Callable[[ApiError | None], None]) -> None:
-            self._node.propose(AbandonStream(self._uid), done)
-
-        await told(ask)
+        await told(functools.partial(self._node.propose, AbandonStream(self._uid)))
 
     async def _call(self, node: str, method: str, body: bytes) -> bytes | None:
         def ask(done: Callable[[bytes | None], None]) -> None:

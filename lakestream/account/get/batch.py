@@ -41,6 +41,11 @@ def status(code: int, text: bytes, lines: bytes = b"") -> bytes:
     return b"NATS/1.0 %d %b\r\n%b\r\n" % (code, text, lines)
 
 
+def unreadable(error: Exception) -> bytes:
+    """Return the status for a message that exists but cannot be read now."""
+    return status(500, for_clients(error).replace("\r", " ").replace("\n", " ").encode())
+
+
 class MessageHeaders:
     """Writes the header blocks of one stream's direct gets: the stored headers, then what the server adds."""
 
@@ -101,6 +106,7 @@ class Run:
         max_bytes: send no further message once subjects, headers and payloads have come to this.
         bare: payloads only.
         through: > 0: the sequence up to which the newest messages of several subjects were looked for.
+        past: the messages are those of the past that it names, read from wherever they are now.
     """
 
     def __init__(
@@ -115,10 +121,11 @@ class Run:
         *,
         bare: bool = False,
         through: int = 0,
+        past: Found | None = None,
     ) -> None:
         self._stream, self._headers, self._reply, self._seqs = stream, headers, reply, seqs
         self._pending, self._left, self._bytes_left, self._bare = pending, limit, max_bytes, bare
-        self._last_seq, self._through = 0, through
+        self._last_seq, self._through, self._past = 0, through, past
 
     def start(self) -> None:
         """Send the first piece now, the others in later turns, in which this is called again."""
@@ -128,6 +135,9 @@ class Run:
         most = max(min(PIECE, self._left), 0)
         seqs = list(islice(self._seqs, most))
         more = len(seqs) == most
+        if seqs and self._past is not None:
+            stream.clock.spawn(self._send_from_past(self._past, seqs))
+            return
         try:
             if seqs and seqs[0] < stream.store.local_floor:
                 fitting = self._fitting(seqs)
@@ -166,6 +176,22 @@ class Run:
         if not self._stream.closed:
             self._deliver(records, more)
 
+    async def _send_from_past(self, past: Found, seqs: list[int]) -> None:
+        try:
+            records = await past.read(seqs, PIECE_BYTES)
+        except Exception as error:
+            self._break_off(error)
+            if isinstance(error, PastUnavailableError):
+                return
+            raise
+        if self._stream.closed:
+            return
+        if records:
+            self._put_back(seqs[bisect_right(seqs, records[-1].seq) :])
+            self._deliver(records, True)
+        else:
+            self._break_off(PastUnavailableError(f"sequence {seqs[0]} can not be read any more"))
+
     def _deliver(self, records: Sequence[Record], more: bool) -> None:
         """Send these, then go on with `more`, or end. Hot."""
         bus, reply = self._stream.bus, self._reply
@@ -194,52 +220,7 @@ class Run:
             bus.when_writable(reply, self.start)
 
     def _break_off(self, error: Exception) -> None:
-        text = for_clients(error).replace("\r", " ").replace("\n", " ").encode()
-        self._stream.bus.publish(self._reply, b"", status(500, text), b"")
-
-
-class AsItWas(Run):
-    """Messages of the past that `found` names, read from wherever they are now."""
-
-    def __init__(
-        self,
-        stream: Stream,
-        headers: MessageHeaders,
-        reply: bytes,
-        found: Found,
-        seqs: Sequence[int],
-        limit: int,
-        max_bytes: int,
-    ) -> None:
-        super().__init__(stream, headers, reply, iter(seqs), len(seqs), limit, max_bytes, through=found.through)
-        self._found = found
-
-    def start(self) -> None:
-        """Send the next piece."""
-        seqs = list(islice(self._seqs, max(min(PIECE, self._left), 0)))
-        if self._stream.closed:
-            return
-        if seqs:
-            self._stream.clock.spawn(self._send_from_past(seqs))
-        else:
-            self._deliver([], False)
-
-    async def _send_from_past(self, seqs: list[int]) -> None:
-        try:
-            records = await self._found.read(seqs, PIECE_BYTES)
-        except PastUnavailableError as error:
-            self._break_off(error)
-            return
-        except Exception as error:
-            self._break_off(error)
-            raise
-        if self._stream.closed:
-            return
-        if records:
-            self._put_back(seqs[bisect_right(seqs, records[-1].seq) :])
-            self._deliver(records, True)
-        else:
-            self._break_off(PastUnavailableError(f"sequence {seqs[0]} can not be read any more"))
+        self._stream.bus.publish(self._reply, b"", unreadable(error), b"")
 
 
 async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:

@@ -6,18 +6,17 @@ request gets. Runs of several messages are in batch.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from lakestream.account.get import query
-from lakestream.account.get.batch import AsItWas, MessageHeaders, Run, status
+from lakestream.account.get.batch import MessageHeaders, Run, status, unreadable
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.ports import Bus, ClientInfo, Handler, PastUnavailableError, Subscribed
-from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import level_refused, prefixes
@@ -256,15 +255,7 @@ class Gets:
         """Send the newest message ≤ `through` of every requested subject."""
         patterns = [pattern.encode() for pattern in asked.multi_last]
         found = query.multi_last(self._stream.store, patterns, through, MAX_RESULTS)
-        if found is None:
-            self._say(reply, TOO_MANY)
-        elif not found:
-            self._say(reply, NO_RESULTS)
-        else:
-            wanted = [seq for seq in found if seq >= asked.seq]
-            limit, max_bytes = self._limits(asked)
-            count = len(wanted)
-            Run(self._stream, self._headers, reply, iter(wanted), count, limit, max_bytes, through=through).start()
+        self._send_multi(reply, asked, found, through)
 
     async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
         """Like `_multi_through`, of a stream that keeps its past: as it was then, not what is left of that."""
@@ -276,16 +267,20 @@ class Gets:
         found = await past.find(patterns, asked.up_to_seq, before_ns, MAX_RESULTS)
         if found is None:
             self._say(reply, TOO_MANY)
-        elif not found.seqs:
-            self._say(reply, NO_RESULTS)
         else:
-            wanted = [seq for seq in found.seqs if seq >= asked.seq]
-            limit, max_bytes = self._limits(asked)
-            AsItWas(self._stream, self._headers, reply, found, wanted, limit, max_bytes).start()
+            self._send_multi(reply, asked, found.seqs, found.through, found)
 
-    def _limits(self, asked: MsgGetRequest) -> tuple[int, int]:
-        """Return the limits of a multi_last request: messages and bytes."""
-        return asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
+    def _send_multi(
+        self, reply: bytes, asked: MsgGetRequest, found: Sequence[int] | None, through: int, past: Found | None = None
+    ) -> None:
+        """Send the messages at these sequences; None: there are too many."""
+        if not found:
+            self._say(reply, TOO_MANY if found is None else NO_RESULTS)
+            return
+        wanted = [seq for seq in found if seq >= asked.seq]
+        limit, max_bytes = asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
+        seqs, count, headers = iter(wanted), len(wanted), self._headers
+        Run(self._stream, headers, reply, seqs, count, limit, max_bytes, through=through, past=past).start()
 
     # ------------------------------------------------------------------ what waits for the lake
     def _later(
@@ -353,11 +348,6 @@ class Gets:
 
     async def _at_time_in_lake(self, reply: bytes, at_ns: int, then: Callable[[int], None]) -> None:
         then(await self._stream.first_at(at_ns))
-
-
-def unreadable(error: Exception) -> bytes:
-    """Return the status for a message that exists but cannot be read now."""
-    return status(500, for_clients(error).replace("\r", " ").replace("\n", " ").encode())
 
 
 def _problem(asked: MsgGetRequest) -> bytes:
