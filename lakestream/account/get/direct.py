@@ -23,7 +23,7 @@ from lakestream.protocol.api.request import level_refused, prefixes
 from lakestream.protocol.gotime import time_ns
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.reader import HistoryUnavailableError
-from lakestream.stream.features.time_travel import Past
+from lakestream.stream.features.time_travel import Found, Past
 
 QUEUE: Final = b"_sys_"
 """Direct gets are served in this queue group, as on nats-server: mirrors may take their share in it."""
