@@ -26,12 +26,13 @@ from lakestream.lake.delta.time_travel import latest_progress
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.spark import jars
-from lakestream.lake.sql.session import Session
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js import JetStreamContext
     from rich.console import Console
+
+    from lakestream.lake.sql.session import Session
 
 DEFAULT_DIRECTORY = Path("data", "demo")
 MAX_PENDING = 4000
@@ -148,6 +149,8 @@ async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> 
         await _publish_flights(js, data, console)
         passed = await _airports(client, js, data, console)
         await _wait_for_tables(js, lake, console)
+    from lakestream.lake.sql.session import Session  # loads DuckDB
+
     with Session(lake) as session:
         for question in flights.QUESTIONS:
             passed = _compare(session, question, data, console) and passed

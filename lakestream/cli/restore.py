@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,10 +24,12 @@ from lakestream.cli.sql import default_lake
 from lakestream.lake.delta.time_travel import instant
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
-from lakestream.lake.read.history.past import Past, open_past
 from lakestream.log.format.record import Record
 from lakestream.protocol import s2
 from lakestream.protocol.instants import rfc3339
+
+if TYPE_CHECKING:
+    from lakestream.lake.read.history.past import Past
 
 CHUNK_BYTES = 128 << 10
 WINDOW = 32
@@ -69,6 +71,8 @@ def restore(
     ] = False,
 ) -> None:
     """Restore a stream as it was at a time: sequences, times, headers and gaps as they were."""
+    from lakestream.lake.read.history.past import open_past  # loads pyarrow
+
     try:
         past = open_past(lake or str(default_lake()), stream, instant(as_of), account, server=_asked(server))
         with Link(server) as link:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -22,9 +22,10 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.lake.read.flush import Credentials
-from lakestream.lake.sql.dialect import split
-from lakestream.lake.sql.session import Session
-from lakestream.lake.sql.uncompacted import TAIL_BYTES, Server
+from lakestream.lake.sql import TAIL_BYTES
+
+if TYPE_CHECKING:
+    from lakestream.lake.sql.uncompacted import Server
 
 DEFAULT_LAKE = Path("data", "lake")
 HISTORY_LENGTH = 1000
@@ -104,6 +105,8 @@ def sql(
         root = lake or default_lake()
         if paths.is_local(paths.root(os.fspath(root))):  # in an object store the answer would cost each query requests
             lakes.require(os.fspath(root))
+        from lakestream.lake.sql.uncompacted import Server
+
         asked = Server(server, Credentials(user=user, password=password, creds=creds))
         with contextlib.closing(_session(engine, root, committed, asked, tail_bytes)) as session:
             shell = _Shell(session, format)
@@ -130,6 +133,8 @@ def _session(engine: Engine, lake: str | Path, committed: bool, server: Server, 
         from lakestream.cli.spark_engine import SparkEngine
 
         return SparkEngine(lake)
+    from lakestream.lake.sql.session import Session  # loads DuckDB
+
     return Session(lake, committed=committed, server=server, tail_bytes=tail_bytes, notify=_notice)
 
 
@@ -172,7 +177,9 @@ class _Shell:
 
     def converse(self) -> int:
         """Run the prompt. A failed statement does not end it."""
-        print(f"lakestream sql on {self._session.root}: {self._described()}. .help for help, .quit to leave.")
+        count = len(self._session.tables())
+        described = "no table yet" if count == 0 else "1 table" if count == 1 else f"{count} tables"
+        print(f"lakestream sql on {self._session.root}: {described}. .help for help, .quit to leave.")
         with _history():
             pending = ""
             while True:
@@ -193,6 +200,8 @@ class _Shell:
 
     def _take(self, text: str) -> str:
         """Run the complete statements of the input; the rest waits for more lines."""
+        from lakestream.lake.sql.dialect import split  # loads sqlglot
+
         done, rest = split(text)
         for statement, _ in done:
             try:
@@ -216,10 +225,6 @@ class _Shell:
             print(f"lakestream: {line} is not a command; .help shows them", file=sys.stderr)
             return 1
         return 0
-
-    def _described(self) -> str:
-        count = len(self._session.tables())
-        return "no table yet" if count == 0 else "1 table" if count == 1 else f"{count} tables"
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
@@ -24,12 +24,14 @@ import typer
 
 from lakestream.cli.link import DEFAULT_SERVER, Link, Sender, TransferFailed, same
 from lakestream.lake.errors import LakeError
-from lakestream.lake.transfer import mapping, tabular, unmapping
+from lakestream.lake.transfer import JSON, OWN
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+    from lakestream.lake.transfer import mapping, tabular, unmapping
 
 IMPORT_KEY = "lakestream-import"
 """Metadata key of a stream with the import that fills it, so that an interrupted one continues."""
@@ -113,6 +115,8 @@ class _Target(msgspec.Struct, frozen=True):
 
     def new(self) -> dict[str, Any]:
         """Return the configuration of the stream to create."""
+        from lakestream.lake.transfer import mapping
+
         given = self.given()
         return {"storage": "file", **given, "subjects": given.get("subjects") or mapping.subjects_of(self.template)}
 
@@ -127,7 +131,7 @@ def import_(
     ] = "",
     data: Annotated[
         str, typer.Option(help="Payload: a column, or JSON of columns: json (all unused ones), json:*, json:a,b.")
-    ] = mapping.JSON,
+    ] = JSON,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Message header from a column.")
     ] = None,
@@ -156,6 +160,8 @@ def import_(
     """Import a Delta or Parquet table into a stream: each row becomes a message, exactly once."""
 
     def work() -> None:
+        from lakestream.lake.transfer import mapping, tabular  # load pyarrow
+
         table = tabular.Source(source, version, at, tuple(order_by.split(",")) if order_by else ())
         if not subject and not mapping.is_own(table.schema.names):
             raise _BadOption("--subject is missing: a template as 'orders.{id}', or a column that holds subjects")
@@ -189,7 +195,7 @@ def export(
     format: Annotated[
         Format | None, typer.Option("--format", "-f", help="Output format (default: by the file name).")
     ] = None,
-    columns: Annotated[str, typer.Option(help=f"Columns, of {', '.join(unmapping.OWN)}.")] = "",
+    columns: Annotated[str, typer.Option(help=f"Columns, of {', '.join(OWN)}.")] = "",
     token: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN=N", help="Column with the Nth token of the subject.")
     ] = None,
@@ -207,8 +213,11 @@ def export(
     """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
 
     def work() -> None:
+        from lakestream.lake.transfer import tabular, unmapping  # load pyarrow
+
         tokens = tuple((name, _position(text)) for name, text in (_pair("--token", each) for each in token or ()))
-        chosen = tuple(columns.split(",")) if columns else _default_columns(json_schema, tokens)
+        default = OWN[:3] if json_schema else ("subject", "seq", "time", "data") if tokens else unmapping.EXACT
+        chosen = tuple(columns.split(",")) if columns else default
         named = tuple(_pair("--header", each) for each in header or ())
         fields = unmapping.Fields(own=chosen, tokens=tokens, headers=named, json_schema=json_schema)
         window = (_instant("--since", since), _instant("--until", until))
@@ -265,6 +274,8 @@ class _Rows:
     """
 
     def __init__(self, source: tabular.Source, columns: mapping.Columns | None, skip_bad: bool, ordered: bool) -> None:
+        from lakestream.lake.transfer import mapping
+
         self.source = source
         self.mapper = mapping.Mapper(columns, source.schema)
         self._skip_bad, self._ordered = skip_bad, ordered
@@ -278,6 +289,8 @@ class _Rows:
         """Yield all messages; each one's `seq` is its row. Counts bad rows anew."""
         self.bad, self.bad_count = [], 0
         if self.mapper.columns.time and not self._ordered and not self._ascending():
+            from lakestream.lake.transfer import tabular
+
             return tabular.sorted_by_time(self._mapped())
         return self._mapped()
 
@@ -464,12 +477,6 @@ def _show(rows: _Rows) -> None:
 # ---------------------------------------------------------------------------- export
 
 
-def _default_columns(json_schema: str, tokens: Iterable[Any]) -> tuple[str, ...]:
-    if json_schema:
-        return ("subject", "seq", "time")
-    return ("subject", "seq", "time", "data") if tokens else unmapping.EXACT
-
-
 def _export(
     link: Link,
     stream: str,
@@ -481,6 +488,8 @@ def _export(
     kind: str,
     overwrite: bool,
 ) -> None:
+    from lakestream.lake.transfer import tabular
+
     info = link.stream(stream)
     if info is None:
         raise TransferFailed(f"there is no stream {stream}")

@@ -122,7 +122,7 @@ def pieces(spark: SparkSession, lake: str, staged: Staged, scratch: Path, whole:
     layout = table.find().layout  # type: ignore[union-attr]
     assert layout is not None
     parts = batches.choose(table.path, 0, staging.segments(staged.directory))
-    footers = [segments.footer(part.path) for part in parts]
+    footers = [staging.footer(part.path) for part in parts]
     batch = batches.gather(staged.identity.uid, parts, footers, None)
     share = batch.rows / staged.messages
 

@@ -13,10 +13,10 @@ import msgspec
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import policy
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.policy import StreamPolicy, of_config
 from lakestream.lake.delta.position import PositionWatch, Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN
-from lakestream.lake.delta.segments import Dead, Ending
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.files import clone_request, paths, quarantine, staging
@@ -37,6 +37,18 @@ CONDITION_RANGES = 50
 the whole heap, while a list of any length costs next to nothing."""
 CONDITION_TEXT = 100_000
 """Maximum number of characters of UPDATEs that are merged into one."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """Messages that the stream no longer had at `at_ns`: all below `floor`, and `removed` (ascending sequences).
+
+    `floor_before` is the floor of the ending before.
+    """
+
+    at_ns: int
+    floor: int
+    removed: Sequence[int] = ()
+    floor_before: int = 0
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -17,8 +17,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from lakestream.lake.delta import erasures
-from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import AsOf, CommitLog
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
@@ -27,6 +28,14 @@ from lakestream.log.format.segment import Footer
 
 DIRECTORY = "_departures"
 COLUMNS = ("first", "last", "removed_seq", "removed_ns")
+
+
+class Dead(msgspec.Struct, frozen=True):
+    """Messages to leave out: all below `floor`, `removed` (ascending sequences), and `runs` of them (first, last)."""
+
+    floor: int = 0
+    removed: Sequence[int] = ()
+    runs: Sequence[tuple[int, int]] = ()
 
 
 class DeparturesGone(LakeError):

@@ -27,9 +27,10 @@ from datetime import UTC, date, datetime
 from decimal import Context, Decimal, DecimalException
 from functools import lru_cache
 from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
+import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -37,9 +38,6 @@ from sqlglot.errors import SqlglotError
 from lakestream.lake.delta import schema
 from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
 from lakestream.lake.errors import BadPolicy
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MAX_DEPTH = 200
 """Maximum nesting depth of a payload; a deeper one does not fit."""
@@ -113,14 +111,10 @@ class JsonSchema:
 
     def values(self, payloads: pa.Array) -> pa.Array:
         """Decode payloads to structs of the columns; NULL for each that does not fit."""
-        import pyarrow as pa
-
         return pa.array([self._values(payload) for payload in payloads.to_pylist()], self.struct)
 
     def reasons(self, payloads: pa.Array) -> pa.Array:
         """Return the reason why each payload does not fit; NULL for each that does."""
-        import pyarrow as pa
-
         return pa.array([self._reason(payload) for payload in payloads.to_pylist()], pa.string())
 
     def _values(self, payload: bytes | None) -> dict[str, Any] | None:
@@ -184,8 +178,6 @@ def _type(node: exp.DataType) -> _Type:
 
 @lru_cache(maxsize=1)
 def _scalars() -> dict[Any, _Type]:
-    import pyarrow as pa
-
     kind = exp.DataType.Type
 
     def integer(bits: int, spark: str) -> _Type:
@@ -210,8 +202,6 @@ def _scalars() -> dict[Any, _Type]:
 
 
 def _struct(node: exp.DataType) -> _Type:
-    import pyarrow as pa
-
     fields: dict[str, _Type] = {}
     keys: list[Any] = []
     for column in node.expressions:
@@ -254,8 +244,6 @@ def _required(column: exp.ColumnDef) -> bool:
 
 
 def _array(of: _Type) -> _Type:
-    import pyarrow as pa
-
     step = of.finish
     finish = None if step is None else lambda value: [None if part is None else step(part) for part in value]
     return _Type(
@@ -264,8 +252,6 @@ def _array(of: _Type) -> _Type:
 
 
 def _map(key: _Type, of: _Type) -> _Type:
-    import pyarrow as pa
-
     if key.python is not str:
         raise BadJsonSchema("the names of a map are STRING in JSON")
     step = of.finish
@@ -283,8 +269,6 @@ def _map(key: _Type, of: _Type) -> _Type:
 
 
 def _decimal(arguments: list[int]) -> _Type:
-    import pyarrow as pa
-
     precision, scale = (*arguments, *(10, 0)[len(arguments) :])
     if not 1 <= precision <= 38 or not 0 <= scale <= precision:
         raise BadJsonSchema(f"DECIMAL({precision}, {scale}): 1 to 38 digits, of them 0 to all after the point")

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
+import numpy as np
+import pyarrow as pa
 
-from lakestream.lake.delta.schema import fits_partition, message_schema, split_headers, subject_text
+from lakestream.lake.delta.batches import Ending
+from lakestream.lake.delta.departures import Dead
+from lakestream.lake.delta.schema import fits_partition, headers_type, message_schema, split_headers, subject_text
 from lakestream.lake.errors import BadSegment, UnfitSubject
 from lakestream.lake.files.lake import open_storage
 from lakestream.log.format.errors import CorruptLog
@@ -24,45 +27,12 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.packed import read_plain
 from lakestream.log.format.record import FIXED
-from lakestream.log.format.segment import Footer, Tables, decode_segment_header, iter_frames, read_footer
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
+from lakestream.log.format.segment import Tables, decode_segment_header, iter_frames, read_footer
 
 BATCH_ROWS = 10_000
 """Maximum number of rows in a record batch."""
 BATCH_BYTES = 8 * 1024 * 1024
 """A record batch ends once its records together reach this many bytes."""
-
-
-class Dead(msgspec.Struct, frozen=True):
-    """Messages to leave out: all below `floor`, `removed` (ascending sequences), and `runs` of them (first, last)."""
-
-    floor: int = 0
-    removed: Sequence[int] = ()
-    runs: Sequence[tuple[int, int]] = ()
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """Messages that the stream no longer had at `at_ns`: all below `floor`, and `removed` (ascending sequences).
-
-    `floor_before` is the floor of the ending before.
-    """
-
-    at_ns: int
-    floor: int
-    removed: Sequence[int] = ()
-    floor_before: int = 0
-
-
-def footer(path: str) -> Footer:
-    """Read the footer of a sealed segment. Raises BadSegment when it is damaged, OSError."""
-    with open_storage(path).fetch(path) as local:
-        try:
-            return read_footer(local)[0]
-        except CorruptLog as error:
-            raise BadSegment(path, error.offset, error.what) from None
 
 
 def decode(
@@ -124,8 +94,6 @@ def _verified(path: str, local: str, buf: bytes, after: int) -> tuple[Tables, in
 
 def _spans(tables: Tables, begin: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return offsets and lengths of the records from byte `begin` on."""
-    import numpy as np
-
     offsets = np.frombuffer(tables.offsets, np.uint32).astype(np.int64)
     lengths = np.frombuffer(tables.lengths, np.uint32).astype(np.int64)
     wanted = (lengths > 0) & (offsets >= begin)
@@ -134,8 +102,6 @@ def _spans(tables: Tables, begin: int) -> tuple[np.ndarray[Any, Any], np.ndarray
 
 def _cuts(lengths: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows, each of at most BATCH_ROWS and about BATCH_BYTES."""
-    import numpy as np
-
     ends = np.cumsum(lengths)
     start = 0
     while start < len(lengths):
@@ -149,8 +115,6 @@ def _cuts(lengths: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
 @lru_cache(maxsize=1)
 def _fixed() -> Any:
     """Return the fixed part of a record (log/format/record.py) as a numpy type."""
-    import numpy as np
-
     fields = "crc <u4, seq <u8, time <i8, subject <u2, flags <u2, data <u4, reserved <u2"
     kind = np.dtype([(name, code) for name, code in (field.split() for field in fields.split(", "))])
     assert kind.itemsize == FIXED
@@ -159,9 +123,6 @@ def _fixed() -> Any:
 
 def _batch(path: str, buf: bytes, offsets: Any, lengths: Any, dead: Dead | None) -> pa.RecordBatch:
     """Decode the records at `offsets`."""
-    import numpy as np
-    import pyarrow as pa
-
     base = int(offsets[0])
     whole = np.frombuffer(buf, np.uint8, int(offsets[-1] + lengths[-1]) - base, base)
     at = offsets - base
@@ -199,8 +160,6 @@ def _batch(path: str, buf: bytes, offsets: Any, lengths: Any, dead: Dead | None)
 
 def alive(seqs: Any, dead: Dead | None) -> Any:
     """Return a mask of the sequences (a numpy array) that are not dead."""
-    import numpy as np
-
     if dead is None:
         return np.ones(len(seqs), bool)
     alive = seqs >= dead.floor
@@ -215,9 +174,6 @@ def alive(seqs: Any, dead: Dead | None) -> Any:
 
 def _with_endings(batch: pa.RecordBatch, endings: Sequence[Ending]) -> pa.RecordBatch:
     """Return the batch with a column `removed_time_ns`: when the stream lost the message, null while it has it."""
-    import numpy as np
-    import pyarrow as pa
-
     seqs = batch.column(1).to_numpy()
     times = np.zeros(len(seqs), np.int64)
     for ending in reversed(endings):  # the earliest one counts
@@ -230,8 +186,6 @@ def _with_endings(batch: pa.RecordBatch, endings: Sequence[Ending]) -> pa.Record
 
 def _subjects(raw: Any) -> tuple[Any, Any]:
     """Return the columns `subject` and `subject_bytes`."""
-    import pyarrow as pa
-
     try:
         return raw.cast(pa.string()), pa.nulls(len(raw), pa.binary())
     except pa.ArrowInvalid:  # some subject is not UTF-8
@@ -242,11 +196,6 @@ def _subjects(raw: Any) -> tuple[Any, Any]:
 
 def _headers(raw: list[bytes], flagged: Any) -> tuple[Any, Any]:
     """Return the columns `headers` and `header_block`; `raw` has the blocks of the rows that are `flagged`."""
-    import numpy as np
-    import pyarrow as pa
-
-    from lakestream.lake.delta.schema import headers_type
-
     count = len(flagged)
     if not raw:
         return pa.nulls(count, headers_type()), pa.nulls(count, pa.binary())

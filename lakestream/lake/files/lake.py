@@ -16,7 +16,6 @@ import msgspec
 from lakestream.lake.errors import NotALake
 from lakestream.lake.files import paths
 from lakestream.lake.files.local_storage import LocalStorage
-from lakestream.lake.files.object_storage import ObjectStorage
 from lakestream.lake.files.storage import Storage
 
 _DIRECTORIES = frozenset((paths.STREAMS, paths.SEGMENTS, paths.ACCOUNTS, paths.CHECKPOINT))
@@ -29,7 +28,11 @@ def open_storage(lake: str | os.PathLike[str]) -> Storage:
         UnsupportedLake: an address that cannot hold a lake; see `paths.root`.
     """
     root = paths.root(os.fspath(lake))
-    return LocalStorage(root) if paths.is_local(root) else ObjectStorage(root)
+    if paths.is_local(root):
+        return LocalStorage(root)
+    from lakestream.lake.files.object_storage import ObjectStorage  # loads obstore
+
+    return ObjectStorage(root)
 
 
 class LakeFile(msgspec.Struct, frozen=True):

@@ -12,20 +12,22 @@ Source: Amazon S3 API, "Conditional writes" (If-None-Match, If-Match), "ListObje
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
 import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.store import S3Store
 
 from lakestream.lake.errors import LakeError, StorageFailed
 from lakestream.lake.files import s3
 from lakestream.lake.files.storage import Entries, Entry, Names, Storage
-
-if TYPE_CHECKING:
-    from obstore.store import S3Store
 
 T = TypeVar("T")
 
@@ -75,8 +77,6 @@ class ObjectStorage(Storage):
     def read_entry(self, path: str) -> tuple[bytes, Entry]:
 
         def ask(store: S3Store, key: str) -> tuple[bytes, Entry]:
-            import obstore
-
             found = obstore.get(store, key)
             return found.bytes().to_bytes(), self._entry(found.meta)
 
@@ -85,8 +85,6 @@ class ObjectStorage(Storage):
     def read_end(self, path: str, size: int) -> tuple[bytes, int]:
 
         def ask(store: S3Store, key: str) -> tuple[bytes, int]:
-            import obstore
-
             whole = obstore.head(store, key)["size"]
             if not whole:
                 return b"", 0
@@ -98,8 +96,6 @@ class ObjectStorage(Storage):
     def stat(self, path: str) -> Entry | None:
 
         def ask(store: S3Store, key: str) -> Entry:
-            import obstore
-
             return self._entry(obstore.head(store, key))
 
         try:
@@ -117,8 +113,6 @@ class ObjectStorage(Storage):
         """List all objects below a directory, one request for each thousand."""
 
         def ask(store: S3Store, key: str) -> Entries:
-            import obstore
-
             found = (self._entry(each) for chunk in obstore.list(store, key, chunk_size=1000) for each in chunk)
             return sorted(entry for entry in found if not self._is_marker(entry, directory))
 
@@ -165,15 +159,11 @@ class ObjectStorage(Storage):
             return
 
         def ask(store: S3Store, key: str) -> None:
-            import obstore
-
             obstore.copy(store, self._key(source), key)
 
         self._do("copy to", path, ask)
 
     def _compare(self, path: str, local_file: str | os.PathLike[str], size: int) -> None:
-        import filecmp
-
         entry = self.stat(path)
         if entry is not None and entry.size == size:
             with self.fetch(path) as there:
@@ -188,8 +178,6 @@ class ObjectStorage(Storage):
             target = os.path.join(directory, path.rpartition("/")[2])
 
             def ask(store: S3Store, key: str) -> None:
-                import obstore
-
                 with open(target, "wb") as file:
                     for chunk in obstore.get(store, key).stream(min_chunk_size=CHUNK_BYTES):
                         file.write(chunk)
@@ -206,8 +194,6 @@ class ObjectStorage(Storage):
             some = waiting[at : at + DELETE_BATCH]
 
             def ask(store: S3Store, key: str, some: Names = some) -> None:
-                import obstore
-
                 obstore.delete(store, some)
 
             with contextlib.suppress(FileNotFoundError):
@@ -250,24 +236,17 @@ class ObjectStorage(Storage):
         raise StorageFailed(what, path, reason)
 
     def _put(self, store: S3Store, key: str, data: bytes, mode: Any) -> str | None:
-        import obstore
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
-
         try:
             return obstore.put(store, key, data, mode=mode, use_multipart=False)["e_tag"] or ""
         except (AlreadyExistsError, PreconditionError):
             return None
 
     def _put_parts(self, store: S3Store, key: str, local_file: str | os.PathLike[str]) -> None:
-        import obstore
-
         with open(local_file, "rb") as file:
             obstore.put(store, key, file, use_multipart=True, chunk_size=2 * CHUNK_BYTES, max_concurrency=4)
 
     def _children(self, directory: str) -> tuple[Entries, Names]:
         def ask(store: S3Store, key: str) -> tuple[Entries, Names]:
-            import obstore
-
             found = obstore.list_with_delimiter(store, key)
             entries = [self._entry(each) for each in found["objects"]]
             names = [each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"]]

@@ -16,12 +16,12 @@ import os
 
 import msgspec
 
-from lakestream.lake.errors import StagingConflict
+from lakestream.lake.errors import BadSegment, StagingConflict
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.log.format.errors import CorruptLog
-from lakestream.log.format.segment import read_footer
+from lakestream.log.format.segment import Footer, read_footer
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -145,6 +145,15 @@ def missing(lake: str, stream: StreamIdentity, ends: list[int]) -> list[int]:
 def segments(directory: str) -> list[StagedSegment]:
     """Return the staged segments of one stream in log order; none when there is no directory."""
     return staged_segments(open_storage(directory).list(directory))
+
+
+def footer(path: str) -> Footer:
+    """Read the footer of a sealed segment. Raises BadSegment when it is damaged, OSError."""
+    with open_storage(path).fetch(path) as local:
+        try:
+            return read_footer(local)[0]
+        except CorruptLog as error:
+            raise BadSegment(path, error.offset, error.what) from None
 
 
 def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[StagedStream]]:

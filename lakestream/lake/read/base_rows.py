@@ -8,7 +8,12 @@ columns are converted to columns, a range of sequences at a time. Blocks for sec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.delta.schema import HEADER_LINE, REMOVED_COLUMN
 from lakestream.lake.errors import HistoryUnavailable
@@ -18,10 +23,6 @@ from lakestream.log.format.outline import Outline
 from lakestream.log.format.record import FIXED
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.base import BaseWriter, Origin
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
 
 PART_ROWS = 1 << 22
 """Approximate number of rows that are sorted at a time: 24 bytes each."""
@@ -72,9 +73,6 @@ def build(
 
 def _parts(table: str, origin: Origin) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the rows in ascending parts; within a part they have no order."""
-    import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
-
     options = open_storage(table).delta_options() or None
     try:
         delta = DeltaTable(table, version=origin.version, storage_options=options)
@@ -110,8 +108,6 @@ class _Subjects:
 
     def numbers(self, names: list[bytes]) -> np.ndarray[Any, Any]:
         """Return the numbers of subjects, adding new ones."""
-        import numpy as np
-
         known = self._numbers
         for name in names:
             if name not in known:
@@ -126,8 +122,6 @@ class _Subjects:
 
     def index(self) -> SubjectIndex:
         """Return the subject index."""
-        import numpy as np
-
         if not self._seqs:
             return SubjectIndex()
         ids, seqs = np.concatenate(self._ids), np.concatenate(self._seqs)
@@ -153,9 +147,6 @@ class _Part:
 
     def take(self, rows: pa.RecordBatch, subjects: _Subjects) -> None:
         """Add rows, in any order."""
-        import numpy as np
-        import pyarrow.compute as pc
-
         names, places = _named(rows)
         lengths = np.fromiter(map(len, names), np.int64, len(names))
         headers = _header_sizes(rows)
@@ -168,8 +159,6 @@ class _Part:
 
     def outlines(self, subjects: _Subjects) -> Iterator[Outline]:
         """Yield all rows as outlines of the usual size."""
-        import numpy as np
-
         if not self._taken:
             return
         columns = [np.concatenate(parts) for parts in zip(*self._taken, strict=True)]
@@ -190,8 +179,6 @@ def _outline(
     names: list[bytes],
 ) -> Outline:
     """Return ascending rows, whose subjects are `names[id]`, as an outline."""
-    import numpy as np
-
     if len(names) <= len(ids):
         used = np.flatnonzero(np.bincount(ids, minlength=len(names)))
         places = np.zeros(len(names), np.uint32)
@@ -214,8 +201,6 @@ def _outline(
 
 def _plain(column: pa.Array) -> pa.Array:
     """Return a column of text or bytes as plain bytes, whatever the query engine's type."""
-    import pyarrow as pa
-
     if pa.types.is_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.large_string())
     return column.cast(pa.large_binary())
@@ -223,8 +208,6 @@ def _plain(column: pa.Array) -> pa.Array:
 
 def _named(rows: pa.RecordBatch) -> tuple[list[bytes], np.ndarray[Any, Any]]:
     """Return (distinct subjects, index of each row's subject)."""
-    import pyarrow.compute as pc
-
     subjects, raw = _plain(rows.column("subject")), rows.column("subject_bytes")
     if raw.null_count < len(raw):
         subjects = pc.coalesce(_plain(raw), subjects)
@@ -236,9 +219,6 @@ def _named(rows: pa.RecordBatch) -> tuple[list[bytes], np.ndarray[Any, Any]]:
 def _header_sizes(rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
     """Return the size of each row's header block as it was sent, without building it; 0 for none. See
     `schema.join_headers`."""
-    import numpy as np
-    import pyarrow.compute as pc
-
     count = rows.num_rows
     found = np.zeros(count, np.int64)
     headers, blocks = rows.column("headers"), rows.column("header_block")
@@ -258,8 +238,5 @@ def _header_sizes(rows: pa.RecordBatch) -> np.ndarray[Any, Any]:
 
 def _sizes(texts: pa.Array) -> np.ndarray[Any, Any]:
     """Return the size of each text in bytes."""
-    import numpy as np
-    import pyarrow.compute as pc
-
     found: np.ndarray[Any, Any] = pc.fill_null(pc.binary_length(_plain(texts)), 0).to_numpy().astype(np.int64)
     return found

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -33,8 +35,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import REMOVED_DDL, TABLE_DDL
-from lakestream.lake.delta.segments import Dead
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
@@ -50,7 +52,6 @@ from lakestream.lake.read.flush import (
 from lakestream.lake.read.live_rows import END, LiveView, UncompactedPart
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
@@ -144,9 +145,6 @@ class Condition(msgspec.Struct, frozen=True):
 
     def mask(self, batch: pa.RecordBatch) -> Any:
         """Return the condition for an uncompacted batch, as a mask."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         column = batch.column(self.column)
         if self.operator == "IN":
             return pc.is_in(column, pa.array(self.values, column.type))

@@ -11,17 +11,19 @@ Needs neither a JVM nor an event loop. live_rows.py reads the rows of a view.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
 
-from lakestream.lake.delta import batches, segments
+from lakestream.lake.delta import batches
 from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.delta.position import Progress, application
 from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_DDL, UID_PROPERTY, Layout, layout_of
-from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
 from lakestream.lake.errors import LakeError, SegmentGap
 from lakestream.lake.files import paths, quarantine, staging
@@ -40,9 +42,6 @@ from lakestream.lake.read.flush import (
 )
 from lakestream.lake.read.live_rows import LiveView, UncompactedPart
 from lakestream.log.format.departures import Departures
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 ATTEMPTS = 5
 """Maximum number of attempts when files disappear during planning."""
@@ -195,7 +194,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         if quarantined is not None:
             raise quarantined
     chosen = batches.choose(path, position, staging.staged_segments(files), _NO_LIMIT)
-    footers = [segments.footer(part.path) for part in chosen]
+    footers = [staging.footer(part.path) for part in chosen]
     batch = batches.gather(uid, chosen, footers, before) if chosen else None
     archive = table is not None and table.archive
     drops_ended = archive and batch is not None and not batch.policy.archive
@@ -265,9 +264,6 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
     """Return the state of the stream's table; None when there is none, or it belongs to another stream."""
     if not storage.names(log_directory(path)):
         return None
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
     try:
         delta = DeltaTable(path, storage_options=storage.delta_options() or None)
         metadata, fields = delta.metadata(), delta.schema().fields
@@ -313,9 +309,6 @@ def _progress(path: str, version: int, uid: str) -> tuple[Progress | None, Progr
 
 def _highest(delta: DeltaTable) -> int:
     """Return the last sequence in a table whose commits do not state it."""
-    import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
-
     whole = DeltaTable(delta.table_uri, version=delta.version())
     found = pa.table(QueryBuilder().register("t", whole).execute("SELECT max(seq) AS seq FROM t").read_all())
     return int(found.column("seq")[0].as_py() or 0)

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta.batches import Ending
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.position import Progress
 from lakestream.lake.delta.schema import (
     REMOVED_COLUMN,
@@ -21,14 +28,10 @@ from lakestream.lake.delta.schema import (
     bucket_of,
     headers_type,
 )
-from lakestream.lake.delta.segments import Dead, Ending, alive
+from lakestream.lake.delta.segments import alive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.log.format.departures import Departures, Point
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from deltalake import DeltaTable
 
 END = (1 << 63) - 1
 """Above every sequence."""
@@ -202,8 +205,6 @@ class VersionGone(LakeError):
 
 def schema(columns: Sequence[str]) -> pa.Schema:
     """Return the Arrow types of a table's columns."""
-    import pyarrow as pa
-
     types: dict[str, Any] = {
         "seq": pa.int64(),
         "time": pa.timestamp("us", "UTC"),
@@ -223,8 +224,6 @@ def shaped(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a decoder's batch with a table's columns, only the rows with first ≤ seq ≤ last; nothing if there are
     none."""
-    import pyarrow as pa
-
     seqs = batch.column("seq").to_numpy()
     if len(seqs) and (seqs[0] < first or seqs[-1] > last):  # a segment is in sequence order
         start, stop = int(seqs.searchsorted(first)), int(seqs.searchsorted(last, "right"))
@@ -263,8 +262,6 @@ def _of_subject(column: str, layout: Layout | None) -> Callable[[str], Any] | No
 
 
 def _mapped(column: Any, function: Callable[[str], Any], kind: Any) -> Any:
-    import pyarrow as pa
-
     encoded = column.dictionary_encode()
     values = pa.array([function(value) for value in encoded.dictionary.to_pylist()], kind)
     return values.take(encoded.indices)
@@ -272,8 +269,6 @@ def _mapped(column: Any, function: Callable[[str], Any], kind: Any) -> Any:
 
 def ranges(view: LiveView, first: int, last: int) -> list[tuple[int, int]]:
     """Return ranges of about RANGE_ROWS rows that cover first … last as far as the table has them."""
-    import pyarrow as pa
-
     last = min(last, view.table_last_seq)
     if view.version is None or first > last:
         return []
@@ -324,9 +319,6 @@ def table_batches(
     Raises:
         VersionGone: files were deleted.
     """
-    import pyarrow as pa
-    from deltalake import QueryBuilder
-
     if view.version is None or not spans:
         return
     names = [*columns] if "seq" in columns else [*columns, "seq"]
@@ -356,9 +348,6 @@ def _stored(view: LiveView, names: Sequence[str]) -> list[str]:
 
 def _pinned(view: LiveView) -> DeltaTable:
     """Return the table at the view's version. Raises VersionGone."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     options = open_storage(view.table).delta_options() or None
     try:
         return DeltaTable(view.table, version=view.version, storage_options=options)
@@ -369,8 +358,6 @@ def _pinned(view: LiveView) -> DeltaTable:
 def _living(batch: pa.RecordBatch, wanted: pa.Schema, view: LiveView) -> pa.RecordBatch:
     """Return the batch with exactly the types of `wanted` (query engines have narrower ones) and without removed rows.
     They are filtered here, since a long list in SQL is slow."""
-    import pyarrow as pa
-
     arrays = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(batch.columns, wanted, strict=True)
@@ -385,10 +372,6 @@ def _living(batch: pa.RecordBatch, wanted: pa.Schema, view: LiveView) -> pa.Reco
 
 def _ended(column: pa.Array, seqs: Any, endings: Sequence[Ending]) -> pa.Array:
     """Return an archive's `removed_time_ns` with the endings of uncompacted segments: the earliest one counts."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     known = pc.fill_null(column, 0).to_numpy()
     times = known.copy()
     for ending in reversed(endings):
@@ -402,8 +385,6 @@ def _ended(column: pa.Array, seqs: Any, endings: Sequence[Ending]) -> pa.Array:
 
 def completed(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     """Return exactly these columns, in this order; a column that the batch lacks is NULL."""
-    import pyarrow as pa
-
     names = batch.schema.names
     if names == list(columns):
         return batch

@@ -8,13 +8,12 @@ functions use it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+
+import pandas
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.files.lake import open_storage
-
-if TYPE_CHECKING:
-    import pandas
-    import pyarrow as pa
 
 __all__ = ["arrow", "batches", "reader", "to_pandas"]
 
@@ -38,9 +37,6 @@ def reader(
     table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
 ) -> pa.RecordBatchReader:
     """Return `batches` as an Arrow stream, which DuckDB, Polars and others accept as a table."""
-    import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
-
     delta = DeltaTable(table, version=version, storage_options=open_storage(table).delta_options())
     names = [field.name for field in delta.schema().fields] if columns is None else list(columns)
     chosen = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
@@ -61,15 +57,11 @@ def to_pandas(
     table: str, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
 ) -> pandas.DataFrame:
     """Return `arrow` for pandas. Whole numbers and times keep their type where there are NULLs among them."""
-    import pandas
-
     kept = {"int64": pandas.Int64Dtype(), "int32": pandas.Int32Dtype()}
     return arrow(table, columns, where, version).to_pandas(types_mapper=lambda kind: kept.get(str(kind)))
 
 
 def _cast(found: Iterable[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     for batch in found:
         columns = [column.cast(field.type) for column, field in zip(batch.columns, wanted, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, schema=wanted)
@@ -77,8 +69,6 @@ def _cast(found: Iterable[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.Rec
 
 def _plain(field: pa.Field) -> pa.Field:
     """Return the field with a type that every library knows: no views, no dictionaries."""
-    import pyarrow as pa
-
     kind = field.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type

@@ -10,6 +10,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from deltalake import DeltaTable
+
 from lakestream.lake.delta import clones, deletion_vectors
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.log import Log, State
@@ -55,8 +58,6 @@ class CloneViews:
         return known
 
     def _view(self, path: str, version: int) -> str:
-        from deltalake import DeltaTable
-
         there = open_storage(path)
         delta = DeltaTable(path, version=version, storage_options=there.delta_options() or None)
         state = Log(there, path).state(version)
@@ -92,8 +93,6 @@ class CloneViews:
 
 def _files(table: str, state: State, partition: list[str]) -> Any:
     """Return each file with the values of its partition."""
-    import pyarrow as pa
-
     adds = list(state.files.values())
     columns = {"filename": pa.array([locate(table, add.path) for add in adds], pa.string())}
     for name in partition:
@@ -103,8 +102,6 @@ def _files(table: str, state: State, partition: list[str]) -> Any:
 
 def _dead(table: str, state: State) -> Any:
     """Return the rows in deletion vectors: file, and row number in it."""
-    import pyarrow as pa
-
     names, rows = [], []
     for add in state.files.values():
         vector = add.deletion_vector

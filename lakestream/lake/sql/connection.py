@@ -9,14 +9,12 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import duckdb
 
 from lakestream.lake.files import paths, s3
 from lakestream.lake.sql import dialect
 from lakestream.lake.sql.dialect import SqlError, quoted
-
-if TYPE_CHECKING:
-    import duckdb
 
 _PACKAGE = "duckdb_extension_"
 
@@ -35,8 +33,6 @@ def extension_path(name: str = "delta") -> Path:
     Raises:
         ExtensionMissing: when the wheel is not there, or is for another DuckDB.
     """
-    import duckdb
-
     spec = importlib.util.find_spec(_PACKAGE + name)
     if spec is not None and spec.origin is not None:
         path = Path(spec.origin).parent / "extensions" / f"v{duckdb.__version__}" / f"{name}.duckdb_extension"
@@ -56,8 +52,6 @@ def connect(root: str) -> duckdb.DuckDBPyConnection:
     """
     remote = not paths.is_local(root)
     extensions = [extension_path(name) for name in (("httpfs", "aws") if remote else ()) + ("delta",)]
-    import duckdb
-
     # No network access: extensions come from wheels or are built in.
     connection = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
     for extension in extensions:

@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+
 from lakestream.lake.delta.time_travel import KEEP_MORE, CommitLog
 from lakestream.lake.files import paths
-from lakestream.lake.sql import dialect
+from lakestream.lake.sql import TAIL_BYTES, dialect
 from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
 from lakestream.lake.sql.clones import CloneViews
 from lakestream.lake.sql.connection import connect, extension_path
 from lakestream.lake.sql.dialect import BadSql, SqlError, Statement
 from lakestream.lake.sql.typed import prepare_duckdb
-from lakestream.lake.sql.uncompacted import TAIL_BYTES, LiveStreams, Server
+from lakestream.lake.sql.uncompacted import LiveStreams, Server
 
 if TYPE_CHECKING:
-    import duckdb
-
     from lakestream.lake.delta.json_schema import JsonSchema
 
 __all__ = ["BadSql", "Result", "Session", "SqlError", "UnknownStream", "extension_path"]
@@ -104,8 +104,6 @@ class Session:
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.root = existing_root(lake)
-        import duckdb
-
         self._duckdb = duckdb
         self._connection = connect(self.root)
         place = CloneViews(self.root, self._connection).place

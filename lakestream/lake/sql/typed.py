@@ -12,6 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakestream.lake.delta import policy, schema
 from lakestream.lake.delta.json_schema import JsonSchema, parse, ticked
@@ -23,7 +26,6 @@ from lakestream.lake.files.staging import live_identity
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
 
 VIEW_SUFFIX = "_json"
 MISFITS_SUFFIX = "_json_misfits"
@@ -107,8 +109,6 @@ def typed_tables(lake: str) -> list[TypedTable]:
 
 
 def _look_or_pass(path: str) -> TypedTable | None:
-    from deltalake.exceptions import DeltaError
-
     try:
         return _look(path)
     except DeltaError:
@@ -116,9 +116,6 @@ def _look_or_pass(path: str) -> TypedTable | None:
 
 
 def _look(path: str) -> TypedTable | None:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
     asked = _asked(path)
     try:
         delta = DeltaTable(path, storage_options=open_storage(path).delta_options())
@@ -171,7 +168,6 @@ def fit(lake: str, stream: str) -> Fit:
 # The engines
 def engine_functions(text: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Return the two functions of a schema as the engines need them: plain ones that can be sent to another process."""
-    import pyarrow as pa
 
     def values(payloads: pa.Array) -> pa.Array:
         return parse(text).values(payloads)
@@ -187,7 +183,7 @@ def engine_functions(text: str) -> tuple[Callable[[Any], Any], Callable[[Any], A
 
 def prepare_duckdb(connection: duckdb.DuckDBPyConnection, found: JsonSchema) -> None:
     """Create the two functions of the views in a DuckDB database; cursors of the connection have them too."""
-    import duckdb
+    import duckdb  # not for Spark
 
     values, reasons = engine_functions(found.text)
     known = "SELECT 1 FROM duckdb_functions() WHERE function_name = ?"

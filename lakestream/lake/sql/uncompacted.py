@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
-from lakestream.lake.delta.segments import Dead
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from lakestream.lake.read.live_rows import LiveView
     from lakestream.log.format.departures import Point
 
-TAIL_BYTES = 1 << 30
-"""Default maximum size of one stream's uncompacted segments that are read into memory, in bytes. With a running
-compactor they are seconds of messages; the limit is reached where none runs."""
 MANY_REMOVED = 1000
 """From this many removed sequences on they are joined instead of listed in a condition."""
 
@@ -181,8 +179,6 @@ class LiveStreams:
         return view
 
     def _live(self, view: LiveView, number: int) -> Live:
-        import pyarrow as pa
-
         size = sum(part.size for part in view.parts)
         if size > self._tail_bytes:
             raise UncompactedTooLarge(view.stream, size, self._tail_bytes)

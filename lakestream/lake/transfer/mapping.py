@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakestream.lake.delta.schema import join_headers
 from lakestream.lake.errors import LakeError
+from lakestream.lake.transfer import JSON
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import publishable
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-JSON = "json"
 FIXED = "="
 TIME_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 MOST_TEXTS = 100_000
@@ -130,8 +129,6 @@ class Mapper:
         return self._schema.field(column).type
 
     def _check_subject(self) -> None:
-        import pyarrow as pa
-
         template = self.columns.subject
         self._places = [] if template.startswith(FIXED) else _PLACE.findall(template)
         self._literals = _PLACE.split(template)[::2]
@@ -169,8 +166,6 @@ class Mapper:
         return None
 
     def _check_time(self) -> None:
-        import pyarrow as pa
-
         kind = self._known(self.columns.time, "--time")
         types = pa.types
         if not (types.is_timestamp(kind) or types.is_date(kind) or types.is_integer(kind) or _is_text(kind)):
@@ -334,8 +329,6 @@ def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _has_map(kind: Any) -> bool:
-    import pyarrow as pa
-
     if pa.types.is_map(kind):
         return True
     return any(_has_map(kind.field(at).type) for at in range(kind.num_fields)) if pa.types.is_nested(kind) else False
@@ -343,8 +336,6 @@ def _has_map(kind: Any) -> bool:
 
 def _spelled(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Convert timestamps to RFC 3339 text: Python's own have no nanoseconds."""
-    import pyarrow as pa
-
     arrays, fields = [], []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_timestamp(field.type):
@@ -356,9 +347,6 @@ def _spelled(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _instants(column: pa.Array) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     naive = column.cast(pa.timestamp(column.type.unit))
     return pc.strftime(naive, format="%Y-%m-%dT%H:%M:%SZ" if column.type.tz else "%Y-%m-%dT%H:%M:%S")
 
@@ -369,9 +357,6 @@ def times_ns(column: pa.Array, name: str, unit: str) -> pa.Array:
     Raises:
         BadMapping: a text is no time, or a time is outside what 64 bits of ns hold.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind = column.type
     try:
         if pa.types.is_integer(kind):
@@ -386,8 +371,6 @@ def times_ns(column: pa.Array, name: str, unit: str) -> pa.Array:
 
 
 def _parsed(column: pa.Array) -> pa.Array:
-    import pyarrow as pa
-
     try:
         return column.cast(pa.timestamp("ns", "UTC"))  # wants a zone on each
     except pa.ArrowInvalid:
@@ -395,8 +378,6 @@ def _parsed(column: pa.Array) -> pa.Array:
 
 
 def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
     types = pa.types
     if types.is_dictionary(kind):
         return _is_text(kind.value_type)
@@ -404,8 +385,6 @@ def _is_text(kind: Any) -> bool:
 
 
 def _is_binary(kind: Any) -> bool:
-    import pyarrow as pa
-
     types = pa.types
     return bool(
         types.is_binary(kind)

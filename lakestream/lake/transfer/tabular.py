@@ -17,7 +17,14 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.schema import UID_PROPERTY
@@ -26,9 +33,6 @@ from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.transfer.mapping import encode_json, plain_rows
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 BATCH_ROWS = 16_384
 SORT_MEMORY = "256MB"
@@ -79,10 +83,6 @@ class Source:
             raise BadSource(f"--order-by: {path} has no column {missing[0]!r}; it has {', '.join(self.schema.names)}")
 
     def _open_delta(self, version: int | None, at: str) -> None:
-        import pyarrow as pa
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
         try:
             table = DeltaTable(self.path, version=version)
             if at:
@@ -106,8 +106,6 @@ class Source:
         return connection.execute(f"SELECT {columns} FROM {scan} {suffix}").to_arrow_reader(BATCH_ROWS)
 
     def _open_files(self) -> None:
-        import pyarrow.dataset as ds
-
         if glob.has_magic(self.path) and not os.path.exists(self.path):
             self._files = sorted(found for found in glob.glob(self.path, recursive=True) if os.path.isfile(found))
         elif os.path.isdir(self.path):
@@ -139,8 +137,6 @@ class Source:
 
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all rows, in the same order each time. Raises BadSource when a file is damaged or gone."""
-        import duckdb
-
         try:
             yield from self._batches(columns)
         except (duckdb.Error, OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
@@ -168,8 +164,6 @@ def _is_data(file: Path, base: str) -> bool:
 
 
 def _duckdb() -> Any:
-    import duckdb
-
     directory = tempfile.gettempdir()
     config: dict[str, Any] = {"memory_limit": SORT_MEMORY, "temp_directory": directory, "threads": 2}
     connection = duckdb.connect(config={**config, "autoinstall_known_extensions": False})
@@ -187,8 +181,6 @@ def _name(column: str) -> str:
 
 def sorted_by_time(messages: Iterable[list[Record]]) -> Iterator[list[Record]]:
     """Yield messages by time, in their original order within one time; in temporary files if they are many."""
-    import pyarrow as pa
-
     schema = pa.schema(
         [
             ("seq", pa.int64()),
@@ -251,10 +243,6 @@ def write(target: str, format: str, schema: pa.Schema, batches: Iterator[pa.Reco
 
 
 def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    import pyarrow as pa
-    from deltalake import write_deltalake
-    from deltalake.exceptions import DeltaError
-
     fresh = not os.path.exists(path)
     if not fresh and os.listdir(path) and not os.path.isdir(log_directory(path)):
         raise BadTarget(f"{path} has files and is no Delta table: an export does not overwrite that")
@@ -288,9 +276,6 @@ def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 
 def _is_a_streams(path: str) -> bool:
     """Return True if a path is a table in a lake, or a clone of one."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     if not os.path.isdir(log_directory(path)):
         return False
     try:
@@ -300,8 +285,6 @@ def _is_a_streams(path: str) -> bool:
 
 
 def _write_parquet(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    import pyarrow.parquet as pq
-
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for batch in batches:
             writer.write_batch(batch)

@@ -10,20 +10,17 @@ import base64
 import datetime
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from lakestream.lake.delta.schema import headers_type, split_headers, subject_text
 from lakestream.lake.errors import LakeError
+from lakestream.lake.transfer import OWN
 from lakestream.lake.transfer.mapping import BadMapping
 from lakestream.log.format.record import Record
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-OWN = ("subject", "seq", "time", "time_ns", "headers", "data", "header_block", "subject_bytes", "text")
-"""Columns of every message. `text`: the payload as UTF-8. All but `text` together give every message back."""
 EXACT = OWN[:-1]
 
 _INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
@@ -61,8 +58,6 @@ class Unmapper:
     """
 
     def __init__(self, fields: Fields) -> None:
-        import pyarrow as pa
-
         self._fields = fields
         if unknown := [name for name in fields.own if name not in OWN]:
             raise BadMapping(f"--columns: there is no column {unknown[0]!r}; there are {', '.join(OWN)}")
@@ -79,8 +74,6 @@ class Unmapper:
 
     def batch(self, records: Sequence[Record], bad: list[BadMessage]) -> pa.RecordBatch:
         """Return those messages as rows; messages that do not fit are appended to `bad` instead."""
-        import pyarrow as pa
-
         rows, kept = [], []
         for record in records:
             try:
@@ -124,8 +117,6 @@ class Unmapper:
 
 
 def _own_types() -> dict[str, Callable[[], Any]]:
-    import pyarrow as pa
-
     return {
         "subject": pa.string,
         "seq": pa.int64,
@@ -174,7 +165,6 @@ def parse_ddl(ddl: str) -> list[pa.Field]:
     Raises:
         BadMapping: it does not parse, or has a type that payloads cannot have.
     """
-    import pyarrow as pa
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
@@ -191,8 +181,6 @@ def parse_ddl(ddl: str) -> list[pa.Field]:
 
 
 def _arrow(kind: Any) -> Any:
-    import pyarrow as pa
-
     name = kind.this.name
     simple = {
         "BOOLEAN": pa.bool_(),
@@ -226,8 +214,6 @@ def _arrow(kind: Any) -> Any:
 def _converter(kind: Any) -> Callable[[Any], Any]:
     """Return the conversion of a JSON value that is not null for Arrow. It raises ValueError for one that does not
     fit."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_integer(kind):
         return lambda value: _integer(value, kind.bit_width)

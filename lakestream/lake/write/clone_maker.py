@@ -26,6 +26,7 @@ import msgspec
 from lakestream.lake.delta import batches, clones, erasures, policy
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.clones import Clone, CloneRefused, lacks_files
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.log import Log, log_directory
 from lakestream.lake.delta.policy import CLONED_PROPERTY, MANAGED_PROPERTIES, StreamPolicy
 from lakestream.lake.delta.position import PositionWatch, Progress, application
@@ -42,7 +43,6 @@ from lakestream.lake.delta.schema import (
     quoted,
     subject_text,
 )
-from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import NotATable, TimeTravelError
 from lakestream.lake.errors import StillCloned, TableBusy
 from lakestream.lake.files import clone_request, paths

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
@@ -20,7 +21,6 @@ from lakestream.lake.files import paths, staging
 from lakestream.lake.files.scan import Scanner
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 NAME = "lakestream_segments"
@@ -83,8 +83,6 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the newly staged segments."""
-        import pyarrow as pa
-
         assert isinstance(partition, NewSegments)
         rows: list[tuple[str, int, int, int]] = []
         for directory, after, through in partition.streams:

@@ -195,7 +195,7 @@ class StreamCompaction:
             if not parts:
                 break
             with self._quarantining(parts):
-                footers = [segments.footer(part.path) for part in parts]
+                footers = [staging.footer(part.path) for part in parts]
                 count = batches.fitting(footers, self._options.commit_bytes)
                 parts, footers = parts[:count], footers[:count]
                 batch = batches.gather(self._identity.uid, parts, footers, self._watch.progress)

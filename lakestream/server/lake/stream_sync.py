@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.lake.delta import segments, verify
+from lakestream.lake.delta import verify
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
 from lakestream.lake.delta.verify import Budget, TableFiles
@@ -281,7 +281,7 @@ def _first_seq(sealed: Sequence[SealedSegment], staged: Sequence[StagedSegment])
         if sealed and segment.first_index >= sealed[0].first_index:
             break
         try:
-            footer = segments.footer(segment.path)
+            footer = staging.footer(segment.path)
         except (BadSegment, FileNotFoundError):
             continue
         if footer.count:

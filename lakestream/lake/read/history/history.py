@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.lake import open_storage
@@ -265,8 +266,6 @@ class TableHistory:
 
     def _cut(self, slab: Slab, first: int, sequential: bool) -> Block:
         """Return the block around `first`: from there on for sequential reads, else aligned."""
-        import numpy as np
-
         low, high = self._room(self._blocks, first)
         low, high = max(low, slab.first), min(high, slab.last)
         seqs = slab.rows.column("seq").to_numpy()
@@ -317,8 +316,6 @@ class TableHistory:
 
     # ------------------------------------------------------------------ subjects
     def _read_narrow(self, first: int, last: int, limit: int, max_bytes: int, choice: Choice) -> list[Record]:
-        import numpy as np
-
         narrow = self._narrow_of(choice)
         found: list[Record] = []
         most = 0

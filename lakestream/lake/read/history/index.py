@@ -12,10 +12,13 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lakestream.lake.delta.actions import Action, Add, Bounds, DeletionVector, MetaData, locate, statistics
 from lakestream.lake.delta.log import Log
@@ -23,9 +26,6 @@ from lakestream.lake.delta.schema import REMOVED_COLUMN, subject_text
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.subjects import Filters, is_literal
-
-if TYPE_CHECKING:
-    import numpy as np
 
 END = (1 << 63) - 1
 """Above every sequence."""
@@ -112,8 +112,6 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     def overlapping(self, first: int, last: int, wanted: Wanted | None = None) -> list[FileEntry]:
         """Return the files that may hold a message with first ≤ seq ≤ last, sorted by their lowest sequence."""
-        import numpy as np
-
         end = int(np.searchsorted(self.mins, last, side="right"))
         places = np.flatnonzero(self.maxs[:end] >= first).tolist()
         found = [self.files[place] for place in places]
@@ -121,8 +119,6 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     def holding(self, seqs: Sequence[int], wanted: Wanted | None = None) -> list[FileEntry]:
         """Return the files that may hold one of these sequences (ascending)."""
-        import numpy as np
-
         asked = np.asarray(seqs, dtype=np.int64)
         within = np.searchsorted(asked, self.mins, side="left") < np.searchsorted(asked, self.maxs, side="right")
         found = [self.files[place] for place in np.flatnonzero(within).tolist()]
@@ -180,8 +176,6 @@ class TableIndex:
 
     def _load(self) -> Snapshot:
         """Read the newest checkpoint and the commits after it."""
-        import numpy as np
-
         self._by_path, self._texts = {}, {}
         nothing = np.empty(0, np.int64)
         snapshot = Snapshot(-1, [], nothing, nothing, 0, Shape())
@@ -203,8 +197,6 @@ class TableIndex:
     # ------------------------------------------------------------------ snapshots
     def _apply(self, snapshot: Snapshot, actions: Iterable[Action]) -> Snapshot:
         """Return the snapshot after one commit. Removals come first: a file with a new deletion vector is in both."""
-        import numpy as np
-
         gone: set[str] = set()
         fresh: dict[str, FileEntry] = {}
         shape = snapshot.shape
@@ -269,9 +261,6 @@ class TableIndex:
 
     def _footer(self, path: str) -> tuple[Bounds, Bounds, int]:
         """Return bounds and rows of a file without statistics in the log, from its Parquet footer."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         whole = locate(self.table, path)
         data = pq.ParquetFile(whole if self._storage.local else pa.BufferReader(self._storage.read(whole))).metadata
         low: dict[str, int] = {}
@@ -322,8 +311,6 @@ class Choice:
     def only(self, rows: Any) -> Any:
         """Return those rows of a pyarrow Table whose subject is one of them; a query may return others, though
         seldom."""
-        import pyarrow as pa
-
         if rows.num_rows == 0:
             return rows
         raw = rows.column("subject_bytes")

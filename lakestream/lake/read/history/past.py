@@ -12,13 +12,16 @@ holds that time: the table follows the stream with the compaction's lag.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from lakestream.lake.delta import departures as departure_files
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import REMOVED_COLUMN
-from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import AsOf, NotATable, as_of
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
@@ -29,9 +32,6 @@ from lakestream.lake.read.live import open_view
 from lakestream.lake.read.live_rows import LiveView
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
 
@@ -64,9 +64,6 @@ class Past(msgspec.Struct, frozen=True):
             yield from self._block([batch.select(columns)], columns)
 
     def _block(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> Iterator[list[Record]]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if not batches:
             return
         table = pa.Table.from_batches(batches)
@@ -119,8 +116,6 @@ def open_past(
 
 def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
     """Return the table alone, at an earlier version, without the hidden messages."""
-    from deltalake import DeltaTable
-
     options = open_storage(view.table).delta_options() or None
     fields = DeltaTable(view.table, version=version, storage_options=options).schema().fields
     had = {field.name for field in fields}

@@ -13,10 +13,16 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.segments import Dead, alive
+from lakestream.lake.delta.departures import Dead
+from lakestream.lake.delta.segments import alive
 from lakestream.lake.delta.time_travel import (
     KEEP_MORE,
     CommitLog,
@@ -32,10 +38,6 @@ from lakestream.lake.read.live_rows import schema
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import Filters
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from deltalake import QueryBuilder
 
 OPEN_VERSIONS = 2
 """Number of versions of one table that are kept open: a client that pages asks for the same one repeatedly."""
@@ -134,8 +136,6 @@ class TablePast:
 
     def _exactly(self, version: int, seqs: Sequence[int], erased: Dead) -> list[Record]:
         """Return the messages with these sequences (ascending)."""
-        import pyarrow as pa
-
         listed = " OR ".join(f"seq IN ({', '.join(map(str, seqs[at : at + 20]))})" for at in range(0, len(seqs), 20))
         where = f"seq >= {seqs[0]} AND seq <= {seqs[-1]} AND ({listed})"
         batches = [_without(batch, erased) for batch in self._query(version, COLUMNS, where) if batch.num_rows]
@@ -204,8 +204,6 @@ class TablePast:
     def _gone(self, last_index: int, point: Point) -> Dead:
         """Return the messages that had left by a point of a batch, as an array that is built once for all batches of
         rows."""
-        import numpy as np
-
         runs: Any
         with self._lock:
             if (runs := self._left.get((last_index, point))) is not None:
@@ -220,8 +218,6 @@ class TablePast:
         return Dead(runs=runs)
 
     def _query(self, version: int, columns: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         sql = f"SELECT {', '.join(columns)} FROM t WHERE {where}"
         try:
             for found in self._pinned(version).execute(sql):
@@ -234,9 +230,6 @@ class TablePast:
             raise _gone(self._table, version) from error
 
     def _pinned(self, version: int) -> QueryBuilder:
-        from deltalake import DeltaTable, QueryBuilder
-        from deltalake.exceptions import DeltaError
-
         with self._lock:
             if version in self._open:
                 self._open.move_to_end(version)
@@ -255,8 +248,6 @@ class TablePast:
 
 
 def _without(batch: pa.RecordBatch, dead: Dead) -> pa.RecordBatch:
-    import pyarrow as pa
-
     if not len(dead.runs):
         return batch
     mask = alive(batch["seq"].to_numpy(), dead)
@@ -269,8 +260,6 @@ def _gone(table: str, version: int) -> TimeTravelError:
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows in the usual types of their columns; query engines have narrower ones."""
-    import pyarrow as pa
-
     wanted = schema(batch.schema.names)
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
@@ -283,8 +272,6 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes | None, int]]:
     """Yield the highest sequence of each subject in some rows."""
-    import pyarrow as pa
-
     if not batch.num_rows:
         return
     table = pa.Table.from_batches([batch])

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lakestream.lake.delta import deletion_vectors
 from lakestream.lake.delta.actions import locate
@@ -16,9 +21,6 @@ from lakestream.lake.delta.schema import REMOVED_COLUMN, headers_type, join_head
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.index import FileEntry, Wanted
 from lakestream.log.format.record import Record
-
-if TYPE_CHECKING:
-    import numpy as np
 
 COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
 """Columns of a record."""
@@ -50,10 +52,6 @@ def read_file(
         FileNotFoundError: the file has gone.
         TooLarge: it has to be read in parts.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = locate(table, file.path)
     with pq.ParquetFile(path if storage.local else pa.BufferReader(storage.read(path))) as parquet:
         data = parquet.metadata
@@ -85,10 +83,6 @@ def _both(one: np.ndarray[Any, Any] | None, other: np.ndarray[Any, Any]) -> np.n
 
 
 def _of_subjects(column: Any, wanted: Wanted) -> np.ndarray[Any, Any]:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if wanted.everything:
         return np.ones(len(column), bool)
     found: np.ndarray[Any, Any] = pc.is_in(column, pa.array(wanted.texts, column.type)).to_numpy()
@@ -99,8 +93,6 @@ def _of_subjects(column: Any, wanted: Wanted) -> np.ndarray[Any, Any]:
 
 def _shaped(found: Any, file: FileEntry, columns: Sequence[str]) -> Any:
     """Return the table with exactly these columns in their usual types; writers and layouts leave out some."""
-    import pyarrow as pa
-
     types = {
         "seq": pa.int64(),
         "time_ns": pa.int64(),
@@ -126,9 +118,6 @@ def _shaped(found: Any, file: FileEntry, columns: Sequence[str]) -> Any:
 
 def joined(parts: Sequence[Any], columns: Sequence[str]) -> Any:
     """Concatenate tables of the same columns in sequence order, each sequence once."""
-    import numpy as np
-    import pyarrow as pa
-
     if not parts:
         return empty(columns)
     whole = (parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")).combine_chunks()
@@ -144,8 +133,6 @@ def joined(parts: Sequence[Any], columns: Sequence[str]) -> Any:
 
 def _owned(table: Any) -> Any:
     """Return the table without view types, each of which would keep the whole page of the file in memory."""
-    import pyarrow as pa
-
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     for at, field in enumerate(table.schema):
         if field.type in plain:
@@ -155,8 +142,6 @@ def _owned(table: Any) -> Any:
 
 def empty(columns: Sequence[str]) -> Any:
     """Return a table of these columns without rows."""
-    import pyarrow as pa
-
     return pa.table({name: pa.array([], pa.int64() if name in ("seq", "time_ns") else pa.binary()) for name in columns})
 
 
@@ -183,8 +168,6 @@ def records(table: Any) -> list[Record]:
 
 def content_bytes(table: Any, found: list[Record]) -> int:
     """Return the bytes of subjects, header blocks and payloads of rows of COLUMNS; `found` are their records."""
-    import pyarrow.compute as pc
-
     plain = ("headers", "header_block", "subject_bytes")
     if any(table.column(name).null_count < table.num_rows for name in plain):
         return sum([len(one.subject) + len(one.header) + len(one.data) for one in found])
@@ -193,8 +176,6 @@ def content_bytes(table: Any, found: list[Record]) -> int:
 
 def _shared_values(column: Any) -> list[bytes]:
     """Return `_byte_values` with one object for all rows that have the same value."""
-    import pyarrow as pa
-
     values: list[bytes] = []
     for chunk in column.chunks:
         array = chunk.dictionary_encode()
@@ -205,9 +186,6 @@ def _shared_values(column: Any) -> list[bytes]:
 
 def _byte_values(column: Any) -> list[bytes]:
     """Return a string or binary column without nulls as bytes objects; much faster than `to_pylist`."""
-    import numpy as np
-    import pyarrow as pa
-
     values: list[bytes] = []
     for chunk in column.chunks:
         array = chunk.cast(pa.large_string()).cast(pa.large_binary()) if _is_text(chunk.type) else chunk
@@ -226,8 +204,6 @@ def _byte_values(column: Any) -> list[bytes]:
 
 
 def _is_text(type_: Any) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
 
 

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
 from lakestream.lake.delta.schema import REMOVED_COLUMN
 from lakestream.lake.files.storage import Storage
@@ -104,8 +106,6 @@ class TableScan:
 
         Several small files are read whole, whatever `extent` says, unless it is ALONE.
         """
-        import numpy as np
-
         places = np.flatnonzero(snapshot.maxs >= first)
         if not len(places):
             return None
@@ -249,8 +249,6 @@ class TableScan:
     # ------------------------------------------------------------------ by time
     def first_at(self, snapshot: Snapshot, time_ns: int) -> int:
         """Return the lowest sequence whose time is at or after `time_ns`; 0: there is none."""
-        import numpy as np
-
         best = 0
         for file in snapshot.files:
             if file.max_time < time_ns or (best and file.min_seq > best):
@@ -343,8 +341,6 @@ class SqlTable:
             self._delta = self._query = None
 
     def _ask(self, snapshot: Snapshot, sql: str) -> Any:
-        import pyarrow as pa
-
         query = self._registered(snapshot.version)
         found = pa.table(query.execute(sql).read_all())
         if len(snapshot.files) > KEEP_FILES:

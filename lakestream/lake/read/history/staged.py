@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
 from lakestream.lake.delta import segments
-from lakestream.lake.delta.segments import Dead
+from lakestream.lake.delta.departures import Dead
+from lakestream.lake.delta.schema import message_schema
 from lakestream.lake.files import staging
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.lake.read.history.index import Choice
@@ -93,14 +96,12 @@ class StagedRows:
                 break
             run.append(segment)
         with self._lock:
-            known = {each.path: self._footers.get(each.path) or segments.footer(each.path) for each in reversed(run)}
+            known = {each.path: self._footers.get(each.path) or staging.footer(each.path) for each in reversed(run)}
             self._footers = known
         return [_Part(path, footer) for path, footer in known.items()]
 
     def _from(self, first: int, last: int) -> Iterator[Record]:
         """Yield the messages with first ≤ seq ≤ last that no staged segment records as removed, ascending."""
-        import numpy as np
-
         parts = self._parts()
         floor = max((part.footer.floor for part in parts), default=0)
         dead = Dead(floor, sorted({seq for part in parts for seq in part.footer.removed if seq >= floor}))
@@ -118,10 +119,6 @@ class StagedRows:
 
     def _rows(self, path: str, dead: Dead) -> Any:
         """Return all messages of a segment except the dead; those of the segment read last are cached."""
-        import pyarrow as pa
-
-        from lakestream.lake.delta.schema import message_schema
-
         state = hash((dead.floor, tuple(dead.removed)))
         with self._lock:
             if self._decoded is not None and self._decoded[:2] == (path, state):

@@ -14,9 +14,8 @@ import pytest
 
 from lakestream.lake.delta import batches, time_travel
 from lakestream.lake.delta import departures as departure_files
-from lakestream.lake.delta.departures import DeparturesGone
+from lakestream.lake.delta.departures import Dead, DeparturesGone
 from lakestream.lake.delta.position import Progress
-from lakestream.lake.delta.segments import Dead
 from lakestream.lake.delta.time_travel import CommitLog, NotRecorded, TimeTravelError, as_of, version_of_point
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.past_table import TablePast

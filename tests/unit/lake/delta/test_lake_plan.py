@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.lake.delta import batches
-from lakestream.lake.delta.batches import Part
+from lakestream.lake.delta.batches import Ending, Part
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.position import Progress
-from lakestream.lake.delta.segments import Dead, Ending
 from lakestream.lake.errors import BadSegment, SegmentGap
 from lakestream.lake.files.staging import StagedSegment
 from lakestream.log.format.segment import Footer

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.delta import segments
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import join_headers
-from lakestream.lake.delta.segments import Dead
 from lakestream.lake.errors import BadSegment, UnfitSubject
+from lakestream.lake.files import staging
 from lakestream.log.format.record import Record
 from tests.lake.model import Message, StreamModel, flights
 
@@ -61,7 +62,7 @@ def test_the_decoder_gives_what_the_records_say(steps: list[tuple[list[Message],
             model.remove(removals)
         sealed = model.seal()
         assert decoded(sealed.path) == stored
-        footer = segments.footer(sealed.path)
+        footer = staging.footer(sealed.path)
         dead = Dead(footer.floor, footer.removed)
         assert decoded(sealed.path, dead=dead) == model.expected()
         middle = (sealed.first_index + sealed.last_index) // 2
@@ -87,7 +88,7 @@ def test_sequences_may_jump(tmp_path: Path) -> None:
     sealed = model.seal()
     assert [record.seq for record in stored] == [1, 2, 3, 4, 5, *range(1_000_000, 1_000_005)]
     assert decoded(sealed.path) == stored
-    assert decoded(sealed.path, dead=Dead(segments.footer(sealed.path).floor)) == stored[5:]
+    assert decoded(sealed.path, dead=Dead(staging.footer(sealed.path).floor)) == stored[5:]
 
 
 def test_batches_are_cut_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +142,7 @@ def test_a_cut_segment_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BadSegment):
             decoded(path)
         with pytest.raises(BadSegment):
-            segments.footer(path)
+            staging.footer(path)
 
 
 def test_tables_that_miss_a_record_are_refused(tmp_path: Path) -> None:

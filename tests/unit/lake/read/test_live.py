@@ -42,7 +42,7 @@ class Table:
         parts = batches.choose(self.path, position, staging.segments(self.directory))[:most]
         if not parts:
             return
-        footers = [segments.footer(part.path) for part in parts]
+        footers = [staging.footer(part.path) for part in parts]
         batch = batches.gather(self.uid, parts, footers, self.watch.progress)
         columns = (*live.ROW_COLUMNS, *(name for name in self.layout.columns if name != "subject"))
         columns += (REMOVED_COLUMN,) if batch.policy.archive else ()

@@ -210,7 +210,7 @@ def test_the_lake_takes_it_as_it_is(plain: Path, tmp_path: Path) -> None:
     pack(FILES, path)
     rows = [batch.to_pydict() for batch in segments.decode(path)]
     assert rows == [batch.to_pydict() for batch in segments.decode(str(copy))]
-    assert segments.footer(path) == segments.footer(str(copy))
+    assert staging.footer(path) == staging.footer(str(copy))
     assert quarantine.is_sound(path)
     stream = StreamIdentity(name="ORDERS", account="$G", uid="U", created_ns=1)
     footer = read_footer(path)[0]

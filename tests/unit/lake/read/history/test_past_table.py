@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import erasures
-from lakestream.lake.delta.segments import Dead
+from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.time_travel import as_of
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import past_table
