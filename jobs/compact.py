@@ -132,7 +132,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         complain=complain,
     )
     try:
-        if not job.become_only(compactor, "compactor", lake, options.once, stop):
+        if not job.become_only(compactor.acquire, "compactor", lake, options.once, stop):
             return 0 if stop.is_set() else 1
         if options.once:
             failures = compactor.once().failures

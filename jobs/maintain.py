@@ -111,7 +111,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     try:
         maintainer = Maintainer(spark, lake, policy, stop.is_set)
         threading.Thread(target=_cancel, args=(stop, maintainer), name="cancel", daemon=True).start()
-        if not job.become_only(maintainer, "maintainer", lake, options.once, stop):
+        if not job.become_only(maintainer.acquire, "maintainer", lake, options.once, stop):
             return 0 if stop.is_set() else 1
         try:
             if options.detach is not None:
@@ -143,7 +143,7 @@ def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop
         if options.once:
             return 1 if stop.is_set() or any(done.failure for done in outcomes) else 0
         maintainer.release()  # another program may need the lock meanwhile, to detach a clone for instance
-        if stop.wait(options.every) or not job.become_only(maintainer, "maintainer", lake, False, stop):
+        if stop.wait(options.every) or not job.become_only(maintainer.acquire, "maintainer", lake, False, stop):
             return 0
 
 

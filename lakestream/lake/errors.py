@@ -190,3 +190,11 @@ class BadPolicy(LakeError):
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")
+
+
+def first_line(error: BaseException, prefix: str = "") -> str:
+    """Return an error in one line, without Spark's plans and stack traces: the first one that begins with `prefix`, if
+    there is one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    chosen = [line for line in lines if line.startswith(prefix)]
+    return (chosen or lines or [type(error).__name__])[0][:500]

@@ -22,7 +22,6 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,9 +31,6 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
-
-if TYPE_CHECKING:
-    pass
 
 CLONES = "_clones"
 """Directory of the registry, in the lake's root."""

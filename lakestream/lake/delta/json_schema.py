@@ -35,15 +35,14 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from lakestream.lake.delta import schema
-from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
+from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, REMOVED_COLUMN, TABLE_COLUMNS
 from lakestream.lake.errors import BadPolicy
 
 MAX_DEPTH = 200
 """Maximum nesting depth of a payload; a deeper one does not fit."""
 MAX_COLUMNS = 1_000
 """Maximum number of columns, including those of structs."""
-_BASE = frozenset(part.split()[0] for part in (schema.TABLE_DDL + schema.REMOVED_DDL).split(", ")) | {"bucket"}
+_BASE = frozenset((*TABLE_COLUMNS, REMOVED_COLUMN, "bucket"))
 _TOKEN = re.compile(r"token\d+", re.IGNORECASE)
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _FLOAT_MAX = 3.4028234663852886e38

@@ -8,10 +8,12 @@ Identifiers"), so it moves in the very commit that adds the rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-from lakestream.lake.delta.actions import CommitInfo
-from lakestream.lake.delta.log import Commit, Log, log_directory
+from lakestream.lake.delta.actions import Action, CommitInfo
+from lakestream.lake.delta.log import Log, log_directory
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
@@ -113,7 +115,7 @@ class PositionWatch:
         if not versions:
             return None
         if not any(self._take(version) for version in reversed(versions)) and versions[0] > 0:
-            self._position = self._from_snapshot()
+            self._position = self._from_checkpoint()
         self._version, self._tag = versions[-1], self._log.tag(versions[-1])
         return self._position
 
@@ -123,7 +125,7 @@ class PositionWatch:
             commit = self._log.commit(version, _LINES)
         except FileNotFoundError:
             return False
-        position = self._set_by(commit)
+        position = self._set_by(commit.actions)
         if position is None:
             return False
         info = commit.info
@@ -132,18 +134,14 @@ class PositionWatch:
         self.committed_ms = info.in_commit_timestamp or info.timestamp or 0
         return True
 
-    def _set_by(self, commit: Commit) -> int | None:
-        found = (action.txn for action in commit.actions if action.txn is not None)
+    def _set_by(self, actions: Iterable[Action]) -> int | None:
+        found = (action.txn for action in actions if action.txn is not None)
         return next((txn.version for txn in found if txn.app_id == self._app), None)
 
-    def _from_snapshot(self) -> int | None:
-        """Return the position in a checkpoint of any kind, for a log that lacks both version 0 and a commit with the
-        position."""
-        from deltalake import DeltaTable
-
-        table = DeltaTable(self._table, storage_options=self._storage.delta_options())
-        found = table.transaction_version(self._app)
-        return None if found is None else int(found)
+    def _from_checkpoint(self) -> int | None:
+        """Return the position in the newest checkpoint, for a log that lacks both version 0 and a commit with it."""
+        _, parts = self._log.newest_checkpoint()
+        return self._set_by(self._log.read_parts(parts, ("txn",)))
 
 
 def own(storage: Storage, stream: StreamIdentity) -> str:

@@ -56,6 +56,10 @@ TABLE_DDL = (
     "subject string, seq bigint, time timestamp, time_ns bigint, headers map<string, array<string>>, data binary, "
     "header_block binary, subject_bytes binary"
 )
+TABLE_COLUMNS = tuple(
+    column.split()[0] for column in TABLE_DDL.replace("map<string, array<string>>", "map").split(", ")
+)
+"""Columns that every table has, in order."""
 REMOVED_DDL = f", {REMOVED_COLUMN} bigint"
 """Additional column of archives."""
 

@@ -32,7 +32,7 @@ from lakestream.lake.delta.position import PositionWatch, aside, own
 from lakestream.lake.errors import BadDeletionVector
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.local_storage import sync_directory, sync_path
+from lakestream.lake.files.local_storage import sync_path
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
 
@@ -316,7 +316,7 @@ def _sync_directories(root: str, directories: Iterable[str]) -> None:
             directory = os.path.dirname(directory)
             every.add(directory)
     for directory in sorted(every, key=len, reverse=True):
-        sync_directory(directory)
+        sync_path(directory)
 
 
 # ---------------------------------------------------------------------- the Parquet footer

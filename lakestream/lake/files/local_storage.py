@@ -90,7 +90,7 @@ class LocalStorage(Storage):
     def write(self, path: str, data: bytes) -> None:
         partial = self._written(path, data)
         os.replace(partial, path)
-        sync_directory(os.path.dirname(path))
+        sync_path(os.path.dirname(path))
 
     def create(self, path: str, data: bytes) -> bool:
         partial = self._written(path, data)
@@ -100,7 +100,7 @@ class LocalStorage(Storage):
             return False
         finally:
             os.unlink(partial)
-        sync_directory(os.path.dirname(path))
+        sync_path(os.path.dirname(path))
         return True
 
     def swap(self, path: str, data: bytes, tag: str | None) -> str | None:
@@ -127,13 +127,13 @@ class LocalStorage(Storage):
         except FileExistsError:
             if not os.path.samefile(local_file, path) and not filecmp.cmp(local_file, path, shallow=False):
                 raise
-            sync_directory(directory)  # the process that made it may have been killed before it synced it
+            sync_path(directory)  # the process that made it may have been killed before it synced it
             return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             _copy(local_file, path)
-        sync_directory(directory)
+        sync_path(directory)
         return True
 
     def make_directory(self, path: str) -> None:
@@ -147,15 +147,15 @@ class LocalStorage(Storage):
             below = os.path.dirname(below)
             # A directory above the lake that cannot be created may not be readable either.
             with contextlib.suppress(PermissionError):
-                sync_directory(below)
+                sync_path(below)
 
     def move(self, source: str, target: str) -> None:
         self.make_directory(os.path.dirname(target))
         os.rename(source, target)
         # Sync the new name first: after a power failure a file under both names can be handled, one under none is lost.
-        sync_directory(os.path.dirname(target))
+        sync_path(os.path.dirname(target))
         if os.path.dirname(source) != os.path.dirname(target):
-            sync_directory(os.path.dirname(source))
+            sync_path(os.path.dirname(source))
 
     def sync_files(self, files: Iterable[str]) -> None:
         directories = set()
@@ -163,7 +163,7 @@ class LocalStorage(Storage):
             sync_path(path)
             directories.add(os.path.dirname(path))
         for directory in directories:
-            sync_directory(directory)
+            sync_path(directory)
 
     @contextlib.contextmanager
     def fetch(self, path: str) -> Iterator[str]:
@@ -205,11 +205,6 @@ class LocalStorage(Storage):
 def _private(path: str, flags: int) -> int:
     """Open a file (an `opener` for `open`); a new one is not readable by everybody."""
     return os.open(path, flags, FILE_MODE)
-
-
-def sync_directory(directory: str) -> None:
-    """Sync the names in a directory."""
-    sync_path(directory)
 
 
 def sync_path(path: str) -> None:

@@ -22,11 +22,12 @@ import struct
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from lakestream.lake.errors import LeaseLost, StorageFailed, UnsupportedLake
+from lakestream.lake.errors import LeaseLost, StorageFailed, TableBusy, UnsupportedLake
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import FILE_MODE
@@ -52,6 +53,7 @@ _FLOCK = "hhqqi4x"
 """C's struct flock on 64-bit Linux: type, whence, start, length, pid."""
 _RENEWALS = 4  # times a lease is renewed within its length
 _SURE = 2 / 3  # share of its length during which a holder that could not renew still commits
+_TRY_SECONDS = 0.05  # pause between two attempts to take a table's lock
 _LOOK_SECONDS = 0.5  # minimum interval between looks at another holder's lease
 
 
@@ -76,6 +78,27 @@ def open_lock(spark: SparkSession, path: str) -> Lock:
         path: the lock's file or object; it is created when missing, and stays.
     """
     return JvmLock(spark, path) if paths.is_local(path) else Lease(path)
+
+
+@contextlib.contextmanager
+def held(
+    spark: SparkSession, lake: str, table: str, seconds: float, stopping: Callable[[], bool] = lambda: False
+) -> Iterator[Lock]:
+    """Context that holds the lock of a table of a lake.
+
+    Raises:
+        TableBusy: it had another holder for so many seconds, or until `stopping()`.
+    """
+    lock = open_lock(spark, table_lock(lake, table))
+    until = time.monotonic() + seconds
+    while not lock.acquire():
+        if stopping() or time.monotonic() >= until:
+            raise TableBusy(table)
+        time.sleep(_TRY_SECONDS)
+    try:
+        yield lock
+    finally:
+        lock.release()
 
 
 _files: set[tuple[int, int]] = set()

@@ -23,7 +23,7 @@ from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import ON_DELETE_PROPERTY, RETENTION_PROPERTY, of_config
 from lakestream.lake.delta.position import Progress, application
-from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_DDL, UID_PROPERTY, Layout, layout_of
+from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, UID_PROPERTY, Layout, layout_of
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
 from lakestream.lake.errors import LakeError, SegmentGap
 from lakestream.lake.files import paths, quarantine, staging
@@ -47,8 +47,6 @@ ATTEMPTS = 5
 """Maximum number of attempts when files disappear during planning."""
 PAUSE_S = 0.05
 _NO_LIMIT = 1 << 62
-ROW_COLUMNS = tuple(part.split()[0] for part in TABLE_DDL.replace("map<string, array<string>>", "map").split(", "))
-"""Columns that every table has, in order."""
 
 
 def open_view(
@@ -202,7 +200,7 @@ def _plan(storage: Storage, stream: str, account: str, answer: Flushed | None) -
         archive = batch.policy.archive
     elif table is None and identity is not None:
         archive = of_config(bytes(identity.config)).archive
-    table_columns = table.columns if table is not None else ROW_COLUMNS
+    table_columns = table.columns if table is not None else TABLE_COLUMNS
     columns = table_columns
     if archive and REMOVED_COLUMN not in columns:
         columns = (*columns, REMOVED_COLUMN)
@@ -286,7 +284,7 @@ def _look(storage: Storage, path: str, uid: str) -> _Table | None:
         position=int(position),
         progress=progress,
         last_seq=0 if progress is not None or not position else _highest(delta),
-        columns=(*ROW_COLUMNS, *extra, *ended),
+        columns=(*TABLE_COLUMNS, *extra, *ended),
         layout=layout,
         archive=properties.get(RETENTION_PROPERTY) == "archive",
         kept=properties.get(ON_DELETE_PROPERTY) == "keep",

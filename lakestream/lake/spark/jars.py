@@ -67,11 +67,6 @@ def own() -> str:
     return str(Path(lakestream.__file__).resolve().parent / "lake" / "jvm" / OWN)
 
 
-def present() -> list[str] | None:
-    """Return the paths of Delta's cached JARs; None unless all exist. Needs no network and no Java."""
-    return _kept(FILES)
-
-
 def ensure(s3: bool = False) -> list[str]:
     """Return the paths of all JARs that a Spark session over a lake needs, fetching missing ones.
 
@@ -88,22 +83,12 @@ def ensure(s3: bool = False) -> list[str]:
 
 
 def ensure_delta() -> list[str]:
-    """Return the paths of Delta's JARs, fetching missing ones.
-
-    Raises:
-        JavaMissing: they have to be fetched and there is no Java 17 or newer.
-        JarsMissing: they could not be fetched; the text carries Ivy's own last words.
-    """
+    """Return the paths of Delta's JARs, fetching missing ones. Errors: see `ensure`."""
     return _ensure(PACKAGE, FILES, _EXCLUDED)
 
 
 def ensure_s3() -> list[str]:
-    """Return the paths of Hadoop's client for S3 and of the AWS SDK, fetching missing ones.
-
-    Raises:
-        JavaMissing: they have to be fetched and there is no Java 17 or newer.
-        JarsMissing: they could not be fetched; the text carries Ivy's own last words.
-    """
+    """Return the paths of Hadoop's client for S3 and of the AWS SDK, fetching missing ones. Errors: see `ensure`."""
     return _ensure(S3_PACKAGE, S3_FILES, _S3_EXCLUDED)
 
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from lakestream.lake.errors import JarsMissing, LakeError
 from lakestream.lake.files.lake import open_storage
@@ -27,13 +27,6 @@ UMASK = 0o027
 """Umask: directories and files in a lake have the modes of the store, 0750 and 0640."""
 DEFAULT_CORES = 2
 DEFAULT_HEAP_MIB = 512
-
-
-class Exclusive(Protocol):
-    """A program that may run only once on a lake."""
-
-    def acquire(self) -> bool:
-        """Take the program's lock; return False while another process holds it."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -125,16 +118,19 @@ def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threadin
     return session
 
 
-def become_only(one: Exclusive, name: str, lake: str, once: bool, stop: threading.Event) -> bool:
-    """Take the lock, waiting for it unless `once`. Return False when it was not taken."""
-    if one.acquire():
+def become_only(acquire: Callable[[], bool], name: str, lake: str, once: bool, stop: threading.Event) -> bool:
+    """Take the lock that makes a program the only one of its `name` on a lake, waiting for it unless `once`.
+
+    Return False when it was not taken.
+    """
+    if acquire():
         return True
     if once:
         complain(f"another {name} is at work on {lake}")
         return False
     say(f"another {name} is at work on {lake}: waiting")
     while not stop.wait(LOCK_POLL_SECONDS):
-        if one.acquire():
+        if acquire():
             return True
     return False
 

@@ -143,8 +143,7 @@ def _asked(path: str) -> TypedTable | None:
         return None
     if wanted.json_schema is None:
         return None
-    columns = schema.TABLE_DDL + (schema.REMOVED_DDL if wanted.archive else "")
-    names = tuple(column.split()[0] for column in columns.replace("map<string, array<string>>", "map").split(", "))
+    names = (*schema.TABLE_COLUMNS, *([schema.REMOVED_COLUMN] if wanted.archive else []))
     return TypedTable(newest.name, path, wanted.json_schema, names, made=False)
 
 

@@ -16,7 +16,6 @@ Invariant: no other program commits to the table meanwhile: its lock is held, an
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ from lakestream.lake.delta.schema import (
     STREAM_PROPERTY,
     SUBJECT_LIMIT,
     SUBJECT_MOST,
+    TABLE_COLUMNS,
     TABLE_DDL,
     UID_PROPERTY,
     Layout,
@@ -44,13 +44,12 @@ from lakestream.lake.delta.schema import (
     subject_text,
 )
 from lakestream.lake.delta.time_travel import NotATable, TimeTravelError
-from lakestream.lake.errors import StillCloned, TableBusy
-from lakestream.lake.files import clone_request, paths
+from lakestream.lake.errors import StillCloned
+from lakestream.lake.files import clone_request, locks, paths
 from lakestream.lake.files.clone_request import MADE, MAKING, REFUSED, WITHDRAWN, CloneAnswer, CloneRequest, Picked
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import Lock, open_lock, table_lock
+from lakestream.lake.files.locks import Lock
 from lakestream.lake.files.staging import StagedStream
-from lakestream.lake.files.storage import Storage
 from lakestream.lake.write.clone_point import Point, find_point, rows_at
 from lakestream.lake.write.detach import Detacher
 from lakestream.lake.write.rewrite import Rewriter
@@ -95,7 +94,7 @@ class CloneMaker:
             KeptTable: another stream's table is in the way.
             StillCloned: a table is in the way whose files clones need.
         """
-        with self._alone() as self._fence:
+        with locks.held(self._spark, self._storage.root, self._table.path, LOCK_SECONDS) as self._fence:
             asked = clone_request.asked_of(self._storage, self._directory)
             # Under the lock, which the removal of a deleted stream's table takes before it discards the request.
             if asked is None or self._storage.exists(f"{self._directory}/{paths.DELETED_FILE}"):
@@ -159,9 +158,6 @@ class CloneMaker:
         assert self._fence is not None
         self._fence.check()
 
-    def _alone(self) -> _held:
-        return _held(self._spark, self._storage, self._table.path)
-
     # All rows
 
     def _clone(self, point: Point, wanted: StreamPolicy) -> None:
@@ -194,11 +190,13 @@ class CloneMaker:
         """Copy the rows that the request selects, under the subjects that it gives them."""
         picker = _Picker(asked.selections)
         rows = self._spark.read.format("delta").option("versionAsOf", point.version)
-        frame = rows.load(self._storage.spark_path(point.table)).select(*_columns()).where(_prefilter(asked.selections))
+        frame = (
+            rows.load(self._storage.spark_path(point.table)).select(*TABLE_COLUMNS).where(_prefilter(asked.selections))
+        )
         for condition in point.conditions:
             frame = frame.where(f"NOT coalesce({condition}, false)")
         if point.dead:
-            frame = frame.join(_dead_frame(self._spark, point.dead), "seq", "left_anti").select(*_columns())
+            frame = frame.join(_dead_frame(self._spark, point.dead), "seq", "left_anti").select(*TABLE_COLUMNS)
         picked = frame.mapInArrow(picker, TABLE_DDL)
         layout = self._layout(picked, wanted)
         self._check()
@@ -350,37 +348,10 @@ def _prefilter(selections: Sequence[Picked]) -> str:
     return " OR ".join(terms)
 
 
-def _columns() -> list[str]:
-    return [column.split()[0] for column in TABLE_DDL.replace("map<string, array<string>>", "map").split(", ")]
-
-
 def _dead_frame(spark: SparkSession, runs: Sequence[tuple[int, int]]) -> DataFrame:
     """Return runs of sequences, one by one."""
     frame = spark.createDataFrame(list(runs), "first bigint, last bigint")
     return frame.selectExpr("explode(sequence(first, last)) AS seq")
-
-
-class _held:
-    """Context that holds a table's lock.
-
-    Raises:
-        TableBusy: the lock could not be taken.
-    """
-
-    def __init__(self, spark: SparkSession, storage: Storage, table: str) -> None:
-        self._lock = open_lock(spark, table_lock(storage.root, table))
-        self._table = table
-
-    def __enter__(self) -> Lock:
-        until = time.monotonic() + LOCK_SECONDS
-        while not self._lock.acquire():
-            if time.monotonic() >= until:
-                raise TableBusy(self._table)
-            threading.Event().wait(0.05)
-        return self._lock
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def clone(
@@ -412,7 +383,7 @@ def clone(
     there = open_storage(target)
     if there.names(log_directory(there.root)):
         raise CloneRefused(f"{there.root} is a table already; clone to another place, or remove it")
-    with _held(spark, storage, origin):
+    with locks.held(spark, storage.root, origin, LOCK_SECONDS):
         try:
             state = Log(storage, origin).state(version)
         except FileNotFoundError:

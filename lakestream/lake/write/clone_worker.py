@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakestream.lake.errors import LakeError, StillCloned
+from lakestream.lake.errors import LakeError, StillCloned, first_line
 from lakestream.lake.files import clone_request
 from lakestream.lake.files.clone_request import MADE, REFUSED, CloneAnswer
 from lakestream.lake.files.lake import open_storage
@@ -128,7 +128,7 @@ class CloneWorker:
             task.pause = min(2 * task.pause, LONGEST_PAUSE_SECONDS)
             if self._stopping():
                 return None
-            said = f"{key}: {_reason(error)}"
+            said = f"{key}: {first_line(error)}"
             self._complain(said)
             return said
         if said is not None:
@@ -168,8 +168,3 @@ def _line(name: str, answer: CloneAnswer) -> str | None:
     if answer.state == REFUSED:
         return f"{name} begins without a clone: {answer.reason}"
     return f"{name}: its request for a clone was withdrawn"
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:500]

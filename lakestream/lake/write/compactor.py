@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakestream.lake.errors import LakeError, LeaseLost, StillCloned
+from lakestream.lake.errors import LakeError, LeaseLost, StillCloned, first_line
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import COMPACTOR_LOCK, open_lock
@@ -181,7 +181,6 @@ class Compactor:
         self._query: StreamingQuery | None = None
         self._trigger: dict[str, Any] = {}
         self._began = 0.0  # when the query was started
-        self._complain = complain
         self._tries = _Tries(self._stopping, complain)
         self._clones = CloneWorker(spark, self._lake, self._halted, tell, complain)
         self._storage.make_directory(self._lake)
@@ -501,10 +500,8 @@ def _reason(error: BaseException) -> str:
         return str(error)
     if _is_worker_late(error):
         return WORKER_LATE
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # A worker's exception is in the middle of its traceback, as `module.Name: text`.
-    inner = [line for line in lines if line.startswith("lakestream.lake.errors.")]
-    return (inner or lines or [type(error).__name__])[0][:500]
+    return first_line(error, "lakestream.lake.errors.")
 
 
 def _is_worker_late(error: BaseException) -> bool:

@@ -23,11 +23,10 @@ under that lock. Writing new files takes no lock: their names are unique.
 from __future__ import annotations
 
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -40,9 +39,10 @@ from lakestream.lake.delta.log import Log, State, has_log
 from lakestream.lake.delta.policy import TIME_TRAVEL_PROPERTY
 from lakestream.lake.delta.schema import STREAM_PROPERTY, UID_PROPERTY
 from lakestream.lake.delta.time_travel import CommitLog, NotATable
-from lakestream.lake.files import paths
+from lakestream.lake.errors import TableBusy, first_line
+from lakestream.lake.files import locks, paths
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import MAINTAINER_LOCK, open_lock, table_lock
+from lakestream.lake.files.locks import MAINTAINER_LOCK, open_lock
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.write import vacuum
 from lakestream.lake.write.detach import Detached, Detacher, of_others
@@ -58,7 +58,7 @@ from lakestream.lake.write.maintenance_plan import (
     first_round,
     log_floor,
 )
-from lakestream.lake.write.rewrite import Rewriter
+from lakestream.lake.write.rewrite import Rewriter, forget_table, jvm
 from lakestream.lake.write.vacuum import dead_files, with_checksum
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ class Maintainer:
         except Exception as error:
             if self._stopping():  # an interrupted step is no failure
                 return None
-            return Done(name, Plan(), seconds=time.monotonic() - began, failure=_reason(error))
+            return Done(name, Plan(), seconds=time.monotonic() - began, failure=first_line(error))
 
     def _resting(self, table: str) -> _Rest | None:
         """Return the cached check of a table that has not changed since. Costs one listing of its log."""
@@ -380,9 +380,6 @@ class Maintainer:
             return 0, 0
         stamp_ms = self._clock() // 1_000_000
 
-        def alone() -> AbstractContextManager[bool]:
-            return self._alone(seen.table, seen.incarnation)
-
         return self._rewriter.rewrite(
             transaction, seen.table, found[1], bins, lambda: self._alone(seen.table, seen.incarnation), stamp_ms
         )
@@ -397,11 +394,10 @@ class Maintainer:
             return same
 
     def _write_checkpoint(self, table: str) -> None:
-        jvm = self._spark.sparkContext._jvm
-        assert jvm is not None
         self._forget(table)
         path = self._storage.spark_path(table)
-        jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).checkpoint()
+        delta = jvm(self._spark).org.apache.spark.sql.delta
+        delta.DeltaLog.forTable(self._spark._jsparkSession, path).checkpoint()
 
     def _expire(self, facts: Facts, plan: Plan) -> int:
         if not plan.expired or self._stopping():
@@ -546,28 +542,23 @@ class Maintainer:
         Raises:
             TableInUse: the lock could not be taken.
         """
-        lock = open_lock(self._spark, table_lock(self._storage.root, table))
-        until = time.monotonic() + LOCK_SECONDS
-        while not lock.acquire():
-            if self._stopping() or time.monotonic() >= until:
-                raise TableInUse(f"{table} is being written to; maintenance goes on in the next round")
-            threading.Event().wait(0.05)
-        try:
+        with ExitStack() as stack:
+            try:
+                lock = stack.enter_context(
+                    locks.held(self._spark, self._storage.root, table, LOCK_SECONDS, self._stopping)
+                )
+            except TableBusy:
+                raise TableInUse(f"{table} is being written to; maintenance goes on in the next round") from None
             try:
                 there: str | None = Log(open_storage(table), table).state().metadata.id
             except FileNotFoundError:
                 there = None
             lock.check()
             yield there == incarnation
-        finally:
-            lock.release()
 
     def _forget(self, table: str) -> None:
         """Clear Delta's cache of the path; the stream may have been created again since."""
-        jvm = self._spark.sparkContext._jvm
-        assert jvm is not None
-        path = jvm.org.apache.hadoop.fs.Path(self._storage.spark_path(table))
-        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(self._spark._jsparkSession, path)
+        forget_table(self._spark, self._storage.spark_path(table))
 
 
 def is_conflict(error: Exception) -> bool:
@@ -584,9 +575,3 @@ def retry(work: Callable[[], T], may_retry: Callable[[Exception], bool], attempt
             if attempt == attempts or not may_retry(error):
                 raise
     raise AssertionError("unreachable")
-
-
-def _reason(error: Exception) -> str:
-    """Return an error in one line, without Spark's plans and stack traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:500]

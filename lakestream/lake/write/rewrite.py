@@ -71,11 +71,11 @@ class Rewriter:
 
     def begin(self, table: str) -> Any:
         """Return a transaction on the table's newest version (`transaction.snapshot().version()`)."""
-        jvm = self._jvm()
+        there = jvm(self._spark)
         # Delta uses the thread's session, which would have other settings.
-        jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
+        there.SparkSession.setActiveSession(self._spark._jsparkSession)
         path = self._storage.spark_path(table)
-        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).startTransaction()
+        return there.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).startTransaction()
 
     def rewrite(
         self,
@@ -127,12 +127,12 @@ class Rewriter:
         from pyspark.sql import DataFrame
 
         files = self._seq([self._action({"add": plain(add)}) for add in adds])
-        none = self._jvm().scala.Option.empty()
+        none = jvm(self._spark).scala.Option.empty()
         frame = transaction.deltaLog().createDataFrame(transaction.snapshot(), files, False, none)
         return DataFrame(frame, self._spark)
 
     def _write(self, transaction: Any, rows: DataFrame) -> list[dict[str, Any]]:
-        added = self._jvm().scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(rows._jdf))
+        added = jvm(self._spark).scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(rows._jdf))
         found = [msgspec.json.decode(action.json())["add"] for action in added]
         return [{**add, "dataChange": False} for add in found]
 
@@ -148,8 +148,8 @@ class Rewriter:
         The operation in the table's history is OPTIMIZE where they change no row, else Delta's `ManualUpdate` or
         `Restore`.
         """
-        of = self._jvm().org.apache.spark.sql.delta
-        nothing, none = self._seq([]), self._jvm().scala.Option.empty()
+        of = jvm(self._spark).org.apache.spark.sql.delta
+        nothing, none = self._seq([]), jvm(self._spark).scala.Option.empty()
         if operation == "Optimize":
             done = getattr(of, "DeltaOperations$Optimize")(nothing, nothing, False, none, False)
         elif operation == "Restore":
@@ -165,19 +165,29 @@ class Rewriter:
 
     def _action(self, action: Mapping[str, Any]) -> Any:
         text = msgspec.json.encode(action).decode()
-        return self._jvm().org.apache.spark.sql.delta.actions.Action.fromJson(text)
+        return jvm(self._spark).org.apache.spark.sql.delta.actions.Action.fromJson(text)
 
     def _seq(self, items: Sequence[Any]) -> Any:
-        jvm = self._jvm()
-        found = jvm.java.util.ArrayList()
+        there = jvm(self._spark)
+        found = there.java.util.ArrayList()
         for item in items:
             found.add(item)
-        return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+        return there.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
 
-    def _jvm(self) -> Any:
-        jvm = self._spark.sparkContext._jvm
-        assert jvm is not None
-        return jvm
+
+def jvm(spark: SparkSession) -> Any:
+    """Return py4j's view of Spark's JVM."""
+    found = spark.sparkContext._jvm
+    assert found is not None
+    return found
+
+
+def forget_table(spark: SparkSession, path: str) -> None:
+    """Clear Delta's cache of a table, whose path Spark spells so: another table may be there by now."""
+    there = jvm(spark)
+    there.org.apache.spark.sql.delta.DeltaLog.invalidateCache(
+        spark._jsparkSession, there.org.apache.hadoop.fs.Path(path)
+    )
 
 
 def _order(columns: Sequence[str], layer: Sequence[Bin]) -> list[Any]:

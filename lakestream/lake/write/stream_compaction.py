@@ -23,7 +23,6 @@ Invariant: nothing is read from the streaming checkpoint. The work follows from 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -41,14 +40,14 @@ from lakestream.lake.delta.schema import (
     REMOVED_DDL,
     SUBJECT_LIMIT,
     SUBJECT_MOST,
-    TABLE_DDL,
+    TABLE_COLUMNS,
     Layout,
     choose_bounds,
 )
-from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, TableBusy
-from lakestream.lake.files import clone_request, paths, quarantine, staging
+from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned
+from lakestream.lake.files import clone_request, locks, paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.files.locks import Lock, open_lock, table_lock
+from lakestream.lake.files.locks import Lock
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write import repair
 from lakestream.lake.write.table import ExistingTable, StreamTable
@@ -63,7 +62,7 @@ TASK_BYTES = 32 * 1024 * 1024
 BUSY_SECONDS = 5.0
 """Maximum time for which a commit waits for the table's maintenance before other streams get their turn."""
 
-_TIME = "timestamp_micros(time_ns div 1000)"
+_TIME = "timestamp_micros(time_ns div 1000) AS time"
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -293,17 +292,8 @@ class StreamCompaction:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Context that holds the table's lock (files/locks.py)."""
-        lock = open_lock(self._spark, table_lock(self._storage.root, self.table))
-        until = time.monotonic() + BUSY_SECONDS
-        while not lock.acquire():
-            if time.monotonic() >= until:
-                raise TableBusy(self.table)
-            time.sleep(0.05)
-        self._fence = lock
-        try:
+        with locks.held(self._spark, self._storage.root, self.table, BUSY_SECONDS) as self._fence:
             yield
-        finally:
-            lock.release()
 
     def _commit(self, batch: Batch, position: int) -> bool:
         """Commit a batch. Return False when the table belongs to a younger stream of this name."""
@@ -382,7 +372,8 @@ class StreamCompaction:
         decoder = _Decoder(batch, layout.kind != "bucket")
         archive = batch.endings is not None
         ddl = MESSAGE_DDL + (REMOVED_DDL if archive else "")
-        return numbers.mapInArrow(decoder, ddl).selectExpr(*_select(_TIME), *([REMOVED_COLUMN] if archive else []))
+        columns = [_TIME if column == "time" else column for column in TABLE_COLUMNS]
+        return numbers.mapInArrow(decoder, ddl).selectExpr(*columns, *([REMOVED_COLUMN] if archive else []))
 
     # The layout
 
@@ -459,12 +450,6 @@ def clear_removed(lake: str) -> None:
     """Delete the rest of tables whose removal was interrupted."""
     storage = open_storage(lake)
     storage.delete_tree(f"{storage.root}/{paths.REMOVED}")
-
-
-def _select(time_expression: str) -> list[str]:
-    """Return the table's columns, in order, as expressions over the decoder's."""
-    columns = [column.split()[0] for column in TABLE_DDL.replace("map<string, array<string>>", "map").split(", ")]
-    return [f"{time_expression} AS time" if column == "time" else column for column in columns]
 
 
 def _json(progress: Any) -> str:

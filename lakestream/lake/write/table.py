@@ -40,6 +40,7 @@ from lakestream.lake.errors import ForeignTable, KeptTable, StillCloned
 from lakestream.lake.files import paths
 from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identity
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.write.rewrite import forget_table, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,9 +166,7 @@ class StreamTable:
     def _delete_markers(self) -> None:
         """Delete S3A's directory markers. Their keys end in a slash, which obstore cannot name, and Delta mistakes the
         marker of a failed creation for a table."""
-        jvm = self._spark.sparkContext._jvm
-        assert jvm is not None
-        path = jvm.org.apache.hadoop.fs.Path(self.spark_path)
+        path = jvm(self._spark).org.apache.hadoop.fs.Path(self.spark_path)
         path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)
 
     def become_archive(self) -> None:
@@ -273,7 +272,7 @@ class StreamTable:
             raise KeptTable(self.path)
         target = paths.kept(self._storage.root, self._identity.name, found.uid, self._identity.account)
         self._storage.move(self.path, target)
-        self._forget()
+        forget_table(self._spark, self.spark_path)
 
     def _is_to_be_kept(self, found: ExistingTable) -> bool:
         """Return True if an earlier stream of this name retains its table, by its deletion or its last commit."""
@@ -295,20 +294,13 @@ class StreamTable:
         if self._storage.local:
             aside = f"{paths.removed(self._storage.root, uid)}-{time.time_ns()}"
             self._storage.move(self.path, aside)
-            self._forget()
+            forget_table(self._spark, self.spark_path)
             self._storage.delete_tree(aside)
             return
         # Without its log it is no table; if this is interrupted, `create` deletes the rest.
         self._storage.delete_tree(log_directory(self.path))
-        self._forget()
+        forget_table(self._spark, self.spark_path)
         self._storage.delete_tree(self.path)
-
-    def _forget(self) -> None:
-        """Clear Delta's cache of the path, where the next table will be another one."""
-        jvm = self._spark.sparkContext._jvm
-        assert jvm is not None
-        path = jvm.org.apache.hadoop.fs.Path(self.spark_path)
-        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(self._spark._jsparkSession, path)
 
     def _sql(self, change: str) -> None:
         self._spark.sql(f"ALTER TABLE delta.`{self.spark_path.replace('`', '``')}` {change}")

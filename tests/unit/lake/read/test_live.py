@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transa
 
 from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta.position import PositionWatch, application
-from lakestream.lake.delta.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, UID_PROPERTY, Layout
+from lakestream.lake.delta.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, TABLE_COLUMNS, UID_PROPERTY, Layout
 from lakestream.lake.errors import QuarantinedSegment, SegmentGap
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -44,7 +44,7 @@ class Table:
             return
         footers = [staging.footer(part.path) for part in parts]
         batch = batches.gather(self.uid, parts, footers, self.watch.progress)
-        columns = (*live.ROW_COLUMNS, *(name for name in self.layout.columns if name != "subject"))
+        columns = (*TABLE_COLUMNS, *(name for name in self.layout.columns if name != "subject"))
         columns += (REMOVED_COLUMN,) if batch.policy.archive else ()
         if not position:
             self._create(columns, batch.policy.archive)
@@ -224,7 +224,7 @@ def test_before_the_first_commit_the_tail_is_all(tmp_path: Path, lake: Path) -> 
     model.publish(flights(20))
     model.stage(lake)
     view = open_view(str(lake), "ORDERS", flush=False)
-    assert (view.version, view.hidden_sql(), view.columns) == (None, None, live.ROW_COLUMNS)
+    assert (view.version, view.hidden_sql(), view.columns) == (None, None, TABLE_COLUMNS)
     assert rows(view) == expected(model)
     assert [batch.column("seq").to_pylist() for batch in view.tail_batches(5, 7)] == [[5, 6, 7]]
 
