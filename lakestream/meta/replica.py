@@ -18,8 +18,8 @@ from lakestream.log.store.store import Store
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.meta.site import Site
 from lakestream.protocol.api.errors import ApiError, for_clients
-from lakestream.raft.core.core import NotLeader, RaftError
 from lakestream.raft.core.messages import Install, Membership
+from lakestream.raft.core.ready import NotLeader, RaftError
 from lakestream.raft.group import group as raft
 from lakestream.raft.group.callbacks import Diverged
 from lakestream.raft.group.group import Callbacks, Committed, Group, Replacement

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.raft.core.core import Core, NotLeader, RaftError, Ready, Role, SendEntries, TermMap
+from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import (
     Confirmed,
     Envelope,
@@ -26,6 +26,8 @@ from lakestream.raft.core.messages import (
     encode_envelopes,
     entry_of,
 )
+from lakestream.raft.core.ready import NotLeader, RaftError, Ready, Role, SendEntries
+from lakestream.raft.core.terms import TermMap
 from lakestream.raft.group.ports import Channel
 from tests.sim.checks import mark_of
 from tests.sim.events import MS, US

@@ -26,8 +26,8 @@ from lakestream.log.store.repair import salvage
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
-from lakestream.raft.core.core import RaftError, Role
 from lakestream.raft.core.messages import Install, Membership, decode_envelopes
+from lakestream.raft.core.ready import RaftError, Role
 from lakestream.raft.group.group import Callbacks, Committed, Proposal, Replacement
 from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.hard_state import NAME as KEPT

@@ -12,8 +12,9 @@ from random import Random
 
 import msgspec
 
-from lakestream.raft.core.core import Core, Options
+from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Membership
+from lakestream.raft.core.ready import Options
 from lakestream.raft.group.ports import Channel
 from tests.sim.checks import Checker, Violation
 from tests.sim.core_node import CoreHost

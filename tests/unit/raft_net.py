@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.raft.core.core import Core, Options, Ready, Role, TermMap
+from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import (
     Append,
     Confirmed,
@@ -24,6 +24,8 @@ from lakestream.raft.core.messages import (
     encode_envelopes,
     entry_of,
 )
+from lakestream.raft.core.ready import Options, Ready, Role
+from lakestream.raft.core.terms import TermMap
 
 NAMES = "abcdefg"
 ELECTION = 10

@@ -13,10 +13,10 @@ from lakestream.lake.errors import BadSegment, QuarantinedSegment
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
-from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
-from lakestream.log.format.packed import read_plain
-from lakestream.log.format.segment import SealedSegment, decode_segment_header, iter_frames, read_footer
+from lakestream.log.format.segment import SealedSegment
+from lakestream.log.store.repair import verify
 
 BAD = ".bad"
 WHY = ".why"
@@ -77,15 +77,9 @@ def clear(storage: Storage, directory: str, position: int) -> None:
 
 
 def is_sound(path: str) -> bool:
-    """Return True if a sealed segment on this machine decodes, frame by frame."""
+    """Return True if a sealed segment on this machine decodes, record by record."""
     try:
-        content = read_plain(Files(), path)
-        header = decode_segment_header(content)
-        if isinstance(header, str):
-            return False
-        _, _, frames_end = read_footer(path)
-        for _ in iter_frames(content, path, header, frames_end):
-            pass
-    except (CorruptLog, OSError):
+        verify(Files(), path)
+    except (LogError, OSError):
         return False
     return True

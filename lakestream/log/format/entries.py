@@ -45,35 +45,33 @@ def read_entries(files: Files, segment: Segment, first_index: int, max_bytes: in
     """
     offset, index, end = _before(segment, first_index)
     found: list[tuple[Frame, int]] = []
-    fd = files.open(segment.path)
     try:
-        base, view = offset, View(files, fd, segment.path)
-        buf = view.read_at(min(end - base, max_bytes + (MARK_BYTES if index < first_index else 0)), base)
-        while offset < end:
-            length = _length(buf, offset - base)
-            if offset - base + length > len(buf):
-                if found or offset + length > end:
-                    break
-                want = min(end - offset, max(length, max_bytes))
-                base, buf = offset, view.read_at(want, offset)
-                if len(buf) < want:
-                    raise CorruptLog(segment.path, base + len(buf), "the file is cut short")
-                continue
-            frame = decode_frame(buf, offset - base, len(buf), segment.header.salt)
-            if isinstance(frame, str):
-                raise CorruptLog(segment.path, offset, frame)
-            if frame.index != index:
-                raise CorruptLog(segment.path, offset, f"the frame has index {frame.index} where {index} belongs")
-            if index >= first_index:
-                max_bytes -= length
-                if found and max_bytes < 0:
-                    break
-                found.append((frame, offset + FRAME_HEADER))
-            offset, index = offset + length, index + 1
+        with files.opened(segment.path) as fd:
+            base, view = offset, View(files, fd, segment.path)
+            buf = view.read_at(min(end - base, max_bytes + (MARK_BYTES if index < first_index else 0)), base)
+            while offset < end:
+                length = _length(buf, offset - base)
+                if offset - base + length > len(buf):
+                    if found or offset + length > end:
+                        break
+                    want = min(end - offset, max(length, max_bytes))
+                    base, buf = offset, view.read_at(want, offset)
+                    if len(buf) < want:
+                        raise CorruptLog(segment.path, base + len(buf), "the file is cut short")
+                    continue
+                frame = decode_frame(buf, offset - base, len(buf), segment.header.salt)
+                if isinstance(frame, str):
+                    raise CorruptLog(segment.path, offset, frame)
+                if frame.index != index:
+                    raise CorruptLog(segment.path, offset, f"the frame has index {frame.index} where {index} belongs")
+                if index >= first_index:
+                    max_bytes -= length
+                    if found and max_bytes < 0:
+                        break
+                    found.append((frame, offset + FRAME_HEADER))
+                offset, index = offset + length, index + 1
     except CorruptRecord as error:
         raise CorruptLog(segment.path, error.offset, error.what) from error
-    finally:
-        files.close(fd)
     if not found:
         raise CorruptLog(segment.path, offset, f"entry {first_index} belongs here and cannot be read")
     return found

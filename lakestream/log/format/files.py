@@ -59,6 +59,15 @@ class Files:
         """Close a descriptor."""
         os.close(fd)
 
+    @contextlib.contextmanager
+    def opened(self, path: str, write: bool = False) -> Iterator[int]:
+        """Context with the descriptor that `open` returns; it closes it."""
+        fd = self.open(path, write)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
+
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
         """Write all buffers one after the other from `offset` on; short writes go on where they stopped."""
         for start in range(0, len(buffers), IOV_MAX):
@@ -105,6 +114,11 @@ class Files:
     def sync(self, fd: int) -> None:
         """Make the content of a file durable (fdatasync: content and length)."""
         _fdatasync(fd)
+
+    def sync_file(self, path: str) -> None:
+        """Make the content of a file durable that another descriptor, or another process, has written."""
+        with self.opened(path, write=True) as fd:
+            self.sync(fd)
 
     def sync_directory(self, path: str) -> None:
         """Make the names inside a directory durable."""

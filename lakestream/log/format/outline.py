@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import struct
 from array import array
+from collections.abc import Sequence
 from zlib import crc32
 
 import msgspec
@@ -22,7 +23,7 @@ from lakestream.log.format.files import Files
 from lakestream.log.format.packed import read_plain
 from lakestream.log.format.record import TIME_AT, subjects_at
 from lakestream.log.format.runs import Runs
-from lakestream.log.format.segment import read_footer
+from lakestream.log.format.segment import Segment, read_footer
 
 SUFFIX = ".outline"
 VERSION = 1
@@ -171,13 +172,34 @@ def write_outline(
     return info
 
 
+def outline_segments(
+    files: Files, directory: str, segments: Sequence[Segment], before: Sequence[OutlineFile] = ()
+) -> list[OutlineFile]:
+    """Write outlines of sealed segments into a directory; return all outlines there are then.
+
+    `before` are those of the entries before them; the newest of these is replaced if it is short. Block. Raise OSError,
+    CorruptLog.
+    """
+    made = list(before)
+    outline, first_index = Outline(), segments[0].first_index if segments else 0
+    if made and made[-1].info.rows < MERGE_ROWS and made[-1].info.last_index:  # not one of a base
+        short = made.pop()
+        outline.add_outline(read_outline(files, short.path))
+        first_index = short.info.first_index
+    for segment in segments:
+        outline.add_segment(files, segment.path)
+        if outline.runs.rows >= MERGE_ROWS or segment is segments[-1]:
+            path = outline_path(directory, first_index)
+            info = write_outline(files, path, first_index, segment.last_index, outline, segment.last_seq)
+            made.append(OutlineFile(path, info))
+            outline, first_index = Outline(), segment.last_index + 1
+    return made
+
+
 def read_outline_info(files: Files, path: str) -> OutlineInfo:
     """Return the range of the outline at `path`. Raise CorruptLog."""
-    fd = files.open(path)
-    try:
+    with files.opened(path) as fd:
         data = files.read_at(fd, 256, 0)
-    finally:
-        files.close(fd)
     return _info(path, data)[0]
 
 

@@ -52,11 +52,8 @@ def pack(files: Files, path: str) -> int:
     """
     content = files.read(path)
     header, end = decode_segment_header(content), None
-    fd = files.open(path)
-    try:
+    with files.opened(path) as fd:
         end = read_end(files, fd)
-    finally:
-        files.close(fd)
     if end is None or end.packing is not None or isinstance(header, str):
         return 0
     zstd, frames_end = codec(), end.frames_end
@@ -140,11 +137,8 @@ class View:
 
 def is_packed_file(files: Files, path: str) -> bool:
     """Return True if the segment at `path` is compressed. Block. Raise OSError."""
-    fd = files.open(path)
-    try:
+    with files.opened(path) as fd:
         return is_packed(files.read_at(fd, HEADER_SIZE, 0))
-    finally:
-        files.close(fd)
 
 
 def read_plain(files: Files, path: str) -> bytes:
@@ -152,19 +146,17 @@ def read_plain(files: Files, path: str) -> bytes:
 
     Block. Raise CorruptLog, OSError.
     """
-    fd = files.open(path)
     try:
-        view = View(files, fd, path)
-        if not view.packed:
-            return files.read_at(fd, files.size(fd), 0)
-        end = read_end(files, fd)
-        assert end is not None, "a view was made of it"
-        frames = view.read_at(end.frames_end, 0)
-        rest = files.read_at(fd, end.file_bytes - end.tables_at, end.tables_at)
+        with files.opened(path) as fd:
+            view = View(files, fd, path)
+            if not view.packed:
+                return files.read_at(fd, files.size(fd), 0)
+            end = read_end(files, fd)
+            assert end is not None, "a view was made of it"
+            frames = view.read_at(end.frames_end, 0)
+            rest = files.read_at(fd, end.file_bytes - end.tables_at, end.tables_at)
     except CorruptRecord as error:
         raise CorruptLog(path, error.offset, error.what) from error
-    finally:
-        files.close(fd)
     header = decode_segment_header(frames)
     if isinstance(header, str):
         raise CorruptLog(path, 0, header)

@@ -87,11 +87,6 @@ class Runs:
         ends = [*self.starts[1:], self.rows] if self.starts else []
         return [(first, end - start) for first, start, end in zip(self.firsts, self.starts, ends, strict=True)]
 
-    def sequences(self) -> Iterator[int]:
-        """Yield the sequence of every row, the empty ones too."""
-        for first, rows in self.pairs():
-            yield from range(first, first + rows)
-
 
 def note_runs(runs: array[int], seqs: Sequence[int]) -> None:
     """Append ascending numbers to an array of first, last, first, last, …: one pair for each run without gaps."""

@@ -365,16 +365,12 @@ def read_footer(path: str, files: Files | None = None) -> tuple[Footer, Tables, 
     Raise CorruptLog when there is no undamaged footer.
     """
     files = files or Files()
-    fd = files.open(path)
-    try:
-        with naming(path):
-            end = read_end(files, fd)
-            if end is None:
-                at = max(0, files.size(fd) - TRAILER_SIZE)
-                raise CorruptLog(path, at, "the footer of this sealed segment is damaged")
-            return end.footer, read_tables(files, fd, path, end), end.frames_end
-    finally:
-        files.close(fd)
+    with files.opened(path) as fd, naming(path):
+        end = read_end(files, fd)
+        if end is None:
+            at = max(0, files.size(fd) - TRAILER_SIZE)
+            raise CorruptLog(path, at, "the footer of this sealed segment is damaged")
+        return end.footer, read_tables(files, fd, path, end), end.frames_end
 
 
 def iter_frames(buf: bytes, path: str, header: Header, end: int) -> Iterator[tuple[Frame, int]]:

@@ -117,18 +117,11 @@ class BaseWriter:
             extra=msgspec.msgpack.encode(origin),
         )
         for name in self._files.names(self._making):
-            self._sync(os.path.join(self._making, name))
+            self._files.sync_file(os.path.join(self._making, name))
         write_checkpoint(self._files, os.path.join(self._making, CHECKPOINT), Snapshot(state, subjects.snapshot()))
         self._files.remove_tree(self._target)
         self._files.replace(self._making, self._target)
         self._files.sync_directory(os.path.dirname(self._target))
-
-    def _sync(self, path: str) -> None:
-        fd = self._files.open(path, write=True)
-        try:
-            self._files.sync(fd)
-        finally:
-            self._files.close(fd)
 
 
 def origin_of(files: Files, directory: str) -> Origin | None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lakestream.log.format.outline import MERGE_ROWS, Outline, OutlineFile, outline_path, write_outline
+from lakestream.log.format.outline import OutlineFile, outline_segments
 from lakestream.log.format.segment import Segment
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, write_checkpoint
@@ -87,20 +87,9 @@ class Export:
                 parts.append(link_part(path, directory, self._name))
             for path, end in self._open:
                 parts.append(link_part(path, directory, self._name, end))
-            parts += self._outlined(log_directory)
+            # The receiver finds the messages of these segments in the lake.
+            for made in outline_segments(self._files, log_directory, self._skipped):
+                name = os.path.basename(made.path)
+                parts.append(Part(f"{self._name}/{name}", os.path.getsize(made.path)))
         size = write_checkpoint(self._files, os.path.join(directory, CHECKPOINT), self._snapshot)
         return [*parts, Part(CHECKPOINT, size)]
-
-    def _outlined(self, directory: str) -> list[Part]:
-        """Write outlines of the segments that the receiver finds in the lake."""
-        parts: list[Part] = []
-        outline, first_index = Outline(), 0
-        for segment in self._skipped:
-            first_index = first_index or segment.first_index
-            outline.add_segment(self._files, segment.path)
-            if outline.runs.rows >= MERGE_ROWS or segment is self._skipped[-1]:
-                path = outline_path(directory, first_index)
-                write_outline(self._files, path, first_index, segment.last_index, outline, segment.last_seq)
-                parts.append(Part(f"{self._name}/{os.path.basename(path)}", os.path.getsize(path)))
-                outline, first_index = Outline(), 0
-        return parts

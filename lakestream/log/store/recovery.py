@@ -159,7 +159,8 @@ def find_segments(
     if newest is not None and known.checkpoint_index <= newest.last_index < durable_through:
         raise known.lost(newest.path, newest.end, f"the log ends before entry {durable_through}, which was durable")
     if newest is not None:  # from here on, what a killed process left in the page cache counts as durable
-        _make_durable(directory, files, newest.path)
+        files.sync_file(newest.path)
+        files.sync_directory(directory)
     if newest is None or newest.footer is not None:
         first_index, first_seq = (newest.last_index + 1, _next_seq(newest)) if newest is not None else (1, 1)
         if newest is not None and known.file:  # a state from another node may end with a sealed segment
@@ -168,15 +169,6 @@ def find_segments(
         files.close(fd)
         segments.append(fresh)
     return segments
-
-
-def _make_durable(directory: str, files: Files, path: str) -> None:
-    fd = files.open(path, write=True)
-    try:
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    files.sync_directory(directory)
 
 
 def _segment_names(directory: str, files: Files, outlined: int, notes: list[str]) -> list[str]:
@@ -202,8 +194,7 @@ def _next_seq(segment: Segment) -> int:
 def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Known, notes: list[str]) -> Segment:
     """Open a segment file. `begun` is the header for one whose creation was interrupted; its salt is replaced."""
     first_index = begun.first_index
-    fd = files.open(path, write=True)
-    try:
+    with files.opened(path, write=True) as fd:
         end, size = read_end(files, fd), files.size(fd)
         header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
         if isinstance(header, str):
@@ -223,8 +214,6 @@ def _open_segment(path: str, files: Files, begun: Header, last: bool, known: Kno
         if not last or is_packed(files.read_at(fd, HEADER_SIZE, 0)):
             raise CorruptLog(path, size, "the footer of this sealed segment is damaged")
         return Segment(path, header)
-    finally:
-        files.close(fd)
 
 
 def _remake(files: Files, fd: int, begun: Header) -> Header:
@@ -237,8 +226,7 @@ def _remake(files: Files, fd: int, begun: Header) -> Header:
 
 def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> None:
     """Walk the frames of the last segment and cut off what a crash tore. Raise CorruptLog."""
-    fd = files.open(segment.path, write=True)
-    try:
+    with files.opened(segment.path, write=True) as fd:
         content = files.read_at(fd, files.size(fd), 0)
         wrong = _walk(segment, content, known)
         if segment.end < len(content):
@@ -246,8 +234,6 @@ def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> Non
             files.sync(fd)
             cut = len(content) - segment.end
             notes.append(f"cut {cut} bytes at offset {segment.end} of {segment.path}: {UNFINISHED.format(wrong)}")
-    finally:
-        files.close(fd)
 
 
 def _walk(segment: Segment, content: bytes, known: Known) -> str:
@@ -309,8 +295,7 @@ def _join_split(directory: str, files: Files, names: list[str], checkpoint_index
 
 
 def _join(path: str, files: Files, kept: list[Frame], moved: list[Frame]) -> None:
-    fd = files.open(path, write=True)
-    try:
+    with files.opened(path, write=True) as fd:
         header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
         assert not isinstance(header, str)
         segment = Segment(path, header)
@@ -318,20 +303,15 @@ def _join(path: str, files: Files, kept: list[Frame], moved: list[Frame]) -> Non
         write_frames(files, fd, segment, moved, moved[0].index)
         files.truncate(fd, segment.end)
         files.sync(fd)
-    finally:
-        files.close(fd)
 
 
 def _intact_frames(path: str, files: Files) -> list[Frame] | None:
     """Return the frames of a segment that is not sealed, up to the first damage; None if it is sealed."""
-    fd = files.open(path)
-    try:
+    with files.opened(path) as fd:
         if read_end(files, fd) is not None:
             return None
         header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
         content = files.read_at(fd, files.size(fd), 0)
-    finally:
-        files.close(fd)
     if isinstance(header, str):
         return []
     frames: list[Frame] = []

@@ -106,22 +106,20 @@ class _Walk:
         self.damage = ""
         self.end = 0
         self.last_index = first_index - 1
-        fd = files.open(path)
         try:
-            header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
-            if isinstance(header, str):
-                self.damage = f"{path}: {header}"
-                return
-            if header.first_index != first_index:
-                self.damage = f"{path}: begins with entry {header.first_index} where {first_index} belongs"
-                return
-            sealed = _end(files, fd, path)
-            content = View(files, fd, path).read_at(sealed.frames_end if sealed else files.size(fd), 0)
+            with files.opened(path) as fd:
+                header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+                if isinstance(header, str):
+                    self.damage = f"{path}: {header}"
+                    return
+                if header.first_index != first_index:
+                    self.damage = f"{path}: begins with entry {header.first_index} where {first_index} belongs"
+                    return
+                sealed = _end(files, fd, path)
+                content = View(files, fd, path).read_at(sealed.frames_end if sealed else files.size(fd), 0)
         except (CorruptRecord, CorruptLog) as error:
             self.damage = f"{path}: {error}"  # a damaged compressed segment is not used at all
             return
-        finally:
-            files.close(fd)
         self._frames(content, path, header.salt)
         if sealed is not None:
             self.sealed = sealed.footer.last_index == self.last_index
@@ -153,11 +151,8 @@ def _end(files: Files, fd: int, path: str) -> SealedEnd | None:
 
 
 def _count(path: str, files: Files) -> int:
-    fd = files.open(path)
-    try:
+    with files.opened(path) as fd:
         end = read_end(files, fd)
-    finally:
-        files.close(fd)
     return end.footer.last_index - end.footer.first_index + 1 if end is not None else 0
 
 
@@ -166,12 +161,9 @@ def _cut_file(files: Files, path: str, end: int) -> None:
     if end < HEADER_SIZE:
         files.remove(path)
         return
-    fd = files.open(path, write=True)
-    try:
+    with files.opened(path, write=True) as fd:
         files.truncate(fd, end)
         files.sync(fd)
-    finally:
-        files.close(fd)
 
 
 def _usable(directory: str, files: Files, first: int, last: int) -> bool:

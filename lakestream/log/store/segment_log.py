@@ -95,13 +95,13 @@ class SegmentLog:
         self.failed: LogError | None = None
         self.busy = False
         """Used in the event loop: a write or a seal is under way."""
-        self.on_idle: Callable[[BaseException | None], None] = _nothing
+        self.on_idle: Callable[[BaseException | None], None] = lambda error: None
         """Set by the group, called in the event loop with the error or None when a seal of the store has ended."""
         self.on_sealed: Callable[[SealedSegment], None] | None = None
         """Called in the I/O thread after a segment is sealed and its successor exists. It must be quick."""
-        self.seal_state: Callable[[int], SealState | None] = _never
+        self.seal_state: Callable[[int], SealState | None] = lambda now_ns: None
         """Set by the store: the stream's state when the open segment is due for sealing (at a time in ns), or None."""
-        self.seal_due: Callable[[int], bool] = self._long_enough
+        self.seal_due: Callable[[int], bool] = lambda now_ns: self.open_segment.end >= self.options.seal_bytes
         """Set by the store: return True if the open segment is due for sealing at a time in ns, applied or not."""
         self.sealing_state: Callable[[], SealState] = _stateless
         """Set by the store: the stream's state as of its applied entry, a SEAL."""
@@ -111,7 +111,7 @@ class SegmentLog:
         """Set by a Raft group: have the open segment sealed, if it is due, by an entry of the log."""
         self.packing = False
         """Set by the store: True if segments are compressed once they are sealed."""
-        self.on_packed: Callable[[str], None] = _no_reader
+        self.on_packed: Callable[[str], None] = lambda path: None
         """Set by the store, called in the I/O thread when the file at a path was replaced."""
         self._lock = threading.Lock()  # writers take turns by `busy`; the lock is for `close` during a write
         self._fd = files.open(segments[-1].path, write=True)
@@ -350,28 +350,25 @@ class SegmentLog:
         Raise ValueError when that would reach into a sealed segment: what is sealed was committed.
         """
         with self._lock:
-            self._truncate(last_index)
-
-    def _truncate(self, last_index: int) -> None:
-        self._check()
-        segment = self.segments[-1]
-        kept = last_index + 1 - segment.first_index
-        if kept < 0:
-            raise ValueError(f"entry {last_index + 1} is in a sealed segment and cannot be truncated")
-        if last_index >= segment.last_index:
-            return
-        # Invariant: applied entries were committed, and committed entries are not truncated.
-        assert segment.tables is not None
-        assert not segment.tables.offsets or segment.tables.offsets[-1] < segment.frame_offsets[kept]
-        try:
-            self.files.truncate(self._fd, segment.frame_offsets[kept])
-            self.files.sync(self._fd)
-        except BaseException as error:
-            raise self._freeze(segment.path, error) from error
-        _cut(segment, last_index)
-        self._write = 0
-        self.synced = segment.newest
-        self.last_term = last_term(self.segments)
+            self._check()
+            segment = self.segments[-1]
+            kept = last_index + 1 - segment.first_index
+            if kept < 0:
+                raise ValueError(f"entry {last_index + 1} is in a sealed segment and cannot be truncated")
+            if last_index >= segment.last_index:
+                return
+            # Invariant: applied entries were committed, and committed entries are not truncated.
+            assert segment.tables is not None
+            assert not segment.tables.offsets or segment.tables.offsets[-1] < segment.frame_offsets[kept]
+            try:
+                self.files.truncate(self._fd, segment.frame_offsets[kept])
+                self.files.sync(self._fd)
+            except BaseException as error:
+                raise self._freeze(segment.path, error) from error
+            _cut(segment, last_index)
+            self._write = 0
+            self.synced = segment.newest
+            self.last_term = last_term(self.segments)
 
     def frames(self, first_index: int, last_index: int = 1 << 62) -> Iterator[tuple[Frame, Appended]]:
         """Yield the entries from `first_index` through `last_index`, as they are on disk.
@@ -487,21 +484,6 @@ class SegmentLog:
             terms=segment.terms,
             marks=marks_of(segment.first_index, segment.frame_offsets),
         )
-
-    def _long_enough(self, now_ns: int) -> bool:
-        return self.open_segment.end >= self.options.seal_bytes
-
-
-def _nothing(error: BaseException | None) -> None:
-    return None
-
-
-def _no_reader(path: str) -> None:
-    return None
-
-
-def _never(now_ns: int) -> None:
-    return None
 
 
 def _stateless() -> SealState:

@@ -19,7 +19,7 @@ from lakestream.log.format.errors import CorruptLog, LogClosed, LogError
 from lakestream.log.format.files import Files, Io, UnsyncedFiles
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.format.outline import MERGE_ROWS, Outline, OutlineFile, outline_path, read_outline, write_outline
+from lakestream.log.format.outline import OutlineFile, outline_segments
 from lakestream.log.format.runs import note_runs
 from lakestream.log.format.segment import LOG_DIRECTORY, Header, SealedSegment, Segment
 from lakestream.log.index.sequences import SequenceSet
@@ -484,22 +484,8 @@ class SegmentStore(Store):
 
     def _outline(self, leaving: list[Segment], outlines: list[OutlineFile]) -> list[OutlineFile]:
         """Write outlines of segments; return all outlines there are then. Block."""
-        log = self.log
         with self._lock_open():
-            made = list(outlines)
-            outline, first_index = Outline(), leaving[0].first_index
-            if made and made[-1].info.rows < MERGE_ROWS and made[-1].info.last_index:  # not one of a base
-                before = made.pop()
-                outline.add_outline(read_outline(log.files, before.path))
-                first_index = before.info.first_index
-            for segment in leaving:
-                outline.add_segment(log.files, segment.path)
-                if outline.runs.rows >= MERGE_ROWS or segment is leaving[-1]:
-                    path = outline_path(log.directory, first_index)
-                    info = write_outline(log.files, path, first_index, segment.last_index, outline, segment.last_seq)
-                    made.append(OutlineFile(path, info))
-                    outline, first_index = Outline(), segment.last_index + 1
-            return made
+            return outline_segments(self.log.files, self.log.directory, leaving, outlines)
 
     def _remove(self, leaving: list[Segment], paths: list[str]) -> None:
         """Remove what is outlined or dead. Block. A leftover is removed by recovery."""

@@ -90,12 +90,9 @@ class MarkFile:
             self._files.write_whole(self.path, [content])
             self._slot = 0
         else:
-            fd = self._files.open(self.path, write=True)
-            try:
+            with self._files.opened(self.path, write=True) as fd:
                 self._files.write(fd, [content], (1 - self._slot) * SLOT)
                 self._files.sync(fd)
-            finally:
-                self._files.close(fd)
             self._slot = 1 - self._slot
         self.index = mark.index
 

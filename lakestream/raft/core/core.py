@@ -37,34 +37,13 @@ from lakestream.raft.core.messages import (
     VoteReply,
 )
 from lakestream.raft.core.ready import (
-    BadMessage,
-    ChangePending,
     NotLeader,
     Options,
-    RaftError,
     Ready,
-    Role,
     SendEntries,
-    TooMuchUncommitted,
-    Transferring,
 )
 from lakestream.raft.core.state import NEVER, State
 from lakestream.raft.core.terms import TermMap, reaching
-
-__all__ = [
-    "BadMessage",
-    "ChangePending",
-    "Core",
-    "NotLeader",
-    "Options",
-    "RaftError",
-    "Ready",
-    "Role",
-    "SendEntries",
-    "TermMap",
-    "TooMuchUncommitted",
-    "Transferring",
-]
 
 
 def _on_append_reply(core: Core, sender: str, message: AppendReply) -> None:

@@ -99,13 +99,6 @@ class TermMap:
             self._add(index, term)
         self.last = index
 
-    def extend(self, last: int, term: int) -> None:
-        """Add the next entries through `last`, all of one term."""
-        assert last > self.last, f"entries through {last} follow {self.last}"
-        if term != self._terms[-1]:
-            self._add(self.last + 1, term)
-        self.last = last
-
     def cut(self, after: int) -> None:
         """Forget the entries after `after`."""
         assert self.base <= after <= self.last, f"a cut after {after} of a log {self.base}…{self.last}"

@@ -21,7 +21,7 @@ HELD = 200
 
 def rolling(path: Path, monkeypatch: pytest.MonkeyPatch) -> MiniStream:
     """A stream of `HELD` messages at most through which twice as many have gone, with outlines of 30 each."""
-    monkeypatch.setattr("lakestream.log.store.segment_store.MERGE_ROWS", 30)
+    monkeypatch.setattr("lakestream.log.format.outline.MERGE_ROWS", 30)
     stream = MiniStream(str(path), LogOptions(seal_bytes=1000, seal_age_ns=1 << 60, retain_bytes=8000))
     store = stream.store
     store.keep_departures(True)

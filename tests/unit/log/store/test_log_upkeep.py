@@ -105,8 +105,7 @@ def test_small_outlines_are_merged(tmp_path: Path) -> None:
 
 
 def test_outlines_end_at_their_size_and_dead_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep_module, "MERGE_ROWS", 8)
-    assert outline_module.MERGE_ROWS > 8
+    monkeypatch.setattr(outline_module, "MERGE_ROWS", 8)
     stream, model = filled(str(tmp_path))
     store = stream.store
     store.checkpoint(b"")
@@ -128,7 +127,7 @@ def test_outlines_end_at_their_size_and_dead_ones_go(tmp_path: Path, monkeypatch
 def test_outlines_of_what_was_removed_since_the_checkpoint_stay_for_the_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, killed: bool
 ) -> None:
-    monkeypatch.setattr(upkeep_module, "MERGE_ROWS", 8)
+    monkeypatch.setattr(outline_module, "MERGE_ROWS", 8)
     options = LogOptions(seal_bytes=600, seal_age_ns=1 << 60, retain_segments=3)
     stream, model = filled(str(tmp_path), options)
     store = stream.store
@@ -391,7 +390,7 @@ def test_relaxed_writes_after_the_last_sync_may_all_be_torn(tmp_path: Path) -> N
 
 
 def test_segments_without_messages_leave_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep_module, "MERGE_ROWS", 4)  # so that some outlines are of such segments alone
+    monkeypatch.setattr(outline_module, "MERGE_ROWS", 4)  # so that some outlines are of such segments alone
     stream, model = filled(str(tmp_path), count=20)
     for _ in range(60):
         stream.operate("remove", 10_000)  # as consumers' progress does: entries, and no messages among them

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakestream.log.format.frame import Kind
-from lakestream.raft.core.core import ChangePending, Options, Role, Transferring
 from lakestream.raft.core.messages import Append, HardState, Membership, decode_membership, entry_of
+from lakestream.raft.core.ready import ChangePending, Options, Role, Transferring
 from tests.unit.raft_net import Member, Net, entry
 
 pytestmark = pytest.mark.unit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core.core import Options, Role
 from lakestream.raft.core.leader import LEASE_MARGIN
 from lakestream.raft.core.messages import HardState, Membership, Message, Vote, VoteReply
+from lakestream.raft.core.ready import Options, Role
 from tests.unit.raft_net import ELECTION, Net, append, drain, log_of, lone, terms_in
 
 pytestmark = pytest.mark.unit

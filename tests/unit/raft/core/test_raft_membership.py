@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.raft.core.core import ChangePending, NotLeader, Role
 from lakestream.raft.core.messages import (
     Append,
     AppendReply,
@@ -15,6 +14,7 @@ from lakestream.raft.core.messages import (
     encode_membership,
     entry_of,
 )
+from lakestream.raft.core.ready import ChangePending, NotLeader, Role
 from tests.unit.raft_net import ELECTION, Net, append, drain, log_of, lone
 
 pytestmark = pytest.mark.unit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core.core import BadMessage, NotLeader, Options, Role
 from lakestream.raft.core.messages import (
     Append,
     AppendReply,
@@ -12,6 +11,7 @@ from lakestream.raft.core.messages import (
     Vote,
     VoteReply,
 )
+from lakestream.raft.core.ready import BadMessage, NotLeader, Options, Role
 from tests.unit.raft_net import (
     ELECTION,
     NAMES,

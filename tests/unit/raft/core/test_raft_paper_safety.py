@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.raft.core.core import BadMessage, Core, Role
+from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import (
     Append,
     AppendReply,
@@ -18,6 +18,7 @@ from lakestream.raft.core.messages import (
     VoteReply,
     entry_of,
 )
+from lakestream.raft.core.ready import BadMessage, Role
 from tests.unit.raft_net import (
     ELECTION,
     OPTIONS,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core.core import Core, Options, Role
+from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import AppendReply, Membership, Quiesce, Vote
+from lakestream.raft.core.ready import Options, Role
 from tests.unit.raft_net import Net, append, drain, lone
 
 pytestmark = pytest.mark.unit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core.core import NotLeader, Role
 from lakestream.raft.core.messages import Append, AppendReply
+from lakestream.raft.core.ready import NotLeader, Role
 from tests.unit.raft.core.test_raft_paper import make_leader
 from tests.unit.raft_net import ELECTION, Net, drain, lone
 

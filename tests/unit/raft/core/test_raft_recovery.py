@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core.core import Role
 from lakestream.raft.core.messages import AppendReply, HardState, Recover, RecoverTo, Vote, VoteReply
+from lakestream.raft.core.ready import Role
 from tests.unit.raft_net import ELECTION, Net, append, drain, log_of, lone
 
 pytestmark = pytest.mark.unit

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core.core import BadMessage, Core, Options, Role, SendEntries, TooMuchUncommitted
+from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Append, AppendReply, HardState, Install, InstallReply, Membership, entry_of
 from lakestream.raft.core.progress import Inflight, Pace, Progress
+from lakestream.raft.core.ready import BadMessage, Options, Role, SendEntries, TooMuchUncommitted
 from tests.unit.raft.core.test_raft_paper import make_leader
 from tests.unit.raft_net import ELECTION, Net, append, drain, entry, log_of, lone, terms_in
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lakestream.log.format.frame import Frame
-from lakestream.raft.core.core import Core, Role
+from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import (
     Append,
     AppendReply,
@@ -24,7 +24,7 @@ from lakestream.raft.core.messages import (
     decode_envelopes,
     encode_envelopes,
 )
-from lakestream.raft.core.ready import Conflict, RolledBack
+from lakestream.raft.core.ready import Conflict, Role, RolledBack
 from lakestream.raft.core.terms import UNKNOWN, TermMap, reaching, term_in
 from tests.unit.raft_net import ELECTION, OPTIONS, Member, Net, append, drain, log_of, lone, terms_in, terms_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.raft.core.core import NotLeader, Role, Transferring
 from lakestream.raft.core.messages import AppendReply, Membership, TimeoutNow, Vote
+from lakestream.raft.core.ready import NotLeader, Role, Transferring
 from tests.unit.raft_net import OPTIONS, Net, entry
 
 pytestmark = pytest.mark.unit
