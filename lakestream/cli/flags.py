@@ -58,10 +58,6 @@ def _missing(names: str, kind: str, why: str) -> Flag:
     return Flag(tuple(names.split()), kind, missing=why)
 
 
-def _ignored(names: str, kind: str) -> Flag:
-    return Flag(tuple(names.split()), kind)
-
-
 _TLS = "TLS is not supported yet; put a TLS proxy in front"
 _ROTATE = "use -l with logrotate and `lakestream serve -sl reopen=PID`"
 
@@ -147,7 +143,7 @@ OF_NATS_SERVER: tuple[Flag, ...] = (
     _missing("r remote_syslog", "text", "log to stderr or to a file (-l)"),
     _missing("log_size_limit", "number", _ROTATE),
     _missing("profile", "number", "there is no profiling port; use py-spy on the process"),
-    _ignored("max_traced_msg_len", "number"),
+    Flag(("max_traced_msg_len",), "number"),
 )
 """Flags of nats-server that are not settings here: rejected with the reason, or without effect."""
 
@@ -189,7 +185,8 @@ def parse(arguments: Sequence[str]) -> CommandLine:
             value = arguments[position]
             position += 1
         _set(flag, name, _convert(flag, name, value if given or flag.kind != "switch" else "true"), found, warnings)
-    return _command_line(found, tuple(warnings))
+    own = {name: found.pop(name) for name in ("show_help", "show_version", "test_config", "signal") if name in found}
+    return CommandLine(flags=Flags(warnings=tuple(warnings), **found), **own)
 
 
 def _split(argument: str) -> tuple[str, bool, str]:
@@ -230,11 +227,6 @@ def _words(words: Sequence[str], found: dict[str, Any]) -> None:
         if word not in ("version", "help"):
             raise StartError(f'unrecognized command: "{word}"; see lakestream serve -h')
         found[f"show_{word}"] = True
-
-
-def _command_line(found: dict[str, Any], warnings: tuple[str, ...]) -> CommandLine:
-    own = {name: found.pop(name) for name in ("show_help", "show_version", "test_config", "signal") if name in found}
-    return CommandLine(flags=Flags(warnings=warnings, **found), **own)
 
 
 def _similar(name: str, table: dict[str, Flag]) -> str:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lakestream.cli.sql import default_lake
+from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.lake.errors import JavaMissing, LakeError
 
 
@@ -63,10 +63,7 @@ def compactor(lake: str, *options: str) -> list[str]:
 
 
 def compact(
-    lake: Annotated[
-        str | None,
-        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
-    ] = None,
+    lake: LakeOption = None,
     once: Annotated[
         bool, typer.Option("--once", help="Compact what is staged now, then exit; by default run until stopped.")
     ] = False,
@@ -86,10 +83,7 @@ def maintain(
         list[str] | None,
         typer.Argument(metavar="[detach MIRROR]", help="Give this mirror's table its own files, then exit."),
     ] = None,
-    lake: Annotated[
-        str | None,
-        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
-    ] = None,
+    lake: LakeOption = None,
     once: Annotated[
         bool, typer.Option("--once", help="Do what is due now, then exit; by default run until stopped.")
     ] = False,
@@ -133,10 +127,7 @@ def maintain(
 def clone(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Path of the clone, which must not exist.")],
-    lake: Annotated[
-        str | None,
-        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
-    ] = None,
+    lake: LakeOption = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="The stream's account.")] = None,
     version: Annotated[
         int | None, typer.Option(metavar="N", help="Table version to clone (default: the current one).")

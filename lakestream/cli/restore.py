@@ -20,7 +20,7 @@ import typer
 
 from lakestream.account.backup import archive
 from lakestream.cli.link import DEFAULT_SERVER, Link, TransferFailed
-from lakestream.cli.sql import default_lake
+from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.lake.delta.time_travel import instant
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
@@ -58,10 +58,7 @@ def restore(
             help="The stream's account in the lake; the new stream is in the account of the server's user.",
         ),
     ] = DEFAULT_ACCOUNT,
-    lake: Annotated[
-        str | None,
-        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
-    ] = None,
+    lake: LakeOption = None,
     server: Annotated[
         str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server that stores the new stream.")
     ] = DEFAULT_SERVER,

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 DEFAULT_LAKE = Path("data", "lake")
 HISTORY_LENGTH = 1000
+LakeOption = Annotated[
+    str | None,
+    typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
+]
+"""The option of every command that works on a lake; see `default_lake`."""
 INTERRUPTED = 130
 _PROMPT, _CONTINUED = "sql> ", "...> "
 _HELP = """\
@@ -80,10 +85,7 @@ def sql(
         str | None,
         typer.Option("-q", "--query", help="Run one query and exit. Without it, open an interactive prompt."),
     ] = None,
-    lake: Annotated[
-        str | None,
-        typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
-    ] = None,
+    lake: LakeOption = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
     committed: Annotated[
         bool, typer.Option("--committed", help="Read only committed tables, without the newest messages.")

@@ -128,18 +128,15 @@ class Compaction:
 
         try:
             found = jars.find_java()
-            command = jobs.compactor(self._lake, *self._options())
+            command = jobs.compactor(self._lake, "--exit-with-parent")
+            if self._maintain_every_ns is not None:
+                command.append(f"--maintain-every={self._maintain_every_ns / 1e9:g}")
         except JavaMissing as error:
             raise Waiting(f"{error}. The server serves without it; the compactor starts by itself then") from None
         except jobs.JobMissing as error:
             raise Waiting(str(error)) from None
         self._log.info(f"Starting the compactor with Java {found.version} ({found.home})")
         return command
-
-    def _options(self) -> list[str]:
-        if self._maintain_every_ns is None:
-            return ["--exit-with-parent"]
-        return ["--exit-with-parent", f"--maintain-every={self._maintain_every_ns / 1e9:g}"]
 
 
 def welcome(host: str, port: int, lake: str) -> str:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lakestream.lake.delta import json_schema
 from lakestream.lake.delta.json_schema import BadJsonSchema
+from lakestream.lake.delta.schema import doubled
 from lakestream.lake.files import scan
 from lakestream.lake.sql import spark_functions, typed
 from lakestream.lake.sql.session import Session, SqlError
@@ -99,7 +100,7 @@ class Engines:
     def by_duckdb(self, payloads: list[bytes]) -> list[dict[str, Any]]:
         rows = pa.table({"seq": pa.array(range(len(payloads)), pa.int64()), "data": pa.array(payloads, pa.binary())})
         self._duckdb.register("payloads", rows)
-        select = typed.view_sql(self.schema, "payloads", rows.column_names, json_schema.doubled)
+        select = typed.view_sql(self.schema, "payloads", rows.column_names, doubled)
         found = self._duckdb.execute(f"SELECT * FROM ({select}) ORDER BY seq")
         return found.to_arrow_table().to_pylist()
 

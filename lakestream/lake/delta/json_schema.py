@@ -35,7 +35,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, REMOVED_COLUMN, TABLE_COLUMNS
+from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, REMOVED_COLUMN, TABLE_COLUMNS, doubled, ticked
 from lakestream.lake.errors import BadPolicy
 
 MAX_DEPTH = 200
@@ -297,12 +297,3 @@ def _depth(payload: bytes) -> int:
         elif token in b"]}":
             depth -= 1
     return deepest
-
-
-def ticked(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def doubled(name: str) -> str:
-    """Quote a name for DuckDB."""
-    return '"' + name.replace('"', '""') + '"'

@@ -147,6 +147,21 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
+def ticked(name: str) -> str:
+    """Return a name in Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """Return a string as a literal of standard SQL, as DuckDB and DataFusion take it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def doubled(name: str) -> str:
+    """Return a name in standard SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def fits_partition(value: str) -> bool:
     """Return True if a subject, or a token of one, can be a partition value.
 

@@ -49,6 +49,7 @@ MAX_NAME_BYTES = 240
 hash."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_\-$\u0080-\U0010ffff]")
+_SPELLED = re.compile(r"~([0-9A-Fa-f]{2})")
 _PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
 _BUCKET = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.\-_]{1,254}$")
 _ODD = re.compile(r"[^A-Za-z0-9_\-.$~=\u0080-\U0010ffff]")
@@ -69,6 +70,11 @@ def directory_name(name: str) -> str:
         return spelled
     digest = hashlib.sha256(raw).hexdigest()[:32]
     return f"{raw[: MAX_NAME_BYTES - 34].decode('utf-8', 'ignore')}~~{digest}"
+
+
+def name_of(directory: str) -> str:
+    """Return the stream's or account's name that a directory is named after; a name that was cut stays so."""
+    return _SPELLED.sub(lambda match: chr(int(match[1], 16)), directory)
 
 
 def normalise(lake: str) -> str:

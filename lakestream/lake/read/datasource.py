@@ -36,7 +36,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import REMOVED_DDL, TABLE_DDL
+from lakestream.lake.delta.schema import REMOVED_DDL, TABLE_DDL, literal
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
@@ -138,9 +138,7 @@ class Condition(msgspec.Struct, frozen=True):
 
     def sql(self) -> str:
         """Return the condition for the table, in DataFusion's SQL."""
-        values = [
-            "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value) for value in self.values
-        ]
+        values = [literal(value) if isinstance(value, str) else str(value) for value in self.values]
         return f"{self.column} {self.operator} " + (f"({', '.join(values)})" if self.operator == "IN" else values[0])
 
     def mask(self, batch: pa.RecordBatch) -> Any:

@@ -100,12 +100,6 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     departures: Departures | None = None
     shredded: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def removed(self) -> Sequence[int]:
-        """Return the sequences removed one by one, for an anti-join; others are below `hidden.floor` or in
-        `hidden.runs`."""
-        return self.hidden.removed
-
     def at(self, point: Point) -> LiveView:
         """Return the view with messages that were removed after a point; messages stored after it are for the reader to
         skip.
@@ -162,35 +156,21 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         removed = self.removed_sql() if REMOVED_COLUMN in columns else None
         return [f"{removed} AS {name}" if name == REMOVED_COLUMN else name for name in columns]
 
-    def ended_sql(self) -> str | None:
-        """Return a condition that the table's rows have to meet besides not being `hidden`; None for no condition.
-
-        A table that no longer is an archive loses the rows of messages that the stream no longer has.
-        """
-        return f"{REMOVED_COLUMN} IS NULL" if self.drops_ended else None
-
-    def arrow_schema(self) -> pa.Schema:
-        """Return the schema of `tail_batches`."""
-        return schema(self.columns)
-
     def tail_batches(self, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
-        """Yield the uncompacted messages with first ≤ seq ≤ last, in sequence order.
+        """Yield the uncompacted messages with first ≤ seq ≤ last, in sequence order, as `schema(columns)`.
 
         Raises:
             SegmentGone: the view is too old.
         """
-        for part in self.parts:
-            if part.first_seq <= last and part.last_seq >= first:
-                yield from self.part_batches(part, first, last)
-
-    def part_batches(self, part: UncompactedPart, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
-        """Yield `tail_batches` of one part."""
         endings = self.endings if self.archive else None
-        try:
-            for batch in segments.decode(part.path, part.after, self.hidden, endings=endings):
-                yield from shaped(batch, self.columns, self.layout, first, last)
-        except FileNotFoundError:
-            raise SegmentGone(part.path) from None
+        for part in self.parts:
+            if part.first_seq > last or part.last_seq < first:
+                continue
+            try:
+                for batch in segments.decode(part.path, part.after, self.hidden, endings=endings):
+                    yield from shaped(batch, self.columns, self.layout, first, last)
+            except FileNotFoundError:
+                raise SegmentGone(part.path) from None
 
 
 class VersionGone(LakeError):
@@ -323,7 +303,9 @@ def table_batches(
         return
     names = [*columns] if "seq" in columns else [*columns, "seq"]
     wanted = schema(names)
-    condition = " AND ".join(f"({part})" for part in (where, view.ended_sql()) if part)
+    # A table that no longer is an archive loses the rows of messages that the stream no longer has.
+    ended = f"{REMOVED_COLUMN} IS NULL" if view.drops_ended else ""
+    condition = " AND ".join(f"({part})" for part in (where, ended) if part)
     query = QueryBuilder({"datafusion.execution.parquet.pushdown_filters": "true"}).register("t", _pinned(view))
     for first, last in spans:
         within = f"seq >= {first} AND seq <= {last}" + (f" AND {condition}" if condition else "")

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from lakestream.lake.delta.log import has_log
-from lakestream.lake.delta.schema import quoted
+from lakestream.lake.delta.schema import quoted, ticked
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
@@ -27,7 +27,6 @@ MAX_NAME = 100
 """Maximum length of a table's name in characters; a metastore allows 128. A longer one is cut and ends in a hash."""
 
 _ODD = re.compile(r"[^a-z0-9_]")
-_TILDE = re.compile(r"~([0-9A-F]{2})")
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -52,13 +51,13 @@ def register(
         UnsupportedLake: the lake's address.
     """
     storage = open_storage(lake)
-    spark.sql(f"CREATE DATABASE IF NOT EXISTS {_ticked(database)}")
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {ticked(database)}")
     existing = _existing(spark, database)
     wanted = {storage.spark_path(path): stream for stream, path in _tables(storage, account)}
     below = _plain(storage.spark_path(paths.table(storage.root, "x", account))).rpartition("/")[0] + "/"
     for name, location in list(existing.items()):
         if location.startswith(below) and location not in map(_plain, wanted):
-            spark.sql(f"DROP TABLE IF EXISTS {_ticked(database)}.{_ticked(name)}")
+            spark.sql(f"DROP TABLE IF EXISTS {ticked(database)}.{ticked(name)}")
             del existing[name]
     by_location = {location: name for name, location in existing.items()}
     found = []
@@ -69,7 +68,7 @@ def register(
             name = table_name(stream)
             if name in existing:
                 name = _hashed(name, stream)
-            spark.sql(f"CREATE TABLE {_ticked(database)}.{_ticked(name)} USING delta LOCATION {quoted(location)}")
+            spark.sql(f"CREATE TABLE {ticked(database)}.{ticked(name)} USING delta LOCATION {quoted(location)}")
             existing[name] = _plain(location)
         found.append(Registered(stream, name, location))
     return found
@@ -89,7 +88,7 @@ def _tables(storage: Storage, account: str) -> list[tuple[str, str]]:
     """Return (stream, path) of each table, by name. The name of a stream that was too long for a directory is cut."""
     streams = paths.table(storage.root, "x", account).rpartition("/")[0]
     return [
-        (_TILDE.sub(lambda match: chr(int(match[1], 16)), name), f"{streams}/{name}")
+        (paths.name_of(name), f"{streams}/{name}")
         for name in storage.directories(streams)
         if has_log(storage, f"{streams}/{name}")
     ]
@@ -113,7 +112,3 @@ def _plain(location: str) -> str:
     if parts.scheme == "file":
         return unquote(parts.path)
     return location.rstrip("/")
-
-
-def _ticked(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

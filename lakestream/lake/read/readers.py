@@ -13,6 +13,7 @@ import pandas
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from lakestream.lake.delta.schema import doubled
 from lakestream.lake.files.lake import open_storage
 
 __all__ = ["arrow", "batches", "reader", "to_pandas"]
@@ -39,7 +40,7 @@ def reader(
     """Return `batches` as an Arrow stream, which DuckDB, Polars and others accept as a table."""
     delta = DeltaTable(table, version=version, storage_options=open_storage(table).delta_options())
     names = [field.name for field in delta.schema().fields] if columns is None else list(columns)
-    chosen = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+    chosen = ", ".join(doubled(name) for name in names)
     query = f"SELECT {chosen} FROM t" + (f" WHERE {where}" if where else "")
     found = pa.RecordBatchReader.from_stream(QueryBuilder().register("t", delta).execute(query))
     wanted = pa.schema([_plain(field) for field in found.schema])

@@ -22,7 +22,7 @@ import msgspec
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import json_schema
 from lakestream.lake.delta.log import has_log
-from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
+from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout, doubled, literal
 from lakestream.lake.delta.time_travel import (
     AsOf,
     CommitLog,
@@ -35,14 +35,13 @@ from lakestream.lake.delta.time_travel import (
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.sql import dialect, typed
-from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Travel, quoted, scan
+from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Travel, scan
 from lakestream.lake.sql.uncompacted import Live, LiveStreams, Stream
 
 if TYPE_CHECKING:
     from lakestream.lake.delta.json_schema import JsonSchema
     from lakestream.lake.sql.typed import TypedTable
 
-_SPELLED = re.compile(r"~([0-9A-Fa-f]{2})")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _MICRO = 1000
 NEVER = 1 << 63
@@ -101,15 +100,13 @@ class Catalog:
 
     def _names(self, base: str) -> list[str]:
         root = f"{self.root}/{base}"
-        names = {name for name in self.storage.directories(root + paths.STREAMS) if self._has_log(root, name)}
+        streams = root + paths.STREAMS
+        names = {name for name in self.storage.directories(streams) if has_log(self.storage, f"{streams}/{name}")}
         if self.live_streams is not None:
             names |= {
                 name for name in self.storage.directories(root + paths.SEGMENTS) if self.live_streams.staged(root, name)
             }
         return [f"{base}{paths.STREAMS}/{name}" for name in sorted(names)]
-
-    def _has_log(self, root: str, name: str) -> bool:
-        return has_log(self.storage, f"{root}{paths.STREAMS}/{name}")
 
     def state(self, stream: Stream) -> State:
         """Return the progress of a stream's table, and the number of messages beyond it."""
@@ -133,13 +130,13 @@ class Catalog:
         if directory == paths.STREAMS:
             account = paths.DEFAULT_ACCOUNT
         elif match := re.fullmatch(f"{paths.ACCOUNTS}/([^/]+)/{paths.STREAMS}", directory):
-            account = _plain(match[1])
+            account = paths.name_of(match[1])
         else:
             return Stream("", "", table, name)
         # Accept a stream's own name too where its directory's name is encoded.
-        if paths.directory_name(last) != last and not _SPELLED.search(last):
+        if paths.directory_name(last) != last and paths.name_of(last) == last:
             table = f"{self.root}/{directory}/{paths.directory_name(last)}"
-        return Stream(account, _plain(last), table, name)
+        return Stream(account, paths.name_of(last), table, name)
 
     def exists(self, name: str) -> bool:
         """Return True if there is a stream of that name, or a table."""
@@ -183,11 +180,6 @@ class Catalog:
         else:
             reason = f"there is no table delta.`{name}` in {self.root}"
         return UnknownStream(f"{reason}\n{dialect.excerpt(text, place)}\n  the tables there are: {known}")
-
-
-def _plain(directory: str) -> str:
-    """Return the stream's or account's name that a directory is named after; see `paths.directory_name`."""
-    return _SPELLED.sub(lambda match: chr(int(match[1], 16)), directory)
 
 
 def of_stream(name: str) -> str:
@@ -244,7 +236,8 @@ class Snapshot:
                     f"there is no version {version}; versions {log.versions[0]} to {log.latest} are known"
                 )
         else:
-            version = version_for_commit_time(log, self._timestamp(travel, mention), time.time_ns())
+            at_ns = self._micros(travel.value, mention, "TIMESTAMP AS OF") * _MICRO
+            version = version_for_commit_time(log, at_ns, time.time_ns())
         return self._table(log.table, version)
 
     def _typed(self, mention: Mention) -> Selection | None:
@@ -267,7 +260,7 @@ class Snapshot:
         self._catalog.prepare(found)
         if suffix == typed.MISFITS_SUFFIX:
             return Selection(typed.misfits_sql(found, source))
-        return Selection(typed.view_sql(found, source, table.columns, json_schema.doubled))
+        return Selection(typed.view_sql(found, source, table.columns, doubled))
 
     def _log(self, mention: Mention) -> CommitLog:
         if (log := self._logs.get(mention.name)) is None:
@@ -335,7 +328,7 @@ class Snapshot:
         table = self._table(log.table, found.version)
         columns = f"DESCRIBE SELECT * FROM {scan(table)}"
         archive = self._catalog.evaluate(
-            f"(SELECT count(*) FROM ({columns}) WHERE column_name = {quoted(REMOVED_COLUMN)})"
+            f"(SELECT count(*) FROM ({columns}) WHERE column_name = {literal(REMOVED_COLUMN)})"
         )
         held = _held(at_ns, bool(archive))
         gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
@@ -370,9 +363,6 @@ class Snapshot:
             return instant(str(self._catalog.evaluate(travel.value)))
         return self._micros(travel.value, mention, "as_of") * _MICRO
 
-    def _timestamp(self, travel: Travel, mention: Mention) -> int:
-        return self._micros(travel.value, mention, "TIMESTAMP AS OF") * _MICRO
-
     def _micros(self, value: str, mention: Mention, what: str) -> int:
         micros = self._catalog.evaluate(f"epoch_us(TRY_CAST({value} AS TIMESTAMPTZ))")
         if not isinstance(micros, int):
@@ -398,7 +388,7 @@ def _partition(layout: Layout | None, subject: str | None) -> str:
     tokens = subject.split(".")
     # An empty token is NULL too: as a partition value, Delta does not tell the two apart.
     found = [(f"token{at}", tokens[at - 1] if at <= len(tokens) else "") for at in layout.tokens]
-    return " AND ".join(f"{name} = {quoted(token)}" if token else f"{name} IS NULL" for name, token in found)
+    return " AND ".join(f"{name} = {literal(token)}" if token else f"{name} IS NULL" for name, token in found)
 
 
 def _source(found: TableAt | Selection) -> str:

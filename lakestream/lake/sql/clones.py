@@ -16,8 +16,9 @@ from deltalake import DeltaTable
 from lakestream.lake.delta import clones, deletion_vectors
 from lakestream.lake.delta.actions import locate
 from lakestream.lake.delta.log import Log, State
+from lakestream.lake.delta.schema import literal
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.sql.dialect import TableAt, quoted
+from lakestream.lake.sql.dialect import TableAt
 
 if TYPE_CHECKING:
     import duckdb
@@ -68,7 +69,7 @@ class CloneViews:
         self._table(files, _files(path, state, partition))
         self._table(dead, _dead(path, state))
         none = ", ".join(f"NULL::{kind} AS {name}" for name, kind in types.items() if name not in partition)
-        paths = ", ".join(quoted(locate(path, add.path)) for add in state.files.values())
+        paths = ", ".join(literal(locate(path, add.path)) for add in state.files.values())
         rows = f"SELECT {none}, NULL::VARCHAR AS filename, NULL::BIGINT AS file_row_number WHERE false"
         if paths:
             # The SELECT without rows has every column; older files may lack some.

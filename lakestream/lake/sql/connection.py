@@ -12,9 +12,10 @@ from pathlib import Path
 
 import duckdb
 
+from lakestream.lake.delta.schema import literal
 from lakestream.lake.files import paths, s3
 from lakestream.lake.sql import dialect
-from lakestream.lake.sql.dialect import SqlError, quoted
+from lakestream.lake.sql.dialect import SqlError
 
 _PACKAGE = "duckdb_extension_"
 
@@ -55,7 +56,7 @@ def connect(root: str) -> duckdb.DuckDBPyConnection:
     # No network access: extensions come from wheels or are built in.
     connection = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
     for extension in extensions:
-        connection.execute("LOAD " + quoted(str(extension)))
+        connection.execute("LOAD " + literal(str(extension)))
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     for macro in dialect.MACROS:
         connection.execute(macro)
@@ -71,15 +72,15 @@ def connect(root: str) -> duckdb.DuckDBPyConnection:
 
 def _secret(root: str) -> str:
     """Return the statement that gives DuckDB access to the object store, with credentials from the SDK's own chain."""
-    settings = ["TYPE s3", "PROVIDER credential_chain", f"SCOPE {quoted(root)}"]
+    settings = ["TYPE s3", "PROVIDER credential_chain", f"SCOPE {literal(root)}"]
     where = s3.endpoint()
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if where is not None:
         scheme, _, host = where.partition("://")
         virtual = os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true", "yes")
-        settings += [f"ENDPOINT {quoted(host)}", f"USE_SSL {str(scheme == 'https').lower()}"]
-        settings.append(f"URL_STYLE {quoted('vhost' if virtual else 'path')}")
+        settings += [f"ENDPOINT {literal(host)}", f"USE_SSL {str(scheme == 'https').lower()}"]
+        settings.append(f"URL_STYLE {literal('vhost' if virtual else 'path')}")
         region = region or s3.DEFAULT_REGION
     if region:
-        settings.append(f"REGION {quoted(region)}")
+        settings.append(f"REGION {literal(region)}")
     return f"CREATE SECRET lake ({', '.join(settings)})"

@@ -21,6 +21,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 
+from lakestream.lake.delta.schema import literal
 from lakestream.lake.errors import LakeError
 
 DIALECT = "spark"
@@ -418,9 +419,4 @@ def scan(table: TableAt) -> str:
     """Return the relation with which DuckDB reads a table at a version."""
     if table.view:
         return table.view
-    return f"delta_scan({quoted(table.path)}, version = {table.version})"
-
-
-def quoted(text: str) -> str:
-    """Return a string as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
+    return f"delta_scan({literal(table.path)}, version = {table.version})"

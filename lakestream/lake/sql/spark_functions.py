@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import schema
-from lakestream.lake.delta.json_schema import BadJsonSchema, JsonSchema, parse, ticked
-from lakestream.lake.delta.schema import REMOVED_COLUMN
+from lakestream.lake.delta.json_schema import BadJsonSchema, JsonSchema, parse
+from lakestream.lake.delta.schema import REMOVED_COLUMN, ticked
 from lakestream.lake.delta.time_travel import CommitLog, NotATable, TimeTravelError, instant, version_for_message_time
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage

@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lakestream.lake.delta import policy, schema
-from lakestream.lake.delta.json_schema import JsonSchema, parse, ticked
-from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY
+from lakestream.lake.delta.json_schema import JsonSchema, parse
+from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, ticked
 from lakestream.lake.errors import BadPolicy, LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage

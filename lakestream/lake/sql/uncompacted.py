@@ -20,10 +20,10 @@ from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live
 from lakestream.lake.read.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
+from lakestream.lake.read.live_rows import LiveView, schema
 from lakestream.lake.sql.dialect import SqlError, TableAt, scan
 
 if TYPE_CHECKING:
-    from lakestream.lake.read.live_rows import LiveView
     from lakestream.log.format.departures import Point
 
 MANY_REMOVED = 1000
@@ -185,11 +185,12 @@ class LiveStreams:
         table, seen = None if view.version is None else self._place(view.table, view.version), view
         selects: list[str] = []
         arrow: dict[str, Any] = {}
-        rows = pa.Table.from_batches(view.tail_batches(), view.arrow_schema())
-        if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != self._plain(view)):
+        rows = pa.Table.from_batches(view.tail_batches(), schema(view.columns))
+        as_it_is = REMOVED_COLUMN if REMOVED_COLUMN in view.table_columns else None
+        if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != as_it_is):
             where = ""
-            if len(view.removed) + len(view.hidden.runs) > MANY_REMOVED:
-                gone = [pa.array(view.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
+            if len(view.hidden.removed) + len(view.hidden.runs) > MANY_REMOVED:
+                gone = [pa.array(view.hidden.removed, pa.int64()), pa.array(departure_files.sequences(view.hidden))]
                 arrow[f"gone_{number}"] = pa.table({"seq": pa.chunked_array(gone)})
                 dead = Dead(view.hidden.floor)
                 view = msgspec.structs.replace(view, hidden=dead)
@@ -201,7 +202,3 @@ class LiveStreams:
         sql = " UNION ALL BY NAME ".join(selects) or None
         begins = rows.column("time_ns")[0].as_py() if rows.num_rows else None
         return Live(table, view.layout, REMOVED_COLUMN in view.columns, sql, arrow, begins, seen)
-
-    @staticmethod
-    def _plain(view: LiveView) -> str | None:
-        return REMOVED_COLUMN if REMOVED_COLUMN in view.table_columns else None

@@ -27,7 +27,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta.log import log_directory
-from lakestream.lake.delta.schema import UID_PROPERTY
+from lakestream.lake.delta.schema import UID_PROPERTY, doubled, literal
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.transfer.mapping import encode_json, plain_rows
@@ -100,9 +100,9 @@ class Source:
         from lakestream.lake.sql.session import extension_path
 
         connection = _duckdb()
-        connection.execute(f"LOAD {_quoted(str(extension_path()))}")
+        connection.execute(f"LOAD {literal(str(extension_path()))}")
         # The positions in the files are the only order that a Delta table has.
-        scan = f"delta_scan({_quoted(self.path)}, version={self.version}, filename=true, file_row_number=true)"
+        scan = f"delta_scan({literal(self.path)}, version={self.version}, filename=true, file_row_number=true)"
         return connection.execute(f"SELECT {columns} FROM {scan} {suffix}").to_arrow_reader(BATCH_ROWS)
 
     def _open_files(self) -> None:
@@ -143,15 +143,15 @@ class Source:
             raise BadSource(f"{self.path} cannot be read: {error}") from None
 
     def _batches(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-        order = ", ".join(_name(column) for column in self._order_by)
+        order = ", ".join(doubled(column) for column in self._order_by)
         if self.delta:
-            names = ", ".join(_name(column) for column in columns or self.schema.names)
+            names = ", ".join(doubled(column) for column in columns or self.schema.names)
             order = ", ".join([order, *_PLACE] if order else _PLACE)
             yield from self._delta(f"ORDER BY {order}", names)
         elif order:
             connection = _duckdb()
             connection.register("source", self._dataset.scanner(batch_size=BATCH_ROWS).to_reader())
-            names = ", ".join(_name(column) for column in columns) if columns else "*"
+            names = ", ".join(doubled(column) for column in columns) if columns else "*"
             yield from connection.execute(f"SELECT {names} FROM source ORDER BY {order}").to_arrow_reader(BATCH_ROWS)
         else:
             scanner = self._dataset.scanner(columns=columns, batch_size=BATCH_ROWS, fragment_readahead=1)
@@ -169,14 +169,6 @@ def _duckdb() -> Any:
     connection = duckdb.connect(config={**config, "autoinstall_known_extensions": False})
     connection.execute("SET TimeZone = 'UTC'")
     return connection
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _name(column: str) -> str:
-    return '"' + column.replace('"', '""') + '"'
 
 
 def sorted_by_time(messages: Iterable[list[Record]]) -> Iterator[list[Record]]:

@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
+from lakestream.lake.delta.schema import literal
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.delta.time_travel import (
     KEEP_MORE,
@@ -296,17 +297,13 @@ def _condition(patterns: Sequence[bytes]) -> str:
     if "" in heads:
         return ""
     ways = [
-        f"(subject >= {_quoted(head)} AND subject < {_quoted(head + chr(0x10FFFF))})" for head in sorted(set(heads))
+        f"(subject >= {literal(head)} AND subject < {literal(head + chr(0x10FFFF))})" for head in sorted(set(heads))
     ]
     if len(ways) > _LISTED:
         names = [*heads, *literals]
-        return f"subject >= {_quoted(min(names))} AND subject < {_quoted(max(names) + chr(0x10FFFF))}"
+        return f"subject >= {literal(min(names))} AND subject < {literal(max(names) + chr(0x10FFFF))}"
     if len(literals) > _LISTED:
-        ways.append(f"(subject >= {_quoted(min(literals))} AND subject <= {_quoted(max(literals))})")
+        ways.append(f"(subject >= {literal(min(literals))} AND subject <= {literal(max(literals))})")
     elif literals:
-        ways.append(f"subject IN ({', '.join(map(_quoted, literals))})")
+        ways.append(f"subject IN ({', '.join(map(literal, literals))})")
     return "(" + " OR ".join(ways) + ")" if ways else ""
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

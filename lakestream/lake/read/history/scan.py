@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lakestream.lake.delta.schema import REMOVED_COLUMN
+from lakestream.lake.delta.schema import REMOVED_COLUMN, literal
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.index import FileEntry, Snapshot, Wanted
 from lakestream.lake.read.history.rows import COLUMNS, LIGHT, Pick, TooLarge, joined, read_file
@@ -377,14 +377,10 @@ def _condition(snapshot: Snapshot, pick: Pick) -> str:
 
 
 def _of_subjects(wanted: Wanted) -> list[str]:
-    ways = [f"(subject >= {_quoted(head)} AND subject < {_quoted(head + chr(0x10FFFF))})" for head in wanted.heads]
+    ways = [f"(subject >= {literal(head)} AND subject < {literal(head + chr(0x10FFFF))})" for head in wanted.heads]
     if wanted.texts:
-        ways.append(f"subject IN ({', '.join(map(_quoted, wanted.texts))})")
+        ways.append(f"subject IN ({', '.join(map(literal, wanted.texts))})")
     parts = ["(" + " OR ".join(ways) + ")"]
     if len(wanted.texts) > _IN_MOST and not wanted.heads:
-        parts.append(f"subject >= {_quoted(wanted.texts[0])} AND subject <= {_quoted(wanted.texts[-1])}")
+        parts.append(f"subject >= {literal(wanted.texts[0])} AND subject <= {literal(wanted.texts[-1])}")
     return parts
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

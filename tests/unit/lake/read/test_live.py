@@ -21,7 +21,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live, live_rows
 from lakestream.lake.read.flush import FlushFailed, ServerFile, StreamNotFound, name_server
 from lakestream.lake.read.live import open_view
-from lakestream.lake.read.live_rows import LiveView, SegmentGone, VersionGone
+from lakestream.lake.read.live_rows import LiveView, SegmentGone, VersionGone, schema
 from lakestream.server.lake.stream_sync import Grace
 from tests.lake.model import StreamModel, flights
 
@@ -109,7 +109,7 @@ def rows(view: LiveView) -> dict[int, tuple[Any, ...]]:
     tail = list(view.tail_batches())
     found: dict[int, tuple[Any, ...]] = {}
     for batch in [*table, *tail]:
-        assert batch.schema == view.arrow_schema()
+        assert batch.schema == schema(view.columns)
         for row in batch.to_pylist():
             assert row["seq"] not in found, "nothing twice"
             found[row["seq"]] = (row["subject"], row["data"], row["time_ns"], row.get(REMOVED_COLUMN))
@@ -238,7 +238,7 @@ def test_a_hundred_thousand_removed_sequences_are_still_a_condition(tmp_path: Pa
     model.remove(range(2, 200_001, 2))
     model.stage(lake)
     view = open_view(str(lake), "ORDERS", flush=False)
-    assert len(view.removed) == 100_000
+    assert len(view.hidden.removed) == 100_000
     assert len(view.hidden_conditions()) == 100_000 // batches.CONDITION_TERMS
     left = list(range(1, 200_002, 2))
     spans = live_rows.ranges(view, 1, live_rows.END)
