@@ -104,7 +104,6 @@ class Session:
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.root = existing_root(lake)
-        self._duckdb = duckdb
         self._connection = connect(self.root)
         place = CloneViews(self.root, self._connection).place
         live_streams = None if committed else LiveStreams(self.root, server, tail_bytes, notify, place)
@@ -171,9 +170,9 @@ class Session:
             seen = snapshot
             try:
                 return Result(self._interruptible(sql, snapshot.arrow))
-            except self._duckdb.IOException as error:
+            except duckdb.IOException as error:
                 failure: Exception = error
-            except self._duckdb.Error as error:
+            except duckdb.Error as error:
                 raise _explained(str(error), text, statement) from None
         raise SqlError(
             f"a file of the table could not be read: {_first_line(str(failure))}. An old version stays readable until "
@@ -235,7 +234,7 @@ class Session:
         """Return the value of a constant expression; None when it has none."""
         try:
             row = self._connection.cursor().execute(f"SELECT {expression}").fetchone()
-        except self._duckdb.Error:
+        except duckdb.Error:
             return None
         return row[0] if row else None
 

@@ -316,7 +316,7 @@ class Maintainer:
             if stream not in (None, name):
                 return None
             self._spark.sparkContext.setJobGroup(self._group, f"maintenance of {name}")
-            done = retry(lambda: self._work(table), is_conflict)
+            done = retry(lambda: self._work(table))
             return None if done is None else msgspec.structs.replace(done, seconds=time.monotonic() - began)
         except Exception as error:
             if self._stopping():  # an interrupted step is no failure
@@ -333,7 +333,7 @@ class Maintainer:
 
     def _work(self, table: str) -> Done | None:
         """Do what the table needs; return None when it is gone."""
-        facts = self._look(table)
+        facts = look(self._storage, table, self._policy, self._clock(), self._references)
         if facts is None:
             return None
         plan = decide(facts, self._policy)
@@ -359,9 +359,6 @@ class Maintainer:
             erased, trouble = self._erase(facts)
             done = msgspec.structs.replace(done, erase=erased)
         return Done(facts.stream, done, removed, added, failure=facts.trouble or trouble)
-
-    def _look(self, table: str) -> Facts | None:
-        return look(self._storage, table, self._policy, self._clock(), self._references)
 
     def _optimize(self, seen: Facts) -> tuple[int, int] | None:
         """Rewrite as much of the newest version as one commit takes.
@@ -500,10 +497,7 @@ class Maintainer:
         detacher = Detacher(self._spark, self._storage, self._stopping, report)
         self._forget(table)
         done = retry(
-            lambda: detacher.detach(
-                table, lambda: self._alone(table, incarnation), lambda: self._progress(table), only
-            ),
-            is_conflict,
+            lambda: detacher.detach(table, lambda: self._alone(table, incarnation), lambda: self._progress(table), only)
         )
         with self._alone(table, incarnation) as same:
             if same:
@@ -566,12 +560,12 @@ def is_conflict(error: Exception) -> bool:
     return _CONFLICT.search(f"{type(error).__name__}: {error}") is not None
 
 
-def retry(work: Callable[[], T], may_retry: Callable[[Exception], bool], attempts: int = ATTEMPTS) -> T:
-    """Call `work`, again when it raises what `may_retry` accepts, `attempts` times at most."""
-    for attempt in range(1, attempts + 1):
+def retry(work: Callable[[], T]) -> T:
+    """Call `work`, up to ATTEMPTS times while it raises a conflict."""
+    for attempt in range(1, ATTEMPTS + 1):
         try:
             return work()
         except Exception as error:
-            if attempt == attempts or not may_retry(error):
+            if attempt == ATTEMPTS or not is_conflict(error):
                 raise
     raise AssertionError("unreachable")

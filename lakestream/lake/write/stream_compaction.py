@@ -248,7 +248,7 @@ class StreamCompaction:
         """
         with self._alone():  # also for reading: a clone may be being made
             found = self._table.find()
-            if found is None or not self._owns(found):
+            if found is None or found.uid.removeprefix(clone_request.MAKING) != self._identity.uid:
                 return False
             # The table has the policy of its last commit; the policy at the stream's deletion counts.
             wanted = policy.of_config(self._identity.config)
@@ -261,10 +261,6 @@ class StreamCompaction:
                 raise StillCloned(self.table)
             self._table.remove(found.uid)
             return True
-
-    def _owns(self, found: ExistingTable) -> bool:
-        """Return True if a table is this stream's, finished or not."""
-        return found.uid.removeprefix(clone_request.MAKING) == self._identity.uid
 
     @contextmanager
     def _quarantining(self, parts: list[batches.Part]) -> Iterator[None]:

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyspark.sql import functions
+from pyspark.sql.types import StructType
 
+from lakestream.lake.delta.clones import References
 from lakestream.lake.delta.log import log_directory
 from lakestream.lake.delta.policy import (
     MANAGED_PROPERTIES,
@@ -134,7 +137,6 @@ class StreamTable:
     def create(self, layout: Layout, policy: StreamPolicy) -> None:
         """Create the table."""
         from delta.tables import DeltaTable
-        from pyspark.sql.types import StructType
 
         # Files of an interrupted removal or creation: without a log they are no table.
         self._storage.delete_tree(self.path)
@@ -209,8 +211,6 @@ class StreamTable:
 
     def spread(self, rows: DataFrame, layout: Layout) -> DataFrame:
         """Return many rows with the layout's columns, distributed so that they form few large files in its order."""
-        from pyspark.sql import functions
-
         rows = self._placed(rows, layout)
         stretch = functions.floor(rows.seq / REWRITE_SEQS)
         rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
@@ -221,8 +221,6 @@ class StreamTable:
         return self._placed(rows, layout).sortWithinPartitions(*_order(layout))
 
     def _placed(self, rows: DataFrame, layout: Layout) -> DataFrame:
-        from pyspark.sql import functions
-
         if layout.kind != "subject":
             rows = rows.selectExpr("*", *layout.expressions())
         if layout.kind == "bucket":
@@ -285,8 +283,6 @@ class StreamTable:
 
     def is_cloned(self) -> bool:
         """Return True if shallow clones need files of the table."""
-        from lakestream.lake.delta.clones import References
-
         return bool(References(self._storage).into(self.path))
 
     def remove(self, uid: str) -> None:
@@ -309,8 +305,6 @@ class StreamTable:
 def _order(layout: Layout) -> list[Any]:
     """Return the sort order of a file's rows: runs of sequences, by subject in each. The partition comes first, as
     Spark would sort by it again otherwise."""
-    from pyspark.sql import functions
-
     if layout.kind == "subject":
         return ["subject", "seq"]
     return [*layout.columns, functions.floor(functions.col("seq") / functions.lit(RUN_SEQS)), "subject", "seq"]

@@ -130,12 +130,8 @@ def left_behind(storage: Storage, log: Log, state: State, runs: Runs) -> list[st
 
 def _may_hold(said: Statistics, runs: Runs) -> bool:
     """Return True if a file may have one of the sequences by its statistics, or has no statistics."""
-    return not said.rows or _touch(runs, said.min_seq, said.max_seq)
-
-
-def _touch(runs: Runs, low: int, high: int) -> bool:
-    at = bisect_right(runs, (high, 1 << 63)) - 1
-    return at >= 0 and runs[at][1] >= low
+    at = bisect_right(runs, (said.max_seq, 1 << 63)) - 1
+    return not said.rows or (at >= 0 and runs[at][1] >= said.min_seq)
 
 
 def _holds(storage: Storage, path: str, runs: Runs) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -26,20 +26,13 @@ END = (1 << 63) - 1
 """Above every sequence."""
 
 
-class Piece(Protocol):
-    """A part of a table: first and last sequence, and its cost in bytes."""
+class Slab(msgspec.Struct, frozen=True, gc=False):
+    """All messages of a table with first ≤ seq ≤ last: a pyarrow Table in sequence order, and its size in memory."""
 
-    @property
-    def first(self) -> int:
-        """Return the first sequence."""
-
-    @property
-    def last(self) -> int:
-        """Return the last sequence."""
-
-    @property
-    def size(self) -> int:
-        """Return the cost in bytes."""
+    first: int
+    last: int
+    rows: Any
+    size: int
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -89,7 +82,7 @@ class BlockCache:
             low = self._blocks[owner, starts[at - 1]].last + 1 if at else 0
             return low, starts[at] - 1 if at < len(starts) else END
 
-    def put(self, owner: int, block: Piece) -> None:
+    def put(self, owner: int, block: Block | Slab) -> None:
         """Add a block unless it overlaps another thread's, then evict the oldest ones."""
         with self._lock:
             starts = self._starts.setdefault(owner, [])

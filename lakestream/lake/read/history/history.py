@@ -24,7 +24,7 @@ import numpy as np
 
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read.history.cache import END, RECORD_OVERHEAD, Block, BlockCache
+from lakestream.lake.read.history.cache import END, RECORD_OVERHEAD, Block, BlockCache, Slab
 from lakestream.lake.read.history.index import MAX_SUBJECTS, Choice, Snapshot, TableIndex, Wanted
 from lakestream.lake.read.history.index import wanted as wanted_of
 from lakestream.lake.read.history.rows import content_bytes, records
@@ -36,7 +36,6 @@ from lakestream.lake.read.history.scan import (
     SEQUENTIAL_ROWS,
     SEQUENTIAL_SQL_ROWS,
     Extent,
-    Slab,
     TableScan,
 )
 from lakestream.log.format.record import Record

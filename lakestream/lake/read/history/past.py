@@ -27,13 +27,11 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live_rows
-from lakestream.lake.read.history import rows as history_rows
+from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.lake.read.live import open_view
 from lakestream.lake.read.live_rows import LiveView
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import rfc3339
-
-_COLUMNS = ("seq", "time_ns", "subject", "subject_bytes", "headers", "header_block", "data")
 
 
 class NothingThen(LakeError):
@@ -56,7 +54,7 @@ class Past(msgspec.Struct, frozen=True):
     def messages(self) -> Iterator[list[Record]]:
         """Yield all messages, ascending, in blocks. Raises VersionGone, SegmentGone."""
         view = self.view
-        columns = [*_COLUMNS, REMOVED_COLUMN] if REMOVED_COLUMN in view.columns else list(_COLUMNS)
+        columns = [*COLUMNS, REMOVED_COLUMN] if REMOVED_COLUMN in view.columns else list(COLUMNS)
         where = f"time_ns <= {self.at_ns}"
         for span in live_rows.ranges(view, 1, view.table_last_seq):
             yield from self._block(list(live_rows.table_batches(view, [span], columns, where)), columns)
@@ -71,7 +69,7 @@ class Past(msgspec.Struct, frozen=True):
         if REMOVED_COLUMN in columns:  # an archive keeps removed messages: those removed later were there
             ended = table.column(REMOVED_COLUMN)
             kept = pc.and_(kept, pc.fill_null(pc.greater(ended, self.at_ns), True))
-        found = history_rows.records(table.filter(kept).select(list(_COLUMNS)).sort_by("seq").combine_chunks())
+        found = records(table.filter(kept).select(list(COLUMNS)).sort_by("seq").combine_chunks())
         if found:
             yield found
 

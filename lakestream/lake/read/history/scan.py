@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from lakestream.lake.delta.schema import REMOVED_COLUMN, literal
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.read.history.cache import Slab
 from lakestream.lake.read.history.index import FileEntry, Snapshot, Wanted
 from lakestream.lake.read.history.rows import COLUMNS, LIGHT, Pick, TooLarge, joined, read_file
 
@@ -58,15 +58,6 @@ KEEP_FILES = 2_000
 """A table of more files than this is closed between two queries: it takes up to 5 KiB for each of them."""
 _CONFIG = {"datafusion.execution.parquet.pushdown_filters": "true"}
 _IN_MOST = 20  # longer lists are not used for leaving out files and pages
-
-
-class Slab(msgspec.Struct, frozen=True, gc=False):
-    """All messages of a table with first ≤ seq ≤ last: a pyarrow Table in sequence order, and its size in memory."""
-
-    first: int
-    last: int
-    rows: Any
-    size: int
 
 
 class Extent(NamedTuple):

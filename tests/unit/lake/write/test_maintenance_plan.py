@@ -175,14 +175,14 @@ def test_only_conflicts_are_tried_again_and_not_for_ever() -> None:
         return len(tried)
 
     conflict = RuntimeError("[DELTA_CONCURRENT_DELETE_DELETE] ...")
-    assert maintainer.retry(lambda: work(conflict, 3), maintainer.is_conflict) == 3
+    assert maintainer.retry(lambda: work(conflict, 3)) == 3
     tried.clear()
     with pytest.raises(RuntimeError):
-        maintainer.retry(lambda: work(conflict, 9), maintainer.is_conflict)
+        maintainer.retry(lambda: work(conflict, 9))
     assert len(tried) == maintainer.ATTEMPTS
     tried.clear()
     with pytest.raises(OSError, match="full"):
-        maintainer.retry(lambda: work(OSError("disk full"), 2), maintainer.is_conflict)
+        maintainer.retry(lambda: work(OSError("disk full"), 2))
     assert len(tried) == 1
 
 
