@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lakestream.lake.read.flush import plain_url
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
 
 T = TypeVar("T")
@@ -96,7 +97,9 @@ class Link:
         except (Error, OSError, TimeoutError) as error:
             self._end()
             reason = str(error) or type(error).__name__
-            raise TransferFailed(f"cannot connect to {_plain(url)}: {reason}; name the server with --server") from None
+            raise TransferFailed(
+                f"cannot connect to {plain_url(url)}: {reason}; name the server with --server"
+            ) from None
 
     def __enter__(self) -> Link:
         return self
@@ -142,11 +145,11 @@ class Link:
             return self.submit(subject, body, timeout).result()
         except NoRespondersError:
             raise TransferFailed(
-                f"nobody answers {subject} at {_plain(self.url)}: it has to be a lakestream with JetStream (-js)"
+                f"nobody answers {subject} at {plain_url(self.url)}: it has to be a lakestream with JetStream (-js)"
             ) from None
         except (Error, OSError, TimeoutError, concurrent.futures.CancelledError) as error:
             reason = str(error) or "the connection was lost"
-            raise TransferFailed(f"{_plain(self.url)} does not answer: {reason}") from None
+            raise TransferFailed(f"{plain_url(self.url)} does not answer: {reason}") from None
 
     def api(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Make a JetStream API request (subject without `$JS.API.`). Raises TransferFailed with the server's reason."""
@@ -186,12 +189,6 @@ class Link:
     def message(self, stream: str, seq: int) -> Record | None:
         """Return the message with this sequence."""
         return next(iter(self._block(stream, seq, seq)), None)
-
-
-def _plain(url: str) -> str:
-    """Return a URL without credentials."""
-    scheme, separator, rest = url.rpartition("://")
-    return scheme + separator + rest.rpartition("@")[2]
 
 
 class _Sent(msgspec.Struct):

@@ -100,7 +100,7 @@ def into_partitions(partitions: int) -> list[float]:
         for _ in range(PARTITION_COMMITS):
             model.publish([(b"orders.%d" % (n % partitions), b"", os.urandom(128)) for n in range(PARTITION_MESSAGES)])
             model.stage(lake)
-            [stream] = scan.scan(str(lake))
+            [stream] = scan.Scanner(str(lake)).scan()
             began = time.perf_counter()
             StreamCompaction(spark, str(lake), stream, Options(tasks=2)).run()
             seconds.append(time.perf_counter() - began)

@@ -39,7 +39,7 @@ class Program:
 
     def compact(self) -> None:
         self.orders.stage(self.lake)
-        [stream] = scan.scan(str(self.lake))
+        [stream] = scan.Scanner(str(self.lake)).scan()
         StreamCompaction(self.spark, str(self.lake), stream).run()
 
     def seqs(self, query: str) -> list[int]:

@@ -83,7 +83,7 @@ class Tables(Compaction):
         await eventually(done, CATCH_UP_S)
 
     def compact(self) -> None:
-        for stream in scan.scan(self.lake):
+        for stream in scan.Scanner(self.lake).scan():
             if stream.directory not in self._streams:
                 self._streams[stream.directory] = StreamCompaction(self._spark, self.lake, stream)
             self._streams[stream.directory].run()

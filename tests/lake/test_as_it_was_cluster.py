@@ -81,10 +81,10 @@ async def test_every_replica_knows_the_past_also_after_its_leader_died(spark: An
         cluster.wait_current("WAS")
 
         async def staged() -> bool:
-            return any(staging.segments(stream.directory) for stream in scan.scan(str(lake)))
+            return any(staging.segments(stream.directory) for stream in scan.Scanner(str(lake)).scan())
 
         await eventually(staged)
-        (stream,) = scan.scan(str(lake))
+        (stream,) = scan.Scanner(str(lake)).scan()
         await asyncio.to_thread(StreamCompaction(spark, str(lake), stream).run)
         await compare(cluster, model, dice, 12)
         await client.close()

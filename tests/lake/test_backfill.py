@@ -49,7 +49,7 @@ async def history(server: Server) -> None:
 async def all_staged(server: Server, stream: str) -> bool:
     """Whether every entry of a stream's log is in a sealed segment, and those are staged from the first one on."""
     segments = sorted((server.store / "jetstream" / "$G" / "streams" / stream / "log").glob("*.seg"))
-    found = [each for each in scan.scan(str(server.store / "lake")) if each.identity.name == stream]
+    found = [each for each in scan.Scanner(str(server.store / "lake")).scan() if each.identity.name == stream]
     staged = staging.segments(found[0].directory) if found else []
     return segments[-1].stat().st_size == HEADER_SIZE and len(staged) == len(segments) - 1
 
@@ -75,7 +75,9 @@ async def test_a_stream_from_before_the_lake_is_compacted_from_its_first_message
         try:
             for name in expected:
                 await eventually(lambda name=name: all_staged(server, name))
-            assert all(staging.segments(each.directory)[0].first_index == 1 for each in scan.scan(compaction.lake))
+            assert all(
+                staging.segments(each.directory)[0].first_index == 1 for each in scan.Scanner(compaction.lake).scan()
+            )
             await compaction.run()
             for name, messages in expected.items():
                 assert tables.records(paths.table(compaction.lake, name)) == messages

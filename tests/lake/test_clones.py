@@ -68,7 +68,7 @@ def ask(lake: Path, mirror: StreamModel, origin: StreamModel, **more: Any) -> No
 
 
 def staged(lake: Path, model: StreamModel) -> StagedStream:
-    (found,) = [each for each in scan.scan(str(lake)) if each.identity.uid == model.identity.uid]
+    (found,) = [each for each in scan.Scanner(str(lake)).scan() if each.identity.uid == model.identity.uid]
     return found
 
 
@@ -108,7 +108,7 @@ def test_a_clone_has_the_rows_and_none_of_the_bytes(
     assert (answer.first_row_seq, answer.last_row_seq, answer.last_seq, answer.floor) == (1, 120, 120, 1)
     table = mirror.table(lake)
     assert new_bytes(table) == 0
-    assert position.read(table, "UID2") == 1
+    assert position.PositionWatch(table, "UID2").read() == 1
     then = as_of(table, T0 + 50 * 1_000_003)
     assert (then.version, then.complete) == (answer.version, True), "a moment within what came with the clone"
     mirror.begin(origin.expected(), answer.last_seq)
@@ -152,7 +152,7 @@ def test_only_matching_rows_are_copied_under_their_new_subjects(
     mirror.begin(held, answer.last_seq)
     assert (answer.copied, answer.messages, answer.last_seq) == (True, len(held), 32)
     assert records(mirror.table(lake)) == mirror.expected()
-    assert position.read(mirror.table(lake), "UID2") == 1
+    assert position.PositionWatch(mirror.table(lake), "UID2").read() == 1
     clone_request.settle(str(lake), mirror.identity)
     mirror.publish([(b"one.y", b"", b"own")])
     mirror.stage(lake)
@@ -224,7 +224,7 @@ def test_a_kill_anywhere_begins_anew_or_finds_the_answer(
         with pytest.raises(Killed):
             maker.run()
     table = mirror.table(lake)
-    assert position.read(table, "UID2") is None
+    assert position.PositionWatch(table, "UID2").read() is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clone_request, "decide", killed)
         with pytest.raises(Killed):
@@ -236,7 +236,7 @@ def test_a_kill_anywhere_begins_anew_or_finds_the_answer(
     assert records(table) == origin.expected()
     mirror.stage(lake)
     compact(spark, lake, mirror)
-    assert position.read(table, "UID2") == mirror.sealed[-1].last_index
+    assert position.PositionWatch(table, "UID2").read() == mirror.sealed[-1].last_index
     clone_request.discard(str(lake), mirror.identity)
     mirror.publish(flights(5))
     mirror.stage(lake)
@@ -285,7 +285,7 @@ def test_what_was_withdrawn_goes_before_a_segment_comes(
 
         patch.setattr(clone_making.CloneMaker, "_adopt", late)
         compact(spark, lake, mirror)
-        assert position.read(mirror.table(lake), "UID2") is None, "segments wait"
+        assert position.PositionWatch(mirror.table(lake), "UID2").read() is None, "segments wait"
         CloneMaker(spark, str(lake), staged(lake, mirror)).run()
     assert not clone_request.has_request(str(lake), mirror.identity)
     compact(spark, lake, mirror)

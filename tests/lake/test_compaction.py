@@ -24,7 +24,7 @@ pytestmark = pytest.mark.lake
 
 
 def compaction(spark: Any, lake: Path, model: StreamModel, **options: int) -> StreamCompaction:
-    found = [stream for stream in scan.scan(str(lake)) if stream.identity.uid == model.identity.uid]
+    found = [stream for stream in scan.Scanner(str(lake)).scan() if stream.identity.uid == model.identity.uid]
     return StreamCompaction(spark, str(lake), found[0], Options(**options))
 
 
@@ -37,7 +37,7 @@ def check(lake: Path, model: StreamModel) -> None:
     table = model.table(lake)
     assert records(table) == model.expected()
     assert TableHistory(table).read(1, ALL, 1_000_000) == model.expected()
-    assert position.read(table, model.identity.uid) == model.sealed[-1].last_index
+    assert position.PositionWatch(table, model.identity.uid).read() == model.sealed[-1].last_index
 
 
 HEADER_BLOCKS = [
@@ -225,7 +225,7 @@ def test_a_younger_stream_of_the_name_replaces_the_table(spark: Any, lake: Path,
     new.stage(lake)
     compact(spark, lake, new)
     check(lake, new)
-    assert position.read(new.table(lake), "OLD") is None
+    assert position.PositionWatch(new.table(lake), "OLD").read() is None
     old.publish(flights(5))
     old.stage(lake)
     assert compact(spark, lake, old).commits == 0, "what is left of the older stream does not come back"

@@ -60,7 +60,7 @@ def check(lake: Path, *models: StreamModel) -> None:
 
 
 def caught_up(lake: Path, model: StreamModel) -> bool:
-    return position.read(model.table(lake), model.identity.uid) == model.sealed[-1].last_index
+    return position.PositionWatch(model.table(lake), model.identity.uid).read() == model.sealed[-1].last_index
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:

@@ -80,7 +80,7 @@ class Compaction:
         return await asyncio.to_thread(self._compactor.once)
 
     def staged(self) -> list[Any]:
-        return [each for stream in scan.scan(self.lake) for each in staging.segments(stream.directory)]
+        return [each for stream in scan.Scanner(self.lake).scan() for each in staging.segments(stream.directory)]
 
     def stop(self) -> None:
         self._compactor.stop()

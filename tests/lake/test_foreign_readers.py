@@ -71,7 +71,7 @@ class Table:
 
     def compact(self, **options: int) -> None:
         self.model.stage(self.lake)
-        [stream] = scan.scan(str(self.lake))
+        [stream] = scan.Scanner(str(self.lake)).scan()
         StreamCompaction(self.spark, str(self.lake), stream, Options(**options)).run()
 
     def sql(self, statement: str) -> None:

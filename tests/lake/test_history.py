@@ -28,7 +28,7 @@ pytestmark = pytest.mark.lake
 
 
 def compact(spark: Any, lake: Path, model: StreamModel) -> None:
-    found = [stream for stream in scan.scan(str(lake)) if stream.identity.uid == model.identity.uid]
+    found = [stream for stream in scan.Scanner(str(lake)).scan() if stream.identity.uid == model.identity.uid]
     StreamCompaction(spark, str(lake), found[0], Options(commit_bytes=1)).run()
 
 

@@ -39,7 +39,7 @@ NAMES = [b"a'b\\c", b"x%y=z", "größe.»".encode(), b"plain"]
 
 
 def compact(spark: Any, lake: Path, model: StreamModel, **options: int) -> None:
-    found = [stream for stream in scan.scan(str(lake)) if stream.identity.uid == model.identity.uid]
+    found = [stream for stream in scan.Scanner(str(lake)).scan() if stream.identity.uid == model.identity.uid]
     StreamCompaction(spark, str(lake), found[0], Options(**options)).run()
 
 
@@ -70,7 +70,7 @@ def check(lake: Path, model: StreamModel) -> None:
     table = model.table(lake)
     assert records(table) == model.expected()
     assert TableHistory(table).read(1, ALL, 1_000_000) == model.expected()
-    assert position.read(table, model.identity.uid) == model.sealed[-1].last_index
+    assert position.PositionWatch(table, model.identity.uid).read() == model.sealed[-1].last_index
 
 
 @pytest.mark.smoke
@@ -218,7 +218,7 @@ def test_compactor_and_maintainer_at_the_same_table(spark: Any, lake: Path, tmp_
             model.remove(sorted(model.live)[3:40:5])
             model.publish(flights(40))
             model.stage(lake)
-            while position.read(model.table(lake), model.identity.uid) != model.sealed[-1].last_index:
+            while position.PositionWatch(model.table(lake), model.identity.uid).read() != model.sealed[-1].last_index:
                 with contextlib.suppress(TableBusy):
                     compact(spark, lake, model)
     finally:

@@ -158,7 +158,7 @@ def _rows(storage: Storage, lake: str, stream: str = "HIST") -> dict[int, tuple[
 
 
 def _owner(lake: str, stream: str) -> str:
-    (found,) = [each for each in scan.scan(lake) if each.identity.name == stream]
+    (found,) = [each for each in scan.Scanner(lake).scan() if each.identity.name == stream]
     return found.identity.uid
 
 

@@ -103,7 +103,7 @@ async def test_invariant_a_kept_table_has_all_that_its_stream_held_when_it_was_d
     without((await asyncio.to_thread(running.once)).failures)
     expected = [row for row in published(133) if row[0] != 120]
     assert held(lake / "streams" / "KEPT") == expected
-    assert scan.scan(str(lake)) == []
+    assert scan.Scanner(str(lake)).scan() == []
     assert os.listdir(server.store / "jetstream" / "$G" / "streams") == []
     await client.close()
 
@@ -120,7 +120,7 @@ async def test_a_stream_that_never_had_a_table_gets_one_when_it_is_deleted(
         await publish(client, "BRIEF", 1, count)
         assert await js.delete_stream("BRIEF")
         await gone(server, "BRIEF")
-        known = {each.identity.uid for each in scan.scan(str(server.store / "lake"))}
+        known = {each.identity.uid for each in scan.Scanner(str(server.store / "lake")).scan()}
         uids += sorted(known - set(uids))
         await create(client, "BRIEF")
     lake = server.store / "lake"
@@ -173,7 +173,7 @@ async def test_a_kill_around_a_deletion_loses_nothing_of_the_kept_table(
         await gone(server, name)
         await client.close()
     lake = server.store / "lake"
-    assert all(each.deleted for each in scan.scan(str(lake)))
+    assert all(each.deleted for each in scan.Scanner(str(lake)).scan())
     running = await asyncio.to_thread(compactor, lake)
     without((await asyncio.to_thread(running.once)).failures)
     for name, count in counts.items():
@@ -214,7 +214,7 @@ async def test_a_replicated_stream_leaves_its_kept_table_whole(
             await left(led)
             without((await asyncio.to_thread(running.once)).failures)
             assert held(lake / "streams" / "KEPT") == published(75)
-        assert scan.scan(str(lake)) == []
+        assert scan.Scanner(str(lake)).scan() == []
     finally:
         cluster.kill()
 
@@ -249,7 +249,7 @@ def test_what_is_staged_of_a_deleted_stream_gets_into_its_kept_table_before_the_
     staging.mark_deleted(str(lake), model.identity, keep=True)
     without(running.once().failures)
     assert records(model.table(lake)) == model.expected()
-    assert scan.scan(str(lake)) == []
+    assert scan.Scanner(str(lake)).scan() == []
 
 
 @pytest.mark.parametrize("had", ["a table", "no table"])
@@ -271,7 +271,7 @@ def test_a_tail_that_comes_when_a_new_stream_has_the_name_goes_into_the_table_th
     without(running.once().failures)
     assert records(new.table(lake)) == new.expected()
     assert records(paths.kept(str(lake), "ORDERS", "OLD")) == old.expected()
-    assert [each.identity.uid for each in scan.scan(str(lake))] == ["NEW"]
+    assert [each.identity.uid for each in scan.Scanner(str(lake)).scan()] == ["NEW"]
     without(running.once().failures)
 
 
@@ -332,7 +332,7 @@ def test_a_damaged_segment_of_a_deleted_stream_is_reported_and_its_place_stays(
     assert directory == paths.staging(str(lake), "ORDERS", "OLD")
     assert str(path) in reason, QuarantinedSegment.__doc__
     assert records(other.table(lake)) == other.expected()
-    assert len(scan.scan(str(lake))) == 2
+    assert len(scan.Scanner(str(lake)).scan()) == 2
     os.rename(old.sealed[-1].path, path)
     for beside in Path(directory).glob("*.bad"):
         beside.unlink()
@@ -360,4 +360,4 @@ def test_replicas_that_had_applied_different_entries_leave_one_tail(
             without(running.once().failures)
     without(running.once().failures)
     assert records(longer.table(lake)) == longer.expected()
-    assert scan.scan(str(lake)) == []
+    assert scan.Scanner(str(lake)).scan() == []

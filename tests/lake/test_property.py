@@ -190,7 +190,7 @@ class World:
 
     def compact(self, crash: bool) -> None:
         """What a compactor does with the streams of the lake; with `crash`, one that ends at a random step."""
-        live, gone = staging.current(scan.scan(self.lake))
+        live, gone = staging.current(scan.Scanner(self.lake).scan())
         for stream in gone:
             StreamCompaction(self.spark, self.lake, stream).drop_table()
             staging.discard(stream.directory)

@@ -56,7 +56,7 @@ class Lake:
         self.stored += self.model.publish(messages)
         self.model.remove(removed)
         self.model.stage(self.root)
-        [stream] = scan.scan(str(self.root))
+        [stream] = scan.Scanner(str(self.root)).scan()
         StreamCompaction(self.spark, str(self.root), stream).run()
 
     def by_spark(self, **options: object) -> list[int]:

@@ -85,7 +85,7 @@ def test_each_subject_survives_and_is_found_by_every_reader(spark: Any, tmp_path
     subjects = FIT_FOR_DIRECTORIES + (UNFIT if layout.startswith("bucket") else [])
     model.publish([(subject, b"", subject + b" %d" % n) for n in range(2) for subject in subjects])
     model.stage(lake)
-    [stream] = scan.scan(str(lake))
+    [stream] = scan.Scanner(str(lake)).scan()
     StreamCompaction(spark, str(lake), stream).run()
     table = model.table(lake)
     assert partition_columns(table) == LAYOUTS[layout]
@@ -106,7 +106,7 @@ def test_what_cannot_be_a_directory_makes_buckets_and_is_found_there(
     model.configure({"lakestream.partition": layout})
     model.publish([(b"plain", b"", b"1"), (unfit, b"", b"2")])
     model.stage(lake)
-    [stream] = scan.scan(str(lake))
+    [stream] = scan.Scanner(str(lake)).scan()
     StreamCompaction(spark, str(lake), stream).run()
     assert partition_columns(model.table(lake)) == ["bucket"]
     _check_each(spark, lake, model.table(lake), model, [b"plain", unfit])
@@ -163,7 +163,7 @@ def test_a_range_of_subjects_skips_files_by_statistics(spark: Any, tmp_path: Pat
     subjects = [b"prefix." * 20 + b"%03d" % n for n in range(100)]
     model.publish([(subject, b"", b"x") for subject in subjects])
     model.stage(lake)
-    [stream] = scan.scan(str(lake))
+    [stream] = scan.Scanner(str(lake)).scan()
     StreamCompaction(spark, str(lake), stream).run()
     actions = pa.table(DeltaTable(model.table(lake)).get_add_actions(flatten=True))
     bounds = list(zip(actions["min.subject"].to_pylist(), actions["max.subject"].to_pylist(), strict=True))

@@ -187,7 +187,9 @@ class Stream:
 
     def compact(self, schema: str | None, payloads: list[bytes], **metadata: str) -> None:
         self.stage(schema, payloads, **metadata)
-        [stream] = [each for each in scan.scan(str(self.lake)) if each.identity.name == self.model.identity.name]
+        [stream] = [
+            each for each in scan.Scanner(str(self.lake)).scan() if each.identity.name == self.model.identity.name
+        ]
         StreamCompaction(self.spark, str(self.lake), stream).run()
 
     def by_duckdb(self, name: str) -> list[dict[str, Any]]:

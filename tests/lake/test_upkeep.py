@@ -125,7 +125,7 @@ def test_a_compactor_and_a_maintainer_that_are_two_processes(lake: Path, tmp_pat
         compactor.wait_for("compacted 1 stream", SECONDS, number + 1)
         said = model.sealed[-1].last_index
     maintainer.wait_for("optimized", SECONDS)
-    assert position.read(table, model.identity.uid) == said
+    assert position.PositionWatch(table, model.identity.uid).read() == said
     refused = "another maintainer is at work" in second.communicate(timeout=SECONDS)[1]
     assert second.returncode == (1 if refused else 0), "it came in between two rounds of the other one, or was told"
     for each in (maintainer, compactor):

@@ -138,7 +138,7 @@ def settled(server: Server, lake: Path) -> bool:
     """Return True if tables hold the last messages of all streams, nothing is staged, and nothing owed."""
     with Wire(server.address, timeout=60) as wire:
         last = {name: asked(wire, f"STREAM.INFO.{name}")["state"]["last_seq"] for name in names(wire)}
-    places = scan.scan(str(lake))
+    places = scan.Scanner(str(lake)).scan()
     return (
         {place.identity.name for place in places} <= set(last)
         and not any(staging.segments(place.directory) for place in places)

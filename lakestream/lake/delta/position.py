@@ -61,14 +61,6 @@ def application(uid: str) -> str:
     return f"lakestream:{uid}"
 
 
-def read(table: str, uid: str) -> int | None:
-    """Return the log index through which `table` holds the stream `uid`; None when it holds nothing of that stream.
-
-    To ask repeatedly, keep a `PositionWatch`.
-    """
-    return PositionWatch(table, uid).read()
-
-
 class PositionWatch:
     """The position of one stream in its table, cached between reads. Not for use by two threads at once.
 

@@ -14,9 +14,7 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from datetime import datetime
-from typing import Generic, TypeVar
 
 import msgspec
 
@@ -33,7 +31,6 @@ _MS = 1_000_000
 ADOPTION = "Manual Update"
 """Operation of the commit by which a table that began as a clone becomes its mirror's (write/clone_maker.py)."""
 KEEP_MORE = "to keep versions longer, give the stream the metadata lakestream.time_travel (such as 30d)"
-Key = TypeVar("Key")
 
 
 class TimeTravelError(LakeError):
@@ -134,6 +131,10 @@ class CommitLog:
                 return progress
         return None
 
+    def count_until(self, time_ms: int) -> int:
+        """Return the number of the log's versions committed at or before a time. In-commit timestamps ascend."""
+        return bisect_right(self.versions, time_ms, key=lambda version: self.commit(version).time_ms)
+
     def renewed(self) -> CommitLog:
         """Return a new listing of the commits that shares the cache. This object stays as it is for other threads."""
         found = CommitLog(self.table)
@@ -178,20 +179,6 @@ def _gapless(versions: list[int]) -> list[int]:
     return versions
 
 
-class _ByVersion(Generic[Key]):
-    """A read-only sequence over versions for `bisect` that computes keys on demand."""
-
-    def __init__(self, versions: list[int], key: Callable[[int], Key]) -> None:
-        self._versions = versions
-        self._key = key
-
-    def __len__(self) -> int:
-        return len(self._versions)
-
-    def __getitem__(self, index: int) -> Key:
-        return self._key(self._versions[index])
-
-
 def latest_progress(table: str | os.PathLike[str]) -> Progress | None:
     """Return the progress of the table; None when there is no table, or no compaction has written it."""
     try:
@@ -219,8 +206,7 @@ def version_for_commit_time(log: CommitLog, at_ns: int, now_ns: int) -> int:
     """
     if at_ns > now_ns:
         raise TimeTravelError(f"{rfc3339(at_ns)} has not come yet; the table's latest version is {log.latest}")
-    times = _ByVersion(log.versions, lambda version: log.commit(version).time_ms)
-    count = bisect_right(times, at_ns // _MS)
+    count = log.count_until(at_ns // _MS)
     if count == 0:
         oldest = log.commit(log.versions[0])
         raise TimeTravelError(
@@ -262,8 +248,7 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
 
     # Invariant: times never go backwards in a stream and last_seq only grows, so `reached` ascends over versions.
     versions = log.course
-    times = _ByVersion(versions, lambda version: reached(version)[0])
-    count = bisect_right(times, at_ns)
+    count = bisect_right(versions, at_ns, key=lambda version: reached(version)[0])
     if count < len(versions) and _begins_by(log, versions[count], at_ns):
         return AsOf(versions[count], at_ns, complete=True)
     complete = count < len(versions)
@@ -276,8 +261,7 @@ def version_for_message_time(log: CommitLog, at_ns: int) -> AsOf:
                 f"the oldest still known is {log.versions[0]}, committed at {kept}{_gone(log)}"
             )
         return AsOf(None, at_ns, complete)
-    sequences = _ByVersion(versions[:count], lambda version: reached(version)[1])
-    first = bisect_right(sequences, seq - 1)
+    first = bisect_right(versions[:count], seq - 1, key=lambda version: reached(version)[1])
     return AsOf(versions[first], at_ns, complete)
 
 
@@ -333,7 +317,7 @@ def version_of_point(log: CommitLog, point: Point) -> PointVersion:
 
     # Invariant: sequences and moments ascend over the commits of a stream, also without departures.
     versions = log.course
-    at = bisect_left(_ByVersion(versions, reached), wanted)
+    at = bisect_left(versions, wanted, key=reached)
     if at == len(versions):
         return PointVersion(None, newest)
     version = versions[at]

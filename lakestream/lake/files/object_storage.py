@@ -95,11 +95,8 @@ class ObjectStorage(Storage):
 
     def stat(self, path: str) -> Entry | None:
 
-        def ask(store: S3Store, key: str) -> Entry:
-            return self._entry(obstore.head(store, key))
-
         try:
-            return self._do("look up", path, ask)
+            return self._do("look up", path, lambda store, key: self._entry(obstore.head(store, key)))
         except FileNotFoundError:
             return None
 
@@ -158,10 +155,7 @@ class ObjectStorage(Storage):
             super().copy_file(path, source, storage)
             return
 
-        def ask(store: S3Store, key: str) -> None:
-            obstore.copy(store, self._key(source), key)
-
-        self._do("copy to", path, ask)
+        self._do("copy to", path, lambda store, key: obstore.copy(store, self._key(source), key))
 
     def _compare(self, path: str, local_file: str | os.PathLike[str], size: int) -> None:
         entry = self.stat(path)

@@ -46,7 +46,8 @@ class Scanner:
         """Errors of the last scan by directory: an unreadable directory does not affect other streams."""
 
     def scan(self) -> list[StagedStream]:
-        """Return every stream that has a staging directory; directories that cannot be read are in `troubles`."""
+        """Return every stream that has a staging directory, of all accounts, oldest first. Directories that cannot be
+        read are in `troubles`."""
         self.troubles = {}
         found = self._scan_directories() if self._storage.local else self._scan_objects()
         found.sort(key=lambda stream: (stream.identity.created_ns, stream.identity.uid))
@@ -149,14 +150,6 @@ class Scanner:
             found.append(_staged(directory, known[1], list(named)))
         self._identities = identities
         return found
-
-
-def scan(lake: str) -> list[StagedStream]:
-    """Return every stream that has a staging directory, of all accounts, oldest stream first.
-
-    To scan repeatedly, keep a `Scanner`: streams without changes then cost next to nothing.
-    """
-    return Scanner(lake).scan()
 
 
 def _staged(directory: str, identity: StreamIdentity, names: list[str]) -> StagedStream:

@@ -225,7 +225,7 @@ class Flusher:
 
     def _where(self) -> str:
         several = "the server" if len(self._servers) == 1 else "none of the servers"
-        return f"{several} at {', '.join(_plain(url) for urls in self._servers for url in urls)}"
+        return f"{several} at {', '.join(plain_url(url) for urls in self._servers for url in urls)}"
 
     def _run(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
         if self._loop is None:
@@ -306,7 +306,7 @@ class Flusher:
 
     @staticmethod
     def _failed(urls: Sequence[str], stream: str, error: BaseException) -> FlushFailed:
-        where = f"the server at {', '.join(map(_plain, urls))}"
+        where = f"the server at {', '.join(map(plain_url, urls))}"
         if isinstance(error, msgspec.DecodeError):
             return FlushFailed(f"{where} answered a flush of {stream} with something else: {error}")
         return FlushFailed(f"{where} does not flush stream {stream}: {str(error) or type(error).__name__}")
@@ -337,7 +337,7 @@ class Flusher:
             await client.close()
 
 
-def _plain(url: str) -> str:
+def plain_url(url: str) -> str:
     """Return a URL without user information."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -113,8 +113,12 @@ def _flush(
 ) -> tuple[Flushed | None, str]:
     """Return (the server's answer or None, the reason for None)."""
     if server is not None or flusher is not None:
-        with _Lent(flusher) if flusher else Flusher([(server or "").split(",")], credentials) as connection:
+        connection = flusher or Flusher([(server or "").split(",")], credentials)
+        try:
             answer = connection.flush(stream, timeout)
+        finally:
+            if connection is not flusher:
+                connection.close()
         if other := other_account(account, answer):
             raise FlushFailed(other)
         if answer.error is not None:
@@ -131,19 +135,6 @@ def _flush(
     if answer.error is not None:
         raise _refusal(storage, stream, answer)
     return answer, ""
-
-
-class _Lent:
-    """Context for a caller's connection, which stays open."""
-
-    def __init__(self, flusher: Flusher) -> None:
-        self._flusher = flusher
-
-    def __enter__(self) -> Flusher:
-        return self._flusher
-
-    def __exit__(self, *_: object) -> None:
-        return
 
 
 def _refusal(storage: Storage, stream: str, answer: Flushed) -> LakeError:

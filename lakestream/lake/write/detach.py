@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Set
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -145,24 +144,11 @@ class Detacher:
             return entry.size if entry is not None else 0
 
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="detach") as pool:
-            for size in _some_at_once(pool, one, pairs):
+            for size in pool.map(one, pairs):  # the first error cancels the rest
                 done = Detached(table, done.files + 1, done.of, done.size + size)
                 self._report(done)
         assert done.files == done.of  # every referenced file exists
         return done
-
-
-def _some_at_once(
-    pool: ThreadPoolExecutor, work: Callable[[tuple[str, str]], int], items: list[tuple[str, str]]
-) -> Iterator[int]:
-    """Yield the results of `work` for each item, a few in parallel. The first error ends it."""
-    waiting = iter(items)
-    under_way: set[Future[int]] = {pool.submit(work, item) for item in islice(waiting, PARALLEL)}
-    while under_way:
-        finished, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-        for each in finished:
-            yield each.result()
-            under_way |= {pool.submit(work, item) for item in islice(waiting, 1)}
 
 
 def _pairs(table: str, add: Add) -> Iterator[tuple[str, str]]:

@@ -289,23 +289,11 @@ def log_floor(log: CommitLog, written: Sequence[int], cutoff_ms: int) -> int:
 
     It is the newest checkpoint at or before the last commit with progress that is at or before that time.
     """
-    for version in reversed(log.versions[: versions_until(log, cutoff_ms)]):
+    for version in reversed(log.versions[: log.count_until(cutoff_ms)]):
         if log.commit(version).progress is not None:
             at = bisect_right(written, version)
             return written[at - 1] if at else 0
     return 0
-
-
-def versions_until(log: CommitLog, cutoff_ms: int) -> int:
-    """Return the number of the log's versions committed at or before a time. In-commit timestamps ascend."""
-    low, high = 0, len(log.versions)
-    while low < high:
-        middle = (low + high) // 2
-        if log.commit(log.versions[middle]).time_ms <= cutoff_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def interval_ns(text: str) -> int:

@@ -25,7 +25,7 @@ from lakestream.lake.delta.erasures import Runs, joined
 from lakestream.lake.delta.log import Log, State
 from lakestream.lake.delta.time_travel import CommitLog
 from lakestream.lake.files.storage import Entry, Storage
-from lakestream.lake.write.maintenance_plan import MARGIN_NS, interval_ns, versions_until
+from lakestream.lake.write.maintenance_plan import MARGIN_NS, interval_ns
 
 CHANGE_DATA = "_change_data"
 TOMBSTONES_PROPERTY = "delta.deletedFileRetentionDuration"
@@ -71,7 +71,7 @@ def visible(table: str, entry: Entry) -> bool:
 def _removed_since(log: Log, commits: CommitLog, cutoff_ms: int) -> set[str]:
     """Return the files removed by commits after a time: checkpoints no longer have all tombstones of so long ago."""
     found: set[str] = set()
-    for version in commits.versions[versions_until(commits, cutoff_ms) :]:
+    for version in commits.versions[commits.count_until(cutoff_ms) :]:
         for action in log.commit(version).actions:
             if action.remove is not None:
                 found.update(located(log.table, action.remove))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 
 from lakestream.log.format.errors import CorruptLog, CorruptRecord
 from lakestream.log.format.files import Files
@@ -83,14 +84,10 @@ def _before(segment: Segment, index: int) -> tuple[int, int, int]:
     if footer is None or len(offsets):
         at = index - segment.first_index
         return offsets[at], index, segment.end
-    position = bisect_right(footer.marks, index, key=_mark_index) - 1
+    position = bisect_right(footer.marks, index, key=itemgetter(0)) - 1
     if position < 0:  # an older release sealed it
         return HEADER_SIZE, segment.first_index, segment.end
     return footer.marks[position][1], footer.marks[position][0], segment.end
-
-
-def _mark_index(mark: tuple[int, int]) -> int:
-    return mark[0]
 
 
 def _length(buf: bytes, at: int) -> int:

@@ -17,6 +17,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 import msgspec
 
@@ -403,7 +404,7 @@ class SegmentLog:
         segments = self.segments
         if first_index < segments[0].first_index:
             raise Compacted(f"{self.directory}: entry {first_index} has left the log")
-        segment = segments[bisect_right(segments, first_index, key=_first_index) - 1]
+        segment = segments[bisect_right(segments, first_index, key=attrgetter("first_index")) - 1]
         if first_index > segment.last_index:
             raise ValueError(f"{self.directory}: entry {first_index} is not in the log")
         found = read_entries(self.files, segment, first_index, max_bytes)
@@ -489,10 +490,6 @@ class SegmentLog:
 def _stateless() -> SealState:
     """Return the empty state of a log without a store."""
     return SealState("", "", "", b"", 0, 1, [], 0, array("Q"))
-
-
-def _first_index(segment: Segment) -> int:
-    return segment.first_index
 
 
 def _cut(segment: Segment, last_index: int) -> None:

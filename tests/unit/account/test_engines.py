@@ -295,9 +295,9 @@ def test_purging_an_account_takes_what_is_not_served_too(tmp_path: Path) -> None
     world.engines.purge("A")
     world.settle()
     world.stop()
-    assert [(each.identity.account, each.identity.uid, each.deleted) for each in scan.scan(str(tmp_path / "lake"))] == [
-        ("A", uid, True)
-    ]
+    assert [
+        (each.identity.account, each.identity.uid, each.deleted) for each in scan.Scanner(str(tmp_path / "lake")).scan()
+    ] == [("A", uid, True)]
     again = World(tmp_path, "A")
     assert not again.engines.of("A").streams
     assert again.log.warnings == []

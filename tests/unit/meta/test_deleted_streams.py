@@ -312,7 +312,7 @@ def test_what_comes_while_a_place_is_cleared_is_a_deleted_streams_again(
         patched.setattr(os, "unlink", unlink)
         staging.discard_through(directory, identity, first.last_index)
     assert staging.segments(directory) == [last]
-    (found,) = scan.scan(lake_of(world))
+    (found,) = scan.Scanner(lake_of(world)).scan()
     assert (found.identity, found.deleted) == (identity, True)
     staging.discard_through(directory, identity, first.last_index)
     assert staging.segments(directory) == [last], "the table does not hold it"

@@ -95,7 +95,9 @@ class BlockCache:
             self._blocks[owner, block.first] = block
             self.size += block.size
             while self.size > self.max_bytes and len(self._blocks) > 1:
-                self._evict()
+                (oldest, start), evicted = self._blocks.popitem(last=False)
+                self.size -= evicted.size
+                del self._starts[oldest][bisect_left(self._starts[oldest], start)]
 
     def discard(self, owner: int, first: int) -> None:
         """Remove the owner's block that starts at `first`, if any."""
@@ -116,9 +118,3 @@ class BlockCache:
         """Return the bytes of an owner's blocks."""
         with self._lock:
             return sum(self._blocks[owner, start].size for start in self._starts.get(owner, ()))
-
-    def _evict(self) -> None:
-        (owner, start), block = self._blocks.popitem(last=False)
-        self.size -= block.size
-        starts = self._starts[owner]
-        del starts[bisect_left(starts, start)]

@@ -17,6 +17,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -56,6 +57,7 @@ NEAR_FILES = 16
 """If a sequence may be in more files than this, only the file of its subject is read."""
 
 _owners = itertools.count(1)
+_seq = attrgetter("seq")
 
 
 class _Narrow:
@@ -433,7 +435,3 @@ def _content(some: list[Record]) -> int:
 def _at(block: Block, seq: int) -> list[Record]:
     at = bisect_left(block.records, seq, key=_seq)
     return block.records[at : at + 1] if at < len(block.records) and block.records[at].seq == seq else []
-
-
-def _seq(record: Record) -> int:
-    return record.seq

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,6 +32,7 @@ END = (1 << 63) - 1
 """Above every sequence."""
 _DIRECT_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", "inCommitTimestamp"})
 """Reader features with which files are read directly; a table with others is left to deltalake, which may refuse it."""
+_min_seq = attrgetter("min_seq")
 _KINDS = ("add", "metaData", "protocol")
 MAX_SUBJECTS = 512
 """Above this many subjects, all messages are read and filtered instead of naming the subjects in a query."""
@@ -283,10 +285,6 @@ def _shape(data: MetaData, direct: bool) -> Shape:
         direct and not mapped,
         any(field.name == REMOVED_COLUMN for field in fields),
     )
-
-
-def _min_seq(file: FileEntry) -> int:
-    return file.min_seq
 
 
 class Choice:

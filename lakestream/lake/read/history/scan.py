@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -214,7 +215,7 @@ class TableScan:
     def newest(self, snapshot: Snapshot, last: int, wanted: Wanted, rows: int) -> tuple[Any, int]:
         """Return (the highest sequence ≤ `last` of each subject, the sequence down to which it looked). The columns are
         subject, subject_bytes and seq."""
-        files = sorted(snapshot.overlapping(0, last, wanted), key=_max_seq, reverse=True)
+        files = sorted(snapshot.overlapping(0, last, wanted), key=attrgetter("max_seq"), reverse=True)
         group: list[FileEntry] = []
         held, down_to = 0, 0
         for file in files:
@@ -287,10 +288,6 @@ def _span(files: Sequence[FileEntry], first: int, rows: int) -> int:
         return rows
     width = max(file.max_seq for file in files) - min(file.min_seq for file in files) + 1
     return max(rows, rows * width // held)
-
-
-def _max_seq(file: FileEntry) -> int:
-    return file.max_seq
 
 
 class SqlTable:

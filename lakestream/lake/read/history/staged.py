@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -78,7 +79,7 @@ class StagedRows:
     def last_by_subject(self, subjects: Sequence[bytes], up_to_seq: int) -> list[Record]:
         has = Choice(subjects).has
         newest = {record.subject: record for record in self._from(0, up_to_seq) if has(record.subject)}
-        return sorted(newest.values(), key=_seq)
+        return sorted(newest.values(), key=attrgetter("seq"))
 
     def first_at(self, time_ns: int) -> int:
         for part in self._parts():
@@ -165,11 +166,7 @@ class FallbackHistory:
         if left:
             for record in self._table.last_by_subject(left, min(up_to_seq, self._table.below - 1)):
                 newest.setdefault(record.subject, record)
-        return sorted(newest.values(), key=_seq)
+        return sorted(newest.values(), key=attrgetter("seq"))
 
     def first_at(self, time_ns: int) -> int:
         return self._table.first_at(time_ns) or self._staged.first_at(time_ns)
-
-
-def _seq(record: Record) -> int:
-    return record.seq

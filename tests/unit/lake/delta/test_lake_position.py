@@ -31,7 +31,7 @@ def commit(table: Path, version: int, index: int | None = None, uid: str = "U", 
 
 
 def test_a_table_that_is_not_there_has_no_position(tmp_path: Path) -> None:
-    assert position.read(str(tmp_path / "t"), "U") is None
+    assert position.PositionWatch(str(tmp_path / "t"), "U").read() is None
 
 
 def test_the_position_moves_with_the_commits(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_the_position_moves_with_the_commits(tmp_path: Path) -> None:
     commit(tmp_path, 4, 99, uid="OTHER")
     assert watch.read() == 9
     assert watch.progress is None
-    assert position.read(str(tmp_path), "U") == 9
-    assert position.read(str(tmp_path), "OTHER") == 99
+    assert position.PositionWatch(str(tmp_path), "U").read() == 9
+    assert position.PositionWatch(str(tmp_path), "OTHER").read() == 99
 
 
 def test_a_table_made_anew_is_noticed_at_the_same_version(tmp_path: Path) -> None:
@@ -91,5 +91,5 @@ def test_a_position_older_than_the_kept_commits_comes_from_the_checkpoint(tmp_pa
     DeltaTable(path).create_checkpoint()
     for version in (0, 1):
         (tmp_path / "t" / "_delta_log" / f"{version:020d}.json").unlink()
-    assert position.read(path, "U") == 41
-    assert position.read(path, "V") is None
+    assert position.PositionWatch(path, "U").read() == 41
+    assert position.PositionWatch(path, "V").read() is None

@@ -69,7 +69,7 @@ def test_it_sees_what_comes_and_goes(lake: str, segment: Path) -> None:
     assert seen(scanner) == [("u1", False, 0), ("u2", True, 0)]
     staging.discard(paths.staging(paths.root(lake), "S.2", "u2", "A/B"))
     assert seen(scanner) == [("u1", False, 0)]
-    assert scan.scan(lake) == scanner.scan()
+    assert scan.Scanner(lake).scan() == scanner.scan()
 
 
 def test_an_idle_stream_is_not_read_again(lake: str, segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def test_staging_twice_is_staging_once(tmp_path: Path) -> None:
     assert os.path.samefile(first, source), "on one file system no byte is copied"
     (found,) = staging.segments(os.path.dirname(first))
     assert (found.first_index, found.last_index, found.size) == (1, 7, 7)
-    (stream,) = scan.scan(str(lake))
+    (stream,) = scan.Scanner(str(lake)).scan()
     assert stream.identity == ORDERS
     assert not stream.deleted
 
@@ -94,12 +94,12 @@ def test_a_deleted_stream_is_marked_and_later_discarded(tmp_path: Path) -> None:
     staging.stage(sealed(tmp_path), 1, 7, ORDERS, lake)
     staging.mark_deleted(lake, ORDERS)
     staging.mark_deleted(lake, ORDERS)
-    (stream,) = scan.scan(lake)
+    (stream,) = scan.Scanner(lake).scan()
     assert stream.deleted
     assert staging.segments(stream.directory) == []
     staging.discard(stream.directory)
     staging.discard(stream.directory)
-    assert scan.scan(lake) == []
+    assert scan.Scanner(lake).scan() == []
 
 
 def test_of_streams_with_one_name_the_youngest_lives(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_of_streams_with_one_name_the_youngest_lives(tmp_path: Path) -> None:
     other = StreamIdentity(name="ORDERS", account="TEAM", uid="UID7", created_ns=1)
     for identity in (younger, ORDERS, other):
         staging.stage(sealed(tmp_path), 1, 7, identity, lake)
-    live, gone = staging.current(scan.scan(lake))
+    live, gone = staging.current(scan.Scanner(lake).scan())
     assert [stream.identity for stream in live] == [other, younger]
     assert [stream.identity for stream in gone] == [ORDERS]
     staging.mark_deleted(lake, younger)
-    live, gone = staging.current(scan.scan(lake))
+    live, gone = staging.current(scan.Scanner(lake).scan())
     assert [stream.identity for stream in live] == [other], "an older stream does not come back to life"
     assert len(gone) == 2
 
@@ -121,7 +121,7 @@ def test_a_directory_in_the_making_is_not_a_stream(tmp_path: Path) -> None:
     lake = str(tmp_path / "lake")
     os.makedirs(paths.staging(lake, "ORDERS", "UID1"))
     (tmp_path / "lake" / "segments" / "stray").write_bytes(b"")
-    assert scan.scan(lake) == []
+    assert scan.Scanner(lake).scan() == []
 
 
 @pytest.mark.parametrize(

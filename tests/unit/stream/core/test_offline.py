@@ -171,6 +171,6 @@ def test_the_lake_hears_of_a_stream_that_was_deleted_while_it_was_offline(tmp_pa
     world.engines.shared.lake = LakeKeeper(lake, LakeOptions(), world.clock, world.io, Logger())  # type: ignore[arg-type]
     assert world.ask("STREAM.DELETE.S")["success"]
     world.settle()
-    living, gone = staging.current(scan.scan(lake))
+    living, gone = staging.current(scan.Scanner(lake).scan())
     assert not living
     assert [(stream.identity.name, stream.identity.account) for stream in gone] == [("S", "$G")]
