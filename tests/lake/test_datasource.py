@@ -84,7 +84,7 @@ def of(rows: list[Any]) -> Messages:
 def seen(view: live_rows.LiveView) -> Messages:
     """The same of a live view, without Spark."""
     found: Messages = {}
-    table = live_rows.table_batches(view, live_rows.ranges(view, 1, live_rows.END), view.columns)
+    table = live_rows.table_batches(view, live_rows.ranges(view, 1, (1 << 63) - 1), view.columns)
     for batches in (table, view.tail_batches()):
         for batch in batches:
             for row in batch.select(["seq", "subject", "data"]).to_pylist():

@@ -63,6 +63,9 @@ TABLE_COLUMNS = tuple(
 REMOVED_DDL = f", {REMOVED_COLUMN} bigint"
 """Additional column of archives."""
 
+END = (1 << 63) - 1
+"""Above every sequence."""
+
 HEADER_LINE = b"NATS/1.0\r\n"
 Headers = list[tuple[str, list[str]]]
 
@@ -172,23 +175,29 @@ def fits_partition(value: str) -> bool:
     return escaped <= MAX_PARTITION_NAME and value != _NULL_PARTITION and "\0" not in value
 
 
+def table_schema(columns: Iterable[str]) -> pa.Schema:
+    """Return the Arrow types of a table's columns."""
+    import pyarrow as pa
+
+    types: dict[str, Any] = {
+        "seq": pa.int64(),
+        "time": pa.timestamp("us", "UTC"),
+        "time_ns": pa.int64(),
+        "headers": headers_type(),
+        "data": pa.binary(),
+        "header_block": pa.binary(),
+        "subject_bytes": pa.binary(),
+        "bucket": pa.int32(),
+        REMOVED_COLUMN: pa.int64(),
+    }
+    return pa.schema([(name, types.get(name, pa.string())) for name in columns])
+
+
 def message_schema(archive: bool = False) -> pa.Schema:
     """Return the Arrow schema of decoded segments (archives: with REMOVED_COLUMN); the compactor adds `time` and
     `bucket`."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            ("subject", pa.string()),
-            ("seq", pa.int64()),
-            ("time_ns", pa.int64()),
-            ("headers", headers_type()),
-            ("data", pa.binary()),
-            ("header_block", pa.binary()),
-            ("subject_bytes", pa.binary()),
-            *([(REMOVED_COLUMN, pa.int64())] if archive else []),
-        ]
-    )
+    columns = [column for column in TABLE_COLUMNS if column != "time"]
+    return table_schema([*columns, REMOVED_COLUMN] if archive else columns)
 
 
 def headers_type() -> pa.DataType:

@@ -145,7 +145,8 @@ class TableFiles:
                 del self.damaged[key]
             self._fresh = {}
             self.damaged.update(found)
-            if not self.damaged or not self._log_goes_on():
+            assert self._log is not None
+            if not self.damaged or not self._storage.exists(self._log.path(self.version + 1)):
                 return
             again = []  # a commit may have replaced files that are missing now
 
@@ -164,10 +165,6 @@ class TableFiles:
                 if action.add is not None:
                     self._fresh[key_of(action.add)] = action.add
         self._sync_commits(self._log, seen)
-
-    def _log_goes_on(self) -> bool:
-        assert self._log is not None
-        return self._storage.exists(self._log.path(self.version + 1))
 
     def _sync_commits(self, log: Log, versions: Sequence[int]) -> None:
         if not self._storage.local or not versions:

@@ -36,7 +36,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import REMOVED_DDL, TABLE_DDL, literal
+from lakestream.lake.delta.schema import END, REMOVED_DDL, TABLE_DDL, literal
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
@@ -49,7 +49,7 @@ from lakestream.lake.read.flush import (
     StreamNotFound,
     lake_flusher,
 )
-from lakestream.lake.read.live_rows import END, LiveView, UncompactedPart
+from lakestream.lake.read.live_rows import LiveView, UncompactedPart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,19 +22,12 @@ from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Ending
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.position import Progress
-from lakestream.lake.delta.schema import (
-    REMOVED_COLUMN,
-    Layout,
-    bucket_of,
-    headers_type,
-)
+from lakestream.lake.delta.schema import END, REMOVED_COLUMN, Layout, bucket_of, table_schema
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.log.format.departures import Departures, Point
 
-END = (1 << 63) - 1
-"""Above every sequence."""
 RANGE_ROWS = 100_000
 """Approximate number of table rows that one query reads."""
 _STATISTICS = ("min.seq", "max.seq", "num_records")
@@ -157,7 +150,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
         return [f"{removed} AS {name}" if name == REMOVED_COLUMN else name for name in columns]
 
     def tail_batches(self, first: int = 1, last: int = END) -> Iterator[pa.RecordBatch]:
-        """Yield the uncompacted messages with first ≤ seq ≤ last, in sequence order, as `schema(columns)`.
+        """Yield the uncompacted messages with first ≤ seq ≤ last, in sequence order, as `table_schema(columns)`.
 
         Raises:
             SegmentGone: the view is too old.
@@ -183,22 +176,6 @@ class VersionGone(LakeError):
         )
 
 
-def schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the Arrow types of a table's columns."""
-    types: dict[str, Any] = {
-        "seq": pa.int64(),
-        "time": pa.timestamp("us", "UTC"),
-        "time_ns": pa.int64(),
-        "headers": headers_type(),
-        "data": pa.binary(),
-        "header_block": pa.binary(),
-        "subject_bytes": pa.binary(),
-        "bucket": pa.int32(),
-        REMOVED_COLUMN: pa.int64(),
-    }
-    return pa.schema([(name, types.get(name, pa.string())) for name in columns])
-
-
 def shaped(
     batch: pa.RecordBatch, columns: Sequence[str], layout: Layout | None, first: int, last: int
 ) -> Iterator[pa.RecordBatch]:
@@ -211,7 +188,7 @@ def shaped(
     if not batch.num_rows:
         return
     names = batch.schema.names
-    wanted = schema(columns)
+    wanted = table_schema(columns)
     arrays = []
     for field in wanted:
         if field.name in names:
@@ -302,7 +279,7 @@ def table_batches(
     if view.version is None or not spans:
         return
     names = [*columns] if "seq" in columns else [*columns, "seq"]
-    wanted = schema(names)
+    wanted = table_schema(names)
     # A table that no longer is an archive loses the rows of messages that the stream no longer has.
     ended = f"{REMOVED_COLUMN} IS NULL" if view.drops_ended else ""
     condition = " AND ".join(f"({part})" for part in (where, ended) if part)
@@ -370,7 +347,7 @@ def completed(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     names = batch.schema.names
     if names == list(columns):
         return batch
-    wanted = schema(columns)
+    wanted = table_schema(columns)
     arrays = [
         batch.column(field.name) if field.name in names else pa.nulls(batch.num_rows, field.type) for field in wanted
     ]

@@ -317,10 +317,10 @@ class Snapshot:
             if not found.complete and live.view.departures is not None and self._catalog.live_streams is not None:
                 live = self._catalog.live_streams.at(live, found.point, next(self._numbers))
                 self.arrow.update(live.arrow)
-                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(at_ns, live.archive)}")
+                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {held_sql(at_ns, live.archive)}")
             if not found.complete and (live.table is None or at_ns >= (live.tail_begins_ns or NEVER)):
                 # Messages stored by then have not reached the table yet.
-                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {_held(at_ns, live.archive)}")
+                return Selection(f"SELECT * FROM {_source(self._union(live))} WHERE {held_sql(at_ns, live.archive)}")
         if log is None:
             raise self._catalog.unknown(mention.name, self._text, mention.place)
         if found.version is None:
@@ -330,7 +330,7 @@ class Snapshot:
         archive = self._catalog.evaluate(
             f"(SELECT count(*) FROM ({columns}) WHERE column_name = {literal(REMOVED_COLUMN)})"
         )
-        held = _held(at_ns, bool(archive))
+        held = held_sql(at_ns, bool(archive))
         gone = departure_files.gone_as_of(self._catalog.storage, log.table, found)
         if gone.runs:
             import pyarrow as pa
@@ -396,7 +396,7 @@ def _source(found: TableAt | Selection) -> str:
     return scan(found) if isinstance(found, TableAt) else f"({found.sql})"
 
 
-def _held(at_ns: int, archive: bool) -> str:
+def held_sql(at_ns: int, archive: bool) -> str:
     """Return the condition for rows of messages that the stream held at a time."""
     held = f"time_ns <= {at_ns}"
     return f"{held} AND ({REMOVED_COLUMN} IS NULL OR {REMOVED_COLUMN} > {at_ns})" if archive else held

@@ -24,7 +24,7 @@ from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import datasource
 from lakestream.lake.sql import dialect
-from lakestream.lake.sql.catalog import Catalog, of_stream
+from lakestream.lake.sql.catalog import Catalog, held_sql, of_stream
 from lakestream.lake.sql.typed import (
     MISFITS_SUFFIX,
     VIEW_SUFFIX,
@@ -75,10 +75,7 @@ def as_of(spark: SparkSession, stream: str, at: int | datetime | str, lake: str 
         runs = spark.createDataFrame([*gone.runs], "first bigint, last bigint")
         one_by_one = runs.select(functions.explode(functions.sequence("first", "last")).alias("seq"))
         rows = rows.join(one_by_one, "seq", "left_anti").select(*rows.columns)
-    held = f"time_ns <= {at_ns}"
-    if REMOVED_COLUMN in rows.columns:
-        held += f" AND ({REMOVED_COLUMN} IS NULL OR {REMOVED_COLUMN} > {at_ns})"
-    return rows.where(held)
+    return rows.where(held_sql(at_ns, REMOVED_COLUMN in rows.columns))
 
 
 def register(spark: SparkSession, lake: str) -> None:

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout
+from lakestream.lake.delta.schema import REMOVED_COLUMN, Layout, table_schema
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live
 from lakestream.lake.read.flush import DEFAULT_TIMEOUT_S, Credentials, FlushFailed, StreamNotFound
-from lakestream.lake.read.live_rows import LiveView, schema
+from lakestream.lake.read.live_rows import LiveView
 from lakestream.lake.sql.dialect import SqlError, TableAt, scan
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class LiveStreams:
         table, seen = None if view.version is None else self._place(view.table, view.version), view
         selects: list[str] = []
         arrow: dict[str, Any] = {}
-        rows = pa.Table.from_batches(view.tail_batches(), schema(view.columns))
+        rows = pa.Table.from_batches(view.tail_batches(), table_schema(view.columns))
         as_it_is = REMOVED_COLUMN if REMOVED_COLUMN in view.table_columns else None
         if table is not None and (rows.num_rows or view.hidden_sql() or view.removed_sql() != as_it_is):
             where = ""

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -365,11 +366,12 @@ class StreamCompaction:
         """Return the batch's messages; each task reads a run of whole segments."""
         tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
         numbers = self._spark.range(0, len(batch.parts), 1, tasks)
-        decoder = _Decoder(batch, layout.kind != "bucket")
-        archive = batch.endings is not None
-        ddl = MESSAGE_DDL + (REMOVED_DDL if archive else "")
-        columns = [_TIME if column == "time" else column for column in TABLE_COLUMNS]
-        return numbers.mapInArrow(decoder, ddl).selectExpr(*columns, *([REMOVED_COLUMN] if archive else []))
+        as_partitions = layout.kind != "bucket"
+        decode = partial(segments.decode, dead=batch.unwritten, as_partitions=as_partitions, endings=batch.endings)
+        ddl, columns = MESSAGE_DDL, [_TIME if column == "time" else column for column in TABLE_COLUMNS]
+        if batch.endings is not None:
+            ddl, columns = ddl + REMOVED_DDL, [*columns, REMOVED_COLUMN]
+        return numbers.mapInArrow(_Task(batch, decode), ddl).selectExpr(*columns)
 
     # The layout
 
@@ -401,7 +403,7 @@ class StreamCompaction:
     def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
         """Return bounds of buckets with about equal numbers of subjects."""
         most = max(1, policy.SAMPLE // len(batch.parts))
-        sampler = _Sampler([(part.path, part.after) for part in batch.parts], most)
+        sampler = _Task(batch, partial(_sampled, most=most))
         numbers = self._spark.range(0, len(batch.parts), 1, min(self._options.tasks, len(batch.parts)))
         subjects = [row.subject for row in numbers.mapInArrow(sampler, "subject string").collect()]
         return choose_bounds([*subjects, *(self._table.sample() if in_table else [])], buckets)
@@ -410,36 +412,25 @@ class StreamCompaction:
         self._table.rewrite(layout, None if self._watch.progress is None else _json(self._watch.progress))
 
 
-class _Decoder:
-    """Spark task: numbers of segments in, their messages out. Pickled, so it holds nothing of Spark."""
+class _Task:
+    """Spark task: numbers of segments in, what `work` makes of them out. Pickled, so it holds nothing of Spark."""
 
-    def __init__(self, batch: Batch, as_partitions: bool) -> None:
+    def __init__(self, batch: Batch, work: Callable[[str, int], Iterator[pa.RecordBatch]]) -> None:
         self._parts = [(part.path, part.after) for part in batch.parts]
-        self._dead = batch.unwritten
-        self._endings = batch.endings
-        self._as_partitions = as_partitions
+        self._work = work
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                path, after = self._parts[number]
-                yield from segments.decode(path, after, self._dead, self._as_partitions, self._endings)
+                yield from self._work(*self._parts[number])
 
 
-class _Sampler:
-    """Spark task: numbers of segments in, some of their subjects out."""
+def _sampled(path: str, after: int, most: int) -> Iterator[pa.RecordBatch]:
+    """Yield some of a segment's subjects."""
+    import pyarrow as pa
 
-    def __init__(self, parts: list[tuple[str, int]], most: int) -> None:
-        self._parts, self._most = parts, most
-
-    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                path, after = self._parts[number]
-                subjects = pa.array(segments.sample_subjects(path, after, self._most), pa.string())
-                yield pa.RecordBatch.from_arrays([subjects], names=["subject"])
+    subjects = pa.array(segments.sample_subjects(path, after, most), pa.string())
+    yield pa.RecordBatch.from_arrays([subjects], names=["subject"])
 
 
 def clear_removed(lake: str) -> None:

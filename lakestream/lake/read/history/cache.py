@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.lake.delta.schema import END
 from lakestream.log.format.record import Record
 
 DEFAULT_BYTES = 32 * 1024 * 1024
@@ -20,10 +21,6 @@ DEFAULT_BYTES = 32 * 1024 * 1024
 
 RECORD_OVERHEAD = 250
 """Memory of a record beyond the bytes of its subject, header block and payload."""
-
-
-END = (1 << 63) - 1
-"""Above every sequence."""
 
 
 class Slab(msgspec.Struct, frozen=True, gc=False):

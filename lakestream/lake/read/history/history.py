@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
+from lakestream.lake.delta.schema import END
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read.history.cache import END, RECORD_OVERHEAD, Block, BlockCache, Slab
+from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache, Slab
 from lakestream.lake.read.history.index import MAX_SUBJECTS, Choice, Snapshot, TableIndex, Wanted
 from lakestream.lake.read.history.index import wanted as wanted_of
 from lakestream.lake.read.history.rows import content_bytes, records

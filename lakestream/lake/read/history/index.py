@@ -23,13 +23,11 @@ import pyarrow.parquet as pq
 
 from lakestream.lake.delta.actions import Action, Add, Bounds, DeletionVector, MetaData, locate, statistics
 from lakestream.lake.delta.log import Log
-from lakestream.lake.delta.schema import REMOVED_COLUMN, subject_text
+from lakestream.lake.delta.schema import END, REMOVED_COLUMN, subject_text
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.storage import Storage
 from lakestream.protocol.subjects import Filters, is_literal
 
-END = (1 << 63) - 1
-"""Above every sequence."""
 _DIRECT_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", "inCommitTimestamp"})
 """Reader features with which files are read directly; a table with others is left to deltalake, which may refuse it."""
 _min_seq = attrgetter("min_seq")

@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import literal
+from lakestream.lake.delta.schema import literal, table_schema
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.delta.time_travel import (
     KEEP_MORE,
@@ -35,7 +35,6 @@ from lakestream.lake.delta.time_travel import (
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.rows import COLUMNS, records
-from lakestream.lake.read.live_rows import schema
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import Filters
@@ -261,7 +260,7 @@ def _gone(table: str, version: int) -> TimeTravelError:
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows in the usual types of their columns; query engines have narrower ones."""
-    wanted = schema(batch.schema.names)
+    wanted = table_schema(batch.schema.names)
     columns = []
     for column, field in zip(batch.columns, wanted, strict=True):
         if pa.types.is_dictionary(column.type):  # a partition column, whose values may be views

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from lakestream.lake.delta import deletion_vectors
 from lakestream.lake.delta.actions import locate
-from lakestream.lake.delta.schema import REMOVED_COLUMN, headers_type, join_headers
+from lakestream.lake.delta.schema import REMOVED_COLUMN, join_headers, table_schema
 from lakestream.lake.files.storage import Storage
 from lakestream.lake.read.history.index import FileEntry, Wanted
 from lakestream.log.format.record import Record
@@ -93,15 +93,7 @@ def _of_subjects(column: Any, wanted: Wanted) -> np.ndarray[Any, Any]:
 
 def _shaped(found: Any, file: FileEntry, columns: Sequence[str]) -> Any:
     """Return the table with exactly these columns in their usual types; writers and layouts leave out some."""
-    types = {
-        "seq": pa.int64(),
-        "time_ns": pa.int64(),
-        "subject": pa.string(),
-        "subject_bytes": pa.binary(),
-        "headers": headers_type(),
-        "header_block": pa.binary(),
-        "data": pa.binary(),
-    }
+    types = {field.name: field.type for field in table_schema(columns)}
     have = set(found.column_names)
     arrays = []
     for name in columns:

@@ -135,8 +135,8 @@ def test_commits_that_come_while_a_point_is_looked_for_do_not_move_it(
     past._find(Point(seq=1))
     bisect = time_travel.bisect_left
 
-    def meanwhile(*arguments: Any) -> int:
-        found = bisect(*arguments)
+    def meanwhile(*arguments: Any, **named: Any) -> int:
+        found = bisect(*arguments, **named)
         if not (tmp_path / "_delta_log" / f"{2:020d}.json").exists():
             commit(tmp_path, 2, reached(20, 2000), first_ns=1100)
             asking = threading.Thread(target=lambda: past._find(Point(seq=1)))

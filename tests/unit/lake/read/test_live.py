@@ -14,14 +14,22 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transa
 
 from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta.position import PositionWatch, application
-from lakestream.lake.delta.schema import BOUNDS_METADATA, REMOVED_COLUMN, SUBJECT, TABLE_COLUMNS, UID_PROPERTY, Layout
+from lakestream.lake.delta.schema import (
+    BOUNDS_METADATA,
+    REMOVED_COLUMN,
+    SUBJECT,
+    TABLE_COLUMNS,
+    UID_PROPERTY,
+    Layout,
+    table_schema,
+)
 from lakestream.lake.errors import QuarantinedSegment, SegmentGap
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live, live_rows
 from lakestream.lake.read.flush import FlushFailed, ServerFile, StreamNotFound, name_server
 from lakestream.lake.read.live import open_view
-from lakestream.lake.read.live_rows import LiveView, SegmentGone, VersionGone, schema
+from lakestream.lake.read.live_rows import LiveView, SegmentGone, VersionGone
 from lakestream.server.lake.stream_sync import Grace
 from tests.lake.model import StreamModel, flights
 
@@ -60,7 +68,7 @@ class Table:
         ]
         write_deltalake(
             self.path,
-            pa.Table.from_batches(rows, live_rows.schema(columns)),
+            pa.Table.from_batches(rows, table_schema(columns)),
             mode="append",
             commit_properties=CommitProperties(
                 custom_metadata={"userMetadata": msgspec.json.encode(batch.progress).decode()} if says else {},
@@ -75,7 +83,7 @@ class Table:
             staging.unstage_through(str(self.lake), self.model.identity, position)
 
     def _create(self, columns: tuple[str, ...], archive: bool) -> None:
-        fields = msgspec.json.decode(Schema.from_arrow(live_rows.schema(columns)).to_json())
+        fields = msgspec.json.decode(Schema.from_arrow(table_schema(columns)).to_json())
         for field in fields["fields"]:
             if field["name"] == "bucket":
                 field["metadata"] = {BOUNDS_METADATA: list(self.layout.bounds)}
@@ -109,7 +117,7 @@ def rows(view: LiveView) -> dict[int, tuple[Any, ...]]:
     tail = list(view.tail_batches())
     found: dict[int, tuple[Any, ...]] = {}
     for batch in [*table, *tail]:
-        assert batch.schema == schema(view.columns)
+        assert batch.schema == table_schema(view.columns)
         for row in batch.to_pylist():
             assert row["seq"] not in found, "nothing twice"
             found[row["seq"]] = (row["subject"], row["data"], row["time_ns"], row.get(REMOVED_COLUMN))

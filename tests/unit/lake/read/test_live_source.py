@@ -11,7 +11,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNull, Les
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakestream.lake.delta.schema import TABLE_COLUMNS
+from lakestream.lake.delta.schema import TABLE_COLUMNS, table_schema
 from lakestream.lake.errors import LakeError
 from lakestream.lake.read import datasource, live_rows
 from lakestream.lake.read.datasource import BadOption, Condition, PushingSource, StreamReplaced, pieces, read_piece
@@ -37,7 +37,7 @@ def read(found: list[Any], conditions: list[Condition] | None = None) -> dict[in
     rows: dict[int, str] = {}
     for piece in pickle.loads(pickle.dumps(found)):
         for batch in read_piece(piece, COLUMNS, conditions or []):
-            assert batch.schema == live_rows.schema(COLUMNS)
+            assert batch.schema == table_schema(COLUMNS)
             for row in batch.to_pylist():
                 assert row["seq"] not in rows
                 rows[row["seq"]] = row["subject"]

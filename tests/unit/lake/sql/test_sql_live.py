@@ -13,9 +13,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakestream.lake.delta.position import Progress
+from lakestream.lake.delta.schema import table_schema
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read import live, live_rows
+from lakestream.lake.read import live
 from lakestream.lake.sql.catalog import Snapshot
 from lakestream.lake.sql.dialect import parse, rewrite
 from lakestream.lake.sql.session import Session, SqlError, UnknownStream
@@ -55,7 +56,7 @@ class Lake:
     def commit(self) -> None:
         """What is staged goes into the table, as the compactor would have it; nothing may have died in the table."""
         view = live.open_view(self.root, "ORDERS", flush=False)
-        rows = pa.Table.from_batches(view.tail_batches(), live_rows.schema(view.columns))
+        rows = pa.Table.from_batches(view.tail_batches(), table_schema(view.columns))
         times = rows.column("time_ns").to_pylist()
         progress = Progress(uid="UID1", last_index=view.last_index, last_seq=view.last_seq, last_time_ns=times[-1])
         if "token3" in self.partitions:

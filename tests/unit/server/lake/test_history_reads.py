@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.delta import schema
+from lakestream.lake.delta.schema import END
 from lakestream.lake.errors import HistoryUnavailable
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import rows as history_rows
 from lakestream.lake.read.history import scan as history_scan
-from lakestream.lake.read.history.cache import END, BlockCache
+from lakestream.lake.read.history.cache import BlockCache
 from lakestream.lake.read.history.history import READERS, TableHistory
 from lakestream.log.format.record import Record
 from lakestream.protocol.subjects import matches

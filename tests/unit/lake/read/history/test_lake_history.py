@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.lake.delta import schema
+from lakestream.lake.delta.schema import END
 from lakestream.lake.errors import HistoryUnavailable
-from lakestream.lake.read.history.cache import END, RECORD_OVERHEAD, Block, BlockCache
+from lakestream.lake.read.history.cache import RECORD_OVERHEAD, Block, BlockCache
 from lakestream.lake.read.history.history import TableHistory
 from lakestream.log.format.record import Record
 

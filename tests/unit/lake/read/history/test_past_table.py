@@ -14,12 +14,13 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import erasures
 from lakestream.lake.delta.departures import Dead
+from lakestream.lake.delta.schema import table_schema
 from lakestream.lake.delta.time_travel import as_of
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history import past_table
 from lakestream.lake.read.history.past_table import TablePast
 from lakestream.lake.read.history.rows import COLUMNS
-from lakestream.lake.read.live_rows import LiveView, schema
+from lakestream.lake.read.live_rows import LiveView
 from lakestream.log.format.departures import Departures, Point
 
 pytestmark = pytest.mark.unit
@@ -38,7 +39,8 @@ def table_of(path: Path, subjects: Sequence[str], data: bytes = b"x", departures
         "subject": list(subjects),
         "data": [data] * count,
     }
-    rows = pa.table([pa.array(columns[field.name], field.type) for field in schema(COLUMNS)], schema=schema(COLUMNS))
+    wanted = table_schema(COLUMNS)
+    rows = pa.table([pa.array(columns[field.name], field.type) for field in wanted], schema=wanted)
     told = {"uid": "U", "last_index": count, "last_seq": count, "last_time_ns": count, "moment_ns": count}
     told["departed"] = 0 if departures is None else len(departures)
     if departures is not None:
