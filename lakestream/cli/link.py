@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
+import sys
 import threading
 import time
 from collections import deque
@@ -16,12 +18,15 @@ from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
+import typer
 
+from lakestream.lake.errors import LakeError
 from lakestream.lake.read.flush import plain_url
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
 
 T = TypeVar("T")
 
+INTERRUPTED = 130
 DEFAULT_SERVER = "nats://127.0.0.1:4222"
 CONNECT_S = 5.0
 TIMEOUT_S = 30.0
@@ -46,6 +51,25 @@ class RowRefused(TransferFailed):
     def __init__(self, row: int, reason: str) -> None:
         self.row = row
         super().__init__(f"row {row}: the server refuses it: {reason}")
+
+
+@contextlib.contextmanager
+def exits(stopped: str, *errors: type[Exception]) -> Iterator[None]:
+    """Context that turns the errors of a command into a line and an exit code: 1, and 130 after Ctrl-C.
+
+    Args:
+        stopped: the line after Ctrl-C.
+        errors: further errors whose text is for the user.
+    """
+    expected: tuple[type[Exception], ...] = (LakeError, TransferFailed, *errors)
+    try:
+        yield
+    except expected as error:
+        print(f"lakestream: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        print(stopped, file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 class Link:

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakestream.account.backup import archive
-from lakestream.cli.link import DEFAULT_SERVER, Link, TransferFailed
+from lakestream.cli.link import DEFAULT_SERVER, Link, TransferFailed, exits
 from lakestream.cli.sql import LakeOption, default_lake
 from lakestream.lake.delta.time_travel import instant
-from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
 from lakestream.log.format.record import Record
 from lakestream.protocol import s2
@@ -36,7 +35,6 @@ WINDOW = 32
 """Unacknowledged chunks in flight."""
 FINISH_S = 3600.0
 """Time that the server may take to make a stream of the archive (1 h)."""
-INTERRUPTED = 130
 _LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
 
 
@@ -70,16 +68,10 @@ def restore(
     """Restore a stream as it was at a time: sequences, times, headers and gaps as they were."""
     from lakestream.lake.read.history.past import open_past  # loads pyarrow
 
-    try:
+    with exits("interrupted; nothing was restored"):
         past = open_past(lake or str(default_lake()), stream, instant(as_of), account, server=_asked(server))
         with Link(server) as link:
             _restore(link, past, to or stream, subject, unlimited)
-    except KeyboardInterrupt:
-        print("interrupted; nothing was restored", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
-    except (LakeError, TransferFailed) as error:
-        print(f"lakestream: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
 
 
 def _asked(server: str) -> str | None:

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from lakestream.cli.link import DEFAULT_SERVER, Link, Sender, TransferFailed, same
-from lakestream.lake.errors import LakeError
+from lakestream.cli.link import DEFAULT_SERVER, Link, Sender, TransferFailed, exits, same
 from lakestream.lake.transfer import JSON, OWN
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
@@ -37,7 +36,6 @@ IMPORT_KEY = "lakestream-import"
 """Metadata key of a stream with the import that fills it, so that an interrupted one continues."""
 SHOWN_BAD = 5
 """Bad rows that are shown; the rest is counted."""
-INTERRUPTED = 130
 
 _Server = Annotated[str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server's URL.")]
 
@@ -159,7 +157,7 @@ def import_(
 ) -> None:
     """Import a Delta or Parquet table into a stream: each row becomes a message, exactly once."""
 
-    def work() -> None:
+    with exits("lakestream: stopped; the same command goes on from here", _BadOption):
         from lakestream.lake.transfer import mapping, tabular  # load pyarrow
 
         table = tabular.Source(source, version, at, tuple(order_by.split(",")) if order_by else ())
@@ -184,8 +182,6 @@ def import_(
             return
         with Link(server) as link:
             _Import(link, rows, _Target.of(stream, create, append, subjects, config, subject)).run()
-
-    _run(work)
 
 
 def export(
@@ -212,7 +208,7 @@ def export(
 ) -> None:
     """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
 
-    def work() -> None:
+    with exits("lakestream: stopped; the same command goes on from here", _BadOption):
         from lakestream.lake.transfer import tabular, unmapping  # load pyarrow
 
         tokens = tuple((name, _position(text)) for name, text in (_pair("--token", each) for each in token or ()))
@@ -224,20 +220,6 @@ def export(
         kind = format.value if format is not None else tabular.format_of(to)
         with Link(server) as link:
             _export(link, stream, unmapping.Unmapper(fields), (from_seq, to_seq), window, skip_bad, to, kind, overwrite)
-
-    _run(work)
-
-
-def _run(work: Any) -> None:
-    """Run a command, and turn errors into a line and an exit code."""
-    try:
-        work()
-    except (LakeError, TransferFailed, _BadOption) as error:
-        print(f"lakestream: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        print("lakestream: stopped; the same command goes on from here", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:

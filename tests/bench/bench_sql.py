@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakestream.lake.files import paths, staging
+from lakestream.lake.files import paths
 from lakestream.lake.sql.session import Session
 from lakestream.lake.write.stream_compaction import StreamCompaction
 from tests.bench.draw import bars
@@ -42,6 +42,7 @@ from tests.bench.lake_streams import (
     table_files,
 )
 from tests.bench.nats_replay import Replay
+from tests.lake.model import unstage_through
 from tests.servers import Kind, Server
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def compacted(spark: SparkSession, work: Path, lake: Path, rows: int, payloads: 
     outcome = StreamCompaction(spark, str(lake), staged.stream).run()
     assert outcome.rows == rows
     print(f"compacted {rows / (time.perf_counter() - began):,.0f} messages/s", flush=True)
-    staging.unstage_through(str(lake), staged.identity, outcome.position)
+    unstage_through(str(lake), staged.identity, outcome.position)
     return publisher, staged.bytes
 
 

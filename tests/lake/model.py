@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from lakestream.lake.files import paths, staging
+from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import Frame, Kind
@@ -21,6 +22,12 @@ from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segme
 T0 = 1_700_000_000_000_000_000
 Message = tuple[bytes, bytes, bytes]
 """(subject, header block, payload)"""
+
+
+def unstage_through(lake: str, stream: StreamIdentity, index: int) -> None:
+    """Delete the staged segments that end at or before a log index, as a server does that grants no grace."""
+    staged = staging.segments(staging.directory_of(lake, stream))
+    open_storage(lake).delete_all(segment.path for segment in staged if segment.last_index <= index)
 
 
 class StreamModel:

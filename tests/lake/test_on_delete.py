@@ -22,7 +22,7 @@ from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import Compactor
 from tests.cluster.nodes import Cluster, Node
 from tests.conftest import StartServer
-from tests.lake.model import StreamModel, flights
+from tests.lake.model import StreamModel, flights, unstage_through
 from tests.lake.tables import records, rows
 from tests.servers import Kind, Server
 
@@ -285,7 +285,7 @@ def test_a_table_that_is_kept_since_its_last_commit_is_moved_when_the_name_is_us
     without(running.once().failures)
     old.configure(KEEP)
     staging.mark_deleted(str(lake), old.identity, keep=True)
-    staging.unstage_through(str(lake), old.identity, old.sealed[-1].last_index)  # the table alone has it
+    unstage_through(str(lake), old.identity, old.sealed[-1].last_index)  # the table alone has it
     new.publish(flights(3))
     new.stage(lake)
     without(running.once().failures)

@@ -254,7 +254,8 @@ class ObjectStorage(Storage):
 
     def _entry(self, meta: Any) -> Entry:
         modified: datetime = meta["last_modified"]
-        return Entry(f"{self._start}{meta['path']}", meta["size"], meta["e_tag"] or "", _nanoseconds(modified))
+        modified_ns = int(modified.timestamp()) * 1_000_000_000 + modified.microsecond * 1000
+        return Entry(f"{self._start}{meta['path']}", meta["size"], meta["e_tag"] or "", modified_ns)
 
     def _key(self, path: str) -> str:
         if not path.startswith(self._start):
@@ -284,10 +285,6 @@ def describe(error: BaseException) -> str:
 def allows_http() -> bool:
     """Return True if the environment permits an endpoint without TLS, in any spelling that object_store knows."""
     return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on", "y")
-
-
-def _nanoseconds(time: datetime) -> int:
-    return int(time.timestamp()) * 1_000_000_000 + time.microsecond * 1000
 
 
 def _store(bucket: str) -> S3Store:

@@ -102,17 +102,6 @@ def _same_entries(storage: Storage, target: str, sealed: str | os.PathLike[str])
     return same and staged_end == end and staged_tables.lengths == tables.lengths
 
 
-def unstage_through(lake: str, stream: StreamIdentity, index: int) -> int:
-    """Delete the staged segments that end at or before log index `index`; return their number.
-
-    Call it only with a position read from the table: afterwards the table is the lake's only copy.
-    """
-    done = [segment.path for segment in segments(directory_of(lake, stream)) if segment.last_index <= index]
-    if done:
-        open_storage(lake).delete_all(done)
-    return len(done)
-
-
 def mark_deleted(lake: str, stream: StreamIdentity, keep: bool = False) -> None:
     """Mark a stream as deleted; the compactor then removes or completes its table.
 

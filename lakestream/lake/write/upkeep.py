@@ -79,14 +79,14 @@ class Upkeep:
         if not self._maintainer.acquire():
             return
         try:
-            self._some() if woken else self._all()
+            if woken:
+                self._some()
+                return
+            with self._guard:
+                self._commits.clear()
+            self._maintainer.once(report=self._report)
         finally:
             self._maintainer.release()
-
-    def _all(self) -> None:
-        with self._guard:
-            self._commits.clear()
-        self._maintainer.once(report=self._report)
 
     def _some(self) -> None:
         """Maintain tables with many commits, while there are any."""

@@ -168,8 +168,8 @@ class SegmentRows:
                 rows: Sequence[int] = range(len(tables))
                 if tables.lengths.count(0):
                     rows = [row for row in rows if tables.lengths[row]]
-                stamp = self._stamp_of(segment, tables)
-                return tables.runs.seq(rows[bisect_left(rows, time_ns, key=stamp)])
+                at = bisect_left(rows, time_ns, key=lambda row: self._time_at(segment, tables.offsets[row]))
+                return tables.runs.seq(rows[at])
         return 0
 
     def forget(self, seqs: Sequence[int]) -> None:
@@ -317,9 +317,6 @@ class SegmentRows:
 
     def _time_at(self, segment: Segment, offset: int) -> int:
         return int.from_bytes(self._bytes(segment, offset + TIME_AT, 8), "little", signed=True)
-
-    def _stamp_of(self, segment: Segment, tables: Tables) -> Callable[[int], int]:
-        return lambda row: self._time_at(segment, tables.offsets[row])
 
 
 def _row(outline: Outline, seq: int) -> int:

@@ -181,14 +181,11 @@ class Groups:
             return
         for node, envelopes in out.items():
             for part in _parts(envelopes):
-                if not self._peers.send(node, Channel.RAFT, encode_envelopes(part)):
-                    self._undelivered(node, part)
-
-    def _undelivered(self, node: str, envelopes: list[Envelope]) -> None:
-        for group in {envelope.group: None for envelope in envelopes}:
-            member = self._members.get(group)
-            if member is not None:
-                member.unreachable(node)
+                if self._peers.send(node, Channel.RAFT, encode_envelopes(part)):
+                    continue
+                for group in {envelope.group: None for envelope in part}:
+                    if (member := self._members.get(group)) is not None:
+                        member.unreachable(node)
 
     def _receive(self, node: str, payload: bytes) -> None:
         if self._stopped:

@@ -13,6 +13,7 @@ from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import SETTLED_NS, Scanner
 from lakestream.lake.files.staging import StreamIdentity
+from tests.lake.model import unstage_through
 from tests.s3_server import S3Server
 
 
@@ -61,7 +62,7 @@ def test_it_sees_what_comes_and_goes(lake: str, segment: Path) -> None:
     assert seen(scanner) == [("u1", False, 9), ("u2", False, 7)]
     settle(lake)
     assert seen(scanner) == seen(scanner)
-    staging.unstage_through(lake, identity(1), 9)
+    unstage_through(lake, identity(1), 9)
     assert seen(scanner) == [("u1", False, 0), ("u2", False, 7)]
     settle(lake)
     assert seen(scanner) == seen(scanner)

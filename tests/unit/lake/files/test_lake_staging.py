@@ -74,21 +74,6 @@ def test_another_error_of_the_file_system_is_not_hidden(tmp_path: Path, monkeypa
         staging.stage(sealed(tmp_path), 1, 7, ORDERS, str(tmp_path / "lake"))
 
 
-def test_unstaging_takes_what_the_table_covers(tmp_path: Path) -> None:
-    lake = str(tmp_path / "lake")
-    for first in (1, 11, 21):
-        source = sealed(tmp_path, b"%d" % first)
-        staging.stage(source, first, first + 9, ORDERS, lake)
-        source.unlink()
-    assert staging.unstage_through(lake, ORDERS, 15) == 1
-    assert staging.unstage_through(lake, ORDERS, 15) == 0
-    directory = paths.staging(lake, "ORDERS", "UID1")
-    assert [segment.first_index for segment in staging.segments(directory)] == [11, 21]
-    assert staging.unstage_through(lake, ORDERS, 30) == 2
-    assert staging.segments(directory) == []
-    assert staging.unstage_through(str(tmp_path / "nowhere"), ORDERS, 30) == 0
-
-
 def test_a_deleted_stream_is_marked_and_later_discarded(tmp_path: Path) -> None:
     lake = str(tmp_path / "lake")
     staging.stage(sealed(tmp_path), 1, 7, ORDERS, lake)

@@ -16,6 +16,7 @@ from lakestream.lake.delta import batches, segments
 from lakestream.lake.delta.position import PositionWatch, application
 from lakestream.lake.delta.schema import (
     BOUNDS_METADATA,
+    END,
     REMOVED_COLUMN,
     SUBJECT,
     TABLE_COLUMNS,
@@ -31,7 +32,7 @@ from lakestream.lake.read.flush import FlushFailed, ServerFile, StreamNotFound, 
 from lakestream.lake.read.live import open_view
 from lakestream.lake.read.live_rows import LiveView, SegmentGone, VersionGone
 from lakestream.server.lake.stream_sync import Grace
-from tests.lake.model import StreamModel, flights
+from tests.lake.model import StreamModel, flights, unstage_through
 
 
 class Table:
@@ -64,7 +65,7 @@ class Table:
             shaped
             for part in parts
             for decoded in segments.decode(part.path, part.after, batch.dead, endings=batch.endings)
-            for shaped in live_rows.shaped(decoded, columns, self.layout, 1, live_rows.END)
+            for shaped in live_rows.shaped(decoded, columns, self.layout, 1, END)
         ]
         write_deltalake(
             self.path,
@@ -80,7 +81,7 @@ class Table:
         """What the server does at once when it grants no grace."""
         position = self.watch.read()
         if position is not None:
-            staging.unstage_through(str(self.lake), self.model.identity, position)
+            unstage_through(str(self.lake), self.model.identity, position)
 
     def _create(self, columns: tuple[str, ...], archive: bool) -> None:
         fields = msgspec.json.decode(Schema.from_arrow(table_schema(columns)).to_json())
@@ -101,7 +102,7 @@ def rows(view: LiveView) -> dict[int, tuple[Any, ...]]:
     """What the view says that the stream holds, by two engines that have to agree."""
     table: list[pa.RecordBatch] = []
     if view.version is not None:
-        spans = live_rows.ranges(view, 1, live_rows.END)
+        spans = live_rows.ranges(view, 1, END)
         table = list(live_rows.table_batches(view, spans, view.columns))
         arrow = pa.table(
             QueryBuilder()
@@ -216,7 +217,7 @@ def test_thousands_of_runs_that_ended_in_an_archive_do_not_end_the_process(tmp_p
     ended = model.seal()
     model.stage(lake, ended)
     view = open_view(str(lake), "ORDERS", flush=False)
-    spans = live_rows.ranges(view, 1, live_rows.END)
+    spans = live_rows.ranges(view, 1, END)
     marked = {
         row["seq"]: row[REMOVED_COLUMN]
         for batch in live_rows.table_batches(view, spans, ["seq", REMOVED_COLUMN])
@@ -249,7 +250,7 @@ def test_a_hundred_thousand_removed_sequences_are_still_a_condition(tmp_path: Pa
     assert len(view.hidden.removed) == 100_000
     assert len(view.hidden_conditions()) == 100_000 // batches.CONDITION_TERMS
     left = list(range(1, 200_002, 2))
-    spans = live_rows.ranges(view, 1, live_rows.END)
+    spans = live_rows.ranges(view, 1, END)
     found = live_rows.table_batches(view, spans, ["seq"])
     assert sorted(seq for batch in found for seq in batch.column("seq").to_pylist()) == left
     connection = duckdb.connect()
@@ -277,7 +278,7 @@ def test_a_view_says_when_its_version_has_gone(tmp_path: Path, lake: Path) -> No
     model.stage(lake)
     table.commit()
     view = open_view(str(lake), "ORDERS", flush=False)
-    spans = live_rows.ranges(view, 1, live_rows.END)
+    spans = live_rows.ranges(view, 1, END)
     for file in Path(table.path).rglob("*.parquet"):
         file.unlink()
     with pytest.raises(VersionGone, match="retain-hours"):
@@ -285,7 +286,7 @@ def test_a_view_says_when_its_version_has_gone(tmp_path: Path, lake: Path) -> No
     for file in Path(table.path).rglob("*.json"):
         file.unlink()
     with pytest.raises(VersionGone):
-        live_rows.ranges(view, 1, live_rows.END)
+        live_rows.ranges(view, 1, END)
 
 
 def test_a_table_whose_commits_say_nothing_is_read_all_the_same(tmp_path: Path, lake: Path) -> None:
@@ -314,11 +315,11 @@ def test_pieces_of_a_table_are_all_of_it_once(tmp_path: Path, lake: Path, monkey
         table.commit()
     monkeypatch.setattr(live_rows, "RANGE_ROWS", 40)
     view = open_view(str(lake), "ORDERS", flush=False)
-    for first, last in ((1, live_rows.END), (137, 391), (500, 500), (501, 600)):
+    for first, last in ((1, END), (137, 391), (500, 500), (501, 600)):
         spans = live_rows.ranges(view, first, last)
         numbers = [seq for low, high in spans for seq in range(low, high + 1)]
         assert numbers == list(range(first, min(last, 500) + 1))
-    assert len(live_rows.ranges(view, 1, live_rows.END)) > 10
+    assert len(live_rows.ranges(view, 1, END)) > 10
     assert rows(view) == expected(model)
 
 
