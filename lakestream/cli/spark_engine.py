@@ -14,7 +14,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql.types import DataType
 
 from lakestream.lake.delta.log import LOG_DIRECTORY
 from lakestream.lake.errors import JarsMissing
@@ -23,10 +27,6 @@ from lakestream.lake.spark import jars
 from lakestream.lake.sql.catalog import UnknownStream
 from lakestream.lake.sql.dialect import BadSql, SqlError, split
 from lakestream.spark import session
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
 __all__ = ["SparkEngine", "SparkResult"]
 
@@ -235,8 +235,6 @@ def explained(error: Exception, statement: str, offset: int, text: str) -> SqlEr
 
 def _said(error: Exception) -> tuple[str, str]:
     """Return Spark's name for an error, and its text; of a chain of Java exceptions, the last one with a text."""
-    from pyspark.errors import PySparkException
-
     if isinstance(error, PySparkException):
         return error.getCondition() or "", str(error)
     cause, said = getattr(error, "java_exception", None), ""
@@ -259,8 +257,6 @@ def _type_name(kind: DataType) -> str:
 
 def _converter(kind: DataType) -> Convert | None:
     """Return the converter from PySpark's values to DuckDB's: bytes, times with their zone, structs as dicts."""
-    from pyspark.sql import types
-
     if isinstance(kind, types.BinaryType):
         return bytes
     if isinstance(kind, types.TimestampType):

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta import schema
@@ -34,9 +37,6 @@ from lakestream.lake.sql.typed import (
     typed_tables,
     view_sql,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["as_of", "register"]
 _LAKE_SETTING = "spark.lakestream.lake"
@@ -98,8 +98,6 @@ def register_rows(spark: SparkSession, lake: str) -> str:
 
 
 def _register(spark: SparkSession, name: str, builder: _Builder) -> None:
-    from pyspark.java_gateway import ensure_callback_server_started
-
     gateway: Any = spark.sparkContext._gateway
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     registry = spark._jsparkSession.sessionState().tableFunctionRegistry()
@@ -176,8 +174,6 @@ class _Rows(_Builder):
 
 def prepare_spark(spark: SparkSession, found: JsonSchema) -> None:
     """Create the two functions of the views in a Spark session. Executors need lakestream on their path."""
-    from pyspark.sql import functions
-
     arrow_udf = vars(functions)["arrow_udf"]  # its type stubs do not know it
     values, reasons = engine_functions(found.text)
     spark.udf.register(found.values_function, arrow_udf(values, found.spark))

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 
 from lakestream.lake.delta import batches, clones, erasures, policy
 from lakestream.lake.delta import departures as departure_files
@@ -58,7 +59,6 @@ from lakestream.protocol.subjects import is_literal, matches
 from lakestream.protocol.transforms import Transform, TransformError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 LOCK_SECONDS = 30.0
@@ -291,8 +291,6 @@ class _Picker:
         _rules(self._selections)  # an invalid one is rejected here, not in a task
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         rules = _rules(self._selections)
         known: dict[str | bytes, tuple[str, bytes | None] | None] = {}
         for batch in batches:

@@ -12,6 +12,8 @@ import time
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Update
@@ -208,16 +210,11 @@ def _check_owner(log: CommitLog, owner: str | None, uid: str) -> None:
 
 
 def _is_archive(storage: Storage, table: str, version: int) -> bool:
-    from deltalake import DeltaTable
-
     fields = DeltaTable(table, version=version, storage_options=storage.delta_options() or None).schema().fields
     return any(field.name == REMOVED_COLUMN for field in fields)
 
 
 def _query(storage: Storage, table: str, version: int | None, sql: str) -> dict[str, Any]:
-    import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
-
     delta = DeltaTable(table, version=version, storage_options=storage.delta_options() or None)
     (row,) = pa.table(QueryBuilder().register("t", delta).execute(sql).read_all()).to_pylist()
     return dict(row)

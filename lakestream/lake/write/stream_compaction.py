@@ -29,6 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from lakestream.lake.delta import batches, erasures, policy, position, segments, verify
 from lakestream.lake.delta import departures as departure_files
@@ -54,7 +55,6 @@ from lakestream.lake.write import repair
 from lakestream.lake.write.table import ExistingTable, StreamTable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 TASK_BYTES = 32 * 1024 * 1024
@@ -427,8 +427,6 @@ class _Task:
 
 def _sampled(path: str, after: int, most: int) -> Iterator[pa.RecordBatch]:
     """Yield some of a segment's subjects."""
-    import pyarrow as pa
-
     subjects = pa.array(segments.sample_subjects(path, after, most), pa.string())
     yield pa.RecordBatch.from_arrays([subjects], names=["subject"])
 
