@@ -72,7 +72,8 @@ class Applier:
     def configure(self, config: StreamConfig) -> None:
         """Take a configuration."""
         self._config = config
-        self._per_message = limits.needs_single_steps(config) or self._hooks.applies_single_messages
+        singly = self._hooks.applies_single_messages
+        self._per_message = limits.needs_single_steps(config) or any(each.applies_single_messages() for each in singly)
         self._limited = limits.trims_by_size(config)
 
     # ------------------------------------------------------------------ messages
@@ -104,20 +105,20 @@ class Applier:
         """Apply what storing messages brings with it: interest, limits, rollups, and what features do."""
         store, hooks = self._store, self._hooks
         if not own:
-            for received in hooks.received:
-                received(stored)
-        for unwanted in hooks.unwanted:
-            for seq, subject in unwanted(stored.first_seq, stored.subjects):
+            for each in hooks.received:
+                each.received(stored)
+        for each in hooks.unwanted:
+            for seq, subject in each.unwanted(stored.first_seq, stored.subjects):
                 store.remove(seq, subject)
         # Limits come first: they see the stream with the new message and with what that is about to replace.
         self._tell(limits.enforce(self._config, store, stored.subjects))
         for effect in stored.effects:
             if effect.rollup:
                 self._tell(limits.roll_up(store, effect.seq, effect.rollup, effect.subject))
-                for replaced in hooks.replaced:
-                    replaced(effect)
+                for each in hooks.replaced:
+                    each.replaced(effect)
         for each in hooks.stored:
-            each(stored)
+            each.stored(stored)
 
     def supersede(self, seq: int, subject: bytes) -> None:
         """Remove the messages of a subject before `seq`, as a rollup and a purge of it would."""
@@ -127,7 +128,7 @@ class Applier:
     def _tell(self, removed: limits.Removed) -> None:
         if removed.named or removed.swept:
             for each in self._hooks.removed:
-                each(removed)
+                each.removed(removed)
 
     # ------------------------------------------------------------------ entries of others
     def frame(self, frame: Frame, at: Appended) -> None:
@@ -138,8 +139,8 @@ class Applier:
             self.operation(decode_operation(frame.body), own=False)
         elif frame.kind == Kind.PROGRESS:
             entries = decode_progress(frame.body)
-            for progressed in self._hooks.progressed:
-                progressed(entries)
+            for each in self._hooks.progressed:
+                each.progressed(entries)
         elif frame.kind == Kind.SEAL:
             self.sealing = frame.index
         self._store.applied = frame.index
@@ -194,8 +195,10 @@ class Applier:
             if end == len(records) or records[end].seq != records[end - 1].seq + 1:  # sequences may jump
                 run = records[begin:end]
                 stored = Stored(run[0].seq, subjects[begin:end], self._effects_of(run), run[-1].time_ns, True)
-                for each in (*self._hooks.received, *self._hooks.stored):
-                    each(stored)
+                for each in self._hooks.received:
+                    each.received(stored)
+                for each in self._hooks.stored:
+                    each.stored(stored)
                 begin = end
 
     # ------------------------------------------------------------------ operations
@@ -207,8 +210,8 @@ class Applier:
             result = self._operation(operation)
         finally:
             store.operation_ns = None
-        for applied in self._hooks.applied:
-            applied(operation, own)
+        for each in self._hooks.applied:
+            each.applied(operation, own)
         if isinstance(operation, UpdateStream):
             self._updated()
         return result
@@ -260,8 +263,8 @@ class Applier:
             if isinstance(operation, Purge):
                 before = store.last_seq
                 purged = limits.purge(store, operation)
-                for skipped in self._hooks.skipped:
-                    skipped(before, store.last_seq)
+                for each in self._hooks.skipped:
+                    each.skipped(before, store.last_seq)
                 return self._removals(purged, operation.filter)
             store.shredding = operation.erase
             removed = store.remove(operation.seq)
@@ -276,5 +279,5 @@ class Applier:
         self._pipeline.catch_up()
         if purged is not None:
             for each in self._hooks.purged:
-                each(purged)
+                each.purged(purged)
         return removed.total()

@@ -11,7 +11,6 @@ the leader, its followers and recovery find the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -101,9 +100,3 @@ class Effects:
             for reader in self._readers.get(name, ()):
                 reader(effect, header, given, config)
         return effect
-
-
-@lru_cache(maxsize=64)
-def effects_of(declared: tuple[tuple[bytes, EffectReader], ...]) -> Effects:
-    """Return the readers of these features: the same object for all streams that have the same ones."""
-    return Effects(declared)

@@ -33,19 +33,19 @@ feature keeps for its leader only, such as timers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from functools import lru_cache
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from lakestream.stream.core.batch import After
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.effect import Effect, EffectReader
+from lakestream.stream.core.effect import Effect, EffectReader, Effects
 from lakestream.stream.core.limits import Removed
 from lakestream.stream.core.operations import Operation, Progress, Removing
-from lakestream.stream.core.publish import Publish, PublishRule
+from lakestream.stream.core.publish import Publish, PublishRule, PublishRules
 
-P = ParamSpec("P")
-R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -65,9 +65,9 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 class Feature:
     """One feature of one stream. Every hook does nothing unless it is overridden."""
 
-    rules: Sequence[PublishRule] = ()
-    """Rules that a message has to pass before it is stored."""
-    effects: Sequence[tuple[bytes, EffectReader]] = ()
+    rules: ClassVar[Sequence[PublishRule]] = ()
+    """Rules that a message has to pass before it is stored. All streams share them: `View.feature` has the state."""
+    effects: ClassVar[Sequence[tuple[bytes, EffectReader]]] = ()
     """Headers, and the reader of what each means once a message is stored."""
     operations: ClassVar[tuple[type[Operation], ...]] = ()
     """Kinds of log operations that `apply` applies."""
@@ -78,8 +78,7 @@ class Feature:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        hooks = ((name, member) for name, member in vars(Feature).items() if not name.startswith("_"))
-        cls.overridden = frozenset(name for name, hook in hooks if callable(hook) and getattr(cls, name) is not hook)
+        cls.overridden = frozenset(name for name in HOOKS if getattr(cls, name) is not getattr(Feature, name))
 
     # ------------------------------------------------------------------ configuration
     def configure(self, config: StreamConfig) -> None:
@@ -220,88 +219,61 @@ class Feature:
         return {}
 
 
-class Hooks:
-    """The hooks that a stream's features have overridden and that are active, each as bound methods in list order.
+Of = tuple[Feature, ...]
 
-    Args:
-        features: the list, to which more may be added until `bind`.
-    """
 
-    __slots__ = (
-        "_features",
-        "_found",
-        "acknowledged",
-        "applied",
-        "applies_single_messages",
-        "arrived",
-        "before_flush",
-        "before_write",
-        "committed",
-        "decided_by",
-        "duplicate_of",
-        "finish",
-        "judges_every_message",
-        "opened",
-        "prepared",
-        "progressed",
-        "purged",
-        "rebased",
-        "received",
-        "removal_time",
-        "removed",
-        "renamed",
-        "replaced",
-        "reply_suffixes",
-        "rewound",
-        "skipped",
-        "stored",
-        "taken",
-        "takes_over",
-        "unwanted",
-    )
+class Hooks(msgspec.Struct):
+    """The features of one stream; for each hook those that override it and for which it is active, in list order."""
 
-    def __init__(self, features: Sequence[Feature]) -> None:
-        self._features = features
-        self._found: dict[str, list[Callable[..., Any]]] = {}
-        self.bind()
+    features: list[Feature]
+    judges_every_message: Of = ()
+    applies_single_messages: Of = ()
+    arrived: Of = ()
+    renamed: Of = ()
+    takes_over: Of = ()
+    decided_by: Of = ()
+    opened: Of = ()
+    prepared: Of = ()
+    taken: Of = ()
+    duplicate_of: Of = ()
+    removal_time: Of = ()
+    before_flush: Of = ()
+    before_write: Of = ()
+    unwanted: Of = ()
+    received: Of = ()
+    stored: Of = ()
+    removed: Of = ()
+    replaced: Of = ()
+    purged: Of = ()
+    skipped: Of = ()
+    applied: Of = ()
+    progressed: Of = ()
+    finish: Of = ()
+    acknowledged: Of = ()
+    committed: Of = ()
+    rewound: Of = ()
+    rebased: Of = ()
 
     def bind(self) -> None:
         """Work out what is to be called; after each change of the configuration."""
-        suffixes = tuple(each.reply_suffix for each in self._features if each.reply_suffix)
-        self.reply_suffixes = suffixes[0] if len(suffixes) == 1 else suffixes  # the quicker form of `endswith`
-        self.judges_every_message = any(each.judges_every_message() for each in self._features)
-        self.applies_single_messages = any(each.applies_single_messages() for each in self._features)
-        for each in self._features:
-            names = each.overridden
-            for name in names:
-                if "active" not in names or each.active(name):
-                    self._found.setdefault(name, []).append(getattr(each, name))
-        self.arrived = self._bound(Feature.arrived)
-        self.renamed = self._bound(Feature.renamed)
-        self.takes_over = self._bound(Feature.takes_over)
-        self.decided_by = self._bound(Feature.decided_by)
-        self.opened = self._bound(Feature.opened)
-        self.prepared = self._bound(Feature.prepared)
-        self.taken = self._bound(Feature.taken)
-        self.duplicate_of = self._bound(Feature.duplicate_of)
-        self.removal_time = self._bound(Feature.removal_time)
-        self.before_flush = self._bound(Feature.before_flush)
-        self.before_write = self._bound(Feature.before_write)
-        self.unwanted = self._bound(Feature.unwanted)
-        self.received = self._bound(Feature.received)
-        self.stored = self._bound(Feature.stored)
-        self.removed = self._bound(Feature.removed)
-        self.replaced = self._bound(Feature.replaced)
-        self.purged = self._bound(Feature.purged)
-        self.skipped = self._bound(Feature.skipped)
-        self.applied = self._bound(Feature.applied)
-        self.progressed = self._bound(Feature.progressed)
-        self.finish = self._bound(Feature.finish)
-        self.acknowledged = self._bound(Feature.acknowledged)
-        self.committed = self._bound(Feature.committed)
-        self.rewound = self._bound(Feature.rewound)
-        self.rebased = self._bound(Feature.rebased)
-        self._found = {}
+        found: dict[str, list[Feature]] = {}
+        for each in self.features:
+            for name in each.overridden:
+                if each.active(name):
+                    found.setdefault(name, []).append(each)
+        for name in HOOKS:
+            setattr(self, name, tuple(found.get(name, ())))
 
-    def _bound(self, hook: Callable[Concatenate[Any, P], R]) -> tuple[Callable[P, R], ...]:
-        return tuple(self._found.get(hook.__name__, ()))
+    def feature(self, kind: type[T]) -> T:
+        """Return the stream's feature of this class."""
+        return next(each for each in self.features if isinstance(each, kind))
+
+
+HOOKS = Hooks.__struct_fields__[1:]
+
+
+@lru_cache(maxsize=64)
+def declared(kinds: tuple[type[Feature], ...]) -> PublishRules:
+    """Return the rules and effects of these features: the same object for all streams that have the same ones."""
+    effects = Effects([effect for kind in kinds for effect in kind.effects])
+    return PublishRules([rule for kind in kinds for rule in kind.rules], effects)

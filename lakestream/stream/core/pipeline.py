@@ -134,8 +134,8 @@ class Pipeline:
         return self.failed or api_error(10059 if self.closed else 10008)
 
     def _removal_time(self, operation: Removing) -> int:
-        for removal_time in self._hooks.removal_time:
-            if at_ns := removal_time(operation):
+        for each in self._hooks.removal_time:
+            if at_ns := each.removal_time(operation):
                 return at_ns
         return self.last_time
 
@@ -148,8 +148,8 @@ class Pipeline:
 
     def settle(self) -> None:
         """Let the features propose what is due in this turn, before anything else is handed over."""
-        for before_flush in self._hooks.before_flush:
-            before_flush()
+        for each in self._hooks.before_flush:
+            each.before_flush()
 
     def flush(self) -> None:
         """Hand over what was gathered, unless a write is under way: then go on gathering."""
@@ -157,8 +157,8 @@ class Pipeline:
         self._scheduled = False
         if self.group.in_flight or not self._open or self.failed is not None or self.closed:
             return
-        for before_write in self._hooks.before_write:
-            before_write()
+        for each in self._hooks.before_write:
+            each.before_write()
         proposals, self._open = self._open, []
         self.batch = None
         for proposal in proposals:
@@ -200,8 +200,8 @@ class Pipeline:
         self.next_seq, self.last_time = self._store.last_seq + 1, self._store.last_time
         self.pending_bytes = 0
         self.batch = None
-        for rewound in self._hooks.rewound:
-            rewound(self._store.last_seq)
+        for each in self._hooks.rewound:
+            each.rewound(self._store.last_seq)
 
     def catch_up(self) -> None:
         """Go on behind sequences that an operation has given to no message."""

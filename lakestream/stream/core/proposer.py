@@ -21,11 +21,11 @@ from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.stream.core import limits
 from lakestream.stream.core.batch import MAX_BATCH_BYTES, After, Batch
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.effect import Effect, Effects
-from lakestream.stream.core.feature import Hooks
+from lakestream.stream.core.effect import Effect
+from lakestream.stream.core.feature import Feature, Hooks
 from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.core.pipeline import Pipeline
-from lakestream.stream.core.publish import Duplicate, NotHere, Publish, PublishRule, PublishRules
+from lakestream.stream.core.publish import Duplicate, NotHere, Publish, PublishRules
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.view import ProposedView
 
@@ -98,28 +98,28 @@ class Proposer:
         self._wall = clock.now
         self._fetching = False
         self._guarded = self._guards = False
-        self._prepared: tuple[Callable[[bytes, bytes, bytes], After | None], ...] = ()
+        self._prepared: tuple[Feature, ...] = ()
         self._config = StreamConfig()
-
-    def declare(self, rules: Sequence[PublishRule], effects: Effects) -> None:
-        """Take the rules and effects of all features."""
-        self.rules, self._effects = PublishRules(rules, effects), effects
+        self.rules: PublishRules
+        """Rules of all features; set before the first message."""
 
     def configure(self, config: StreamConfig) -> None:
         """Take a configuration: what follows from it is worked out once, not for each message."""
-        self._config = config
-        refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config)
-        self._guards = refuses or config.no_ack or self._hooks.judges_every_message
+        self._config, hooks = config, self._hooks
+        refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config) or config.no_ack
+        self._guards = refuses or any(each.judges_every_message() for each in hooks.judges_every_message)
         self._guarded = self._guarded or self._guards
-        self._prepared, self._suffixes = self._hooks.prepared, self._hooks.reply_suffixes
+        self._prepared = hooks.prepared
+        suffixes = tuple(each.reply_suffix for each in hooks.features if each.reply_suffix)
+        self._suffixes = suffixes[0] if len(suffixes) == 1 else suffixes  # the quicker form of `endswith`
 
     def effect_of(self, header: bytes) -> Effect:
         """Return what a message with this header block does once stored."""
-        return self._effects.of(header, self._config)
+        return self.rules.effects.of(header, self._config)
 
     def duplicate_of(self, effect: Effect) -> int:
         """Return the sequence of the stored message that one with this effect repeats, 0 if there is none."""
-        return next(filter(None, (seen(effect) for seen in self._hooks.duplicate_of)), 0)
+        return next(filter(None, (each.duplicate_of(effect) for each in self._hooks.duplicate_of)), 0)
 
     # ------------------------------------------------------------------ publish
     def ingest(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
@@ -158,8 +158,8 @@ class Proposer:
         return seq
 
     def _prepare(self, batch: Batch, seq: int, now: int, subject: bytes, header: bytes, payload: bytes) -> None:
-        for prepared in self._prepared:
-            after = prepared(subject, header, payload)
+        for each in self._prepared:
+            after = each.prepared(subject, header, payload)
             if after is not None:
                 batch.after.append((seq, now, after))
 
@@ -171,8 +171,8 @@ class Proposer:
             return None
         batch = Batch(pipeline.next_seq, whole)
         time_ns = max(self._wall(), pipeline.last_time)
-        for opened in self._hooks.opened:
-            opened(pipeline.next_seq, time_ns)
+        for each in self._hooks.opened:
+            each.opened(pipeline.next_seq, time_ns)
         pipeline.add_batch(batch)
         return batch
 
@@ -182,8 +182,8 @@ class Proposer:
         if headers.REQUEST_INFO in header:
             header = headers.remove(header, [headers.REQUEST_INFO])
         message = Publish(subject, reply, header, payload, client)
-        for arrived in self._hooks.arrived:
-            arrived(message)
+        for each in self._hooks.arrived:
+            each.arrived(message)
         self._judge(message)
 
     def _judge(self, message: Publish) -> None:
@@ -192,8 +192,8 @@ class Proposer:
             self.defer(lambda: self._judge(message), message.reply, message.size)
             return
         message.subject = self.renamed(message.subject)
-        for takes_over in self._hooks.takes_over:
-            if takes_over(message):
+        for each in self._hooks.takes_over:
+            if each.takes_over(message):
                 return
         self.decide(message)
 
@@ -203,8 +203,8 @@ class Proposer:
 
     def renamed(self, subject: bytes) -> bytes:
         """Return the subject under which the stream keeps a message."""
-        for renamed in self._hooks.renamed:
-            subject = renamed(subject)
+        for each in self._hooks.renamed:
+            subject = each.renamed(subject)
         return subject
 
     def decide(self, message: Publish) -> None:
@@ -266,8 +266,8 @@ class Proposer:
         if effect is None or not (effect.values or effect.acts):
             return seq
         effect.seq, effect.time_ns, effect.subject = seq, now, message.subject
-        for taken in self._hooks.taken:
-            taken(effect)
+        for each in self._hooks.taken:
+            each.taken(effect)
         if effect.acts:
             batch.effects.append(effect)
             if effect.rollup and not batch.whole:
@@ -345,8 +345,8 @@ class Proposer:
         batch = pipeline.batch
         if batch is None or seq != pipeline.next_seq or batch.size >= MAX_BATCH_BYTES:
             batch = Batch(seq)
-            for opened in self._hooks.opened:
-                opened(seq, time_ns, True)
+            for each in self._hooks.opened:
+                each.opened(seq, time_ns, True)
             pipeline.add_batch(batch)
         return batch
 

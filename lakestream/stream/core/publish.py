@@ -9,7 +9,7 @@ already proposed is stored, so that two publishes of one turn see each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.batch import After
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import MARK, Effect, EffectKey, Effects, Given
+
+T = TypeVar("T")
 
 MAX_HEADER_BYTES = 65535
 """A header block larger than this is refused with 10097."""
@@ -47,6 +49,9 @@ class View(Protocol):
 
     def record(self, seq: int) -> Record | None:
         """Return a message that exists, or is on its way; None when it has gone. Raise NotHere."""
+
+    def feature(self, kind: type[T]) -> T:
+        """Return the stream's feature of this class."""
 
     def staged(self, key: EffectKey[Any], value: object) -> int:
         """Return the sequence of an earlier member of the same atomic batch with this value in its effect, or 0."""
@@ -142,7 +147,7 @@ class PublishRules:
     """The rules of all features in nats-server's orders."""
 
     def __init__(self, rules: Sequence[PublishRule], effects: Effects) -> None:
-        self._effects = effects
+        self.effects = effects
         self.single = _ordered((each.single, each) for each in rules)
         self.replicated = _ordered((each.replicated, each) for each in rules)
         self.member = _ordered((each.member, each) for each in rules)
@@ -169,7 +174,7 @@ class PublishRules:
             return duplicate
         if message.header is not header:
             given = headers.given(message.header)
-        return self._effects.read(given, message.header, config, subject=subject)
+        return self.effects.read(given, message.header, config, subject=subject)
 
     def check_member(self, view: View, message: Publish) -> Duplicate | None:
         """Apply what is judged otherwise, or earlier, in a member of an atomic batch. Raise ApiError."""

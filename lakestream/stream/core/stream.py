@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -27,8 +27,7 @@ from lakestream.stream.core.applier import Applier
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.confirming import Confirming
-from lakestream.stream.core.effect import effects_of
-from lakestream.stream.core.feature import Feature, Hooks
+from lakestream.stream.core.feature import Feature, Hooks, T, declared
 from lakestream.stream.core.operations import CreateStream, Operation, Progress
 from lakestream.stream.core.pipeline import Pipeline, nothing_left, refuse
 from lakestream.stream.core.proposer import Proposer
@@ -36,8 +35,6 @@ from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.state import Asked, Done, Foreign, StreamState, encode_checkpoint
 from lakestream.stream.core.storage_use import AccountUse
 from lakestream.stream.core.view import ProposedView
-
-F = TypeVar("F", bound=Feature)
 
 
 class StreamCore:
@@ -95,15 +92,14 @@ class StreamCore:
             self.pipeline.join(SoloGroup(store.log, io, Callbacks(self.committed, self.failure)))
         for make in features:
             self.features.append(make(self))
-        effects = effects_of(tuple(reader for feature in self.features for reader in feature.effects))
-        self.proposer.declare([rule for feature in self.features for rule in feature.rules], effects)
-        self.applier.declare(self.features, effects)
+        self.proposer.rules = declared(tuple(map(type, self.features)))
+        self.applier.declare(self.features, self.proposer.rules.effects)
         self._adopt(self.config)
         self.pipeline.rewind()
 
-    def feature(self, kind: type[F]) -> F:
+    def feature(self, kind: type[T]) -> T:
         """Return the stream's feature of this class."""
-        return next(each for each in self.features if isinstance(each, kind))
+        return self._hooks.feature(kind)
 
     def _adopt(self, config: StreamConfig) -> None:
         """Take a configuration: what follows from it is worked out once, not for each message."""
@@ -263,7 +259,7 @@ class StreamCore:
 
     def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """Return (sequence, subject) of the messages that the stream would not keep: no consumer wants them."""
-        return [pair for unwanted in self._hooks.unwanted for pair in unwanted(first_seq, subjects)]
+        return [pair for each in self._hooks.unwanted for pair in each.unwanted(first_seq, subjects)]
 
     def advise(self, event: str, kind: str, fields: dict[str, object]) -> None:
         """Publish the advisory that `event` happened to this stream; see `advisory.advise`."""
@@ -277,8 +273,8 @@ class StreamCore:
     def rebased(self) -> None:
         """Let every part look at the store anew: it got messages that were never in the log."""
         self.pipeline.rewind()
-        for rebased in self._hooks.rebased:
-            rebased()
+        for each in self._hooks.rebased:
+            each.rebased()
 
     # ------------------------------------------------------------------ apply
     def committed(self, entries: list[Committed]) -> None:
@@ -303,8 +299,8 @@ class StreamCore:
         # The next write starts before this turn's acks are sent: the disk works while the sockets do.
         pipeline.flush()
         self.confirming.landed(own)
-        for committed in self._hooks.committed:
-            committed()
+        for each in self._hooks.committed:
+            each.committed()
         if self.store.on_settled is not None:
             self.store.on_settled()
         if self.store.checkpoint_due and not pipeline.closed:
@@ -344,14 +340,14 @@ class StreamCore:
             replies += batch.late
         if replies:
             self.bus.reply_many(replies)
-        for acknowledged in self._hooks.acknowledged:
-            acknowledged(first, batch.subjects)
+        for each in self._hooks.acknowledged:
+            each.acknowledged(first, batch.subjects)
 
     def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
         """Answer the proposer, after its consequences (what it released from an interest stream, say) are stored."""
         finish = nothing_left if done is None else functools.partial(done, result)
-        for delay in self._hooks.finish:
-            if delay(operation, finish):
+        for each in self._hooks.finish:
+            if each.finish(operation, finish):
                 return
         finish()
 

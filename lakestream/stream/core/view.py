@@ -16,7 +16,7 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import EffectKey
-from lakestream.stream.core.feature import Hooks
+from lakestream.stream.core.feature import Hooks, T
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.publish import NotHere
 
@@ -73,6 +73,9 @@ class ProposedView:
             raise NotHere(seq)
         return self.fetched[seq]
 
+    def feature(self, kind: type[T]) -> T:
+        return self.hooks.feature(kind)
+
     def staged(self, key: EffectKey[Any], value: object) -> int:
         return 0
 
@@ -108,8 +111,8 @@ class ProposedView:
 
         Never a reason to wait where only max_msgs_per_subject removes: that leaves the last of each subject.
         """
-        for decided_by in self.hooks.decided_by:
-            if deciding := decided_by(subject, header):
+        for each in self.hooks.decided_by:
+            if deciding := each.decided_by(subject, header):
                 return self._may_lose(deciding)
         return False
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -22,7 +21,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
 from lakestream.stream.core.publish import Duplicate, Publish, PublishRule, View
-from lakestream.stream.features.ages import Ages, AgeTracking
+from lakestream.stream.features.ages import AgeTracking
 
 MAX_IDS = 4_000_000
 """Ids of one stream that are remembered at once, some 800 MB. Beyond them a message with an id is refused with 10167
@@ -85,7 +84,7 @@ class MessageIds:
         self.last_seq = 0
         """The message that carried `last_id`."""
         self._seqs: dict[bytes, int] = {}
-        self._chunks: deque[_Chunk] = deque()
+        self._chunks: list[_Chunk] = []
         """Oldest first, none empty. An id may be here twice where nobody asks (on followers): once outgrown, and once
         with the message that carries it now."""
         self._head = 0  # entries of the first chunk that are forgotten
@@ -137,8 +136,7 @@ class MessageIds:
                 self._chunks.pop()
         if not self._chunks or self._head >= len(self._chunks[0].ids):
             self._head = 0
-            if self._chunks:
-                self._chunks.popleft()
+            del self._chunks[:1]
 
     def trim(self, time_ns: int) -> None:
         """Forget ids that had left the window at `time_ns`; for followers, which never ask."""
@@ -155,7 +153,7 @@ class MessageIds:
             self._drop(chunk, self._head, stop)
             self._head = stop
             if stop == len(chunk.ids):
-                chunks.popleft()
+                del chunks[0]
                 self._head = 0
 
     def _drop(self, chunk: _Chunk, start: int, stop: int) -> None:
@@ -206,7 +204,7 @@ class MessageIds:
         behind_ns: int = 0,
     ) -> None:
         """Load what `dump` returned, or the (time, id, seq) of releases before it. `behind_ns`: see `Ages.load`."""
-        self._chunks = deque(map(_Chunk.unpack, packed))
+        self._chunks = list(map(_Chunk.unpack, packed))
         if behind_ns:
             for chunk in self._chunks:
                 chunk.times = array("q", (each - behind_ns for each in chunk.times))
@@ -241,52 +239,53 @@ class _State(msgspec.Struct):
     """Entries of the duplicate window; see `MessageIds.dump`."""
 
 
+def _check_id(view: View, message: Publish, given: Given) -> Duplicate | None:
+    seq = view.staged(MSG_ID, given[_HEADER]) or view.feature(Dedupe).seen(given[_HEADER])
+    return Duplicate(seq) if seq else None
+
+
+def _check_last(view: View, message: Publish, given: Given) -> None:
+    ids = view.feature(Dedupe).ids
+    last_id = ids.last_id if ids.last_seq == view.last_seq() else b""
+    if given[_EXPECTED] != last_id:
+        wanted, last = given[_EXPECTED].decode("utf-8", "replace"), last_id.decode("utf-8", "replace")
+        raise api_error(10070, id=last).called(f'last msgid mismatch: "{wanted}" vs "{last}"')
+
+
 class Dedupe(Feature):
     """The duplicate window of one stream."""
 
+    rules = (
+        PublishRule(_check_id, frozenset({_HEADER}), single=80, replicated=50, member=60),
+        PublishRule(_check_last, frozenset({_EXPECTED}), single=90, replicated=120),
+    )
     effects = ((_HEADER, _read),)
 
     def __init__(self, clock: Clock, store: Store, ages: AgeTracking) -> None:
-        self._clock, self._store, self._tracking = clock, store, ages
+        self._clock, self._store, self._ages = clock, store, ages
         self.ids = MessageIds(0)
-        self._config = StreamConfig()
-        self.rules = (
-            PublishRule(self._check_id, frozenset({_HEADER}), single=80, replicated=50, member=60),
-            PublishRule(self._check_last, frozenset({_EXPECTED}), single=90, replicated=120),
-        )
-
-    @property
-    def _ages(self) -> Ages:
-        return self._tracking.runs
 
     def configure(self, config: StreamConfig) -> None:
-        self._config, self.ids.window_ns = config, config.duplicate_window
+        self.ids.window_ns = config.duplicate_window
 
-    def _check_id(self, view: View, message: Publish, given: Given) -> Duplicate | None:
-        msg_id = given[_HEADER]
-        seq = view.staged(MSG_ID, msg_id) or self.ids.seen(msg_id, self._clock.steady())
-        return Duplicate(seq) if seq else None
-
-    def _check_last(self, view: View, message: Publish, given: Given) -> None:
-        last_id = self.ids.last_id if self.ids.last_seq == view.last_seq() else b""
-        if given[_EXPECTED] != last_id:
-            wanted, last = given[_EXPECTED].decode("utf-8", "replace"), last_id.decode("utf-8", "replace")
-            raise api_error(10070, id=last).called(f'last msgid mismatch: "{wanted}" vs "{last}"')
+    def seen(self, msg_id: bytes) -> int:
+        """Return the sequence stored under `msg_id` within the window, or 0. Raise ApiError 10167; see `ids.seen`."""
+        return self.ids.seen(msg_id, self._clock.steady())
 
     def duplicate_of(self, effect: Effect) -> int:
         msg_id = MSG_ID.of(effect)
-        return self.ids.seen(msg_id, self._clock.steady()) if msg_id and self.ids.window_ns else 0
+        return self.seen(msg_id) if msg_id and self.ids.window_ns else 0
 
     def taken(self, effect: Effect) -> None:
         msg_id = MSG_ID.of(effect)
         if msg_id:
-            self.ids.add(msg_id, effect.seq, self._ages.stored(effect.seq, effect.time_ns))
+            self.ids.add(msg_id, effect.seq, self._ages.runs.stored(effect.seq, effect.time_ns))
 
     def received(self, stored: Stored) -> None:
         if stored.effects and not stored.archived:
             for effect in stored.effects:
                 self.taken(effect)
-            self.ids.trim(self._ages.stored(stored.first_seq, stored.last_time))
+            self.ids.trim(self._ages.runs.stored(stored.first_seq, stored.last_time))
 
     def skipped(self, before: int, last_seq: int) -> None:
         self.ids.moved(before, last_seq)
@@ -302,5 +301,4 @@ class Dedupe(Feature):
 
     def load(self, checkpoint: bytes) -> None:
         state = msgspec.msgpack.decode(checkpoint, type=_State)
-        behind = self._tracking.behind_ns
-        self.ids.load(state.ids, state.last_msg_id, state.last_msg_id_seq, state.dedupe, behind)
+        self.ids.load(state.ids, state.last_msg_id, state.last_msg_id_seq, state.dedupe, self._ages.behind_ns)

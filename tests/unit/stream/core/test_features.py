@@ -231,6 +231,7 @@ def test_no_hook_is_called_for_single_plain_messages(tmp_path: Path) -> None:
 
 def test_hooks_that_are_not_overridden_are_not_called() -> None:
     hooks = feature.Hooks([Expected(), Colours()])
+    hooks.bind()
     assert len(hooks.decided_by) == 1
     assert len(hooks.stored) == 1
     assert not hooks.prepared
