@@ -36,7 +36,6 @@ class SoloGroup(Group):
         self.me = me
         self.failed: Exception | None = None
         self._log, self._io, self._callbacks = log, io, callbacks
-        self._membership = Membership((me,))
         self._term = max(log.last_term, 1)
         self._last_index = log.last_index
         self._queue: list[list[Proposal]] = []
@@ -73,7 +72,7 @@ class SoloGroup(Group):
 
     @property
     def membership(self) -> Membership:
-        return self._membership
+        return Membership((self.me,))
 
     @property
     def recovering(self) -> bool:
@@ -95,7 +94,7 @@ class SoloGroup(Group):
         return [MemberProgress(self.me, self._last_index, False, True, 0)]
 
     def snapshot(self) -> Install:
-        return Install(self._term, self._last_index, self._log.last_term, self._membership)
+        return Install(self._term, self._last_index, self._log.last_term, self.membership)
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:

@@ -18,6 +18,7 @@ from lakestream.ports import Clock
 from lakestream.protocol.api.errors import api_error
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.proposer import Proposer
 
 Confirmed = Callable[[bool], None]
 """Called with True if this node led the stream at some moment after the question, else with False."""
@@ -41,14 +42,10 @@ class _Waiting:
 
 
 class Confirming(Feature):
-    """The answers of one stream that wait, for a quorum or for what is in flight.
+    """The answers of one stream that wait, for a quorum or for what is in flight."""
 
-    Args:
-        deferring: returns True while publishes wait for an operation in flight.
-    """
-
-    def __init__(self, pipeline: Pipeline, clock: Clock, deferring: Callable[[], bool]) -> None:
-        self._pipeline, self._clock, self._deferring = pipeline, clock, deferring
+    def __init__(self, pipeline: Pipeline, clock: Clock, proposer: Proposer) -> None:
+        self._pipeline, self._clock, self._proposer = pipeline, clock, proposer
         self._waiting: list[_Waiting] = []
         self._gathered: list[Confirmed] = []
         self._asked: list[list[Confirmed]] = []
@@ -62,14 +59,14 @@ class Confirming(Feature):
         if not in_flight or len(self._waiting) >= MAX_WAITING:
             then()
         else:
-            self._waiting.append(_Waiting(in_flight, self._deferring(), then))
+            self._waiting.append(_Waiting(in_flight, self._proposer.waiting, then))
 
     def landed(self, count: int) -> None:
         """Give the answers that waited for no more than the oldest `count` proposals, which were applied."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        in_flight, put_off = len(self._pipeline), self._deferring()
+        in_flight, put_off = len(self._pipeline), self._proposer.waiting
         over: list[_Waiting] = []
         for one in waiting:
             one.left -= count

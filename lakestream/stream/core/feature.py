@@ -261,8 +261,10 @@ class Hooks(msgspec.Struct):
             for name in each.overridden:
                 if each.active(name):
                     found.setdefault(name, []).append(each)
+        made: dict[tuple[int, ...], Of] = {}  # by identities: equal ones are kept once
         for name in HOOKS:
-            setattr(self, name, tuple(found.get(name, ())))
+            users = tuple(found.get(name, ()))
+            setattr(self, name, made.setdefault(tuple(map(id, users)), users))
 
     def feature(self, kind: type[T]) -> T:
         """Return the stream's feature of this class."""

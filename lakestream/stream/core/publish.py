@@ -153,8 +153,11 @@ class PublishRules:
         self.member = _ordered((each.member, each) for each in rules)
         self._for_every_message = tuple(each for each in rules if each.headers is None)
 
-    def check(self, view: View, message: Publish) -> Effect | Duplicate:
-        """Apply every rule. Raise ApiError with the code of the first that fails, NotHere."""
+    def check(self, view: View, message: Publish, member: bool = False) -> Effect | Duplicate:
+        """Apply every rule. Raise ApiError with the code of the first that fails, NotHere.
+
+        `member`: of a batch, which nats-server judges in the order of rules of replicated streams.
+        """
         config, subject, header, payload = view.config, message.subject, message.header, message.payload
         if config.sealed:
             raise api_error(10109)
@@ -163,7 +166,7 @@ class PublishRules:
             raise api_error(10054)
         if len(header) > MAX_HEADER_BYTES:
             raise api_error(10097)
-        rules = self.replicated if config.num_replicas > 1 else self.single
+        rules = self.replicated if member or config.num_replicas > 1 else self.single
         if MARK not in header:
             for rule in self._for_every_message:
                 rule.check(view, message, {})

@@ -85,8 +85,8 @@ class StreamCore:
         """Handler of the subscriptions of the stream's subjects."""
         self.applier = Applier(store, self.pipeline, self._hooks, self._adopt, self.updated)
         self.applier.created, self.applier.restoring = alone, create.restoring
-        self.confirming = Confirming(self.pipeline, clock, lambda: self.proposer.waiting)
-        self.proposer.confirm, self.proposer.weighed = self.confirming.leading, lambda: self.weighed
+        self.confirming = Confirming(self.pipeline, clock, self.proposer)
+        self.proposer.confirm, self.proposer.weighed = self.confirming.leading, self.weighed
         self.pipeline.on_change, self.pipeline.on_lost = self.proposer.guard, self.lost
         if alone:
             self.pipeline.join(SoloGroup(store.log, io, Callbacks(self.committed, self.failure)))
@@ -186,7 +186,6 @@ class StreamCore:
         """Let every message pass the rules from now on, until no operation is in flight."""
         self.proposer.guard()
 
-    @property
     def weighed(self) -> bool:
         """Return True if each message is checked by `no_room`, because server or account hold much already."""
         return self.use is not None and self.use.tight(self.config.storage)

@@ -263,7 +263,8 @@ class Atomic(Feature):
         return accepted
 
     def _check(self, view: OverlayView, message: Publish) -> Effect:
-        effect = self._proposer.rules.check_member(view, message) or self._proposer.rules.check(view, message)
+        rules = self._proposer.rules
+        effect = rules.check_member(view, message) or rules.check(view, message, member=True)
         if isinstance(effect, Duplicate):
             raise api_error(10201)
         _check_rollup(view, message, effect)

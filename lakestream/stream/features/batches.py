@@ -6,7 +6,6 @@ looks to members of a batch. What a batch is and what ends it is in atomic.py an
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -95,7 +94,7 @@ class OpenBatches(Generic[T]):
 
     def __init__(self, clock: Clock, timeout_ns: int, on_idle: Callable[[T], None]) -> None:
         self._clock, self._timeout, self._on_idle = clock, timeout_ns, on_idle
-        self._batches: OrderedDict[bytes, T] = OrderedDict()
+        self._batches: dict[bytes, T] = {}
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
@@ -108,8 +107,8 @@ class OpenBatches(Generic[T]):
     def touch(self, batch: T) -> None:
         """Open a batch, or note that something came for it."""
         batch.touched_ns = self._clock.steady()
+        self._batches.pop(batch.id, None)
         self._batches[batch.id] = batch
-        self._batches.move_to_end(batch.id)
         if self._timer is None:
             self._timer = self._clock.call_later(self._timeout, self._look)
 
@@ -181,22 +180,6 @@ MAX_DIGITS = 40
 """Digits of a number that are looked at at all; zeros may lead it."""
 
 
-class MemberView(ProposedView):
-    """The stream as members of batches find it: nats-server judges them in the order of rules of replicated streams."""
-
-    def __init__(self, view: ProposedView) -> None:
-        super().__init__(view.store, view.pipeline, view.hooks, view.no_room)
-        self.fetched = view.fetched
-
-    def configure(self, config: StreamConfig) -> None:
-        """Take the stream's configuration."""
-        self.config = _replicated(config)
-
-
-def _replicated(config: StreamConfig) -> StreamConfig:
-    return msgspec.structs.replace(config, num_replicas=max(2, config.num_replicas))
-
-
 class OverlayView(ProposedView):
     """The stream as a later member of an atomic batch will find it: the members before it are stored.
 
@@ -207,7 +190,7 @@ class OverlayView(ProposedView):
         super().__init__(view.store, view.pipeline, view.hooks, view.no_room)
         self.fetched = view.fetched
         # A member's size was judged when it came; the configuration may have changed since.
-        self.config = msgspec.structs.replace(_replicated(view.config), max_msg_size=-1)
+        self.config = msgspec.structs.replace(view.config, max_msg_size=-1)
         self._max_msg_size = view.max_msg_size
         self._first = super().last_seq() + 1
         self._members: list[Publish] = []

@@ -25,7 +25,6 @@ from lakestream.stream.core.publish import Duplicate, NotHere, Publish
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
     BatchRoom,
-    MemberView,
     OpenBatches,
     check_size,
     is_no_member,
@@ -118,9 +117,8 @@ class Fast(Feature):
     def __init__(self, room: BatchRoom, clock: Clock, pipeline: Pipeline, proposer: Proposer) -> None:
         self._room, self._clock, self._pipeline, self._proposer = room, clock, pipeline, proposer
         self._config = StreamConfig()
-        self._view = MemberView(proposer.view)
-        self._changed: set[bytes] = set()
-        """Batches that are elsewhere than the log says."""
+        self._changed: dict[bytes, None] = {}
+        """Ids of batches that are elsewhere than the log says."""
         self._known: dict[bytes, _Fast] = {}
         """Where the log says that batches are."""
         self._open: OpenBatches[_Fast] = OpenBatches(clock, room.timeout_ns, self._released)
@@ -145,7 +143,6 @@ class Fast(Feature):
     def configure(self, config: StreamConfig) -> None:
         """Take a configuration: where fast batches are off, none is open."""
         self._config = config
-        self._view.configure(config)
         if not config.allow_batched:
             self.follow()
             self._known.clear()
@@ -153,11 +150,13 @@ class Fast(Feature):
     # ------------------------------------------------------------------ the log
     def before_write(self) -> None:
         """Let the write that begins say where the batches are after it."""
-        changed, self._changed = self._changed, set()
-        if not changed or not self._pipeline.replicated:
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, {}
+        if not self._pipeline.replicated:
             return
         batches = [self._open.get(batch_id) for batch_id in changed]
-        ended = changed - {batch.id for batch in batches if batch is not None}
+        ended = changed.keys() - {batch.id for batch in batches if batch is not None}
         state = _encoder.encode(([batch for batch in batches if batch is not None], sorted(ended)))
         self._pipeline.log_progress([Progress("", state)], lambda: self._learn(state))
 
@@ -176,7 +175,7 @@ class Fast(Feature):
 
     def _released(self, batch: _Fast) -> None:
         self._room.fast -= 1
-        self._changed.add(batch.id)
+        self._changed[batch.id] = None
 
     def _end(self, batch: _Fast) -> None:
         if self._open.close(batch):
@@ -202,7 +201,7 @@ class Fast(Feature):
                 self._reject(message, error)
             return
         self._open.touch(batch)
-        self._changed.add(batch.id)
+        self._changed[batch.id] = None
         batch.reply = message.reply
         if member.operation == PING:
             self._ping(batch, member, message.reply)
@@ -279,15 +278,15 @@ class Fast(Feature):
             return
         judged = msgspec.structs.replace(message, reply=b"")  # the rules rewrite it; it may be judged again
         try:
-            outcome = proposer.rules.check(self._view, judged)
+            outcome = proposer.rules.check(proposer.view, judged, member=True)
             if isinstance(outcome, Duplicate):
                 if message.observer is not None:
                     message.observer.duplicate()
                 self._duplicate(batch, member, message.reply, outcome.seq)
                 return
             length = limits.accounted(self._config, judged.subject, judged.header, judged.payload)
-            refused = self._view.room(judged.subject, length, bool(outcome.rollup))
-            if refused is not None and not self._view.pending_msgs():
+            refused = proposer.view.room(judged.subject, length, bool(outcome.rollup))
+            if refused is not None and not proposer.view.pending_msgs():
                 raise refused
         except NotHere as missing:
             proposer.defer(again, message.reply, message.size)

@@ -108,8 +108,8 @@ class Schedules(Feature):
         """(when to look at a schedule, its sequence, its subject). Outdated entries are passed over."""
         self._latest: list[tuple[int, int, bytes]] = []
         """The same of those with intervals, by the steady clock."""
-        self._firing: set[bytes] = set()
-        """Subjects of schedules whose message is on its way, or can not be stored at all."""
+        self._firing: dict[bytes, Entry] = {}
+        """Schedules by subject whose message is on its way, or can not be stored at all."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -159,23 +159,23 @@ class Schedules(Feature):
             live = self._store.live
             self._entries = {name: entry for name, entry in self._entries.items() if entry.seq in live}
             self._sweep_at = 2 * len(self._entries) + SLACK
-            self._firing &= self._entries.keys()
+            self._firing = {name: entry for name, entry in self._firing.items() if name in self._entries}
         self._entries[subject] = entry
-        self._firing.discard(subject)
+        self._firing.pop(subject, None)
         self._watch(subject, entry)
 
     def _move(self, subject: bytes, seq: int, next_ns: int) -> None:
         entry = self._entries.get(subject)
         if entry is not None and entry.seq < seq:
             entry.next_ns = next_ns
-            self._firing.discard(subject)
+            self._firing.pop(subject, None)
             self._watch(subject, entry)
 
     def _end(self, subject: bytes, seq: int) -> None:
         entry = self._entries.get(subject)
         if entry is not None and entry.seq < seq:
             del self._entries[subject]
-            self._firing.discard(subject)
+            self._firing.pop(subject, None)
 
     def dump(self) -> dict[str, object]:
         live, entries = self._store.live, self._entries.items()
@@ -345,7 +345,7 @@ class Schedules(Feature):
 
     def _again(self, subject: bytes, entry: Entry) -> None:
         """Try this one later."""
-        self._firing.discard(subject)
+        self._firing.pop(subject, None)
         self._look(self._clock.now() + RETRY_NS, entry.seq, subject)
         self._arm()
 

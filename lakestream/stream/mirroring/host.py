@@ -94,7 +94,6 @@ class SessionHost(_Named, Protocol):
 class SourceHost(SessionHost, Protocol):
     """The stream of a source."""
 
-    @property
     def weighed(self) -> bool:
         """Return True while the room for each message is checked, because server or account hold much already."""
 

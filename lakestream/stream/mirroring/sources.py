@@ -220,7 +220,7 @@ class Source:
                 return NOT_NOW
             except ApiError as error:
                 return error
-        if self._host.weighed or config.discard == "new":
+        if self._host.weighed() or config.discard == "new":
             length = limits.accounted(config, message.subject, message.header, message.payload)
             refused = view.room(message.subject, length, bool(effect.rollup))
             if refused is not None:
