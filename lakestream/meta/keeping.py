@@ -140,7 +140,7 @@ class SoloKeeping:
         account, name = replica.key
         if self._node.accounts.of(account).serving or stream.closed:
             return
-        if stream.uncommitted() and stream.failed is None:
+        if stream.pipeline.uncommitted() and stream.failed is None:
             self._shared.clock.call_later(SETTLE_NS, lambda: self._put_away(replica, stream))
             return
         self._moving.add(replica.key)

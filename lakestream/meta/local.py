@@ -118,7 +118,9 @@ class LocalStreams:
         """Show a stream to its account, unless it is being restored."""
         assignment = self._meta.state.by_uid.get(stream.uid)
         # What its log says counts where this node has not heard yet what is assigned.
-        stream.hidden = bool(assignment.restoring) if assignment is not None else stream.hidden or stream.restoring
+        stream.hidden = (
+            bool(assignment.restoring) if assignment is not None else stream.hidden or stream.applier.restoring
+        )
         if not stream.hidden:
             self._accounts.of(stream.account).attach(stream)
 
@@ -138,7 +140,7 @@ class LocalStreams:
         which is the same on all nodes. One that was away goes by what it knows."""
         replica = self.replicas.by_uid.get(uid)
         stream = replica.stream if replica is not None else None
-        shown = stream if stream is not None and stream.created and not stream.hidden else None
+        shown = stream if stream is not None and stream.applier.created and not stream.hidden else None
         led, removed = uid in self._leading, self._meta.state.removed(uid)
         unopened = replica is not None and replica.found and stream is None  # only this node ever had it
 
@@ -168,7 +170,7 @@ class LocalStreams:
             return  # it is attached once its creation is logged
         self._attach(replica.stream)
         assignment = self._meta.state.by_uid.get(replica.uid)
-        if assignment is not None and assignment.peers[0] == self._meta.me and not replica.stream.created:
+        if assignment is not None and assignment.peers[0] == self._meta.me and not replica.stream.applier.created:
             self._urge(replica, 0)
 
     def caught_up(self, replica: Replica) -> None:

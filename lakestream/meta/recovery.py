@@ -72,13 +72,13 @@ def _replayed(site: Site, store: Store, found: Recovered) -> Stream | None:
             stream.apply_frame(frame, at)
     for frame, at in frames:
         stream.apply_frame(frame, at)
-    if stream.restoring:
+    if stream.applier.restoring:
         # Nobody was told that it is restored; who sent it does it again.
         site.log.warn(f"stream {found.name}: an unfinished restore is removed")
         store.destroy()
         return None
     stream.hidden = False
-    stream.mark_created()
+    stream.applier.created = True
     return stream
 
 

@@ -120,7 +120,7 @@ class Replica:
     @property
     def leading(self) -> bool:
         """True if this node leads the stream and serves it."""
-        return self.stream is not None and self.stream.leading and self.stream.serving
+        return self.stream is not None and self.stream.leading and self.stream.pipeline.serving
 
     @property
     def readable(self) -> bool:
@@ -167,7 +167,7 @@ class Replica:
         group, stream = self.group, self.stream
         if group is None:
             return False
-        if stream is None or not stream.serving:
+        if stream is None or not stream.pipeline.serving:
             return self._transfer(group, to)
 
         def give() -> None:
@@ -303,7 +303,7 @@ class Replica:
         if self._holding is not None:
             self._holding.end()
             self._holding = None
-        stream.join(self.group)
+        stream.pipeline.group = self.group
         stream.store.subjects.share()
         stream.store.watch_damage(lambda error: self._owner.damaged(self, error))
         if stream.store.config == self.create.config:

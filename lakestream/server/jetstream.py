@@ -207,7 +207,7 @@ class JetStream:
             await asyncio.sleep(0.005)
         self.engines.cease()
         deadline = time.monotonic() + STOP_WAIT_S
-        while any(stream.uncommitted() for stream in self.engines.streams()) and time.monotonic() < deadline:
+        while any(stream.pipeline.uncommitted() for stream in self.engines.streams()) and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from lakestream.log.store.store import Store
 from lakestream.ports import Bus, Clock, Io
 from lakestream.stream.consumer.consumers import Consumers
 from lakestream.stream.core.feature import Feature
-from lakestream.stream.core.operations import CreateStream, Operation
+from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.features import counters
 from lakestream.stream.features.ages import AgeTracking
@@ -76,10 +76,6 @@ class Stream(StreamCore):
         """Return the number of consumers that are shown: those of mirrors and sources are not."""
         return sum(not consumer.config.direct for consumer in self.consumers.values())
 
-    def pending_operations(self) -> list[Operation]:
-        """Return the operations that are proposed and not committed, oldest first."""
-        return self.pipeline.pending_operations()
-
 
 MakeFeature = Callable[[Stream], Feature]
 """Makes one feature of a stream, which has the features before it in the list."""
@@ -103,7 +99,7 @@ FEATURES: tuple[MakeFeature, ...] = (
     lambda s: Expiry(s.clock, s.store, s.reader, s.pipeline, s.proposer, s.feature(AgeTracking)),
     lambda s: Fast(s.batches, s.clock, s.pipeline, s.proposer),
     lambda s: Atomic(s.batches, s.clock, s.bus, s.pipeline, s.proposer, s.advise),
-    lambda s: Mirroring(s, s.proposer, s.view, counters.merge),
+    lambda s: Mirroring(s, counters.merge),
     lambda s: s.confirming,
     lambda s: Consumers(s),
 )

@@ -255,8 +255,8 @@ class ApiWorld:
         """Move the messages ≤ `through` to a lake: from now on they are not local."""
         stream = self.stream(name)
         lake = Lake()
-        lake.records = stream.run(1, 1 << 20, 1 << 40)
-        stream.history = lake
+        lake.records = stream.store.read_run(1, 1 << 20, 1 << 40)
+        stream.reader.history = lake
         rows: Any = stream.store._rows
         rows.local_floor = through + 1
         rows.read = _refusing(rows.read, through)

@@ -299,7 +299,7 @@ class Node:
         return [(one.seq, one.subject, one.data) for one in self.records()]
 
     def records(self) -> list[Record]:
-        return self.stream.run(1, 1 << 30, 1 << 40)
+        return self.stream.store.read_run(1, 1 << 30, 1 << 40)
 
     def kill(self) -> None:
         """End without a word."""

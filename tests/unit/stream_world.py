@@ -242,5 +242,5 @@ class World:
 
     def content(self) -> list[tuple[int, bytes, bytes]]:
         """(seq, subject, data) of everything in the stream."""
-        records = self.stream.run(1, 1 << 30, 1 << 40)
+        records = self.stream.store.read_run(1, 1 << 30, 1 << 40)
         return [(record.seq, record.subject, record.data) for record in records]

@@ -72,7 +72,7 @@ class MessageApi:
 
         stream.pipeline.settle()  # what was acked before is not purged
         # No table could hold what the stream would go on with (nats-server does, until numbers begin again at 0).
-        seq = asked.seq if asked.seq <= max(LAST_SEQ, stream.next_seq) else 0
+        seq = asked.seq if asked.seq <= max(LAST_SEQ, stream.pipeline.next_seq) else 0
         stream.propose(Purge(asked.filter.encode(), seq, asked.keep), purged)
 
     def _delete_message(self, request: Request) -> None:
@@ -115,7 +115,7 @@ class MessageApi:
         def confirm() -> None:
             confirming.leading(lambda led: request.run(lambda: confirmed(led)))
 
-        if asked.seq and asked.seq in stream.store.live and not stream.operations:
+        if asked.seq and asked.seq in stream.store.live and not stream.pipeline.operations:
             confirm()  # nothing that was sent before can change the answer
         else:
             confirming.after_applied(lambda: request.run(confirm))
@@ -134,7 +134,7 @@ class MessageApi:
                 raise api_error(10037)
             start = at
         seq = _named(stream, asked, start)
-        if stream.local(seq):
+        if stream.store.is_local(seq):
             _answer_message(request, _read(stream, seq), asked.no_hdr)
         elif seq in stream.store.live:
             stream.clock.spawn(self._get_later(request, stream, asked, seq))
@@ -145,9 +145,9 @@ class MessageApi:
         """Answer with a message that is (or whose time is) known to the lake only."""
         try:
             if not seq and asked.start_time is not None:
-                start = await stream.first_at(time_ns(asked.start_time))
+                start = await stream.reader.first_at(time_ns(asked.start_time))
                 seq = _named(stream, asked, start) if start else 0
-            _answer_message(request, await stream.fetch(seq) if seq else None, asked.no_hdr)
+            _answer_message(request, await stream.reader.fetch(seq) if seq else None, asked.no_hdr)
         except ApiError as error:
             request.fail(error)
         except (HistoryUnavailableError, LogError) as error:
@@ -160,7 +160,9 @@ class MessageApi:
 def _not_deletable(stream: Stream, seq: int) -> ApiError | None:
     """Return the error when there is nothing to delete at `seq`; its text depends on the storage, as in nats-server."""
     store = stream.store
-    if seq in store.live or store.last_seq < seq < stream.next_seq:  # the latter is in flight, and stored before
+    if (
+        seq in store.live or store.last_seq < seq < stream.pipeline.next_seq
+    ):  # the latter is in flight, and stored before
         return None
     if stream.config.storage == "file":
         if seq > store.last_seq:
@@ -181,7 +183,7 @@ def _named(stream: Stream, asked: MsgGetRequest, start: int) -> int:
 
 def _read(stream: Stream, seq: int) -> Record | None:
     try:
-        return stream.get(seq)
+        return stream.store.read(seq)
     except LogError as error:
         raise api_error(10051, err=for_clients(error)) from error
 

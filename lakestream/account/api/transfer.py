@@ -134,18 +134,18 @@ class TransferApi:
     def _take(self, stream: Stream, matching: subjects.Filters, record: Record, now: int, reply: bytes) -> None:
         if not stream.proposer.settled:
             raise Refused(stream.failed or "the stream is busy", again=stream.failed is None)
-        if record.seq != stream.next_seq:
-            raise Refused(f"the next sequence is {stream.next_seq}, not {record.seq}", again=True)
+        if record.seq != stream.pipeline.next_seq:
+            raise Refused(f"the next sequence is {stream.pipeline.next_seq}, not {record.seq}", again=True)
         # One that is too long for a line of the protocol could be delivered to nobody.
         too_long = len(record.subject) > MAX_SUBJECT
         if too_long or not subjects.publishable(record.subject) or not matching.match(record.subject):
             shown = record.subject[:256].decode("utf-8", "replace")
             raise Refused(f"subject {shown!r} is not one of the stream's ({', '.join(stream.config.subjects)})")
-        if record.time_ns and not stream.last_time <= record.time_ns <= now:
+        if record.time_ns and not stream.pipeline.last_time <= record.time_ns <= now:
             before = "the message before it" + (", or than the last removal" if travels(stream.config) else "")
             bound = f"earlier than {before}" if record.time_ns <= now else "in the future"
             raise Refused(f"its time ({record.time_ns} ns) is {bound}")
-        effect = self._effect(stream, record) if record.header or stream.guarded else None
+        effect = self._effect(stream, record) if record.header or stream.proposer.guarded else None
         message = publish.Publish(record.subject, reply, record.header, record.data)
         if not stream.proposer.take(message, effect, record.time_ns) and not reply:
             raise Refused(stream.failed or api_error(10167), again=stream.failed is None)
@@ -190,9 +190,9 @@ class TransferApi:
         first = max(request.seq, 1)
         try:
             if request.start_time_ns > 0:
-                at = await stream.first_at(request.start_time_ns)
+                at = await stream.reader.first_at(request.start_time_ns)
                 first = max(first, at or stream.store.last_seq + 1)
-            found = await stream.fetch_run(first, EXPORT_MSGS, EXPORT_BYTES)
+            found = await stream.reader.fetch_run(first, EXPORT_MSGS, EXPORT_BYTES)
         except Exception as error:
             self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict()))
             if isinstance(error, HistoryUnavailableError | LogError):

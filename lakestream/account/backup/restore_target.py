@@ -103,7 +103,7 @@ class RestoreTargets:
     def _leading(self, uid: str) -> Stream | None:
         replica = self.node.replicas.by_uid.get(uid)
         stream = replica.stream if replica is not None else None
-        return stream if stream is not None and stream.leading and stream.created else None
+        return stream if stream is not None and stream.leading and stream.applier.created else None
 
     def _put_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         asked = msgspec.msgpack.decode(body, type=PutAsked)
@@ -115,11 +115,11 @@ class RestoreTargets:
         def done(error: ApiError | None) -> None:
             answer(msgspec.msgpack.encode(Answer(failed=CallFailed.of(error))))
 
-        stream.propose_foreign(Kind(asked.part.kind), asked.part.body, asked.part.count, done)
+        stream.pipeline.propose_foreign(Kind(asked.part.kind), asked.part.body, asked.part.count, done)
 
     def _show_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         stream = self._leading(body.decode())
-        if stream is None or not stream.serving:
+        if stream is None or not stream.pipeline.serving:
             answer(msgspec.msgpack.encode(Answer(elsewhere=True)))
         else:
             answer(msgspec.msgpack.encode(Answer(shown=dumps(self._show(stream)))))

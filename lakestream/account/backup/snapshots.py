@@ -161,7 +161,7 @@ class _Sending:
         while seq and seq <= self._last:
             if stream.closed or not stream.leading:
                 raise SnapshotFailed("500 the stream is not here any more")
-            found = await stream.fetch_run(seq, READ_MSGS, READ_BYTES)
+            found = await stream.reader.fetch_run(seq, READ_MSGS, READ_BYTES)
             records = [record for record in found if record.seq <= self._last]
             if not records:
                 break

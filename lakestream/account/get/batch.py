@@ -239,7 +239,7 @@ async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:
     local = seqs[len(remote) :]
     here = {record.seq: record for record in store.read_many(local)}
     for seq in local:
-        record = here.get(seq) or (await stream.fetch(seq) if seq in store.live else None)
+        record = here.get(seq) or (await stream.reader.fetch(seq) if seq in store.live else None)
         if record is not None:
             records.append(record)
     return records
@@ -249,7 +249,7 @@ async def _fetch_range(stream: Stream, seqs: list[int]) -> list[Record]:
     wanted, last, at = set(seqs), seqs[-1], seqs[0]
     found: list[Record] = []
     while at <= last:
-        run = await stream.fetch_run(at, PIECE, PIECE_BYTES)
+        run = await stream.reader.fetch_run(at, PIECE, PIECE_BYTES)
         if not run:
             break
         found += [record for record in run if record.seq in wanted]

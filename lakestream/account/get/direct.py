@@ -311,7 +311,7 @@ class Gets:
         """Send the message at `seq`, from wherever it lies."""
         stream = self._stream
         try:
-            record = stream.get(seq) if seq else None
+            record = stream.store.read(seq) if seq else None
         except LogError as error:
             self._say(reply, unreadable(error))
             return
@@ -321,7 +321,7 @@ class Gets:
         self._send(reply, record, bare)
 
     async def _answer_from_lake(self, reply: bytes, seq: int, bare: bool) -> None:
-        self._send(reply, await self._stream.fetch(seq), bare)
+        self._send(reply, await self._stream.reader.fetch(seq), bare)
 
     def _send(self, reply: bytes, record: Record | None, bare: bool) -> None:
         if record is None:
@@ -347,7 +347,7 @@ class Gets:
             then(seq)
 
     async def _at_time_in_lake(self, reply: bytes, at_ns: int, then: Callable[[int], None]) -> None:
-        then(await self._stream.first_at(at_ns))
+        then(await self._stream.reader.first_at(at_ns))
 
 
 def _problem(asked: MsgGetRequest) -> bytes:

@@ -33,8 +33,8 @@ from lakestream.logging import Logger
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.stream.core.config import StreamConfig, StreamSource
+from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.clone import Cloned, NotCloned, why_not
-from lakestream.stream.mirroring.host import CloneHost
 from lakestream.stream.mirroring.origin import selected
 
 CLONE_MSGS = 100_000
@@ -98,7 +98,7 @@ class LakeClones:
         clock: LoopClock,
         io: ThreadIo,
         log: Logger,
-        identity: Callable[[CloneHost], StreamIdentity | None],
+        identity: Callable[[StreamCore], StreamIdentity | None],
     ) -> None:
         self.root, self.clock, self.io, self.log = root, clock, io, log
         self.identity = identity
@@ -107,7 +107,7 @@ class LakeClones:
     # ------------------------------------------------------------------ Clones
     def copy(
         self,
-        stream: CloneHost,
+        stream: StreamCore,
         source: StreamSource,
         told: Callable[[Cloned | NotCloned], None],
         waits: Callable[[str], None],
@@ -116,10 +116,10 @@ class LakeClones:
         task.begin()
         return task
 
-    def give_up(self, stream: CloneHost, then: Callable[[bool], None]) -> None:
+    def give_up(self, stream: StreamCore, then: Callable[[bool], None]) -> None:
         self._until_done(stream, self._withdraw, then)
 
-    def discard(self, stream: CloneHost) -> None:
+    def discard(self, stream: StreamCore) -> None:
         self._until_done(stream, lambda mirror: clone_request.discard(self.root, mirror), lambda _: None)
 
     def _withdraw(self, mirror: StreamIdentity) -> bool:
@@ -132,7 +132,7 @@ class LakeClones:
         return said.state == clone_request.MADE
 
     def _until_done(
-        self, stream: CloneHost, work: Callable[[StreamIdentity], bool | None], then: Callable[[bool], None]
+        self, stream: StreamCore, work: Callable[[StreamIdentity], bool | None], then: Callable[[bool], None]
     ) -> None:
         """Retry until the lake answers, while this server decides."""
         identity = self.identity(stream)
@@ -153,7 +153,7 @@ class LakeClones:
 
         self.io.submit(lambda: work(identity), done)
 
-    def settled(self, stream: CloneHost) -> None:
+    def settled(self, stream: StreamCore) -> None:
         """Remove the request. Until then no mirror of this one begins with a clone."""
         identity = self.identity(stream)
         if identity is None or stream.closed:
@@ -246,7 +246,7 @@ class _Task:
     def __init__(
         self,
         clones: LakeClones,
-        stream: CloneHost,
+        stream: StreamCore,
         source: StreamSource,
         told: Callable[[Cloned | NotCloned], None],
         waits: Callable[[str], None],
@@ -406,7 +406,7 @@ class _Task:
         self._told(outcome)
 
 
-def _files(stream: CloneHost) -> Files:
+def _files(stream: StreamCore) -> Files:
     """Return the files of a stream that the lake has."""
     log = stream.store.log
     assert isinstance(log, SegmentLog), "it has a log on disk"

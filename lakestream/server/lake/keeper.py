@@ -35,8 +35,8 @@ from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
+from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.clone import AS_OF, ONLY_CLONES, BaseUnreadable, can_begin_as_clone
-from lakestream.stream.mirroring.host import CloneHost
 
 LEASE_LOOK_NS = 10_000_000_000
 """Interval (10 s) at which monitoring checks the compactor's lease in an object store."""
@@ -77,7 +77,7 @@ class LakeKeeper:
         self._attended_at = 0
         self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
-    def _identity_of(self, stream: CloneHost) -> staging.StreamIdentity | None:
+    def _identity_of(self, stream: StreamCore) -> staging.StreamIdentity | None:
         sync = self._syncs.get((stream.account, stream.name))
         return sync.identity if sync is not None and sync.stream is stream else None
 
@@ -122,7 +122,7 @@ class LakeKeeper:
         sync = StreamSync(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
         self._syncs[stream.account, stream.name] = sync
         table = paths.table(self.root, stream.name, stream.account)
-        stream.history = sync.history = ThreadHistory(table, stream.uid, sync.directory, self._io, self._cache)
+        stream.reader.history = sync.history = ThreadHistory(table, stream.uid, sync.directory, self._io, self._cache)
         stream.mirroring.clones = self._clones
         self._look(sync)
 

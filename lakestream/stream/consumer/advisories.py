@@ -10,15 +10,15 @@ from collections.abc import Mapping
 
 from lakestream.protocol.api.advisory import advise, measure
 from lakestream.protocol.gotime import format_time
-from lakestream.stream.consumer.host import ConsumerHost
+from lakestream.stream.core.stream import StreamCore
 
 
 class Advisories:
     """Sends the advisories and metrics of one consumer."""
 
-    def __init__(self, host: ConsumerHost, consumer: str) -> None:
-        self._bus, self._clock, self._account = host.bus, host.clock, host.account
-        self._stream, self._consumer, self._domain = host.name, consumer, host.domain
+    def __init__(self, stream: StreamCore, consumer: str) -> None:
+        self._bus, self._clock, self._account = stream.bus, stream.clock, stream.account
+        self._stream, self._consumer, self._domain = stream.name, consumer, stream.domain
 
     def _send(self, token: str, kind: str, fields: Mapping[str, object], account: str = "") -> None:
         """Send one event. `account`: shown before the stream, in the kinds that have it."""

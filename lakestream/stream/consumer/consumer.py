@@ -22,7 +22,6 @@ from lakestream.stream.consumer.advisories import Advisories
 from lakestream.stream.consumer.config import stored_config
 from lakestream.stream.consumer.delivery import Deliverer
 from lakestream.stream.consumer.feed import Announced, Feed
-from lakestream.stream.consumer.host import ConsumerHost
 from lakestream.stream.consumer.ledger import Ledger, Snapshot, decode_snapshot, encode_snapshot
 from lakestream.stream.consumer.lifetime import Inactivity, Pause
 from lakestream.stream.consumer.pull import PullTarget
@@ -30,6 +29,7 @@ from lakestream.stream.consumer.push import PushTarget
 from lakestream.stream.consumer.read_ahead import Room
 from lakestream.stream.consumer.redelivery import Redelivery, RedeliveryReader
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, UpdateConsumer
+from lakestream.stream.core.stream import StreamCore
 
 
 class Siblings(Protocol):
@@ -58,7 +58,7 @@ class Consumer:
 
     def __init__(
         self,
-        stream: ConsumerHost,
+        stream: StreamCore,
         siblings: Siblings,
         name: str,
         config: bytes,
@@ -118,7 +118,7 @@ class Consumer:
 
     # ------------------------------------------------------------------ the log's side
     @classmethod
-    def create(cls, stream: ConsumerHost, siblings: Siblings, operation: CreateConsumer) -> Consumer:
+    def create(cls, stream: StreamCore, siblings: Siblings, operation: CreateConsumer) -> Consumer:
         """Apply a CreateConsumer."""
         picked = operation.pending or []
         delivered = (picked[0] if picked else operation.start) - 1
@@ -126,7 +126,7 @@ class Consumer:
         return cls(stream, siblings, operation.name, operation.config, operation.created_ns, ledger, list(picked))
 
     @classmethod
-    def restore(cls, stream: ConsumerHost, siblings: Siblings, name: str, snapshot: bytes) -> Consumer:
+    def restore(cls, stream: StreamCore, siblings: Siblings, name: str, snapshot: bytes) -> Consumer:
         """Take a consumer from a checkpoint."""
         saved = decode_snapshot(snapshot)
         ledger = Ledger(saved.state.floor_stream, saved.state.next_seq)

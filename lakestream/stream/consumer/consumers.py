@@ -13,7 +13,6 @@ import msgspec
 
 from lakestream.stream.consumer.consumer import Consumer
 from lakestream.stream.consumer.filter_index import FilterIndex
-from lakestream.stream.consumer.host import ConsumersHost
 from lakestream.stream.consumer.read_ahead import Room
 from lakestream.stream.consumer.retention import Retention
 from lakestream.stream.core import limits
@@ -31,6 +30,7 @@ from lakestream.stream.core.operations import (
     UpdateConsumer,
     UpdateStream,
 )
+from lakestream.stream.core.stream import StreamCore
 
 PROGRESS_INTERVAL_NS = 250_000_000
 """Consumer progress is logged at most this often (250 ms) unless a confirmed ack asks for it at once."""
@@ -48,12 +48,12 @@ class Consumers(Feature, Mapping[str, Consumer]):
 
     operations = (CreateConsumer, UpdateConsumer, ResetConsumer, DeleteConsumer)
 
-    def __init__(self, host: ConsumersHost) -> None:
-        self._host = host
+    def __init__(self, stream: StreamCore) -> None:
+        self._stream = stream
         self._by_name: dict[str, Consumer] = {}
         self.index = FilterIndex(self._by_name)
         self.room = Room()
-        self.retention = Retention(host, self._by_name, self.index)
+        self.retention = Retention(stream, self._by_name, self.index)
         self._num_replicas = 0
         self._serving = self._progress_timer = False
 
@@ -83,7 +83,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
         self.index.changed()
         match operation:
             case CreateConsumer() if consumer is None:
-                consumer = self._by_name[operation.name] = Consumer.create(self._host, self, operation)
+                consumer = self._by_name[operation.name] = Consumer.create(self._stream, self, operation)
                 if self._serving:
                     consumer.start(recovered=False)
             case UpdateConsumer() if consumer is not None:
@@ -124,7 +124,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
     def purged(self, subjects: bytes) -> None:
         """Tell consumers that what matches `subjects` (everything if empty) was purged; see `Consumer.purged`."""
         if self._by_name:
-            first_left = limits.first_left(self._host.store, subjects)
+            first_left = limits.first_left(self._stream.store, subjects)
             for consumer in list(self._by_name.values()):
                 consumer.purged(subjects, first_left)
 
@@ -157,7 +157,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
         self.retention.resume()
         for consumer in list(self._by_name.values()):
             consumer.start(recovered)
-        if self._host.replicated:
+        if self._stream.replicated:
             self._log_whole_progress()
 
     def follow(self) -> None:
@@ -186,30 +186,30 @@ class Consumers(Feature, Mapping[str, Consumer]):
 
     def request_progress(self) -> None:
         """Log the progress of all consumers within `PROGRESS_INTERVAL_NS`."""
-        if not self._progress_timer and not self._host.closed:
+        if not self._progress_timer and not self._stream.closed:
             self._progress_timer = True
-            self._host.clock.call_later(PROGRESS_INTERVAL_NS, self._log_progress)
+            self._stream.clock.call_later(PROGRESS_INTERVAL_NS, self._log_progress)
 
     def _log_progress(self) -> None:
         self._progress_timer = False
         if self._serving and self._can_log and (entries := self._changes(self._by_name.values())):
-            self._host.log_progress(entries, _nobody_waits)
+            self._stream.pipeline.log_progress(entries, _nobody_waits)
 
     def progress_now(self, consumer: Consumer, done: Callable[[], None]) -> None:
         """Log one consumer's progress at once; call `done` when it is committed."""
         if self._serving and self._can_log:
-            self._host.log_progress(self._changes([consumer]), done)
+            self._stream.pipeline.log_progress(self._changes([consumer]), done)
 
     def hand_over(self, then: Callable[[], None]) -> None:
         """Log the progress of all consumers, then call `then`: another node is about to lead."""
         if self._can_log and (entries := self._changes(self._by_name.values())):
-            self._host.log_progress(entries, then)
+            self._stream.pipeline.log_progress(entries, then)
         else:
             then()
 
     @property
     def _can_log(self) -> bool:
-        return self._host.failed is None and not self._host.closed
+        return self._stream.failed is None and not self._stream.closed
 
     def _changes(self, consumers: Iterable[Consumer]) -> list[Progress]:
         """Return the progress entries of these consumers, after proposing the removals that they led to."""
@@ -224,7 +224,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
         """
         entries = [Progress(one.name, one.whole_progress()) for one in self._by_name.values() if not one.volatile]
         if entries:
-            self._host.log_progress(entries, _nobody_waits)
+            self._stream.pipeline.log_progress(entries, _nobody_waits)
 
     # ------------------------------------------------------------------ state
     def dump(self) -> dict[str, object]:
@@ -232,7 +232,9 @@ class Consumers(Feature, Mapping[str, Consumer]):
 
         The removal may come from elsewhere: what led to it is not known after a restart either.
         """
-        proposed = [seq for each in self._host.pending_operations() if isinstance(each, Remove) for seq in each.seqs]
+        proposed = [
+            seq for each in self._stream.pipeline.pending_operations() if isinstance(each, Remove) for seq in each.seqs
+        ]
         return {
             "consumers": [(name, consumer.snapshot()) for name, consumer in self._by_name.items()],
             "removing": proposed + self.retention.unsettled(),
@@ -242,7 +244,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
         state = msgspec.msgpack.decode(checkpoint, type=_State)
         self.retention.load(state.removing)
         for name, snapshot in state.consumers:
-            self._by_name[name] = Consumer.restore(self._host, self, name, snapshot)
+            self._by_name[name] = Consumer.restore(self._stream, self, name, snapshot)
 
 
 def _nobody_waits() -> None:

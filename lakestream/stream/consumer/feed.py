@@ -13,10 +13,10 @@ from typing import Protocol
 
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock
-from lakestream.stream.consumer.host import MessageReader
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.read_ahead import ReadAhead, Room, Run
 from lakestream.stream.consumer.selection import Everything, Found, Selection, selection
+from lakestream.stream.core.reader import Reader
 
 BLOCK_BYTES = 1 << 20
 """At most this many bytes (1 MiB) are read for one block; one larger message still comes alone."""
@@ -48,7 +48,7 @@ class Feed:
     def __init__(
         self,
         store: Store,
-        reader: MessageReader,
+        reader: Reader,
         clock: Clock,
         room: Room,
         announced: Announced,

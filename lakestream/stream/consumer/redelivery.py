@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from lakestream.log.format.record import Record
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
-from lakestream.stream.consumer.host import MessageReader
 from lakestream.stream.consumer.ledger import Ledger, pending_with_deadline
+from lakestream.stream.core.reader import Reader
 
 MIN_DELAY_NS = 1_000_000
 """The timer is never set to less than this (1 ms)."""
@@ -209,7 +209,7 @@ class RedeliveryReader:
         ledger: Ledger,
         redelivery: Redelivery,
         store: Store,
-        reader: MessageReader,
+        reader: Reader,
         clock: Clock,
         exhausted: Callable[[int, int], None],
         wake: Callable[[], None],

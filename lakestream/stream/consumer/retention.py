@@ -13,9 +13,9 @@ from typing import Protocol
 
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.consumer.filter_index import Filtered, FilterIndex
-from lakestream.stream.consumer.host import RetentionHost
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.core.operations import Expire, Remove
+from lakestream.stream.core.stream import StreamCore
 
 CHECKED_AT_ONCE = 1000
 """Messages that are checked in one turn of the event loop after a consumer was deleted."""
@@ -42,8 +42,8 @@ def needs(consumer: Keeper, seq: int, subject: bytes) -> bool:
 class Retention:
     """Retention of one stream. Does nothing under policy `limits`."""
 
-    def __init__(self, host: RetentionHost, consumers: Mapping[str, Keeper], index: FilterIndex[Keeper]) -> None:
-        self._host, self._consumers, self._index = host, consumers, index
+    def __init__(self, stream: StreamCore, consumers: Mapping[str, Keeper], index: FilterIndex[Keeper]) -> None:
+        self._stream, self._consumers, self._index = stream, consumers, index
         self._done: list[int] = []
         """Messages that no consumer needs and whose removal is not proposed."""
         self.recheck = False
@@ -51,7 +51,7 @@ class Retention:
 
     @property
     def _policy(self) -> str:
-        return self._host.config.retention
+        return self._stream.config.retention
 
     def done(self, consumer: Keeper, seqs: Sequence[int]) -> None:
         """Remove those of these messages that no other consumer needs. To be called before the consumer's progress
@@ -62,16 +62,16 @@ class Retention:
             if len(self._consumers) > 1:
                 seqs = [seq for seq in seqs if not self._needed(seq, consumer)]
             self._done.extend(seqs)
-        self._host.flush_soon()
+        self._stream.pipeline.flush_soon()
 
     def _needed(self, seq: int, but: Keeper | None = None) -> bool:
         """Return True if a consumer other than `but` needs a message."""
-        subject = self._host.store.subject_of(seq)
+        subject = self._stream.store.subject_of(seq)
         return any(needs(one, seq, subject) for one in self._index.concerned(subject) if one is not but)
 
     def settle(self) -> None:
         """Propose the removal of what is done. Called before anything else of the turn is handed over."""
-        if self._done and self._host.leading:
+        if self._done and self._stream.leading:
             done, self._done = self._done, []
             self._remove(done)
 
@@ -85,7 +85,7 @@ class Retention:
             if then is not None:
                 then()
 
-        self._host.propose(Remove(seqs), settled)
+        self._stream.propose(Remove(seqs), settled)
 
     def unsettled(self) -> list[int]:
         """Return what is done and not proposed: a checkpoint may hold the acks that led to it."""
@@ -97,7 +97,7 @@ class Retention:
 
     def resume(self) -> None:
         """Propose the removals that a crash prevented."""
-        self._done = [seq for seq in self._done if seq in self._host.store.live]
+        self._done = [seq for seq in self._done if seq in self._stream.store.live]
         self.settle()
         if self.recheck:
             self.release(lambda: None)
@@ -114,20 +114,20 @@ class Retention:
         """Propose the removal of what is not needed after a consumer was deleted or the policy changed to `interest`.
         Call `then` once that is done, or can not be done on this node."""
         self.recheck = False
-        store = self._host.store
+        store = self._stream.store
         if self._policy != "interest" or not (store.msgs or consumer_gone):
             then()
         elif self._consumers:
             self.recheck = True
             self._release_from(store.first_seq, store.last_seq, then)
         else:
-            self._host.propose(Expire(store.last_seq), lambda _: then())
+            self._stream.propose(Expire(store.last_seq), lambda _: then())
 
     def _release_from(self, first: int, last: int, then: Callable[[], None]) -> None:
         """Check the messages `first` through `last`, CHECKED_AT_ONCE in each turn of the event loop."""
-        host = self._host
-        seqs = host.store.live.members(first, CHECKED_AT_ONCE, last)
-        if not seqs or not host.leading or host.closed:
+        stream = self._stream
+        seqs = stream.store.live.members(first, CHECKED_AT_ONCE, last)
+        if not seqs or not stream.leading or stream.closed:
             self.recheck = bool(seqs)
             then()
             return
@@ -139,4 +139,4 @@ class Retention:
         if unneeded:
             self._remove(unneeded, go_on)
         else:
-            host.clock.call_soon(go_on)
+            stream.clock.call_soon(go_on)

@@ -15,7 +15,7 @@ from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.subjects import Filters, is_literal, to_regex
 from lakestream.stream.awaiting import in_thread
 from lakestream.stream.consumer.config import ConsumerConfig
-from lakestream.stream.consumer.host import StartHost
+from lakestream.stream.core.stream import StreamCore
 
 AT_ONCE = 20_000
 """With more subjects than this the newest message of each is looked up in a thread."""
@@ -28,7 +28,7 @@ class Start(msgspec.Struct, frozen=True):
     picked: list[int] = []
 
 
-def needs_lookup(config: ConsumerConfig, stream: StartHost) -> bool:
+def needs_lookup(config: ConsumerConfig, stream: StreamCore) -> bool:
     """Return True if finding the start takes long or may read the lake: then use `start_found`, not `start_of`."""
     match config.deliver_policy:
         case "by_start_time":
@@ -39,18 +39,18 @@ def needs_lookup(config: ConsumerConfig, stream: StartHost) -> bool:
             return False
 
 
-async def start_found(config: ConsumerConfig, stream: StartHost) -> Start:
+async def start_found(config: ConsumerConfig, stream: StreamCore) -> Start:
     """Return the start for any policy; messages stored in the meantime come after it."""
     if config.deliver_policy == "last_per_subject":
         return await _last_of_many(config.filters, stream)
     if config.deliver_policy != "by_start_time":
         return start_of(config, stream)
     assert config.opt_start_time is not None, "checked by rules.check"
-    seq = await stream.first_at(time_ns(config.opt_start_time))
+    seq = await stream.reader.first_at(time_ns(config.opt_start_time))
     return Start(seq or stream.store.last_seq + 1)
 
 
-async def _last_of_many(filters: Sequence[bytes], stream: StartHost) -> Start:
+async def _last_of_many(filters: Sequence[bytes], stream: StreamCore) -> Start:
     subjects = stream.store.subjects.snapshot()
     following = stream.store.last_seq + 1
 
@@ -62,13 +62,13 @@ async def _last_of_many(filters: Sequence[bytes], stream: StartHost) -> Start:
     return Start(following, picked) if picked else _from_the_last(stream, following - 1)
 
 
-def start_of(config: ConsumerConfig, stream: StartHost) -> Start:
+def start_of(config: ConsumerConfig, stream: StreamCore) -> Start:
     """Return the start for every policy but by_start_time, at once."""
     store = stream.store
     first = max(store.first_seq, 1)
     match config.deliver_policy:
         case "new":
-            return Start(stream.next_seq)
+            return Start(stream.pipeline.next_seq)
         case "by_start_sequence":
             return Start(max(config.opt_start_seq, first))
         case "last":
@@ -82,12 +82,12 @@ def start_of(config: ConsumerConfig, stream: StartHost) -> Start:
             return Start(first)
 
 
-def _from_the_last(stream: StartHost, last: int) -> Start:
+def _from_the_last(stream: StreamCore, last: int) -> Start:
     """Return the start at the stream's last sequence, or at its first one after a purge."""
     return Start(max(last, stream.store.first_seq, 1))
 
 
-def _last(config: ConsumerConfig, stream: StartHost) -> int:
+def _last(config: ConsumerConfig, stream: StreamCore) -> int:
     """Return the sequence of the newest matching message, 0 if there is none."""
     index = stream.store.subjects
     if not config.filters or b">" in config.filters:

@@ -15,6 +15,8 @@ from lakestream.log.store.store import Store
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import StreamConfig
+from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.proposer import Proposer
 
 NEAR_BYTES = 64 << 20
 """Once an account is this close to its limit, each message is checked. Before that none is: no more than this is on its
@@ -35,11 +37,9 @@ class CountedStream(Protocol):
     @property
     def store(self) -> Store: ...
     @property
-    def pending_bytes(self) -> int:
-        """Return the record bytes of proposed messages."""
-
-    def guard(self) -> None:
-        """Let every message pass the rules from now on, until no operation is in flight."""
+    def pipeline(self) -> Pipeline: ...
+    @property
+    def proposer(self) -> Proposer: ...
 
 
 class _Known(NamedTuple):
@@ -95,7 +95,7 @@ class _Use:
         """Let streams check messages without headers too from now on."""
         for known in self._streams.values():
             if known.stream.config.storage == storage:
-                known.stream.guard()
+                known.stream.proposer.guard()
 
 
 class StorageUse(_Use):
@@ -114,7 +114,7 @@ class StorageUse(_Use):
         was_full = self.full(stream.config.storage)
         if self._noted(stream) and self.full(stream.config.storage):
             if was_full:
-                stream.guard()
+                stream.proposer.guard()
             else:
                 self._guard(stream.config.storage)
 
@@ -155,7 +155,7 @@ class AccountUse(_Use):
         was_near = self._near(storage)
         if self._noted(stream) and self._near(storage):
             if was_near:
-                stream.guard()
+                stream.proposer.guard()
             else:
                 self._guard(storage)
         self._server.note(stream)
@@ -185,7 +185,7 @@ class AccountUse(_Use):
         most = self.limits.storage(storage)
         if most >= 0:
             coming = sum(
-                known.stream.pending_bytes * known.copies
+                known.stream.pipeline.pending_bytes * known.copies
                 for known in self._streams.values()
                 if known.stream.config.storage == storage
             )

@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.format.record import Record
+from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
-from lakestream.ports import Bus, Clock, Handler, History, Io
+from lakestream.ports import Bus, Clock, Handler, Io
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
@@ -28,7 +27,7 @@ from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.confirming import Confirming
 from lakestream.stream.core.feature import Feature, Hooks, T, declared
-from lakestream.stream.core.operations import CreateStream, Operation, Progress
+from lakestream.stream.core.operations import CreateStream, Operation
 from lakestream.stream.core.pipeline import Pipeline, nothing_left, refuse
 from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.core.reader import Reader
@@ -119,11 +118,6 @@ class StreamCore:
         return self.pipeline.leading
 
     @property
-    def serving(self) -> bool:
-        """Return True if consumers deliver and messages expire here."""
-        return self.pipeline.serving
-
-    @property
     def failed(self) -> ApiError | None:
         """Return why the stream is frozen, None while it is not."""
         return self.pipeline.failed
@@ -143,49 +137,6 @@ class StreamCore:
         """Return the group that the stream's entries go through."""
         return self.pipeline.group
 
-    @property
-    def restoring(self) -> bool:
-        """Return True if what is applied is an archive's; see `Restored`."""
-        return self.applier.restoring
-
-    @property
-    def created(self) -> bool:
-        """Return True if the log holds the stream's creation. Its first leader sees to that."""
-        return self.applier.created
-
-    def mark_created(self) -> None:
-        """Take the stream for one whose log holds its creation, also where the checkpoint does not say so."""
-        self.applier.created = True
-
-    @property
-    def next_seq(self) -> int:
-        """Return the sequence of the next message."""
-        return self.pipeline.next_seq
-
-    @property
-    def last_time(self) -> int:
-        """Return when the newest message was stored, in ns; those on their way included."""
-        return self.pipeline.last_time
-
-    @property
-    def pending_bytes(self) -> int:
-        """Return the record bytes of proposed messages."""
-        return self.pipeline.pending_bytes
-
-    @property
-    def operations(self) -> int:
-        """Return the number of operations that are proposed and not applied."""
-        return self.pipeline.operations
-
-    @property
-    def guarded(self) -> bool:
-        """Return True if every message has to pass the rules, those without headers too."""
-        return self.proposer.guarded
-
-    def guard(self) -> None:
-        """Let every message pass the rules from now on, until no operation is in flight."""
-        self.proposer.guard()
-
     def weighed(self) -> bool:
         """Return True if each message is checked by `no_room`, because server or account hold much already."""
         return self.use is not None and self.use.tight(self.config.storage)
@@ -199,62 +150,10 @@ class StreamCore:
         """Return True if no seal is under way that an applied entry asked for."""
         return self.store.sealed_through[0] >= self.applier.sealing
 
-    @property
-    def history(self) -> History | None:
-        """Return the lake's messages of the stream, None without a lake."""
-        return self.reader.history
-
-    @history.setter
-    def history(self, history: History | None) -> None:
-        self.reader.history = history
-
-    # ------------------------------------------------------------------ read
-    def local(self, seq: int) -> bool:
-        """Return True if a live message at `seq` is in the log."""
-        return self.store.is_local(seq)
-
-    def get(self, seq: int) -> Record | None:
-        """Return a message of the log."""
-        return self.store.read(seq)
-
-    def run(self, first: int, max_msgs: int, max_bytes: int) -> list[Record]:
-        """Return messages of the log from `first` on."""
-        return self.store.read_run(first, max_msgs, max_bytes)
-
-    async def fetch(self, seq: int) -> Record | None:
-        """Return a message of the log or the lake; see `Reader.fetch`."""
-        return await self.reader.fetch(seq)
-
-    async def fetch_run(
-        self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None = None
-    ) -> list[Record]:
-        """Return messages of the log or the lake from `first` on; see `Reader.fetch_run`."""
-        return await self.reader.fetch_run(first, max_msgs, max_bytes, subjects)
-
-    async def first_at(self, time_ns: int) -> int:
-        """Return the first message stored at or after `time_ns`, 0 if there is none."""
-        return await self.reader.first_at(time_ns)
-
     # ------------------------------------------------------------------ decide
     def propose(self, operation: Operation, done: Done | None = None) -> None:
         """Log an operation; see `Pipeline.propose`."""
         self.pipeline.propose(operation, done)
-
-    def propose_foreign(self, kind: Kind, body: bytes, count: int, done: Callable[[ApiError | None], None]) -> None:
-        """Log an entry of an archive; see `Pipeline.propose_foreign`."""
-        self.pipeline.propose_foreign(kind, body, count, done)
-
-    def log_progress(self, entries: list[Progress], done: Callable[[], None]) -> None:
-        """Log progress entries; see `Pipeline.log_progress`."""
-        self.pipeline.log_progress(entries, done)
-
-    def flush_soon(self) -> None:
-        """Hand over what is proposed at the end of this turn of the event loop."""
-        self.pipeline.flush_soon()
-
-    def uncommitted(self) -> list[Proposal]:
-        """Return everything proposed and not committed, oldest first."""
-        return self.pipeline.uncommitted()
 
     def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """Return (sequence, subject) of the messages that the stream would not keep: no consumer wants them."""
@@ -375,10 +274,6 @@ class StreamCore:
         self.confirming.release()
 
     # ------------------------------------------------------------------ roles
-    def join(self, group: Group) -> None:
-        """Be the stream of a group that may have other members than this node; its callbacks reach this object."""
-        self.pipeline.join(group)
-
     def lead(self, attach: Callable[[], None], ready: Callable[[], None]) -> None:
         """Decide for the stream from now on: every committed entry was applied, and no other node can.
 
@@ -392,7 +287,7 @@ class StreamCore:
             return
         self.pipeline.leading = True
         self.pipeline.rewind()
-        begun_here = not self.created  # then no consumer has lost what it had in the memory of another process
+        begun_here = not self.applier.created  # then no consumer has lost what it had in the memory of another process
 
         def serve(result: object = None) -> None:
             if isinstance(result, ApiError):
@@ -404,7 +299,7 @@ class StreamCore:
             self.start(recovered=not begun_here)
             ready()
 
-        if self.created:
+        if self.applier.created:
             serve()
         else:
             self.propose(self._creation(), serve)
@@ -436,7 +331,7 @@ class StreamCore:
     # ------------------------------------------------------------------ life
     def _creation(self) -> CreateStream:
         config = msgspec.json.encode(self.config)
-        return CreateStream(self.uid, self.account, config, self.created_ns, self.restoring)
+        return CreateStream(self.uid, self.account, config, self.created_ns, self.applier.restoring)
 
     def checkpoint(self) -> None:
         """Let the store write its indexes and the stream's state beside the log, so that recovery starts from here."""
@@ -444,7 +339,7 @@ class StreamCore:
 
     def dump(self) -> bytes:
         """Return this stream's own part of the checkpoint."""
-        fields: dict[str, object] = {"create": self._creation(), "created": self.created}
+        fields: dict[str, object] = {"create": self._creation(), "created": self.applier.created}
         for feature in self.features:
             fields |= feature.dump()
         return encode_checkpoint(fields)

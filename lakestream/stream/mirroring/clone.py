@@ -28,7 +28,7 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.group.group import Committed
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.operations import Fork, decode_operation
-from lakestream.stream.mirroring.host import CloneHost, Proposer, ReplicaHost
+from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.origin import Origin
 from lakestream.stream.mirroring.session import Session, Taker
 
@@ -80,7 +80,7 @@ class Clones(Protocol):
 
     def copy(
         self,
-        stream: CloneHost,
+        stream: StreamCore,
         source: StreamSource,
         told: Callable[[Cloned | NotCloned], None],
         waits: Callable[[str], None],
@@ -90,14 +90,14 @@ class Clones(Protocol):
         `told` is called once with the result, `waits` with what the clone waits for where that may take long.
         """
 
-    def give_up(self, stream: CloneHost, then: Callable[[bool], None]) -> None:
+    def give_up(self, stream: StreamCore, then: Callable[[bool], None]) -> None:
         """Withdraw the request of a mirror without messages, and repeat that until it succeeds. `then` is called with
         True if the clone was made before: then it is to be used."""
 
-    def discard(self, stream: CloneHost) -> None:
+    def discard(self, stream: StreamCore) -> None:
         """Withdraw the request of a mirror without messages, and remove the clone if it was made."""
 
-    def settled(self, stream: CloneHost) -> None:
+    def settled(self, stream: StreamCore) -> None:
         """End the request: the mirror's log says that it began with the clone."""
 
 
@@ -170,15 +170,14 @@ class CloneSession(Session):
 
     def __init__(
         self,
-        host: CloneHost,
-        proposer: Proposer,
+        host: StreamCore,
         source: StreamSource,
         origin: Origin,
         taker: Taker,
         clones: Callable[[], Clones | None],
     ) -> None:
         super().__init__(host, origin, taker)
-        self._host, self._proposer, self._source, self._clones = host, proposer, source, clones
+        self._host, self._source, self._clones = host, source, clones
         self._pending: PendingClone | None = None
         self._later: Timer | None = None
         self.cloning = False
@@ -196,7 +195,7 @@ class CloneSession(Session):
             self._follow("")
         else:
             self.cloning = True
-            if self._proposer.next_seq > 1 or not can_begin_as_clone(host.config):
+            if host.pipeline.next_seq > 1 or not can_begin_as_clone(host.config):
                 self._begin_without(clones, "it had begun without a copy")
             else:
                 self._request(clones)
@@ -289,7 +288,7 @@ class CloneSession(Session):
 
 
 # ---------------------------------------------------------------------- the log's side
-def apply_fork(host: ReplicaHost, operation: Fork) -> bool:
+def apply_fork(host: StreamCore, operation: Fork) -> bool:
     """Put a mirror's clone, which is within its limits (`why_not`), under its log. Raise NoBase if it is not known.
 
     Return False if the stream is no mirror any more: it was promoted right before.
@@ -317,7 +316,7 @@ def fork_in(frame: Frame) -> log_base.Origin | None:
     return log_base.Origin(operation.version, operation.through) if isinstance(operation, Fork) else None
 
 
-def prepare(stream: ReplicaHost, frame: Frame, bases: Bases | None) -> None:
+def prepare(stream: StreamCore, frame: Frame, bases: Bases | None) -> None:
     """Provide the base that an entry names before the entry is applied at recovery. Blocks. Raise NoBase without
     `bases`."""
     origin = fork_in(frame)
@@ -333,7 +332,7 @@ def prepare(stream: ReplicaHost, frame: Frame, bases: Bases | None) -> None:
     store.ready = base
 
 
-def held_from(stream: ReplicaHost, entries: list[Committed]) -> tuple[int, log_base.Origin] | None:
+def held_from(stream: StreamCore, entries: list[Committed]) -> tuple[int, log_base.Origin] | None:
     """Return the position of the first entry that can not be applied yet, and the clone that it waits for; None if
     all of them can."""
     if stream.store.last_seq and stream.store.based:
@@ -359,7 +358,7 @@ class Holding:
 
     def __init__(
         self,
-        stream: ReplicaHost,
+        stream: StreamCore,
         bases: Bases,
         origin: log_base.Origin,
         warn: Callable[[str], None],

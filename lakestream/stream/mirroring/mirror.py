@@ -12,8 +12,8 @@ from collections.abc import Callable
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.config import StreamSource
 from lakestream.stream.core.operations import Skip
+from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.clone import Clones, CloneSession
-from lakestream.stream.mirroring.host import CloneHost, Proposer
 from lakestream.stream.mirroring.origin import Origin, Start, stored_header
 from lakestream.stream.mirroring.runs import Run
 from lakestream.stream.mirroring.session import Received
@@ -32,16 +32,15 @@ class Mirror:
 
     def __init__(
         self,
-        host: CloneHost,
-        proposer: Proposer,
+        host: StreamCore,
         source: StreamSource,
         clones: Callable[[], Clones | None],
         came_near: Callable[[], None],
     ) -> None:
-        self._host, self._proposer, self._came_near = host, proposer, came_near
+        self._host, self._proposer, self._came_near = host, host.proposer, came_near
         self._origin = Origin(source, host.account, host.name, mirror=True)
         self.source = source
-        self.session = CloneSession(host, proposer, source, self._origin, self, clones)
+        self.session = CloneSession(host, source, self._origin, self, clones)
         self.near = False
         """True once it has been near its origin: then it may answer direct gets for it."""
 

@@ -18,8 +18,8 @@ from lakestream.stream.core.effect import STREAM_SOURCE
 from lakestream.stream.core.feature import Feature, Stored
 from lakestream.stream.core.operations import Fork, Near, Operation, Restored
 from lakestream.stream.core.publish import PublishRule
+from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.clone import AS_OF, LIMITS, Clones, apply_fork, can_begin_as_clone, moment
-from lakestream.stream.mirroring.host import MirroringHost, Proposer, View
 from lakestream.stream.mirroring.mirror import Mirror
 from lakestream.stream.mirroring.origin import key_of
 from lakestream.stream.mirroring.sources import SOURCE, Merge, Positions, Source, read_source, refuse_source
@@ -39,8 +39,8 @@ class Mirroring(Feature):
     rules = (PublishRule(refuse_source, frozenset({STREAM_SOURCE}), single=70, replicated=60, member=70),)
     effects = ((STREAM_SOURCE, read_source),)
 
-    def __init__(self, host: MirroringHost, proposer: Proposer, view: View, merge: Merge) -> None:
-        self._host, self._proposer, self._view, self._merge = host, proposer, view, merge
+    def __init__(self, host: StreamCore, merge: Merge) -> None:
+        self._host, self._merge = host, merge
         self._config = host.config
         self.positions = Positions()
         """Positions in the sources, by what is committed."""
@@ -128,11 +128,10 @@ class Mirroring(Feature):
                 before.remove(one)
                 self._running.append(one)
                 return
-        host, proposer = self._host, self._proposer
         if mirror:
-            begun: Mirror | Source = Mirror(host, proposer, source, lambda: self.clones, self._came_near)
+            begun: Mirror | Source = Mirror(self._host, source, lambda: self.clones, self._came_near)
         else:
-            begun = Source(host, proposer, self._view, self._merge, source, self.positions)
+            begun = Source(self._host, self._merge, source, self.positions)
         self._running.append(begun)
         begun.session.begin()
 

@@ -25,7 +25,7 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.proposer import NOT_NOW
-from lakestream.stream.mirroring.host import SessionHost
+from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.origin import Origin, Start
 from lakestream.stream.mirroring.runs import Run, run_of
 
@@ -134,7 +134,7 @@ _answer = msgspec.json.Decoder(_Answer)
 class Session:
     """Reads one origin from `begin` to `end`, in the event loop."""
 
-    def __init__(self, host: SessionHost, origin: Origin, taker: Taker) -> None:
+    def __init__(self, host: StreamCore, origin: Origin, taker: Taker) -> None:
         self._name, self._bus, self._clock = host.name, host.bus, host.clock
         self._origin, self._taker = origin, taker
         self.lag = 0

@@ -23,7 +23,7 @@ from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.effect import STREAM_SOURCE, Effect, EffectKey, Given
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.publish import NotHere, Publish
-from lakestream.stream.mirroring.host import Proposer, SourceHost, View
+from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.origin import Origin, Start, stored_header
 from lakestream.stream.mirroring.runs import Run
 from lakestream.stream.mirroring.session import Received, Session
@@ -126,10 +126,8 @@ def _at(where: bytes) -> Effect:
 class Source:
     """One source of a stream, on the stream's leader: the `Taker` of a session."""
 
-    def __init__(
-        self, host: SourceHost, proposer: Proposer, view: View, merge: Merge, source: StreamSource, positions: Positions
-    ) -> None:
-        self._host, self._proposer, self._view, self._merge = host, proposer, view, merge
+    def __init__(self, host: StreamCore, merge: Merge, source: StreamSource, positions: Positions) -> None:
+        self._host, self._proposer, self._merge = host, host.proposer, merge
         self._origin = Origin(source, host.account, host.name, mirror=False)
         self.source = source
         self.session = Session(host, self._origin, self)
@@ -207,7 +205,7 @@ class Source:
 
     def _store(self, message: Publish, effect: Effect, origin_subject: bytes) -> ApiError | None:
         """Store a message that had `origin_subject` in the origin; return why not."""
-        view, config = self._view, self._host.config
+        view, config = self._proposer.view, self._host.config
         if self._proposer.duplicate_of(effect):
             return None
         if config.allow_msg_counter:
@@ -229,10 +227,10 @@ class Source:
 
     def _last(self, message: Publish) -> Record | None:
         """Return the last message of its subject. Raise NotHere if only the lake has it."""
-        seq = self._view.last_of(message.subject)
+        seq = self._proposer.view.last_of(message.subject)
         if self._fetched is not None and self._fetched.seq == seq:
             return self._fetched
-        return self._view.record(seq) if seq else None
+        return self._proposer.view.record(seq) if seq else None
 
     def _fetch(self, seq: int) -> None:
         """Read a message that only the lake has."""
@@ -242,7 +240,7 @@ class Source:
 
         async def fetch() -> None:
             try:
-                self._fetched = await self._host.fetch(seq)
+                self._fetched = await self._host.reader.fetch(seq)
             finally:
                 self._fetching = False
 

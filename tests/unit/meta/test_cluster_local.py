@@ -95,8 +95,7 @@ def test_a_stream_that_is_being_restored_is_shown_once_the_meta_group_says_that_
         name="S",
         config=world.new,
         hidden=True,
-        restoring=True,
-        created=True,
+        applier=SimpleNamespace(restoring=True, created=True),
         propose=None,
         reveal=None,
     )
@@ -119,7 +118,8 @@ def test_a_stream_that_is_being_restored_is_shown_once_the_meta_group_says_that_
 def test_a_stream_whose_log_says_nothing_of_a_restore_is_shown_before_its_assignment_is_known() -> None:
     world, shown = World(), list[str]()
     world.meta.state = MetaState()
-    world.replica.stream = SimpleNamespace(uid="u", account="$G", name="S", hidden=False, restoring=False, created=True)
+    world.replica.stream = SimpleNamespace(uid="u", account="$G", name="S", hidden=False)
+    world.replica.stream.applier = SimpleNamespace(restoring=False, created=True)
     engine: Any = world.engine
     engine.attach = lambda attached: shown.append("attached")
     world.local.opened(cast(Any, world.replica))

@@ -89,7 +89,7 @@ def test_what_a_cut_off_leader_took_is_forgotten_and_never_acked(tmp_path: Path)
     answers: list[object] = []
     old.stream.propose(DeleteMessage(1), answers.append)
     world.run(0.01)
-    assert old.stream.next_seq == 3
+    assert old.stream.pipeline.next_seq == 3
     others = "".join(sorted(set("abc") - {old.name}))
     new = world.leader(others)
     kept = world.publish(new, "s.b", b"2", Nats_Msg_Id="two")  # of another publisher, whose turn it is now
@@ -216,7 +216,7 @@ def test_deliveries_that_were_not_logged_are_repeated_by_the_next_leader(tmp_pat
     for message in world.pull("c", 2):
         world.ack(message)
     new = world.leader("".join(sorted(set("abc") - {old.name})))
-    assert not old.stream.leading or old.stream.uncommitted()
+    assert not old.stream.leading or old.stream.pipeline.uncommitted()
     assert new.stream.consumers["c"].ledger.delivered_stream == 0
     world.until(lambda: not old.stream.leading)
     world.net.split()

@@ -150,7 +150,7 @@ async def test_message_get_from_the_lake(world: ApiWorld) -> None:
 async def test_message_get_tells_when_the_lake_does_not_answer(world: ApiWorld) -> None:
     world.fill()
     world.to_lake("A", 6)
-    world.stream("A").history = None
+    world.stream("A").reader.history = None
     reply = world.send("$JS.API.STREAM.MSG.GET.A", {"seq": 3})
     await world.awaited()
     error = json.loads(world.answers(reply)[0][1])["error"]

@@ -208,12 +208,12 @@ async def test_reads_of_old_messages_keep_to_the_bytes_that_were_asked_for(world
     world.bring("S", *(Record(seq, now, b"s.x", b"", bytes(1000)) for seq in range(1, 101)))
     world.to_lake("S", 100)
     stream = world.stream("S")
-    assert [record.seq for record in await stream.fetch_run(1, 4096, 10_000)] == list(range(1, 10))
-    assert [record.seq for record in await stream.fetch_run(1, 4096, 1)] == [1]
+    assert [record.seq for record in await stream.reader.fetch_run(1, 4096, 10_000)] == list(range(1, 10))
+    assert [record.seq for record in await stream.reader.fetch_run(1, 4096, 1)] == [1]
     for seq in range(1, 20):
         stream.store.remove(seq)
     stream.store._rows.local_floor = 101  # type: ignore[attr-defined]
-    assert [record.seq for record in await stream.fetch_run(1, 4096, 3_000)] == [20, 21]
+    assert [record.seq for record in await stream.reader.fetch_run(1, 4096, 3_000)] == [20, 21]
 
 
 def test_a_subject_that_no_line_of_the_protocol_can_carry_is_not_imported(world: TransferWorld) -> None:

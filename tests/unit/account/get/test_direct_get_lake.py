@@ -119,7 +119,7 @@ async def test_so_many_requests_wait_for_the_lake_and_no_more(world: ApiWorld, m
 async def test_what_the_lake_can_not_read_is_said(world: ApiWorld, body: Any) -> None:
     """A message that exists is never reported as not found."""
     world.to_lake("A", 7)
-    world.stream("A").history = None
+    world.stream("A").reader.history = None
     reply = world.send("$JS.API.DIRECT.GET.A", body)
     results = await asyncio.gather(*world.clock.spawned, return_exceptions=True)
     world.clock.spawned = []

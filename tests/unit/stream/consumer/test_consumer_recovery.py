@@ -45,7 +45,7 @@ def test_a_reply_waits_for_the_disk(world: World) -> None:
     (message,) = world.pull(1)
     stream = world.engine.streams["S"]
     asked: list[object] = []
-    stream.log_progress = lambda entries, done: asked.append(done)  # type: ignore[method-assign, assignment]
+    stream.pipeline.log_progress = lambda entries, done: asked.append(done)  # type: ignore[method-assign, assignment]
     world.ack(message, reply="_INBOX.me.x")
     assert world.client.take() == []
     assert len(asked) == 1
@@ -189,8 +189,8 @@ def lake() -> tuple[World, Lake]:
     world.stream()
     world.store(*["s.a", "s.b"] * 10)
     stream = world.engine.streams["S"]
-    history = Lake(stream.run(1, 10, 1 << 20))
-    stream.history = history
+    history = Lake(stream.store.read_run(1, 10, 1 << 20))
+    stream.reader.history = history
     stream.store._rows.local_floor = 11  # type: ignore[misc]
     return world, history
 

@@ -43,7 +43,7 @@ class Host:
         self.clock = VirtualClock()
         self.bus = Hub(Turn(self.clock.call_soon), Logger())
         self.store = MemoryStore("uid")
-        self.reader = NoMessages()
+        self.reader, self.pipeline = NoMessages(), self
         self.leading, self.closed, self.replicated = True, False, False
         self.failed: ApiError | None = None
         self.proposed: list[Operation] = []

@@ -34,8 +34,8 @@ class Deep(World):
         self.stream(max_msgs=-1)
         self.store(*[f"s.{number % 10}" for number in range(MESSAGES)])
         stream = self.engine.streams["S"]
-        self.lake = Lake(stream.run(1, LEFT, 1 << 20))
-        stream.history = self.lake
+        self.lake = Lake(stream.store.read_run(1, LEFT, 1 << 20))
+        stream.reader.history = self.lake
         stream.store._rows.local_floor = LEFT + 1  # type: ignore[misc]
         self.room = stream.consumers.room
 

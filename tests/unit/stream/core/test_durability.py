@@ -289,7 +289,7 @@ def test_a_server_that_stops_takes_no_more_messages_and_finishes_what_it_took(tm
     world.publish("A.y")
     world.settle()
     stream = world.engine.streams["A"]
-    assert (stream.store.msgs, stream.uncommitted()) == (1, [])
+    assert (stream.store.msgs, stream.pipeline.uncommitted()) == (1, [])
 
 
 # ---------------------------------------------------------------- what must not stay for ever

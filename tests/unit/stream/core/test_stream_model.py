@@ -82,7 +82,7 @@ class Life:
     def _open(self, **config: Any) -> World:
         self.clock.timers, self.clock.soon = [], []
         world = World(self.directory, Unsynced(), self.clock, SMALL, **config)
-        world.stream.history = self.lake
+        world.stream.reader.history = self.lake
         return world
 
     # ------------------------------------------------------------------ steps

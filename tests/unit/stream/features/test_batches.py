@@ -74,7 +74,7 @@ def test_a_commit_is_one_entry_of_its_own(make: MakeWorld) -> None:
     member(world, 2)
     reply = member(world, 3, "1", subject="s.b", Nats_Rollup="sub")
     world.publish("s.after")
-    open_ = [proposal.context for proposal in world.stream.uncommitted()]
+    open_ = [proposal.context for proposal in world.stream.pipeline.uncommitted()]
     assert [len(batch) for batch in open_ if isinstance(batch, Batch)] == [1, 3, 1]
     world.settle()
     assert world.answer(reply) == {"stream": "S", "seq": 4, "batch": "b", "count": 3}
@@ -87,7 +87,7 @@ def test_a_large_one_is_one_entry_too(make: MakeWorld) -> None:
     for seq in (1, 2, 3):
         member(world, seq, data=data)
     reply = member(world, 4, "1", data=data)
-    assert [len(proposal.body) for proposal in world.stream.uncommitted()] == [4]
+    assert [len(proposal.body) for proposal in world.stream.pipeline.uncommitted()] == [4]
     world.settle()
     assert world.answer(reply) == {"stream": "S", "seq": 4, "batch": "b", "count": 4}
 
@@ -96,7 +96,7 @@ def test_members_are_nowhere_before_the_commit(make: MakeWorld) -> None:
     world = make()
     member(world, 1)
     assert [payload for _, payload in world.inbox.got] == [b""], "an empty ack, at once"
-    assert world.stream.uncommitted() == []
+    assert world.stream.pipeline.uncommitted() == []
     assert world.acked("s.x")["seq"] == 1
 
 
@@ -250,7 +250,7 @@ async def test_a_commit_may_need_several_messages_of_the_lake() -> None:
         stream.ingest(b"a." + name.encode(), b"", block, b"", CLIENT)
     await world.awaited()
     world.settle()
-    assert [json.loads(stream.get(seq).data)["val"] for seq in (4, 5, 6)] == ["6"] * 3  # type: ignore[union-attr]
+    assert [json.loads(stream.store.read(seq).data)["val"] for seq in (4, 5, 6)] == ["6"] * 3  # type: ignore[union-attr]
     assert stream.view.fetched == {}
 
 

@@ -67,7 +67,7 @@ def test_one_publish_a_day_ahead_holds_nothing_up(world: World) -> None:
     world.acked("s.a", Nats_TTL="4s")
     world.clock.stepped = 0
     world.acked("s.a", Nats_TTL="4s")
-    times = [record.time_ns for record in world.stream.run(1, 10, 1 << 20)]
+    times = [record.time_ns for record in world.stream.store.read_run(1, 10, 1 << 20)]
     assert times == sorted(times)
     passing(world, 7 * S)
     assert kept(world) == [1]

@@ -72,7 +72,7 @@ def test_a_value_that_only_the_lake_has_is_fetched(make: MakeWorld) -> None:
         world.acked(subject, Nats_Incr=value)
     store = world.stream.store
     lake.records += store.read_run(1, 1 << 30, 1 << 40)
-    world.stream.history = lake
+    world.stream.reader.history = lake
     store.ask_seal()
     world.settle()
     world.acked("s.here", Nats_Incr="1")

@@ -82,7 +82,7 @@ def pass_time(world: World, ns: int) -> None:
 
 def records(world: World) -> list[tuple[int, bytes, bytes]]:
     """(seq, subject, header block) of everything in the stream."""
-    return [(each.seq, each.subject, each.header) for each in world.stream.run(1, 1 << 30, 1 << 40)]
+    return [(each.seq, each.subject, each.header) for each in world.stream.store.read_run(1, 1 << 30, 1 << 40)]
 
 
 def timers(world: World) -> list[int]:
@@ -235,9 +235,9 @@ def test_what_was_under_way_is_looked_at_by_whoever_leads_next(make: MakeWorld) 
     world.acked("s.a", Nats_TTL="2m")
     deadline = world.stream.feature(expiry.Expiry).dump()
     world.clock.advance(3 * MINUTE)
-    assert [context for context in world.stream.uncommitted() if context.context], "the marker is on its way"
+    assert [context for context in world.stream.pipeline.uncommitted() if context.context], "the marker is on its way"
     assert world.stream.feature(expiry.Expiry).dump() == deadline, "a checkpoint in between keeps the deadline"
-    world.stream.lost([each.context for each in world.stream.uncommitted()])
+    world.stream.lost([each.context for each in world.stream.pipeline.uncommitted()])
     assert world.stream.feature(expiry.Expiry).dump() == deadline
     assert timers(world) == []
 
@@ -285,7 +285,7 @@ def in_the_lake(world: World, lake: Lake) -> None:
     """Let everything leave the log but one more message, which never runs out."""
     store = world.stream.store
     lake.records += store.read_run(1, 1 << 30, 1 << 40)
-    world.stream.history = lake
+    world.stream.reader.history = lake
     store.ask_seal()
     world.settle()
     world.acked("s.here", Nats_TTL="never")

@@ -171,7 +171,7 @@ def test_a_trace_leaves_when_the_message_is_stored(make: MakeWorld) -> None:
     world.settle()
     (event,) = events(taken)[0]
     assert (event["stream"], event["subject"]) == ("S", "s.a")
-    record = world.stream.get(1)
+    record = world.stream.store.read(1)
     assert record is not None
     assert headers.get(record.header, b"Nats-Trace-Dest") == b"trace disabled"
 

@@ -86,7 +86,7 @@ def test_times_that_passed_are_made_up_for_by_one_message(make: MakeWorld) -> No
     world = make()
     plan(world, "s.1", "@every 1s")
     passes(world, 100)
-    (_, first), *others = [(one.seq, one) for one in world.stream.run(1, 100, 1 << 20)][1:]
+    (_, first), *others = [(one.seq, one) for one in world.stream.store.read_run(1, 100, 1 << 20)][1:]
     assert not others
     next_time = headers.get(first.header, b"Nats-Schedule-Next") or b""
     assert gotime.time_ns(next_time.decode()) > world.clock.now()
@@ -309,7 +309,7 @@ def test_by_chance_every_schedule_publishes_once_unless_it_ends_before(make: Mak
             case "crash":
                 if chance.random() < 0.5:
                     world.settle()
-                elif world.stream.uncommitted() or world.stream.proposer.waiting:
+                elif world.stream.pipeline.uncommitted() or world.stream.proposer.waiting:
                     maybe |= planned  # what would have ended them may be lost, and they too
                     waiting.clear()
                 world.stream.store.abandon()
@@ -341,7 +341,7 @@ def old_schedule(**more: str) -> tuple[ApiWorld, Lake]:
 def last(world: ApiWorld) -> Record | None:
     """The last message in stream A."""
     stream = world.stream("A")
-    return stream.get(stream.store.last_seq)
+    return stream.store.read(stream.store.last_seq)
 
 
 async def test_a_schedule_of_which_only_the_lake_knows() -> None:

@@ -100,7 +100,7 @@ def settle(world: ApiWorld, seconds: float) -> None:
 def messages(world: ApiWorld, name: str) -> list[Record]:
     """All messages of a stream."""
     stream = world.stream(name)
-    found = [stream.get(seq) for seq in range(1, stream.store.last_seq + 1)]
+    found = [stream.store.read(seq) for seq in range(1, stream.store.last_seq + 1)]
     return [record for record in found if record is not None]
 
 

@@ -71,7 +71,7 @@ async def restored_with_source(world: ApiWorld, first_seq: int) -> list[bytes]:
     world.create("O", subjects=["o.>"])
     for number in range(3):
         world.publish("o.a", b"%d" % number)
-    last = world.stream("O").get(3)
+    last = world.stream("O").store.read(3)
     assert last is not None
     run(world, 1)  # nothing restored is from the future
     own = backups.message(first_seq, b"own", last.time_ns + 1)
@@ -81,7 +81,7 @@ async def restored_with_source(world: ApiWorld, first_seq: int) -> list[bytes]:
     await world.awaited()
     run(world, 0.2)
     world.publish("o.a", b"new")
-    return [record.data for record in world.stream("S").run(1, 100, 1 << 20)]
+    return [record.data for record in world.stream("S").store.read_run(1, 100, 1 << 20)]
 
 
 def test_a_restored_stream_takes_nothing_again_that_its_archive_has_not_got(world: ApiWorld) -> None:
