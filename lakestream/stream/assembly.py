@@ -15,7 +15,7 @@ from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.features import counters
-from lakestream.stream.features.ages import AgeTracking
+from lakestream.stream.features.ages import Ages
 from lakestream.stream.features.async_persist import AsyncPersist
 from lakestream.stream.features.atomic import Atomic
 from lakestream.stream.features.batches import BatchRoom
@@ -81,8 +81,8 @@ MakeFeature = Callable[[Stream], Feature]
 """Makes one feature of a stream, which has the features before it in the list."""
 
 FEATURES: tuple[MakeFeature, ...] = (
-    lambda s: AgeTracking(s.clock, s.store),
-    lambda s: Dedupe(s.clock, s.store, s.feature(AgeTracking)),
+    lambda s: Ages(s.clock, s.store),
+    lambda s: Dedupe(s.clock, s.store, s.feature(Ages)),
     lambda s: Expected(),
     lambda s: Rollup(),
     lambda s: Ttl(),
@@ -96,9 +96,9 @@ FEATURES: tuple[MakeFeature, ...] = (
     lambda s: Schedules(
         s.created_ns, s.clock, s.store, s.reader, s.pipeline, s.proposer, s.applier.supersede, s.no_room
     ),
-    lambda s: Expiry(s.clock, s.store, s.reader, s.pipeline, s.proposer, s.feature(AgeTracking)),
+    lambda s: Expiry(s.clock, s.store, s.reader, s.pipeline, s.proposer, s.feature(Ages)),
     lambda s: Fast(s.batches, s.clock, s.pipeline, s.proposer),
-    lambda s: Atomic(s.batches, s.clock, s.bus, s.pipeline, s.proposer, s.advise),
+    lambda s: Atomic(s.batches, s.clock, s.pipeline, s.proposer, s.bus, s.advise),
     lambda s: Mirroring(s, counters.merge),
     lambda s: s.confirming,
     lambda s: Consumers(s),

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
+import msgspec
+
 from lakestream.log.format.record import encode_record
 from lakestream.stream.core.effect import Effect
 
@@ -117,3 +119,34 @@ class Batch:
         """Return the last sequence by subject of everything in the batch."""
         self.last(b"")
         return {subject: seq for subject, seq in self._last.items() if subject}
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Plain messages of an origin as columns, in the order of their sequences there, perhaps with gaps; times in ns."""
+
+    seqs: list[int]
+    times: list[int]
+    subjects: list[bytes]
+    headers: list[bytes]
+    payloads: list[bytes]
+    pending: list[int]
+    """Number of messages after each."""
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    def after(self, seq: int) -> Run:
+        """Return the messages with a higher sequence."""
+        if self.seqs[0] > seq:
+            return self
+        at = sum(1 for each in self.seqs if each <= seq)
+        columns = (self.seqs, self.times, self.subjects, self.headers, self.payloads, self.pending)
+        return Run(*(column[at:] for column in columns))  # type: ignore[arg-type]
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Return (begin, end) of each part with consecutive sequences."""
+        seqs, count = self.seqs, len(self.seqs)
+        if seqs[-1] - seqs[0] == count - 1:
+            return [(0, count)]
+        jumps = [at for at in range(1, count) if seqs[at] != seqs[at - 1] + 1]
+        return list(zip([0, *jumps], [*jumps, count], strict=True))

@@ -55,10 +55,6 @@ class Pipeline:
         self._flying: list[Proposal] = []
         self._scheduled = False
 
-    def join(self, group: Group) -> None:
-        """Propose to this group."""
-        self.group = group
-
     @property
     def accepts(self) -> bool:
         """Return True if something can be proposed here now."""
@@ -91,10 +87,6 @@ class Pipeline:
         self.batch = batch
         self._open.append(Proposal(Kind.MESSAGES, batch.records, 0, batch))
         self.flush_soon()
-
-    def close_batch(self) -> None:
-        """Let the next message begin another batch."""
-        self.batch = None
 
     def propose(self, operation: Operation, done: Done | None = None) -> None:
         """Log an operation; `done(result)` after it is applied, or `done(ApiError)` when that can not be said.

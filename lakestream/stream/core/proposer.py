@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Protocol
 
 import msgspec
 
@@ -19,7 +18,7 @@ from lakestream.ports import Bus, ClientInfo, Clock
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.stream.core import limits
-from lakestream.stream.core.batch import MAX_BATCH_BYTES, After, Batch
+from lakestream.stream.core.batch import MAX_BATCH_BYTES, After, Batch, Run
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature, Hooks
@@ -43,24 +42,6 @@ NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 OVERLOADED = b"NATS/1.0 429 Too Many Requests\r\n\r\n"
 
 _logger = logging.getLogger(__name__)
-
-
-class Run(Protocol):
-    """Messages of an origin as columns, with ascending sequences and with times in ns."""
-
-    @property
-    def seqs(self) -> list[int]: ...
-    @property
-    def times(self) -> list[int]: ...
-    @property
-    def subjects(self) -> list[bytes]: ...
-    @property
-    def headers(self) -> list[bytes]: ...
-    @property
-    def payloads(self) -> list[bytes]: ...
-    def __len__(self) -> int: ...
-    def stretches(self) -> list[tuple[int, int]]:
-        """Return (begin, end) of each part whose sequences follow one another."""
 
 
 class Proposer:
@@ -392,19 +373,6 @@ class Proposer:
         return self.take(message, self.effect_of(header))
 
     @property
-    def next_seq(self) -> int:
-        """Return the sequence of the next message."""
-        return self._pipeline.next_seq
-
-    def skip(self, through: int) -> None:
-        """Give out the sequences through this one: an operation that says so is about to be proposed."""
-        self._pipeline.skip(through)
-
-    def when_safe(self, then: Callable[[], None]) -> None:
-        """Call `then` once every message taken so far is committed; never, when this node ceases to lead."""
-        self._pipeline.when_safe(then)
-
-    @property
     def moving(self) -> bool:
         """Return True if an operation is in flight that may move the sequence or change the rules."""
         if not self._pipeline.operations:
@@ -488,7 +456,7 @@ class Proposer:
 
     def fail(self, error: ApiError) -> None:
         """Tell the publishers that wait that the stream takes no more messages."""
-        self._pipeline.close_batch()
+        self._pipeline.batch = None
         self._refuse_deferred(error)
 
     def abandon(self, unproposed: Sequence[Batch]) -> None:

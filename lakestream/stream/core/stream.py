@@ -88,7 +88,7 @@ class StreamCore:
         self.proposer.confirm, self.proposer.weighed = self.confirming.leading, self.weighed
         self.pipeline.on_change, self.pipeline.on_lost = self.proposer.guard, self.lost
         if alone:
-            self.pipeline.join(SoloGroup(store.log, io, Callbacks(self.committed, self.failure)))
+            self.pipeline.group = SoloGroup(store.log, io, Callbacks(self.committed, self.failure))
         for make in features:
             self.features.append(make(self))
         self.proposer.rules = declared(tuple(map(type, self.features)))

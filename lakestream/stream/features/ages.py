@@ -31,34 +31,41 @@ _ALWAYS: Run = (0, -(1 << 63), 0)
 _END = 1 << 64
 
 
-class Ages:
-    """The runs of one stream. Times are ns since the epoch."""
+class _State(msgspec.Struct):
+    ages: list[Run] = []
+    steady_ns: int = 0
+    """Reading of the steady clock in ns; 0 in a checkpoint of an earlier release, which has wall-clock times."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+
+class Ages(Feature):
+    """The ages of one stream's messages, for the features that let messages expire. Times are ns since the epoch."""
+
+    def __init__(self, clock: Clock, store: Store) -> None:
+        self._clock, self._store = clock, store
         self._firsts, self._begins, self._ahead = [0], [_ALWAYS[1]], [0]
+        self.behind_ns = 0
+        """Duration by which the steady clock of this start is behind that of the checkpoint; what was due keeps the
+        time that was left."""
 
     # ------------------------------------------------------------------ what is stored
-    def stamped(self, seq: int, time_ns: int) -> None:
-        """Note the time that this node gives to the message at `seq` and those that follow."""
+    def opened(self, first_seq: int, time_ns: int, copied: bool = False) -> None:
+        """Note the time of the message at `first_seq` and those that follow. One that is not this node's own is trusted
+        unless it is in the future."""
         ahead = time_ns - self._clock.steady()
+        if copied:
+            ahead = max(0, ahead)
         if abs(ahead - self._ahead[-1]) > RESOLUTION_NS:
-            self._begin(seq, time_ns, ahead)
+            self._begin(first_seq, time_ns, ahead)
 
-    def taken(self, seq: int, time_ns: int) -> None:
-        """Note the time of a message that got it elsewhere, or before this start. It is trusted unless it is in the
-        future."""
-        ahead = max(0, time_ns - self._clock.steady())
-        if abs(ahead - self._ahead[-1]) > RESOLUTION_NS:
-            self._begin(seq, time_ns, ahead)
+    def received(self, stored: Stored) -> None:
+        self.opened(stored.first_seq, stored.last_time, copied=True)
 
-    def forget_after(self, last_seq: int) -> None:
-        """Forget messages above `last_seq`: they were not stored."""
+    def rewound(self, last_seq: int) -> None:
         while self._firsts[-1] > last_seq + 1:
             del self._firsts[-1], self._begins[-1], self._ahead[-1]
 
     def _begin(self, seq: int, time_ns: int, ahead: int) -> None:
-        self.forget_after(seq - 1)
+        self.rewound(seq - 1)
         if self._firsts[-1] == seq and len(self._firsts) > 1:
             del self._firsts[-1], self._begins[-1], self._ahead[-1]  # no message was stored in it
         self._firsts.append(seq)
@@ -69,7 +76,7 @@ class Ages:
 
     def _join(self) -> None:
         """Make one of two runs; not of the oldest, which says what was before all others, nor of the newest."""
-        runs = self.dump()
+        runs = self.runs()
         joined = [runs[0]]
         for at in range(1, len(runs) - 1, 2):
             first, begin, ahead = runs[at]
@@ -77,7 +84,7 @@ class Ages:
         self._set([*joined, runs[-1]])
 
     # ------------------------------------------------------------------ what is asked
-    def stored(self, seq: int, time_ns: int) -> int:
+    def stored_ns(self, seq: int, time_ns: int) -> int:
         """Return when the message at `seq`, which has this time, was stored by the steady clock."""
         if seq >= self._firsts[-1]:
             return time_ns - self._ahead[-1]
@@ -91,60 +98,22 @@ class Ages:
         return self._firsts[at], steady_ns + self._ahead[at], high
 
     # ------------------------------------------------------------------ over restarts
-    def dump(self, first_seq: int = 0) -> list[Run]:
-        """Return the runs, for a checkpoint; those of which no message from `first_seq` on is left are forgotten."""
+    def runs(self, first_seq: int = 0) -> list[Run]:
+        """Return the runs; those of which no message from `first_seq` on is left are forgotten."""
         gone = max(0, bisect_right(self._firsts, first_seq) - 1)
         if gone:
             del self._firsts[:gone], self._begins[:gone], self._ahead[:gone]
             self._firsts[0], self._begins[0] = _ALWAYS[:2]
         return list(zip(self._firsts, self._begins, self._ahead, strict=True))
 
-    def load(self, runs: Sequence[Run], steady_ns: int) -> int:
-        """Take back what `dump` gave when the steady clock showed `steady_ns`.
-
-        Returns:
-            How far this start's clock is behind that (ns), or 0: what was due keeps the time that was left.
-        """
-        behind = max(0, steady_ns - self._clock.steady())
-        self._set(
-            [(first, max(begin - behind, _ALWAYS[1]), ahead + behind) for first, begin, ahead in runs or [_ALWAYS]]
-        )
-        return behind
-
-    def _set(self, runs: Sequence[Run]) -> None:
-        self._firsts, self._begins, self._ahead = (list(column) for column in zip(*runs, strict=True))
-
-
-class _State(msgspec.Struct):
-    ages: list[Run] = []
-    steady_ns: int = 0
-    """Reading of the steady clock in ns; 0 in a checkpoint of an earlier release, which has wall-clock times."""
-
-
-class AgeTracking(Feature):
-    """The ages of one stream's messages, for the features that let messages expire."""
-
-    def __init__(self, clock: Clock, store: Store) -> None:
-        self._clock, self._store = clock, store
-        self.runs = Ages(clock)
-        self.behind_ns = 0
-        """Duration by which the steady clock of this start is behind that of the checkpoint."""
-
-    def opened(self, first_seq: int, time_ns: int, copied: bool = False) -> None:
-        if copied:
-            self.runs.taken(first_seq, time_ns)
-        else:
-            self.runs.stamped(first_seq, time_ns)
-
-    def received(self, stored: Stored) -> None:
-        self.runs.taken(stored.first_seq, stored.last_time)
-
-    def rewound(self, last_seq: int) -> None:
-        self.runs.forget_after(last_seq)
-
     def dump(self) -> dict[str, object]:
-        return {"ages": self.runs.dump(self._store.first_seq), "steady_ns": self._clock.steady()}
+        return {"ages": self.runs(self._store.first_seq), "steady_ns": self._clock.steady()}
 
     def load(self, checkpoint: bytes) -> None:
         state = msgspec.msgpack.decode(checkpoint, type=_State)
-        self.behind_ns = self.runs.load(state.ages, state.steady_ns)
+        behind = self.behind_ns = max(0, state.steady_ns - self._clock.steady())
+        runs = state.ages or [_ALWAYS]
+        self._set([(first, max(begin - behind, _ALWAYS[1]), ahead + behind) for first, begin, ahead in runs])
+
+    def _set(self, runs: Sequence[Run]) -> None:
+        self._firsts, self._begins, self._ahead = (list(column) for column in zip(*runs, strict=True))

@@ -18,15 +18,14 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, Given
-from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.core.publish import MAX_HEADER_BYTES, Duplicate, NotHere, Publish, PublishRule, View
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
     MAX_STAGED_BYTES,
+    Batches,
     BatchRoom,
-    OpenBatches,
     OverlayView,
     check_size,
     is_no_member,
@@ -74,11 +73,10 @@ def _check_of_subject(view: View, message: Publish, given: Given) -> None:
         raise api_error(10164)
 
 
-class Atomic(Feature):
+class Atomic(Batches[_Staged]):
     """The atomic batches of one stream, on the node that leads it.
 
     Args:
-        room: shared by the streams of the server.
         advise: publishes an advisory of the stream: (event, kind, fields).
     """
 
@@ -92,14 +90,13 @@ class Atomic(Feature):
         self,
         room: BatchRoom,
         clock: Clock,
-        bus: Bus,
         pipeline: Pipeline,
         proposer: Proposer,
+        bus: Bus,
         advise: Callable[[str, str, dict[str, object]], None],
     ) -> None:
-        self._room, self._bus, self._pipeline, self._proposer, self._advise = room, bus, pipeline, proposer, advise
-        self._config = StreamConfig()
-        self._open: OpenBatches[_Staged] = OpenBatches(clock, room.timeout_ns, self._idle)
+        super().__init__(room, clock, pipeline, proposer)
+        self._bus, self._advise = bus, advise
 
     # ------------------------------------------------------------------ life
     def configure(self, config: StreamConfig) -> None:
@@ -107,11 +104,6 @@ class Atomic(Feature):
         self._config = config
         if not config.allow_atomic:
             self.follow()
-
-    def follow(self) -> None:
-        """Forget all batches; whoever goes on with one hears that it is incomplete."""
-        for batch in self._open.clear():
-            self._release(batch)
 
     # ------------------------------------------------------------------ members
     def takes_over(self, message: Publish) -> bool:
@@ -160,7 +152,7 @@ class Atomic(Feature):
             self._end(batch)
             self._commit(batch, message)
             return
-        self._open.touch(batch)
+        self._touch(batch)
         if message.reply:
             self._bus.publish(message.reply, b"", b"", b"")
 
@@ -174,7 +166,7 @@ class Atomic(Feature):
             raise api_error(10210)
         batch = _Staged(batch_id)
         self._room.atomic += 1
-        self._open.touch(batch)
+        self._touch(batch)
         return batch
 
     def _stage(self, batch: _Staged, message: Publish) -> None:
@@ -191,20 +183,15 @@ class Atomic(Feature):
         self._room.staged += size
 
     # ------------------------------------------------------------------ ends
-    def _release(self, batch: _Staged) -> None:
+    def _released(self, batch: _Staged) -> None:
         self._room.atomic -= 1
         self._room.staged -= batch.size
-
-    def _end(self, batch: _Staged) -> None:
-        self._open.close(batch)
-        self._release(batch)
 
     def _abandon(self, batch: _Staged, reason: str) -> None:
         self._end(batch)
         self._tell(batch, reason)
 
     def _idle(self, batch: _Staged) -> None:
-        self._release(batch)
         self._tell(batch, "timeout")
 
     def _tell(self, batch: _Staged, reason: str) -> None:

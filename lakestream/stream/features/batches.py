@@ -6,7 +6,6 @@ looks to members of a batch. What a batch is and what ends it is in atomic.py an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -18,6 +17,9 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import API_LEVEL, LEVEL_HEADER
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey
+from lakestream.stream.core.feature import Feature
+from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.core.publish import MAX_RECORD_BYTES, Publish
 from lakestream.stream.core.view import ProposedView
 
@@ -83,62 +85,62 @@ class Open(Protocol):
 T = TypeVar("T", bound=Open)
 
 
-class OpenBatches(Generic[T]):
-    """The open batches of one stream, by id; the longest idle first.
+class Batches(Feature, Generic[T]):
+    """The open batches of one stream, on the node that leads it: what atomic and fast ones have in common.
 
     Args:
-        clock: tells when one was idle for too long.
-        timeout_ns: how long that is.
-        on_idle: called with each that was, once it is out of here.
+        room: shared by the streams of the server.
     """
 
-    def __init__(self, clock: Clock, timeout_ns: int, on_idle: Callable[[T], None]) -> None:
-        self._clock, self._timeout, self._on_idle = clock, timeout_ns, on_idle
-        self._batches: dict[bytes, T] = {}
+    def __init__(self, room: BatchRoom, clock: Clock, pipeline: Pipeline, proposer: Proposer) -> None:
+        self._room, self._clock, self._pipeline, self._proposer = room, clock, pipeline, proposer
+        self._config = StreamConfig()
+        self._open: dict[bytes, T] = {}
+        """By id, the longest idle first."""
         self._timer: Timer | None = None
 
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def get(self, batch_id: bytes) -> T | None:
-        """Return the open batch with this id."""
-        return self._batches.get(batch_id)
-
-    def touch(self, batch: T) -> None:
-        """Open a batch, or note that something came for it."""
-        batch.touched_ns = self._clock.steady()
-        self._batches.pop(batch.id, None)
-        self._batches[batch.id] = batch
-        if self._timer is None:
-            self._timer = self._clock.call_later(self._timeout, self._look)
-
-    def close(self, batch: T) -> bool:
-        """Close a batch. Return False if it was closed before."""
-        if self._batches.get(batch.id) is not batch:
-            return False
-        del self._batches[batch.id]
-        return True
-
-    def clear(self) -> list[T]:
-        """Close all batches and return them."""
-        batches = list(self._batches.values())
-        self._batches.clear()
+    def follow(self) -> None:
+        """Forget all batches. What of a fast one is stored stays; whoever goes on with a batch that no leader knows
+        hears that it is incomplete."""
+        batches, self._open = self._open, {}
+        for batch in batches.values():
+            self._released(batch)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return batches
+
+    def _touch(self, batch: T) -> None:
+        """Open a batch, or note that something came for it."""
+        batch.touched_ns = self._clock.steady()
+        self._open.pop(batch.id, None)
+        self._open[batch.id] = batch
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._room.timeout_ns, self._look)
+
+    def _end(self, batch: T) -> None:
+        """Close a batch, unless it was closed before."""
+        if self._open.get(batch.id) is batch:
+            del self._open[batch.id]
+            self._released(batch)
+
+    def _released(self, batch: T) -> None:
+        """Give back the room of a batch that is closed."""
+        raise NotImplementedError
+
+    def _idle(self, batch: T) -> None:
+        """Act on the end of a batch that nothing came for in time."""
 
     def _look(self) -> None:
         self._timer = None
         now = self._clock.steady()
-        while self._batches:
-            batch = next(iter(self._batches.values()))
-            left = batch.touched_ns + self._timeout - now
+        while self._open:
+            batch = next(iter(self._open.values()))
+            left = batch.touched_ns + self._room.timeout_ns - now
             if left > 0:
                 self._timer = self._clock.call_later(left, self._look)
                 return
-            del self._batches[batch.id]
-            self._on_idle(batch)
+            self._end(batch)
+            self._idle(batch)
 
 
 def is_no_member(config: StreamConfig, message: Publish) -> bool:

@@ -21,7 +21,7 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
 from lakestream.stream.core.publish import Duplicate, Publish, PublishRule, View
-from lakestream.stream.features.ages import AgeTracking
+from lakestream.stream.features.ages import Ages
 
 MAX_IDS = 4_000_000
 """Ids of one stream that are remembered at once, some 800 MB. Beyond them a message with an id is refused with 10167
@@ -106,7 +106,7 @@ class MessageIds:
         return 0
 
     def add(self, msg_id: bytes, seq: int, time_ns: int) -> None:
-        """Remember an id of a message stored at `time_ns` by the steady clock; see `Ages.stored`."""
+        """Remember an id of a message stored at `time_ns` by the steady clock; see `Ages.stored_ns`."""
         self.last_id, self.last_seq = msg_id, seq
         if self.window_ns > 0:
             self._seqs[msg_id] = seq
@@ -203,7 +203,7 @@ class MessageIds:
         older: Iterable[tuple[int, bytes, int]] = (),
         behind_ns: int = 0,
     ) -> None:
-        """Load what `dump` returned, or the (time, id, seq) of releases before it. `behind_ns`: see `Ages.load`."""
+        """Load what `dump` returned, or the (time, id, seq) of releases before it. `behind_ns`: see `Ages`."""
         self._chunks = list(map(_Chunk.unpack, packed))
         if behind_ns:
             for chunk in self._chunks:
@@ -261,7 +261,7 @@ class Dedupe(Feature):
     )
     effects = ((_HEADER, _read),)
 
-    def __init__(self, clock: Clock, store: Store, ages: AgeTracking) -> None:
+    def __init__(self, clock: Clock, store: Store, ages: Ages) -> None:
         self._clock, self._store, self._ages = clock, store, ages
         self.ids = MessageIds(0)
 
@@ -279,13 +279,13 @@ class Dedupe(Feature):
     def taken(self, effect: Effect) -> None:
         msg_id = MSG_ID.of(effect)
         if msg_id:
-            self.ids.add(msg_id, effect.seq, self._ages.runs.stored(effect.seq, effect.time_ns))
+            self.ids.add(msg_id, effect.seq, self._ages.stored_ns(effect.seq, effect.time_ns))
 
     def received(self, stored: Stored) -> None:
         if stored.effects and not stored.archived:
             for effect in stored.effects:
                 self.taken(effect)
-            self.ids.trim(self._ages.runs.stored(stored.first_seq, stored.last_time))
+            self.ids.trim(self._ages.stored_ns(stored.first_seq, stored.last_time))
 
     def skipped(self, before: int, last_seq: int) -> None:
         self.ids.moved(before, last_seq)

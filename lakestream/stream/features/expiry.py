@@ -37,7 +37,7 @@ from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.core.publish import Publish
 from lakestream.stream.core.reader import Reader
-from lakestream.stream.features.ages import Ages, AgeTracking
+from lakestream.stream.features.ages import Ages
 from lakestream.stream.features.ttl import SECOND, TTL
 
 MIN_DELAY_NS = 50_000_000
@@ -97,10 +97,10 @@ class Expiry(Feature):
     """The expiry of one stream's messages. Nothing is scanned: the oldest message says when to look."""
 
     def __init__(
-        self, clock: Clock, store: Store, reader: Reader, pipeline: Pipeline, proposer: Proposer, ages: AgeTracking
+        self, clock: Clock, store: Store, reader: Reader, pipeline: Pipeline, proposer: Proposer, ages: Ages
     ) -> None:
         self._clock, self._store, self._reader = clock, store, reader
-        self._pipeline, self._proposer, self._tracking = pipeline, proposer, ages
+        self._pipeline, self._proposer, self._ages = pipeline, proposer, ages
         self._config = StreamConfig()
         self._ttls: list[tuple[int, int]] = []
         self._forever: set[int] = set()
@@ -123,10 +123,6 @@ class Expiry(Feature):
         self._proposed = 0
         """What it has proposed and is not applied, and one more until it has proposed everything."""
 
-    @property
-    def _ages(self) -> Ages:
-        return self._tracking.runs
-
     def configure(self, config: StreamConfig) -> None:
         self._config = config
 
@@ -148,7 +144,7 @@ class Expiry(Feature):
     def _track(self, seq: int, time_ns: int, ttl_ns: int) -> None:
         """Note a message with a TTL of its own (-1: never expires, not even by max_age)."""
         if ttl_ns > 0:
-            heapq.heappush(self._ttls, (self._ages.stored(seq, time_ns) + ttl_ns, seq))
+            heapq.heappush(self._ttls, (self._ages.stored_ns(seq, time_ns) + ttl_ns, seq))
         else:
             self._forever.add(seq)
         if len(self._ttls) + len(self._forever) > 2 * self._store.msgs + SLACK:
@@ -161,7 +157,7 @@ class Expiry(Feature):
         return {"ttls": [*self._ttls, *self._taken, *((-1, seq) for seq in self._forever)]}
 
     def load(self, checkpoint: bytes) -> None:
-        ttls, behind = msgspec.msgpack.decode(checkpoint, type=_State).ttls, self._tracking.behind_ns
+        ttls, behind = msgspec.msgpack.decode(checkpoint, type=_State).ttls, self._ages.behind_ns
         self._cursor = 0
         self._forever = {seq for deadline, seq in ttls if deadline < 0}
         self._ttls = [(max(0, deadline - behind), seq) for deadline, seq in ttls if deadline >= 0]
@@ -194,7 +190,7 @@ class Expiry(Feature):
         self._may_age = bool(oldest)
         if oldest:
             time_ns = self._store.time_of(oldest)
-            due = min(due, self._ages.stored(oldest, time_ns) + max_age if time_ns else 0)
+            due = min(due, self._ages.stored_ns(oldest, time_ns) + max_age if time_ns else 0)
         if due == 1 << 63:
             return
         now = self._clock.steady()

@@ -17,15 +17,14 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect
-from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import Progress
 from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.core.publish import Duplicate, NotHere, Publish
 from lakestream.stream.features.batches import (
     MAX_ID_CHARS,
+    Batches,
     BatchRoom,
-    OpenBatches,
     check_size,
     is_no_member,
     number,
@@ -102,26 +101,21 @@ _places: msgspec.msgpack.Decoder[tuple[list[_Fast], list[bytes]]] = msgspec.msgp
 )
 
 
-class Fast(Feature):
+class Fast(Batches[_Fast]):
     """The fast batches of one stream, on the node that leads it.
 
     Where other nodes hold the stream too, every write also logs where the batches are whose messages are in it: the
     next leader goes on from there. What a checkpoint covers is not remembered.
-
-    Args:
-        room: shared by the streams of the server.
     """
 
     reply_suffix = b".$FI"
 
     def __init__(self, room: BatchRoom, clock: Clock, pipeline: Pipeline, proposer: Proposer) -> None:
-        self._room, self._clock, self._pipeline, self._proposer = room, clock, pipeline, proposer
-        self._config = StreamConfig()
+        super().__init__(room, clock, pipeline, proposer)
         self._changed: dict[bytes, None] = {}
         """Ids of batches that are elsewhere than the log says."""
         self._known: dict[bytes, _Fast] = {}
         """Where the log says that batches are."""
-        self._open: OpenBatches[_Fast] = OpenBatches(clock, room.timeout_ns, self._released)
 
     # ------------------------------------------------------------------ life
     def lead(self, recovered: bool) -> None:
@@ -131,13 +125,11 @@ class Fast(Feature):
             if known.touched_ns > horizon and self._room.for_fast(len(self._open)):
                 batch = msgspec.structs.replace(known, acked=known.next - 1)
                 self._room.fast += 1
-                self._open.touch(batch)
+                self._touch(batch)
                 self._ack(batch, batch.reply)
 
     def follow(self) -> None:
-        """Forget all batches. What is stored stays; whoever goes on with a batch that no leader knows hears so."""
-        for batch in self._open.clear():
-            self._released(batch)
+        super().follow()
         self._changed.clear()
 
     def configure(self, config: StreamConfig) -> None:
@@ -177,10 +169,6 @@ class Fast(Feature):
         self._room.fast -= 1
         self._changed[batch.id] = None
 
-    def _end(self, batch: _Fast) -> None:
-        if self._open.close(batch):
-            self._released(batch)
-
     # ------------------------------------------------------------------ members
     def takes_over(self, message: Publish) -> bool:
         """Take a message over if it belongs to a batch."""
@@ -200,7 +188,7 @@ class Fast(Feature):
             if not self._config.no_ack:
                 self._reject(message, error)
             return
-        self._open.touch(batch)
+        self._touch(batch)
         self._changed[batch.id] = None
         batch.reply = message.reply
         if member.operation == PING:
@@ -234,11 +222,11 @@ class Fast(Feature):
             raise api_error(10208)
         if not self._room.for_fast(len(self._open)):
             raise api_error(10211)
-        alone = not len(self._open)
+        alone = not self._open
         interval = min(member.flow, MAX_INTERVAL) if alone else 1
         batch = _Fast(member.id, member.flow, member.keeps_going, interval)
         self._room.fast += 1
-        self._open.touch(batch)
+        self._touch(batch)
         return batch
 
     def _in_order(self, batch: _Fast, member: Member, reply: bytes) -> bool:
@@ -374,4 +362,4 @@ class Fast(Feature):
 
     def _say(self, reply: bytes, answer: bytes) -> None:
         """Answer once everything before it is committed, so that answers come in the order of what they answer."""
-        self._proposer.answer_at(self._proposer.next_seq - 1, reply, answer)
+        self._proposer.answer_at(self._pipeline.next_seq - 1, reply, answer)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lakestream.protocol.api.errors import ApiError
+from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamSource
 from lakestream.stream.core.operations import Skip
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.clone import Clones, CloneSession
 from lakestream.stream.mirroring.origin import Origin, Start, stored_header
-from lakestream.stream.mirroring.runs import Run
 from lakestream.stream.mirroring.session import Received
 
 NEAR = 10
@@ -37,7 +37,7 @@ class Mirror:
         clones: Callable[[], Clones | None],
         came_near: Callable[[], None],
     ) -> None:
-        self._host, self._proposer, self._came_near = host, host.proposer, came_near
+        self._host, self._pipeline, self._proposer, self._came_near = host, host.pipeline, host.proposer, came_near
         self._origin = Origin(source, host.account, host.name, mirror=True)
         self.source = source
         self.session = CloneSession(host, source, self._origin, self, clones)
@@ -50,15 +50,15 @@ class Mirror:
         return 0
 
     def start(self) -> Start:
-        following = self._proposer.next_seq  # behind messages in flight, too
+        following = self._pipeline.next_seq  # behind messages in flight, too
         if following > 1:
             return Start(following)
         return Start(self.source.opt_start_seq, self.source.opt_start_time)
 
     def opened(self, before: int, identity: str, pending: int) -> bool:
         self._note(pending)
-        if before >= self._proposer.next_seq:
-            self._proposer.skip(before)
+        if before >= self._pipeline.next_seq:
+            self._pipeline.skip(before)
             self._host.propose(Skip(before))
         return True
 
@@ -66,7 +66,7 @@ class Mirror:
         """Do nothing: sequences can not begin anew, so the mirror goes on when the new origin has come that far."""
 
     def take(self, message: Received) -> ApiError | None:
-        if message.seq < self._proposer.next_seq:
+        if message.seq < self._pipeline.next_seq:
             return None  # it is stored
         subject, header = self._origin.renamed(message.subject), stored_header(message.header)
         effect = self._proposer.effect_of(header)
@@ -76,7 +76,7 @@ class Mirror:
         return refused
 
     def take_run(self, run: Run) -> int:
-        fresh = run.after(self._proposer.next_seq - 1)
+        fresh = run.after(self._pipeline.next_seq - 1)
         if not len(fresh):
             return len(run)  # they are stored
         taken = self._proposer.take_run(self._origin.renamed_run(fresh))
@@ -89,6 +89,3 @@ class Mirror:
         if not self.near and pending < NEAR:
             self.near = True
             self._came_near()
-
-    def when_safe(self, then: Callable[[], None]) -> None:
-        self._proposer.when_safe(then)

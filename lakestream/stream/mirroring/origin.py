@@ -16,8 +16,8 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.domain_subjects import DELIVER_HEADER, sign
 from lakestream.protocol.subjects import matches, short_hash
 from lakestream.protocol.transforms import Transform
+from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamSource
-from lakestream.stream.mirroring.runs import Run
 
 HEARTBEAT_NS = 1_000_000_000
 LIFE_NS = 10_000_000_000

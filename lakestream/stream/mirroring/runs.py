@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice, pairwise
 
-import msgspec
-
 from lakestream.ports import Delivery
+from lakestream.stream.core.batch import Run
 
 MIN_RUN = 4
 """Fewer messages are processed one by one."""
@@ -26,37 +25,6 @@ _MEANT = b"\r\nNats-"
 """Contained in every header block with a header of the protocol, which may have an effect."""
 _CONTROL = b"NATS/1.0 "
 """Beginning of a header block with a status line, which stored messages hardly ever have."""
-
-
-class Run(msgspec.Struct, frozen=True, gc=False):
-    """Messages in the order of their sequences in the origin, perhaps with gaps; times in ns."""
-
-    seqs: list[int]
-    times: list[int]
-    subjects: list[bytes]
-    headers: list[bytes]
-    payloads: list[bytes]
-    pending: list[int]
-    """Number of messages after each."""
-
-    def __len__(self) -> int:
-        return len(self.seqs)
-
-    def after(self, seq: int) -> Run:
-        """Return the messages with a higher sequence."""
-        if self.seqs[0] > seq:
-            return self
-        at = sum(1 for each in self.seqs if each <= seq)
-        columns = (self.seqs, self.times, self.subjects, self.headers, self.payloads, self.pending)
-        return Run(*(column[at:] for column in columns))  # type: ignore[arg-type]
-
-    def stretches(self) -> list[tuple[int, int]]:
-        """Return (begin, end) of each part with consecutive sequences."""
-        seqs, count = self.seqs, len(self.seqs)
-        if seqs[-1] - seqs[0] == count - 1:
-            return [(0, count)]
-        jumps = [at for at in range(1, count) if seqs[at] != seqs[at - 1] + 1]
-        return list(zip([0, *jumps], [*jumps, count], strict=True))
 
 
 def run_of(messages: Sequence[Delivery], first: int, expected: int, highest: int) -> Run | None:

@@ -24,10 +24,11 @@ from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.domain_subjects import LINK_QUEUE
+from lakestream.stream.core.batch import Run
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.origin import Origin, Start
-from lakestream.stream.mirroring.runs import Run, run_of
+from lakestream.stream.mirroring.runs import run_of
 
 FIRST_NS = 100_000_000
 """A session begins after this long (100 ms) and up to twice that, so that many do not begin at once."""
@@ -95,9 +96,6 @@ class Taker(Protocol):
     def take_run(self, run: Run) -> int:
         """Store messages that came together; return how many, from the first on. The others come again by `take`."""
 
-    def when_safe(self, then: Callable[[], None]) -> None:
-        """Call `then` once everything taken is committed; never after a change of leader."""
-
 
 _Seq = Annotated[int, msgspec.Meta(ge=0, lt=LAST_SEQ)]
 
@@ -136,7 +134,7 @@ class Session:
 
     def __init__(self, host: StreamCore, origin: Origin, taker: Taker) -> None:
         self._name, self._bus, self._clock = host.name, host.bus, host.clock
-        self._origin, self._taker = origin, taker
+        self._pipeline, self._origin, self._taker = host.pipeline, origin, taker
         self.lag = 0
         """Number of messages that the origin has and that did not come yet."""
         self.error: ApiError | None = None
@@ -418,7 +416,7 @@ class Session:
                 self._bus.publish(to, b"", block, b"")
 
         self._unsafe = True
-        self._taker.when_safe(safe)
+        self._pipeline.when_safe(safe)
 
 
 def _token() -> bytes:

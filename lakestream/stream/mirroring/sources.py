@@ -19,13 +19,13 @@ from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.gotime import format_time
 from lakestream.stream.core import limits
+from lakestream.stream.core.batch import Run
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.effect import STREAM_SOURCE, Effect, EffectKey, Given
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.publish import NotHere, Publish
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.origin import Origin, Start, stored_header
-from lakestream.stream.mirroring.runs import Run
 from lakestream.stream.mirroring.session import Received, Session
 
 MAX_SOURCES = 10_000
@@ -245,6 +245,3 @@ class Source:
                 self._fetching = False
 
         self._host.clock.spawn(fetch())
-
-    def when_safe(self, then: Callable[[], None]) -> None:
-        self._proposer.when_safe(then)

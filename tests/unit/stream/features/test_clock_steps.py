@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.log.store.memory import MemoryStore
 from lakestream.runtime import LoopClock
 from lakestream.stream.features.ages import MAX_RUNS, RESOLUTION_NS, Ages
 from tests.unit import consumer_world
@@ -170,29 +171,29 @@ def test_whatever_the_clock_does_messages_live_as_long_as_they_should(seed: int,
 
 def test_runs_are_bounded_and_what_was_joined_is_never_early() -> None:
     clock = ManualClock()
-    ages, pinned = Ages(clock), clock.time + DAY
+    ages, pinned = Ages(clock, MemoryStore("u")), clock.time + DAY
     stored = {}
     for seq in range(1, 5000):  # behind the newest message: its time stays, and the difference grows
         clock.time += 2 * S
-        ages.stamped(seq, pinned)
+        ages.opened(seq, pinned)
         stored[seq] = clock.time
-    assert len(ages.dump()) <= MAX_RUNS
+    assert len(ages.runs()) <= MAX_RUNS
     for seq, at in stored.items():
-        assert at <= ages.stored(seq, pinned) <= clock.time
-        low, time_ns, high = ages.through(ages.stored(seq, pinned))
+        assert at <= ages.stored_ns(seq, pinned) <= clock.time
+        low, time_ns, high = ages.through(ages.stored_ns(seq, pinned))
         assert low <= seq <= high
         assert time_ns >= pinned
-    runs = len(ages.dump())
-    assert len(ages.dump(4000)) < runs
-    assert ages.stored(4999, pinned) == stored[4999]
+    runs = len(ages.runs())
+    assert len(ages.runs(4000)) < runs
+    assert ages.stored_ns(4999, pinned) == stored[4999]
 
 
 def test_what_was_not_stored_leaves_no_run() -> None:
     clock = ManualClock()
-    ages = Ages(clock)
-    ages.stamped(5, clock.time + DAY)
-    ages.forget_after(3)
-    assert ages.stored(5, clock.time) == clock.time
+    ages = Ages(clock, MemoryStore("u"))
+    ages.opened(5, clock.time + DAY)
+    ages.rewound(3)
+    assert ages.stored_ns(5, clock.time) == clock.time
 
 
 @pytest.mark.parametrize("step", [-HOUR, DAY])
