@@ -17,8 +17,8 @@ from lakestream.meta.shared import Shared
 from lakestream.ports import Bus, Subscribed
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.stream.acks import Acks
 from lakestream.stream.assembly import Stream
-from lakestream.stream.consumer.acks import Acks
 from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.storage_use import AccountUse
 
@@ -52,7 +52,7 @@ class Engine:
         """Streams that cannot be served, with the reason: their log is damaged, or they need a newer server."""
         self.direct = DirectGet(bus, shared.options.domain, shared.options.max_pending, self.streams.get)
         self._subscriptions: dict[str, list[Subscribed]] = {}
-        self.acks = Acks(self)
+        self.acks = Acks(bus, self.streams)
 
     def delete_stream(self, name: str, done: Callable[[ApiError | None], None]) -> None:
         """Remove a stream with everything it holds; call `done(None)` once no start can bring it back.

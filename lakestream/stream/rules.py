@@ -17,8 +17,7 @@ from lakestream.protocol.api.errors import api_error, invalid
 from lakestream.protocol.subjects import Filters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
 from lakestream.stream.core.account_limits import check_size
-from lakestream.stream.core.config import LAST_SEQ, REQUIRED_LEVEL, StreamConfig, StreamConsumerLimits
-from lakestream.stream.core.names import valid_name
+from lakestream.stream.core.config import LAST_SEQ, REQUIRED_LEVEL, StreamConfig, StreamConsumerLimits, valid_name
 from lakestream.stream.mirroring.origin_rules import Find, checked_origins
 
 MAX_NAME = 255

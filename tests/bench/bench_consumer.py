@@ -17,7 +17,7 @@ import msgspec
 
 from lakestream.net.interest.subscription import Subscription
 from lakestream.ports import ClientInfo, Delivery
-from lakestream.stream.consumer.acks import Acks
+from lakestream.stream.acks import Acks
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer
 from tests.unit.stream_world import CLIENT, World
@@ -77,17 +77,9 @@ def push(world: World, total: int, filters: list[str]) -> float:
     return total / took
 
 
-class Streams:
-    """As much of an engine as the ack listener needs."""
-
-    def __init__(self, world: World) -> None:
-        self.streams = {"S": world.stream}
-        self.bus = world.hub
-
-
 def pull(world: World, total: int) -> tuple[float, float]:
     """(messages a second with an ack each, ns for an ack)."""
-    Acks(Streams(world)).listen()
+    Acks(world.hub, {"S": world.stream}).listen()
     counter = receiver(world, b"_INBOX.pull.*")
     config = ConsumerConfig(
         durable_name="Q",

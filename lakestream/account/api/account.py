@@ -57,7 +57,7 @@ class AccountApi:
         self._when_applied(lambda: request.run(lambda: self._gather(lambda usage: request.respond(self._shown(usage)))))
 
     def _when_applied(self, then: Callable[[], None]) -> None:
-        when_all_applied(list(self._engine.streams.values()), then)
+        when_all_applied([stream.confirming for stream in self._engine.streams.values()], then)
 
     def _own_usage(self) -> Usage:
         streams = list(self._engine.streams.values())

@@ -307,7 +307,7 @@ class ConsumerApi:
         if stream.config.retention == "workqueue" and config.filters:
             others = [(other.name, other.config) for other in stream.consumers.values()]
             rules.check_unique(config, existing.name, others)
-        rules.check_update(old, config, existing.push_bound)
+        rules.check_update(old, config, existing.target.bound)
         if unchanged:
             request.respond(self._info_of(existing))
             finished()

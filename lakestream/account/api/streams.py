@@ -451,7 +451,10 @@ class StreamApi:
         def shown(stream: Stream) -> dict[str, Any]:
             return info_of(self._node, stream, versions=False, domain=self._engine.domain)
 
-        when_all_applied(streams, lambda: answer(dumps({each.name: shown(each) for each in streams if each.leading})))
+        when_all_applied(
+            [each.confirming for each in streams],
+            lambda: answer(dumps({each.name: shown(each) for each in streams if each.leading})),
+        )
 
     # ------------------------------------------------------------------ backups
     def _snapshot(self, request: Request) -> None:

@@ -1,22 +1,19 @@
 """Acks: the replies of clients to delivered messages.
 
-Belongs here: the subjects `$JS.ACK.>` and `$JS.FC.>` of a server (docs/internals/api.md#acks), finding the consumer
-that a reply is for, the meaning of its payload, the change of that consumer's ledger, the confirmation of an ack once
-it is on disk (invariant 1), and the metric of sampled acks. This is a hot path: one call for each ack.
+Belongs here: the meaning of a reply's payload (docs/internals/api.md#acks), the change of the consumer's ledger, the
+confirmation of an ack once it is on disk (invariant 1), and the metric of sampled acks. This is a hot path: one call
+for each ack. The consumer that a reply is for is found in stream/acks.py.
 """
 
 from __future__ import annotations
 
 import random
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.ports import Bus, ClientInfo, Clock, Subscribed
+from lakestream.ports import Bus, Clock
 from lakestream.protocol import headers
-from lakestream.protocol.domain_subjects import MARK
 from lakestream.protocol.durations import parse_duration
 from lakestream.stream.consumer.advisories import Advisories
 from lakestream.stream.consumer.config import ConsumerConfig
@@ -25,22 +22,14 @@ from lakestream.stream.consumer.lifetime import Inactivity
 from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.consumer.rules import sample_percent
 
-ACKS = frozenset((b"", b"+ACK", b"+OK"))
-NAK, PROGRESS, TERM, NEXT = b"-NAK", b"+WPI", b"+TERM", b"+NXT"
+NAK, PROGRESS, TERM = b"-NAK", b"+WPI", b"+TERM"
 
 LAST_CONSUMER, LAST_STREAM = b"Nats-Last-Consumer", b"Nats-Last-Stream"
-
-V2_TOKENS = 11
-"""`$JS.ACK.<domain>.<account>.<stream>.<consumer>.` and five numbers; a twelfth token is ignored."""
-
-KNOWN = 16_384
-"""Maximum number of consumers cached by subject prefix; the cache is cleared when it is exceeded."""
 
 MAX_DELAY_NS = (1 << 63) - 1
 """The longest delay of a negative ack: what fits into 64 bits (292 years)."""
 
 
-# ---------------------------------------------------------------------------------------------------- one consumer
 class AckHandler:
     """Applies the acks of one consumer.
 
@@ -228,144 +217,3 @@ def _delay(text: bytes) -> int:
         return delay if delay <= MAX_DELAY_NS else 0
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
         return 0
-
-
-# ---------------------------------------------------------------------------------------------------- all consumers
-class Acked(Protocol):
-    """A consumer, as the listener for acks uses it."""
-
-    @property
-    def serving(self) -> bool:
-        """Return True while the consumer takes acks on this node."""
-
-    @property
-    def config(self) -> ConsumerConfig:
-        """Return the consumer's configuration."""
-
-    @property
-    def acks(self) -> AckHandler:
-        """Return what applies the acks."""
-
-    def request(self, reply: bytes, body: bytes) -> None:
-        """Take a pull request."""
-
-    def flow_control_reply(self, subject: bytes, header: bytes) -> None:
-        """Take the answer to a flow control request."""
-
-
-class AckedStream(Protocol):
-    """A stream, as the listener for acks uses it."""
-
-    @property
-    def consumers(self) -> Mapping[str, Acked]:
-        """Return the stream's consumers by name."""
-
-
-class Streams(Protocol):
-    """The streams of an account."""
-
-    @property
-    def bus(self) -> Bus:
-        """Return the account's way to clients."""
-
-    @property
-    def streams(self) -> Mapping[str, AckedStream]:
-        """Return the streams by name."""
-
-
-class Acks:
-    """Listens for the acks of all consumers of an account."""
-
-    def __init__(self, streams: Streams) -> None:
-        self._streams, self._bus = streams, streams.bus
-        # Weak references: a deleted consumer must not stay in memory, and its stream with it, until others come.
-        self._known: dict[bytes, weakref.ref[Acked]] = {}
-        self._subscriptions: list[Subscribed] = []
-        self._attached: dict[str, list[Subscribed]] = {}
-
-    def attach(self, stream: str) -> None:
-        """Listen for the acks of one stream, which this node of a cluster leads."""
-        self.detach(stream)
-        name = stream.encode()
-        self._attached[stream] = [
-            self._bus.subscribe(subject, handler)
-            for kind, handler in ((b"ACK", self.acked), (b"FC", self.flow_control))
-            for subject in (b"$JS.%b.%b.>" % (kind, name), b"$JS.%b.*.*.%b.>" % (kind, name))
-        ]
-
-    def detach(self, stream: str) -> None:
-        """Stop listening for the acks of a stream that this node leads no more."""
-        for subscription in self._attached.pop(stream, []):
-            subscription.cancel()
-
-    def listen(self) -> None:
-        """Listen for the acks of all streams, on a server without a cluster."""
-        self._subscriptions = [
-            self._bus.subscribe(b"$JS.ACK.>", self.acked),
-            self._bus.subscribe(b"$JS.FC.>", self.flow_control),
-        ]
-
-    def close(self) -> None:
-        """Stop listening."""
-        for subscription in self._subscriptions:
-            subscription.cancel()
-        self._subscriptions = []
-        for stream in list(self._attached):
-            self.detach(stream)
-
-    def acked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """Take one message on an ack subject."""
-        parts = subject.rsplit(b".", 5)
-        known = self._known.get(parts[0])
-        consumer = known() if known is not None else None
-        if consumer is None or not consumer.serving:
-            found = self._find(subject)
-            if found is None or found[0].config.ack_policy == "flow_control":
-                # nats-server listens for each consumer, but for none whose acks are those of flow control.
-                if reply:
-                    self._bus.declined(subject, reply)
-                return
-            consumer, parts = found
-            if not consumer.serving:
-                return
-        if not (parts[1].isdigit() and parts[2].isdigit() and parts[3].isdigit()):
-            return
-        deliveries, seq, consumer_seq = int(parts[1]), int(parts[2]), int(parts[3])
-        if payload in ACKS:
-            consumer.acks.ack(seq, consumer_seq, deliveries, reply)
-        elif not payload.startswith(NEXT):
-            consumer.acks.reply(seq, consumer_seq, deliveries, payload, reply)
-        elif consumer.acks.ack(seq, consumer_seq, deliveries, b"") and reply:
-            consumer.request(reply, payload[len(NEXT) :])
-
-    def _find(self, subject: bytes) -> tuple[Acked, list[bytes]] | None:
-        """Return the consumer of an ack subject that is not cached, and the subject's numbers after a prefix."""
-        tokens = subject.split(b".")
-        version2 = len(tokens) >= V2_TOKENS
-        if not version2 and len(tokens) != 9:
-            return None
-        if version2 and tokens[3].startswith(MARK):
-            return None  # of a remote server, which may have a consumer of that name, too
-        at = 4 if version2 else 2
-        consumer = self._consumer(tokens[at], tokens[at + 1])
-        if consumer is None:
-            return None
-        if not version2 and consumer.serving and consumer.config.ack_policy != "flow_control":
-            if len(self._known) >= KNOWN:
-                self._known.clear()
-            self._known[b".".join(tokens[:4])] = weakref.ref(consumer)
-        return consumer, [b"", *tokens[at + 2 : at + 7]]
-
-    def _consumer(self, stream: bytes, name: bytes) -> Acked | None:
-        found = self._streams.streams.get(stream.decode("utf-8", "replace"))
-        return found.consumers.get(name.decode("utf-8", "replace")) if found is not None else None
-
-    def flow_control(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """Take one answer to a flow control request."""
-        tokens = subject.split(b".")
-        at = {5: 2, 7: 4}.get(len(tokens))
-        if at is None:
-            return
-        consumer = self._consumer(tokens[at], tokens[at + 1])
-        if consumer is not None and consumer.serving:
-            consumer.flow_control_reply(subject, header)

@@ -344,11 +344,6 @@ class Consumer:
 
     # ------------------------------------------------------------------ numbers
     @property
-    def num_pending(self) -> int:
-        """Return the number of messages that match and were not delivered."""
-        return self.feed.pending()
-
-    @property
     def mixed(self) -> bool:
         """Return True if it may hold messages that its filters do not match any more."""
         if self._filters_changed and self.serving and not (self.ledger.pending or self.ledger.redelivered):
@@ -372,11 +367,6 @@ class Consumer:
         """Take the pin from its client (CONSUMER.UNPIN)."""
         if isinstance(self.target, PullTarget):
             self.target.policy.unpin()
-
-    @property
-    def push_bound(self) -> bool:
-        """Return True if a client subscribes to the deliver subject."""
-        return self.target.bound
 
     def _available(self) -> int:
         return self.feed.pending() + len(self.redelivery)

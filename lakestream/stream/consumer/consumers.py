@@ -67,7 +67,6 @@ class Consumers(Feature, Mapping[str, Consumer]):
         return len(self._by_name)
 
     def configure(self, config: StreamConfig) -> None:
-        """Take the stream's configuration."""
         spread = self._num_replicas == 1 < config.num_replicas
         self._num_replicas = max(config.num_replicas, 1)
         for consumer in self._by_name.values():
@@ -96,23 +95,19 @@ class Consumers(Feature, Mapping[str, Consumer]):
         return consumer
 
     def applied(self, operation: Operation, own: bool) -> None:
-        """Note an applied operation. `own`: its proposer is on this node, and `finish` follows."""
         if not own and isinstance(operation, UpdateStream | DeleteConsumer):
             self.retention.recheck = True
 
     def progressed(self, entries: Iterable[Progress]) -> None:
-        """Apply progress entries of another node, or of an earlier process."""
         for entry in entries:
             consumer = self._by_name.get(entry.name)
             if consumer is not None:
                 consumer.apply_progress(entry.state)
 
     def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> Sequence[tuple[int, bytes]]:
-        """Return (sequence, subject) of those just stored that no consumer of an interest stream wants."""
         return self.retention.unwanted(first_seq, subjects)
 
     def removed(self, removed: Removed) -> None:
-        """Tell consumers that messages were removed."""
         if self._by_name:
             for seq, subject in removed.named:
                 for consumer in self.index.concerned(subject):
@@ -122,23 +117,19 @@ class Consumers(Feature, Mapping[str, Consumer]):
                     consumer.swept(removed.swept)
 
     def purged(self, subjects: bytes) -> None:
-        """Tell consumers that what matches `subjects` (everything if empty) was purged; see `Consumer.purged`."""
         if self._by_name:
             first_left = limits.first_left(self._stream.store, subjects)
             for consumer in list(self._by_name.values()):
                 consumer.purged(subjects, first_left)
 
     def replaced(self, effect: Effect) -> None:
-        """Tell consumers that a rollup replaced earlier messages."""
         for consumer in list(self._by_name.values()):
             consumer.rolled_up(effect.seq, effect.subject if effect.rollup == b"sub" else b"")
 
     def acknowledged(self, first_seq: int, subjects: Sequence[bytes]) -> None:
-        """Tell consumers of messages that this node stored and acknowledged."""
         self.index.announce(first_seq, subjects)
 
     def rebased(self) -> None:
-        """Let consumers look at the store anew."""
         for consumer in list(self._by_name.values()):
             consumer.rebased()
 
@@ -152,7 +143,6 @@ class Consumers(Feature, Mapping[str, Consumer]):
 
     # ------------------------------------------------------------------ leading begins and ends
     def lead(self, recovered: bool) -> None:
-        """Serve from now on. `recovered`: the server was restarted."""
         self._serving = True
         self.retention.resume()
         for consumer in list(self._by_name.values()):
@@ -161,13 +151,11 @@ class Consumers(Feature, Mapping[str, Consumer]):
             self._log_whole_progress()
 
     def follow(self) -> None:
-        """Cease to serve: another node does."""
         self._serving = False
         for consumer in list(self._by_name.values()):
             consumer.rest()
 
     def stop(self, deleted: bool) -> None:
-        """Cease to serve for good. `deleted`: with the stream, and clients are told."""
         self._serving = False
         for consumer in list(self._by_name.values()):
             if deleted:

@@ -7,9 +7,9 @@ consumers that want it. The result follows from the log alone, so that every rep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
-from lakestream.stream.consumer.config import ConsumerConfig
+from lakestream.stream.consumer.consumer import Consumer
 
 LINEAR_MATCH_LIMIT = 8
 """Up to this many consumers are matched one by one; above it the filter tree is used."""
@@ -18,25 +18,7 @@ MAX_CACHED_SUBJECTS = 65_536
 """Maximum number of cached subjects; the cache is cleared when it is exceeded."""
 
 
-class Filtered(Protocol):
-    """A consumer, as the index uses it."""
-
-    @property
-    def config(self) -> ConsumerConfig:
-        """Return the configuration with the filters."""
-
-    @property
-    def mixed(self) -> bool:
-        """Return True if it may hold messages that its filters do not match any more."""
-
-    def stored(self, first_seq: int) -> None:
-        """Note that messages from `first_seq` on were stored, some of which match."""
-
-
-C = TypeVar("C", bound=Filtered, covariant=True)
-
-
-class FilterIndex(Generic[C]):
+class FilterIndex:
     """Index from subject filters to the consumers of one stream.
 
     Args:
@@ -46,15 +28,15 @@ class FilterIndex(Generic[C]):
         announced_from, announced: range of messages that were announced to the consumers that want them.
     """
 
-    def __init__(self, consumers: Mapping[str, C]) -> None:
+    def __init__(self, consumers: Mapping[str, Consumer]) -> None:
         self._consumers = consumers
         self.announced = self.announced_from = 0
         self._stale = True
-        self._unfiltered: list[C] = []
-        self._mixed: list[C] = []
+        self._unfiltered: list[Consumer] = []
+        self._mixed: list[Consumer] = []
         # A node is a dict by token; under b"" the consumers whose filter ends there.
         self._root: dict[bytes, Any] = {}
-        self._known: dict[bytes, Sequence[C]] = {}
+        self._known: dict[bytes, Sequence[Consumer]] = {}
 
     def changed(self) -> None:
         """Build the tree anew before it is next used: consumers or filters have changed."""
@@ -69,7 +51,7 @@ class FilterIndex(Generic[C]):
             for consumer in self.of_all(subjects):
                 consumer.stored(first_seq)
 
-    def of(self, subject: bytes) -> Sequence[C]:
+    def of(self, subject: bytes) -> Sequence[Consumer]:
         """Return the consumers whose filters match, each once; all of them if there are few."""
         if len(self._consumers) <= LINEAR_MATCH_LIMIT:
             return list(self._consumers.values())
@@ -84,7 +66,7 @@ class FilterIndex(Generic[C]):
             known = self._known[subject] = tuple(found)
         return known
 
-    def of_all(self, subjects: Iterable[bytes]) -> Iterable[C]:
+    def of_all(self, subjects: Iterable[bytes]) -> Iterable[Consumer]:
         """Return the consumers whose filters match any of these subjects, each once; all of them if there are few."""
         if len(self._consumers) <= LINEAR_MATCH_LIMIT:
             return list(self._consumers.values())
@@ -93,7 +75,7 @@ class FilterIndex(Generic[C]):
             return self.of(distinct.pop())
         return dict.fromkeys(consumer for subject in distinct for consumer in self.of(subject))
 
-    def concerned(self, subject: bytes) -> Sequence[C]:
+    def concerned(self, subject: bytes) -> Sequence[Consumer]:
         """Return the consumers of `of`, and those that may hold messages of `subject` by earlier filters."""
         wanting = self.of(subject)
         if not self._mixed or len(self._consumers) <= LINEAR_MATCH_LIMIT:
@@ -117,7 +99,7 @@ class FilterIndex(Generic[C]):
         self._mixed = [consumer for consumer in self._consumers.values() if consumer.mixed]
 
 
-def _collect(node: dict[bytes, Any], tokens: list[bytes], at: int, found: dict[C, None]) -> None:
+def _collect(node: dict[bytes, Any], tokens: list[bytes], at: int, found: dict[Consumer, None]) -> None:
     """Add the consumers below `node` that match the tokens from `at` on. Recursion depth: the subject's tokens."""
     if at == len(tokens):
         found.update(dict.fromkeys(node.get(b"", ())))

@@ -44,11 +44,11 @@ def consumer_info(consumer: Consumer, listed: bool = False, cluster: dict[str, A
         "num_ack_pending": len(ledger.pending),
         "num_redelivered": len(ledger.redelivered),
         "num_waiting": consumer.num_waiting,
-        "num_pending": consumer.num_pending,
+        "num_pending": consumer.feed.pending(),
     }
     if cluster:
         info["cluster"] = cluster
-    if consumer.push_bound:
+    if consumer.target.bound:
         info["push_bound"] = True
     remaining = config.pause_until_ns - now
     if remaining > 0:

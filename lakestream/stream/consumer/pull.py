@@ -25,7 +25,7 @@ from lakestream.stream.consumer.pull_request import (
     check_group,
     parse_next,
 )
-from lakestream.stream.consumer.target import heartbeat, size_of, status, status_pending
+from lakestream.stream.consumer.target import Target, heartbeat, size_of, status, status_pending
 
 EXPIRE_CHECK_NS = 1_000_000_000
 """A full queue is searched for dead requests at most this often (1 s)."""
@@ -36,7 +36,7 @@ _DELETED = status(b"409 Consumer Deleted")
 _NEW_LEADER = status(b"409 Leadership Change")
 
 
-class PullTarget:
+class PullTarget(Target):
     """The queue of pull requests of one consumer.
 
     Args:
@@ -72,10 +72,6 @@ class PullTarget:
     @property
     def wanting(self) -> bool:
         return bool(self._queue)
-
-    @property
-    def bound(self) -> bool:
-        return False
 
     def last_used_ns(self, now: int) -> int:
         self._sweep(now)
@@ -310,9 +306,6 @@ class PullTarget:
         waiting, self._queue = self._queue, deque()
         for one in waiting:
             self.policy.place(self._queue, one)
-
-    def start(self) -> None:
-        pass
 
     def stop(self) -> None:
         self.policy.stop()

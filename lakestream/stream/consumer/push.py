@@ -14,7 +14,7 @@ from itertools import accumulate
 from lakestream.ports import Bus, Clock, Delivery, Subscribed, Timer
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
-from lakestream.stream.consumer.target import heartbeat, size_of, status
+from lakestream.stream.consumer.target import Target, heartbeat, size_of, status
 
 WINDOW_BYTES = 32 << 20
 """The largest flow control window (32 MiB); it begins at a sixteenth and doubles with each answer."""
@@ -28,7 +28,7 @@ _ALPHABET = string.digits + string.ascii_letters
 _FLOW_CONTROL = status(b"100 FlowControl Request")
 
 
-class PushTarget:
+class PushTarget(Target):
     """The deliver subject of one consumer.
 
     Args:
@@ -53,7 +53,6 @@ class PushTarget:
         self._acked = config.ack_policy == "flow_control"
         """True if the answers to flow control requests are the acks."""
         self._watch: Subscribed | None = None
-        self.bound = False
         self._blocked = False
         self._beat: Timer | None = None
         self._last_sent_ns = 0
@@ -69,9 +68,6 @@ class PushTarget:
     @property
     def wanting(self) -> bool:
         return self.bound
-
-    def last_used_ns(self, now: int) -> int:
-        return 0
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
@@ -113,25 +109,10 @@ class PushTarget:
         self._beat = self._pace = None
         self.bound = False
 
-    def shut_down(self) -> None:
-        self.stop()
-
-    def yielded(self) -> None:
-        self.stop()
-
-    def deleted(self) -> None:
-        self.stop()
-
     @staticmethod
     def _cancel(timer: Timer | None) -> None:
         if timer is not None:
             timer.cancel()
-
-    def caught_up(self) -> None:
-        """Do nothing: heartbeats have a timer of their own."""
-
-    def held_back(self) -> None:
-        """Do nothing: no client waits for an answer."""
 
     # ------------------------------------------------------------------ sending
     def capacity(self) -> int:

@@ -9,11 +9,10 @@ the two repeats a delivery at worst and never keeps a message for ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from lakestream.protocol.api.errors import ApiError
-from lakestream.stream.consumer.filter_index import Filtered, FilterIndex
-from lakestream.stream.consumer.ledger import Ledger
+from lakestream.stream.consumer.consumer import Consumer
+from lakestream.stream.consumer.filter_index import FilterIndex
 from lakestream.stream.core.operations import Expire, Remove
 from lakestream.stream.core.stream import StreamCore
 
@@ -21,15 +20,7 @@ CHECKED_AT_ONCE = 1000
 """Messages that are checked in one turn of the event loop after a consumer was deleted."""
 
 
-class Keeper(Filtered, Protocol):
-    """A consumer, as far as messages stay for it."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """Return what was delivered and acked."""
-
-
-def needs(consumer: Keeper, seq: int, subject: bytes) -> bool:
+def needs(consumer: Consumer, seq: int, subject: bytes) -> bool:
     """Return True if a message is still to be delivered to a consumer, or was delivered and not acked."""
     ledger = consumer.ledger
     if seq > ledger.delivered_stream:
@@ -42,7 +33,7 @@ def needs(consumer: Keeper, seq: int, subject: bytes) -> bool:
 class Retention:
     """Retention of one stream. Does nothing under policy `limits`."""
 
-    def __init__(self, stream: StreamCore, consumers: Mapping[str, Keeper], index: FilterIndex[Keeper]) -> None:
+    def __init__(self, stream: StreamCore, consumers: Mapping[str, Consumer], index: FilterIndex) -> None:
         self._stream, self._consumers, self._index = stream, consumers, index
         self._done: list[int] = []
         """Messages that no consumer needs and whose removal is not proposed."""
@@ -53,7 +44,7 @@ class Retention:
     def _policy(self) -> str:
         return self._stream.config.retention
 
-    def done(self, consumer: Keeper, seqs: Sequence[int]) -> None:
+    def done(self, consumer: Consumer, seqs: Sequence[int]) -> None:
         """Remove those of these messages that no other consumer needs. To be called before the consumer's progress
         that says so is logged."""
         if self._policy == "workqueue":
@@ -64,7 +55,7 @@ class Retention:
             self._done.extend(seqs)
         self._stream.pipeline.flush_soon()
 
-    def _needed(self, seq: int, but: Keeper | None = None) -> bool:
+    def _needed(self, seq: int, but: Consumer | None = None) -> bool:
         """Return True if a consumer other than `but` needs a message."""
         subject = self._stream.store.subject_of(seq)
         return any(needs(one, seq, subject) for one in self._index.concerned(subject) if one is not but)

@@ -7,32 +7,34 @@ send (docs/internals/api.md#statuses).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from lakestream.ports import Delivery
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
 
 
-class Target(Protocol):
+class Target:
     """A receiver of blocks of messages."""
+
+    bound = False
+    """True while a client subscribes to the deliver subject; never for pull requests."""
 
     @property
     def wanting(self) -> bool:
         """Return False if looking for messages is not worthwhile. Cheap."""
-
-    @property
-    def bound(self) -> bool:
-        """Return True if a client subscribes to the deliver subject; never for pull requests."""
+        raise NotImplementedError
 
     def last_used_ns(self, now: int) -> int:
         """Return when a client last asked for messages: `now` while a request waits, 0 if that is not known here."""
+        return 0
 
     def capacity(self) -> int:
         """Return how many messages can be sent now. After 0 the consumer is woken when that changes."""
+        raise NotImplementedError
 
     def send(self, messages: Sequence[Delivery], again: bool = False) -> int:
         """Send messages in order; return how many were sent, always the first ones. `again`: these are redeliveries."""
+        raise NotImplementedError
 
     def caught_up(self) -> None:
         """Note that there is nothing to send for now."""
@@ -42,6 +44,7 @@ class Target(Protocol):
 
     def update(self, config: ConsumerConfig) -> None:
         """Take a changed configuration."""
+        raise NotImplementedError
 
     def start(self) -> None:
         """Start timers and watch interest."""
@@ -51,12 +54,15 @@ class Target(Protocol):
 
     def shut_down(self) -> None:
         """Tell waiting clients that the server shuts down, then end."""
+        self.stop()
 
     def yielded(self) -> None:
         """Tell waiting clients that another node serves the consumer, then end."""
+        self.stop()
 
     def deleted(self) -> None:
         """Tell waiting clients that the consumer was deleted, then end."""
+        self.stop()
 
 
 def size_of(message: Delivery) -> int:

@@ -170,3 +170,11 @@ class StreamConfigRequest(StreamConfig, frozen=True, kw_only=True):
     def config(self) -> StreamConfig:
         """Return the configuration alone."""
         return StreamConfig(**{name: getattr(self, name) for name in StreamConfig.__struct_fields__})
+
+
+_NOT_IN_NAMES = frozenset(" \t\r\n\f.*>\\/")
+
+
+def valid_name(name: str) -> bool:
+    """Return True for a valid stream name (non-empty, without whitespace, `.`, `*`, `>` or path separators)."""
+    return bool(name) and not _NOT_IN_NAMES.intersection(name)

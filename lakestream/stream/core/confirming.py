@@ -12,7 +12,6 @@ nats-server gives these answers at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import api_error
@@ -126,15 +125,7 @@ class Confirming(Feature):
                 then(False)
 
 
-class Confirmable(Protocol):
-    """A stream whose answers can wait."""
-
-    @property
-    def confirming(self) -> Confirming:
-        """Return the stream's waiting answers."""
-
-
-def when_all_applied(streams: Iterable[Confirmable], then: Callable[[], None]) -> None:
+def when_all_applied(streams: Iterable[Confirming], then: Callable[[], None]) -> None:
     """Call `then` once everything that these streams took is applied; see `Confirming.after_applied`."""
     left = 1
 
@@ -146,5 +137,5 @@ def when_all_applied(streams: Iterable[Confirmable], then: Callable[[], None]) -
 
     for stream in streams:
         left += 1
-        stream.confirming.after_applied(applied)
+        stream.after_applied(applied)
     applied()

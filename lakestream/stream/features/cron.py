@@ -9,9 +9,10 @@ exist may be passed over).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, date, datetime
-from functools import lru_cache
-from typing import Final, Protocol
+from functools import lru_cache, partial
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -43,50 +44,33 @@ _FIELDS: Final[tuple[tuple[int, int, dict[str, int]], ...]] = (
 _MAX_INT: Final = 2**63 - 1
 
 
-class Zone(Protocol):
-    """Offsets of the clocks of a place from UTC."""
-
-    def offset(self, second: int) -> int:
-        """Return the seconds east of UTC at this second since the epoch."""
+Zone = Callable[[int], int]
+"""Returns by how many seconds the clocks of a place are east of UTC at this second since the epoch."""
 
 
-class Utc:
-    """No offset, ever."""
-
-    def offset(self, second: int) -> int:
-        return 0
+def utc(second: int) -> int:
+    """Return 0: UTC itself."""
+    return 0
 
 
-class Local:
-    """The zone of this machine."""
-
-    def offset(self, second: int) -> int:
-        return time.localtime(second).tm_gmtoff
+def _local(second: int) -> int:
+    return time.localtime(second).tm_gmtoff
 
 
-class Named:
-    """A zone of the IANA database."""
-
-    def __init__(self, zone: ZoneInfo) -> None:
-        self._zone = zone
-
-    def offset(self, second: int) -> int:
-        ahead = datetime.fromtimestamp(second, self._zone).utcoffset()
-        return ahead.days * _DAY + ahead.seconds if ahead is not None else 0
-
-
-UTC_ZONE: Final = Utc()
+def _named(place: ZoneInfo, second: int) -> int:
+    ahead = datetime.fromtimestamp(second, place).utcoffset()
+    return ahead.days * _DAY + ahead.seconds if ahead is not None else 0
 
 
 @lru_cache(maxsize=1024)
 def zone(name: str) -> Zone:
     """Return a zone by the names of Go's LoadLocation: `UTC`, `Local`, or an IANA name. Raise ValueError."""
     if name == "UTC":
-        return UTC_ZONE
+        return utc
     if name == "Local":
-        return Local()
+        return _local
     try:
-        return Named(ZoneInfo(name))
+        return partial(_named, ZoneInfo(name))
     except (OSError, KeyError, ValueError) as error:  # a directory, no such zone, no zone at all
         raise ValueError(f"unknown time zone {name!r}") from error
 
@@ -184,7 +168,7 @@ class _Hand:
     def set(self, at: int) -> None:
         """Point to this second since the epoch."""
         self.at = at
-        days, rest = divmod(at + self._place.offset(at), _DAY)
+        days, rest = divmod(at + self._place(at), _DAY)
         day = date.fromordinal(days + _EPOCH)
         self.year, self.month, self.day = day.year, day.month, day.day
         self.weekday = day.isoweekday() % 7
@@ -197,8 +181,8 @@ class _Hand:
         When they never show it, to where one of the two offsets around the gap puts it; as Go does.
         """
         wall = (date(year, month, 1).toordinal() + day - 1 - _EPOCH) * _DAY + rest
-        offset = self._place.offset(wall)
-        self.set(wall - self._place.offset(wall - offset))
+        offset = self._place(wall)
+        self.set(wall - self._place(wall - offset))
 
     def first_cut(self) -> bool:
         """Return True at the first field that does not match: the fields below it begin anew."""
@@ -285,7 +269,7 @@ def _number(text: str, names: dict[str, int]) -> int:
 def show(ns: int, place: Zone) -> str:
     """Return the time as RFC 3339 on the clocks of a zone, with fractions of a second if there are any."""
     second, fraction = divmod(ns, _SECOND)
-    offset = place.offset(second)
+    offset = place(second)
     wall = datetime.fromtimestamp(second + offset, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     tail = f".{fraction:09d}".rstrip("0") if fraction else ""
     if not offset:

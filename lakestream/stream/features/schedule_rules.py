@@ -85,7 +85,7 @@ class Every(msgspec.Struct, frozen=True):
 
     def show(self, ns: int) -> bytes:
         """Return the next time in UTC."""
-        return cron.show(ns, cron.UTC_ZONE).encode()
+        return cron.show(ns, cron.utc).encode()
 
 
 class Calendar(msgspec.Struct, frozen=True):

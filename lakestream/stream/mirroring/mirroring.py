@@ -82,7 +82,6 @@ class Mirroring(Feature):
             self.positions.added(keys, store.last_time)
 
     def stored(self, stored: Stored) -> None:
-        """Note the positions of messages that came from sources."""
         for effect in stored.effects:
             where = SOURCE.of(effect)
             if where is not None:
@@ -90,12 +89,10 @@ class Mirroring(Feature):
 
     # ------------------------------------------------------------------ leading begins and ends
     def lead(self, recovered: bool) -> None:
-        """Begin the sessions."""
         self._leads = True
         self._adjust()
 
     def follow(self) -> None:
-        """End the sessions: another node leads."""
         self._leads = False
         for one in self._running:
             one.session.end()

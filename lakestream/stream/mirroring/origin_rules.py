@@ -21,8 +21,8 @@ from lakestream.stream.core.config import (
     StreamConsumerSource,
     StreamSource,
     SubjectTransformConfig,
+    valid_name,
 )
-from lakestream.stream.core.names import valid_name
 from lakestream.stream.mirroring.origin import key_of
 
 Find = Callable[[str], StreamConfig | None]

@@ -169,7 +169,7 @@ def worker_until(world: World, worker: Worker, chance: Random, publisher: Publis
         world.run(0.5)
         leader = world.leader()
         consumer = leader.stream.consumers["c"]
-        if consumer.num_pending == 0 and not consumer.ledger.pending:
+        if consumer.feed.pending() == 0 and not consumer.ledger.pending:
             break
     missing = set(publisher.acked) - worker.seen
     assert not missing, f"seed {seed}: never delivered: {missing}"
