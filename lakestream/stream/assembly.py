@@ -53,9 +53,6 @@ class Stream(StreamCore):
         """Open a stream over `store`; see `StreamCore`.
 
         Args:
-            create: as it was created; the configuration may have changed since.
-            domain: shown in pub acks; "" for none.
-            alone: in a group of its own.
             batches: shared by the server's streams for their batches; one of its own without.
             features: instead of `FEATURES`.
         """
@@ -71,11 +68,9 @@ class Stream(StreamCore):
         """Return the stream's past, None if it keeps none."""
         return self.feature(TimeTravel).past
 
-    @property
-    def consumer_count(self) -> int:
-        """Return the number of consumers that are shown: those of mirrors and sources are not."""
-        return sum(not consumer.config.direct for consumer in self.consumers.values())
 
+EXPECTED, ROLLUP, TTL = Expected(), Rollup(), Ttl()
+"""Features without a state of their own, which all streams share."""
 
 MakeFeature = Callable[[Stream], Feature]
 """Makes one feature of a stream, which has the features before it in the list."""
@@ -83,9 +78,9 @@ MakeFeature = Callable[[Stream], Feature]
 FEATURES: tuple[MakeFeature, ...] = (
     lambda s: Ages(s.clock, s.store),
     lambda s: Dedupe(s.clock, s.store, s.feature(Ages)),
-    lambda s: Expected(),
-    lambda s: Rollup(),
-    lambda s: Ttl(),
+    lambda s: EXPECTED,
+    lambda s: ROLLUP,
+    lambda s: TTL,
     lambda s: Counters(),
     lambda s: SubjectTransform(),
     lambda s: Traces(s.name, s.unwanted),

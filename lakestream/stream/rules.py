@@ -8,7 +8,6 @@ in mirroring/origin_rules.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -16,6 +15,7 @@ from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import api_error, invalid
 from lakestream.protocol.subjects import Filters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
+from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.account_limits import check_size
 from lakestream.stream.core.config import LAST_SEQ, REQUIRED_LEVEL, StreamConfig, StreamConsumerLimits, valid_name
 from lakestream.stream.mirroring.origin_rules import Find, checked_origins
@@ -39,18 +39,6 @@ _NAME_RULE = "stream name is required and can not contain '.', '*', '>', '\\', '
 _NO_COUNTER_TTL = "counter stream cannot use message TTLs"
 _API_SUBJECTS = (b"$JS.>", b"$JSC.>", b"$NRG.>")
 _UNLIMITED_FIELDS = ("max_msgs", "max_msgs_per_subject", "max_bytes", "max_msg_size", "max_consumers")
-
-
-class LimitedConsumer(Protocol):
-    """The fields of a consumer's configuration that an update of its stream is checked against."""
-
-    @property
-    def max_ack_pending(self) -> int:
-        """0 or below = no limit."""
-
-    @property
-    def inactive_threshold(self) -> int:
-        """ns."""
 
 
 def checked(
@@ -132,7 +120,7 @@ def check_taken(config: StreamConfig, others: Iterable[StreamConfig]) -> None:
             raise api_error(10065)
 
 
-def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, LimitedConsumer]) -> StreamConfig:
+def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, ConsumerConfig]) -> StreamConfig:
     """The configuration that an update from `old` to the checked `new` gives.
 
     `consumers` are the configurations of the stream's consumers by name. Raises ApiError.
@@ -357,7 +345,7 @@ def _with_republish(config: StreamConfig, pedantic: bool) -> StreamConfig:
 
 
 def _check_consumers(
-    old: StreamConsumerLimits, new: StreamConsumerLimits, consumers: Mapping[str, LimitedConsumer]
+    old: StreamConsumerLimits, new: StreamConsumerLimits, consumers: Mapping[str, ConsumerConfig]
 ) -> None:
     if new == old:
         return

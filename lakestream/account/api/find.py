@@ -8,7 +8,7 @@ from lakestream.meta.node import MetaNode
 from lakestream.meta.ports import AccountStreams
 from lakestream.protocol.api.errors import api_error
 from lakestream.stream.assembly import Stream
-from lakestream.stream.core.info import info_shown
+from lakestream.stream.info import info_shown
 
 
 def find(account: AccountStreams, name: str, *, led: bool = True) -> Stream:

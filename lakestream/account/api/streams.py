@@ -42,8 +42,8 @@ from lakestream.stream.assembly import Stream
 from lakestream.stream.core import account_limits, offline
 from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
 from lakestream.stream.core.confirming import when_all_applied
-from lakestream.stream.core.info import state_shown
 from lakestream.stream.core.operations import UpdateStream
+from lakestream.stream.info import state_shown
 from lakestream.stream.mirroring.origin_rules import check_filters
 
 NAMES_LIMIT = 1024

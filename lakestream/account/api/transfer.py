@@ -156,7 +156,7 @@ class TransferApi:
         header = record.header
         try:
             asked = publish.Publish(record.subject, b"", headers.remove(header, _NOT_ASKED), record.data)
-            outcome = stream.proposer.judge(asked)
+            outcome = stream.proposer.rules.check(stream.proposer.view, asked)
             assert isinstance(outcome, Effect)
             length = limits.accounted(stream.config, record.subject, header, record.data)
             if (refused := stream.view.room(record.subject, length, bool(outcome.rollup))) is not None:

@@ -29,8 +29,8 @@ from lakestream.protocol.subjects import publishable
 from lakestream.stream.assembly import Stream
 from lakestream.stream.awaiting import Signal, in_thread
 from lakestream.stream.consumer.consumer import Consumer
-from lakestream.stream.core.info import config_shown, state_shown
 from lakestream.stream.core.reader import HistoryUnavailableError
+from lakestream.stream.info import config_shown, state_shown
 
 CHUNK_BYTES, CHUNK_LEAST, CHUNK_MOST = 128 << 10, 1 << 10, 1 << 20
 """Bytes in a chunk: by default (128 KiB), and the bounds into which a request's `chunk_size` is brought."""

@@ -16,7 +16,7 @@ from lakestream.protocol.api.request import API_LEVEL
 from lakestream.protocol.gotime import format_time
 from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.info import consumer_info
-from lakestream.stream.core.info import config_shown, state_shown
+from lakestream.stream.info import config_shown, state_shown
 
 _UINT64 = (1 << 64) - 1
 """The limit -1 as uint64, as nats-server shows limits of accounts."""

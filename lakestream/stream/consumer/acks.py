@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from lakestream.ports import Bus, Clock
 from lakestream.protocol import headers
 from lakestream.protocol.durations import parse_duration
 from lakestream.stream.consumer.advisories import Advisories
@@ -21,6 +20,7 @@ from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Inactivity
 from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.consumer.rules import sample_percent
+from lakestream.stream.core.stream import StreamCore
 
 NAK, PROGRESS, TERM = b"-NAK", b"+WPI", b"+TERM"
 
@@ -34,7 +34,6 @@ class AckHandler:
     """Applies the acks of one consumer.
 
     Args:
-        subject_of: returns the subject of a message, b"" if it does not exist.
         request_progress: lets the stream log the consumer's progress soon.
         progress_now: logs the consumer's progress at once, then calls back.
         released: called with messages of an interest or work-queue stream that the consumer is done with.
@@ -47,9 +46,7 @@ class AckHandler:
         redelivery: Redelivery,
         inactivity: Inactivity,
         advisories: Advisories,
-        clock: Clock,
-        bus: Bus,
-        subject_of: Callable[[int], bytes],
+        stream: StreamCore,
         request_progress: Callable[[], None],
         progress_now: Callable[[Callable[[], None]], None],
         released: Callable[[Sequence[int]], None],
@@ -57,7 +54,7 @@ class AckHandler:
     ) -> None:
         self._ledger, self._redelivery = ledger, redelivery
         self._inactivity, self._advisories = inactivity, advisories
-        self._clock, self._bus, self._subject_of = clock, bus, subject_of
+        self._clock, self._bus, self._store = stream.clock, stream.bus, stream.store
         self._request_progress, self._progress_now = request_progress, progress_now
         self._released, self._wake = released, wake
         self._confirmations: list[bytes] = []
@@ -144,7 +141,7 @@ class AckHandler:
     def _kept(self, seq: int) -> bool:
         """Return True if a message exists and matches though it is not pending: it was delivered max_deliver times
         without an ack. As in nats-server a late ack releases it."""
-        subject = self._subject_of(seq)
+        subject = self._store.subject_of(seq)
         return bool(subject) and self._config.wants(subject)
 
     def confirmed(self, header: bytes) -> None:

@@ -76,18 +76,16 @@ class Consumer:
         """True while it delivers and takes acks on this node: from `start` on, while this node leads."""
         self._filters_changed = False
         self._config_json = config
-        clock, bus, store, reader = stream.clock, stream.bus, stream.store, stream.reader
-        self._clock, self._bus, self._store = clock, bus, store
+        clock = stream.clock
+        self._clock, self._bus, self._store = clock, stream.bus, stream.store
         self._subscriptions: list[Subscribed] = []
         released = partial(siblings.released, self)
         self.advisories = Advisories(stream, name)
         self.inactivity = Inactivity(clock, self._unused)
         self.pause = Pause(clock, self.advisories, self.wake)
-        self.feed = Feed(
-            store, reader, clock, siblings.room, siblings.index, ledger, self.config.filters, picked, self.wake
-        )
+        self.feed = Feed(stream, siblings.room, siblings.index, ledger, self.config.filters, picked, self.wake)
         self.redelivery = Redelivery(ledger, clock, self.wake)
-        again = RedeliveryReader(ledger, self.redelivery, store, reader, clock, self._exhausted, self.wake)
+        again = RedeliveryReader(ledger, self.redelivery, stream, self._exhausted, self.wake)
         self.target: PullTarget | PushTarget = self._make_target()
         self.delivery = Deliverer(
             f"{stream.name}.{name}".encode(),
@@ -106,9 +104,7 @@ class Consumer:
             self.redelivery,
             self.inactivity,
             self.advisories,
-            clock,
-            bus,
-            store.subject_of,
+            stream,
             siblings.request_progress,
             partial(siblings.progress_now, self),
             released,
@@ -147,14 +143,6 @@ class Consumer:
         if delta is not None:
             self.redelivery.trim()
         return delta
-
-    def whole_progress(self) -> bytes:
-        """Return the whole state for a PROGRESS entry that ends what an earlier leader knew and did not log."""
-        return self.ledger.take_whole()
-
-    def apply_progress(self, state: bytes) -> None:
-        """Apply a PROGRESS entry: at recovery, and on replicas."""
-        self.ledger.apply(state)
 
     def apply_update(self, operation: UpdateConsumer) -> None:
         """Apply a changed configuration, and a reset with it."""

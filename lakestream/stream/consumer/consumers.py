@@ -102,7 +102,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
         for entry in entries:
             consumer = self._by_name.get(entry.name)
             if consumer is not None:
-                consumer.apply_progress(entry.state)
+                consumer.ledger.apply(entry.state)
 
     def unwanted(self, first_seq: int, subjects: Sequence[bytes]) -> Sequence[tuple[int, bytes]]:
         return self.retention.unwanted(first_seq, subjects)
@@ -181,7 +181,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
     def _log_progress(self) -> None:
         self._progress_timer = False
         if self._serving and self._can_log and (entries := self._changes(self._by_name.values())):
-            self._stream.pipeline.log_progress(entries, _nobody_waits)
+            self._stream.pipeline.log_progress(entries)
 
     def progress_now(self, consumer: Consumer, done: Callable[[], None]) -> None:
         """Log one consumer's progress at once; call `done` when it is committed."""
@@ -210,9 +210,9 @@ class Consumers(Feature, Mapping[str, Consumer]):
         An earlier leader knows of deliveries and acks that it never logged. They end here: every member, the earlier
         leader too, goes on from this entry.
         """
-        entries = [Progress(one.name, one.whole_progress()) for one in self._by_name.values() if not one.volatile]
+        entries = [Progress(one.name, one.ledger.take_whole()) for one in self._by_name.values() if not one.volatile]
         if entries:
-            self._stream.pipeline.log_progress(entries, _nobody_waits)
+            self._stream.pipeline.log_progress(entries)
 
     # ------------------------------------------------------------------ state
     def dump(self) -> dict[str, object]:
@@ -233,7 +233,3 @@ class Consumers(Feature, Mapping[str, Consumer]):
         self.retention.load(state.removing)
         for name, snapshot in state.consumers:
             self._by_name[name] = Consumer.restore(self._stream, self, name, snapshot)
-
-
-def _nobody_waits() -> None:
-    """Do nothing: a progress entry of this node needs a callback."""

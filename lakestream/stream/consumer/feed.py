@@ -11,12 +11,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from lakestream.log.store.store import Store
-from lakestream.ports import Clock
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.read_ahead import ReadAhead, Room, Run
 from lakestream.stream.consumer.selection import Everything, Found, Selection, selection
-from lakestream.stream.core.reader import Reader
+from lakestream.stream.core.stream import StreamCore
 
 BLOCK_BYTES = 1 << 20
 """At most this many bytes (1 MiB) are read for one block; one larger message still comes alone."""
@@ -47,9 +45,7 @@ class Feed:
 
     def __init__(
         self,
-        store: Store,
-        reader: Reader,
-        clock: Clock,
+        stream: StreamCore,
         room: Room,
         announced: Announced,
         ledger: Ledger,
@@ -57,8 +53,8 @@ class Feed:
         picked: list[int],
         ready: Callable[[], None],
     ) -> None:
-        self._store, self._reader, self._announced, self._ledger = store, reader, announced, ledger
-        self._ahead = ReadAhead(clock, room, self._read, self._passed, ready)
+        self._store, self._reader, self._announced, self._ledger = stream.store, stream.reader, announced, ledger
+        self._ahead = ReadAhead(stream.clock, room, self._read, self._passed, ready)
         self._picked = picked
         self._picked_left = 0
         self._left = 0

@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lakestream.log.format.record import Record
-from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
 from lakestream.stream.consumer.ledger import Ledger, pending_with_deadline
-from lakestream.stream.core.reader import Reader
+from lakestream.stream.core.stream import StreamCore
 
 MIN_DELAY_NS = 1_000_000
 """The timer is never set to less than this (1 ms)."""
@@ -208,14 +207,12 @@ class RedeliveryReader:
         self,
         ledger: Ledger,
         redelivery: Redelivery,
-        store: Store,
-        reader: Reader,
-        clock: Clock,
+        stream: StreamCore,
         exhausted: Callable[[int, int], None],
         wake: Callable[[], None],
     ) -> None:
         self._ledger, self._redelivery = ledger, redelivery
-        self._store, self._reader, self._clock = store, reader, clock
+        self._store, self._reader, self._clock = stream.store, stream.reader, stream.clock
         self._exhausted, self._wake = exhausted, wake
         self._remote: dict[int, Record] = {}
         """Messages read from the lake."""

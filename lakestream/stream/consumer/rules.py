@@ -39,14 +39,6 @@ _GO_INT_MAX = (1 << 63) - 1
 REQUIRED_LEVEL = "_nats.req.level"
 DYNAMIC_METADATA = ("_nats.ver", "_nats.level")
 """Metadata that only replies show."""
-_POLICY_WORDS = {
-    "all": "all",
-    "last": "last",
-    "new": "new",
-    "by_start_sequence": "by start sequence",
-    "by_start_time": "by start time",
-    "last_per_subject": "last per subject",
-}
 
 
 class ConsumerCaps(msgspec.Struct, frozen=True, kw_only=True):
@@ -339,7 +331,7 @@ def _check_filters(config: ConsumerConfig) -> None:
 
 
 def _check_start(config: ConsumerConfig) -> None:
-    policy, words = config.deliver_policy, _POLICY_WORDS.get(config.deliver_policy, config.deliver_policy)
+    policy, words = config.deliver_policy, config.deliver_policy.replace("_", " ")
 
     def also_set(what: str) -> ApiError:
         return api_error(

@@ -7,7 +7,7 @@ indexes as they are now, so that deletes and purges need no bookkeeping here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lakestream.log.format.record import Record
 from lakestream.log.store.store import Store
@@ -43,29 +43,6 @@ class Found(NamedTuple):
     """The next candidate if only the lake has it (then `records` is empty), else 0."""
 
 
-class Selection(Protocol):
-    """The messages that match a consumer's filters."""
-
-    def matches(self, subject: bytes) -> bool:
-        """Return True if `subject` matches."""
-
-    def count(self, low: int, high: int) -> int:
-        """Count the matching messages in sequences `low` through `high`, inclusive."""
-
-    def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
-        """Return the next matching messages from `start` on, at most `limit`; `left`: about how many there are."""
-
-    def narrowing(self) -> Sequence[bytes] | None:
-        """Return subjects of all matching messages if they are few, else patterns; None if neither narrows a read."""
-
-
-def selection(store: Store, filters: Sequence[bytes]) -> Selection:
-    """Return the selection for a consumer's filters; every message matches without filters, or with `>`."""
-    if not filters or b">" in filters:
-        return Everything(store)
-    return Subjects(store, filters)
-
-
 class Everything:
     """Every message matches."""
 
@@ -73,12 +50,15 @@ class Everything:
         self._store = store
 
     def matches(self, subject: bytes) -> bool:
+        """Return True if `subject` matches."""
         return True
 
     def count(self, low: int, high: int) -> int:
+        """Count the matching messages in sequences `low` through `high`, inclusive."""
         return self._store.live.count(low, high)
 
     def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
+        """Return the next matching messages from `start` on, at most `limit`; `left`: about how many there are."""
         store = self._store
         seq = store.live.next_at_or_after(start)
         if not seq:
@@ -91,6 +71,7 @@ class Everything:
         return Found(records, records[-1].seq + 1, 0)
 
     def narrowing(self) -> Sequence[bytes] | None:
+        """Return subjects of all matching messages if they are few, else patterns; None if neither narrows a read."""
         return None
 
 
@@ -232,3 +213,14 @@ class Subjects:
             if not self._too_many and (len(subjects) <= self.FEW or not self._beginnings):
                 return subjects
         return self._filters if self._rooted else None
+
+
+Selection = Everything | Subjects
+"""The messages that match a consumer's filters."""
+
+
+def selection(store: Store, filters: Sequence[bytes]) -> Selection:
+    """Return the selection for a consumer's filters; every message matches without filters, or with `>`."""
+    if not filters or b">" in filters:
+        return Everything(store)
+    return Subjects(store, filters)

@@ -17,7 +17,7 @@ from lakestream.stream.core import limits, offline
 from lakestream.stream.core.batch import Batch
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, Effects
-from lakestream.stream.core.feature import Feature, Hooks, Stored
+from lakestream.stream.core.feature import Hooks, Stored
 from lakestream.stream.core.operations import (
     CreateStream,
     DeleteMessage,
@@ -45,6 +45,7 @@ class Applier:
     Attributes:
         created: the log holds the stream's creation.
         restoring: what is applied is an archive's, until `Restored`.
+        effects: of all features; set before the first entry.
         sealing: index of the newest SEAL applied: its segment is being sealed, or is sealed.
     """
 
@@ -58,16 +59,11 @@ class Applier:
     ) -> None:
         self._store, self._pipeline, self._hooks = store, pipeline, hooks
         self._adopt, self._updated = adopt, updated
-        self._features: Sequence[Feature] = ()
         self._config = StreamConfig()
         self._per_message = self._limited = False
         self.created = self.restoring = False
         self.sealing = 0
-
-    def declare(self, features: Sequence[Feature], effects: Effects) -> None:
-        """Take the effects of all features, and let each apply the operations that are its own."""
-        self._effects = effects
-        self._features = features
+        self.effects: Effects
 
     def configure(self, config: StreamConfig) -> None:
         """Take a configuration."""
@@ -156,7 +152,7 @@ class Applier:
             return
         first_seq, subjects = found.first_seq, found.subjects
         effects = [
-            self._effects.of(header, self._config, first_seq + place, time_ns, subjects[place])
+            self.effects.of(header, self._config, first_seq + place, time_ns, subjects[place])
             for place, header, time_ns in found.headers
         ]
         if self._rolls_inside(effects, first_seq + len(subjects) - 1):
@@ -167,7 +163,7 @@ class Applier:
 
     def _effects_of(self, records: Sequence[Record]) -> list[Effect]:
         return [
-            self._effects.of(record.header, self._config, record.seq, record.time_ns, record.subject)
+            self.effects.of(record.header, self._config, record.seq, record.time_ns, record.subject)
             for record in records
             if record.header
         ]
@@ -243,7 +239,7 @@ class Applier:
                 pipeline.rewind()
                 return None
             case _:
-                owner = next(each for each in reversed(self._features) if isinstance(operation, each.operations))
+                owner = next(each for each in reversed(self._hooks.features) if isinstance(operation, each.operations))
                 return owner.apply(operation)
 
     def _skip(self, operation: Skip) -> None:
@@ -276,7 +272,8 @@ class Applier:
 
     def _removals(self, removed: limits.Removed, purged: bytes | None = None) -> int:
         self._tell(removed)
-        self._pipeline.catch_up()
+        # The next message comes behind sequences that the operation has given to none.
+        self._pipeline.next_seq = max(self._pipeline.next_seq, self._store.last_seq + 1)
         if purged is not None:
             for each in self._hooks.purged:
                 each.purged(purged)

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from lakestream.ports import Clock
 from lakestream.protocol.api.errors import api_error
 from lakestream.stream.core.feature import Feature
@@ -30,14 +32,13 @@ MAX_ROUNDS = 4
 """Maximum number of times that an answer waits again because an operation in flight deferred publishes before it."""
 
 
-class _Waiting:
+class _Waiting(msgspec.Struct):
     """An answer that waits until the first `left` of the stream's uncommitted proposals are applied."""
 
-    __slots__ = ("left", "put_off", "rounds", "then")
-
-    def __init__(self, left: int, put_off: bool, then: Callable[[], None]) -> None:
-        self.left, self.put_off, self.then = left, put_off, then
-        self.rounds = MAX_ROUNDS
+    left: int
+    put_off: bool
+    then: Callable[[], None]
+    rounds: int = MAX_ROUNDS
 
 
 class Confirming(Feature):

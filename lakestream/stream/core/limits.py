@@ -8,10 +8,9 @@ them depend on the log alone, never on a clock, so that every replica removes th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lakestream.log.store.store import Store
-from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Purge
 
@@ -33,26 +32,6 @@ class Removed(NamedTuple):
     def total(self) -> int:
         """Return the number of messages."""
         return len(self.named) + len(self.swept)
-
-
-class Pending(Protocol):
-    """The proposed and uncommitted messages of a stream; see `view.ProposedView`."""
-
-    @property
-    def config(self) -> StreamConfig:
-        """Return the stream's configuration."""
-
-    def pending_msgs(self) -> int:
-        """Return the number of uncommitted messages."""
-
-    def pending_bytes(self) -> int:
-        """Return their bytes."""
-
-    def pending_of(self, subject: bytes) -> int:
-        """Return the number of uncommitted messages of one subject."""
-
-    def pending_rollups(self) -> bool:
-        """Return True if there are rollups among them."""
 
 
 def accounted(config: StreamConfig, subject: bytes, header: bytes, payload: bytes) -> int:
@@ -103,34 +82,6 @@ def most_trimmed(config: StreamConfig, store: Store, msgs: int, size: int) -> in
     if config.max_bytes > 0:
         over = max(over, -(-(store.bytes + size - config.max_bytes) // SMALLEST))
     return max(0, over)
-
-
-def room(pending: Pending, store: Store, subject: bytes, length: int, rollup: bool) -> ApiError | None:
-    """Return why discard policy `new` refuses a message of `length` bytes, or None. `rollup`: it makes its own room."""
-    config = pending.config
-    if not refuses_new(config):
-        return None
-    replaces = False
-    if config.max_msgs_per_subject > 0:
-        on_the_way = pending.pending_of(subject)
-        held = store.subjects.count(subject) + on_the_way
-        if held >= config.max_msgs_per_subject and config.discard_new_per_subject and not rollup:
-            return api_error(10077, err="maximum messages per subject exceeded")
-        # It takes the place of its subject's oldest. Which one that will be, and whether a rollup leaves any, can not
-        # be said before what is on the way is stored.
-        replaces = held >= config.max_msgs_per_subject and not on_the_way and not pending.pending_rollups()
-    if not replaces and 0 < config.max_msgs <= store.msgs + pending.pending_msgs():
-        return api_error(10077, err="maximum messages exceeded")
-    if 0 < config.max_bytes < store.bytes + pending.pending_bytes() + length and not (
-        replaces and _makes_room(store, subject, length)
-    ):
-        return api_error(10077, err="maximum bytes exceeded")
-    return None
-
-
-def _makes_room(store: Store, subject: bytes, length: int) -> bool:
-    """Return True if a subject's oldest message is at least as long as the one that takes its place."""
-    return store.size_of(store.subjects.first(subject)) >= length
 
 
 def enforce(config: StreamConfig, store: Store, subjects: Sequence[bytes]) -> Removed:

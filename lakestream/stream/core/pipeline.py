@@ -50,7 +50,7 @@ class Pipeline:
         self.pending_bytes = self.operations = 0
         self.batch: Batch | None = None
         self.on_change: Callable[[], None] = nothing_left
-        self.on_lost: Callable[[list[object]], None] = _ignore
+        self.on_lost: Callable[[list[object]], None] = lambda contexts: None
         self._open: list[Proposal] = []
         self._flying: list[Proposal] = []
         self._scheduled = False
@@ -195,10 +195,6 @@ class Pipeline:
         for each in self._hooks.rewound:
             each.rewound(self._store.last_seq)
 
-    def catch_up(self) -> None:
-        """Go on behind sequences that an operation has given to no message."""
-        self.next_seq = max(self.next_seq, self._store.last_seq + 1)
-
     def skip(self, through: int) -> None:
         """Give out the sequences through this one: an operation that says so is about to be proposed."""
         self.batch = None
@@ -223,7 +219,3 @@ def refuse(contexts: Iterable[object], error: ApiError) -> None:
 
 def nothing_left() -> None:
     """Do nothing: the context of entries whose proposer does not wait for them."""
-
-
-def _ignore(contexts: list[object]) -> None:
-    """Do nothing."""

@@ -78,7 +78,8 @@ class Proposer:
         self._deferred_bytes = 0
         self._wall = clock.now
         self._fetching = False
-        self._guarded = self._guards = False
+        self.guarded = self._guards = False
+        """True if every message has to pass the rules, those without headers too."""
         self._prepared: tuple[Feature, ...] = ()
         self._config = StreamConfig()
         self.rules: PublishRules
@@ -89,7 +90,7 @@ class Proposer:
         self._config, hooks = config, self._hooks
         refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config) or config.no_ack
         self._guards = refuses or any(each.judges_every_message() for each in hooks.judges_every_message)
-        self._guarded = self._guarded or self._guards
+        self.guarded = self.guarded or self._guards
         self._prepared = hooks.prepared
         suffixes = tuple(each.reply_suffix for each in hooks.features if each.reply_suffix)
         self._suffixes = suffixes[0] if len(suffixes) == 1 else suffixes  # the quicker form of `endswith`
@@ -107,7 +108,7 @@ class Proposer:
         """Take a published message. The pub ack leaves once the message is committed (invariant 1)."""
         if (
             header
-            or self._guarded
+            or self.guarded
             or self._deferred
             or len(payload) > MAX_BUFFERED_BYTES
             or reply.endswith(self._suffixes)
@@ -198,7 +199,7 @@ class Proposer:
             message.reply = b""
         came = (message.header, message.payload, message.tail, message.after)
         try:
-            outcome = self.judge(message)
+            outcome = self.rules.check(self.view, message)
             if isinstance(outcome, Duplicate):
                 if message.observer is not None:
                     message.observer.duplicate()
@@ -225,10 +226,6 @@ class Proposer:
             self.reject(message, error)
             return
         self.take(message, outcome)
-
-    def judge(self, message: Publish) -> Effect | Duplicate:
-        """Apply the publish rules to a message. Raise ApiError with the code of the first that fails, NotHere."""
-        return self.rules.check(self.view, message)
 
     def take(self, message: Publish, effect: Effect | None, time_ns: int = 0) -> int:
         """Store a message that passed every rule; return its sequence, 0 if refused. `time_ns`: see `_append`."""
@@ -390,14 +387,9 @@ class Proposer:
         """Return True if publishes wait for an operation in flight."""
         return bool(self._deferred)
 
-    @property
-    def guarded(self) -> bool:
-        """Return True if every message has to pass the rules, those without headers too."""
-        return self._guarded
-
     def guard(self) -> None:
         """Let every message pass the rules: an operation in flight may move the sequence or change them."""
-        self._guarded = True
+        self.guarded = True
 
     def _defer(self, message: Publish) -> None:
         self.defer(lambda: self.decide(message), message.reply, message.size)
@@ -434,7 +426,7 @@ class Proposer:
 
     def resume(self, fetched: dict[int, Record | None] | None = None) -> None:
         """Judge what waited, in order: no operation is in flight any more. `fetched`: messages that are at hand now."""
-        self._guarded = self._guards or self.weighed()
+        self.guarded = self._guards or self.weighed()
         if not self._deferred or self._fetching:
             return
         self.view.fetched |= fetched or {}
@@ -472,7 +464,7 @@ class Proposer:
         self._deferred, self._deferred_bytes = [], 0
         for reply in filter(None, replies):
             self._decline(reply)
-        self._guarded = self._guards
+        self.guarded = self._guards
         self._pipeline.rewind()
 
     # ------------------------------------------------------------------ answers

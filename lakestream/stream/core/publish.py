@@ -100,11 +100,6 @@ class Publish(msgspec.Struct):
         """Return its bytes while it waits."""
         return len(self.subject) + len(self.header) + len(self.payload)
 
-    @property
-    def only_observed(self) -> bool:
-        """Return True if the message is judged but not stored."""
-        return self.observer is not None and self.observer.only
-
 
 class Duplicate(msgspec.Struct, frozen=True):
     """The message was stored before, under `seq`."""

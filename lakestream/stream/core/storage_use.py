@@ -28,18 +28,12 @@ WARN_AGAIN_NS = 60_000_000_000
 class CountedStream(Protocol):
     """A stream whose size counts."""
 
-    @property
-    def uid(self) -> str: ...
-    @property
-    def account(self) -> str: ...
-    @property
-    def config(self) -> StreamConfig: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def pipeline(self) -> Pipeline: ...
-    @property
-    def proposer(self) -> Proposer: ...
+    uid: str
+    account: str
+    config: StreamConfig
+    store: Store
+    pipeline: Pipeline
+    proposer: Proposer
 
 
 class _Known(NamedTuple):

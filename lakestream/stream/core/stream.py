@@ -92,7 +92,7 @@ class StreamCore:
         for make in features:
             self.features.append(make(self))
         self.proposer.rules = declared(tuple(map(type, self.features)))
-        self.applier.declare(self.features, self.proposer.rules.effects)
+        self.applier.effects = self.proposer.rules.effects
         self._adopt(self.config)
         self.pipeline.rewind()
 

@@ -12,7 +12,7 @@ from typing import Any
 from lakestream.log.format.record import Record, decode_record
 from lakestream.log.store.store import Store
 from lakestream.protocol import subjects
-from lakestream.protocol.api.errors import ApiError
+from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core import limits
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import EffectKey
@@ -104,7 +104,24 @@ class ProposedView:
     def room(self, subject: bytes, length: int, rollup: bool) -> ApiError | None:
         if (refused := self.no_room(self.ahead() + length)) is not None:
             return refused
-        return limits.room(self, self.store, subject, length, rollup)
+        config, store = self.config, self.store
+        if not limits.refuses_new(config):
+            return None
+        replaces = False
+        if config.max_msgs_per_subject > 0:
+            on_the_way = self.pending_of(subject)
+            held = store.subjects.count(subject) + on_the_way
+            if held >= config.max_msgs_per_subject and config.discard_new_per_subject and not rollup:
+                return api_error(10077, err="maximum messages per subject exceeded")
+            # It takes the place of its subject's oldest. Which one that will be, and whether a rollup leaves any, can
+            # not be said before what is on the way is stored.
+            replaces = held >= config.max_msgs_per_subject and not on_the_way and not self.pending_rollups()
+        if not replaces and 0 < config.max_msgs <= store.msgs + self.pending_msgs():
+            return api_error(10077, err="maximum messages exceeded")
+        makes_room = replaces and store.size_of(store.subjects.first(subject)) >= length
+        if 0 < config.max_bytes < store.bytes + self.pending_bytes() + length and not makes_room:
+            return api_error(10077, err="maximum bytes exceeded")
+        return None
 
     def unsettled(self, subject: bytes, header: bytes) -> bool:
         """Return True if what is in flight may yet remove the message that decides on this one (`Feature.decided_by`).

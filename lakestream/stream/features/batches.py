@@ -145,7 +145,8 @@ class Batches(Feature, Generic[T]):
 
 def is_no_member(config: StreamConfig, message: Publish) -> bool:
     """Return True for a message that is judged but not stored where batches are on: it is part of no batch."""
-    return message.only_observed and (config.allow_atomic or config.allow_batched)
+    judged_only = message.observer is not None and message.observer.only
+    return judged_only and (config.allow_atomic or config.allow_batched)
 
 
 def check_size(config: StreamConfig, message: Publish) -> None:

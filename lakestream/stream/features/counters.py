@@ -57,21 +57,6 @@ class Value(msgspec.Struct, frozen=True):
 _value = msgspec.json.Decoder(Value)
 
 
-def check_increment(config: StreamConfig, header: bytes, payload: bytes) -> None:
-    """Raise ApiError if there is an increment that is invalid, or not allowed here."""
-    increment = headers.get(header, INCREMENT)
-    if not increment:
-        return
-    if not _NUMBER.fullmatch(increment):
-        raise api_error(10171)
-    if not config.allow_msg_counter:
-        raise api_error(10168)
-    if payload:
-        raise api_error(10170)
-    if any(headers.get(header, name) for name in _EXCLUDED):
-        raise api_error(10171)
-
-
 def count(view: View, message: Publish) -> None:
     """Give a message of a counter stream the value that its subject has with it. Raise ApiError, NotHere."""
     increment = headers.get(message.header, INCREMENT)
@@ -79,7 +64,7 @@ def count(view: View, message: Publish) -> None:
         raise api_error(10169)
     last_seq = view.last_of(message.subject)
     last = view.record(last_seq) if last_seq else None
-    before = stored_value(last) if last is not None else Decimal(0)
+    before = value_of(last.data) if last is not None else Decimal(0)
     try:
         total = _EXACT.add(before, Decimal(increment.decode("ascii")))
     except DecimalException:
@@ -93,12 +78,8 @@ def count(view: View, message: Publish) -> None:
         raise api_error(10054)
 
 
-def stored_value(record: Record) -> Decimal:
-    """Return the value in a subject's last message. Raise ApiError if it has none."""
-    return _number_of(record.data)
-
-
-def _number_of(payload: bytes) -> Decimal:
+def value_of(payload: bytes) -> Decimal:
+    """Return the value that a counter's message has. Raise ApiError if it has none."""
     try:
         text = _value.decode(payload).val.encode()
     except msgspec.DecodeError:
@@ -138,8 +119,8 @@ def merge(last: Record | None, message: Publish, origin: str, subject: bytes) ->
     """
     if not headers.get(message.header, INCREMENT):
         raise api_error(10169)
-    told = _number_of(message.payload)
-    before = stored_value(last) if last is not None else Decimal(0)
+    told = value_of(message.payload)
+    before = value_of(last.data) if last is not None else Decimal(0)
     sources = _read_sources(last.header) if last is not None else {}
     name = subject.decode("utf-8", "replace")
     known = (sources.get(origin) or {}).get(name, "0")
@@ -156,8 +137,16 @@ def merge(last: Record | None, message: Publish, origin: str, subject: bytes) ->
 
 
 def _check(view: View, message: Publish, given: Given) -> None:
-    if message.client is not None:  # what the server stores of its own accord was counted before
-        check_increment(view.config, message.header, message.payload)
+    if message.client is None:  # what the server stores of its own accord was counted before
+        return
+    if not _NUMBER.fullmatch(given[INCREMENT]):
+        raise api_error(10171)
+    if not view.config.allow_msg_counter:
+        raise api_error(10168)
+    if message.payload:
+        raise api_error(10170)
+    if any(headers.get(message.header, name) for name in _EXCLUDED):
+        raise api_error(10171)
 
 
 def _check_member(view: View, message: Publish, given: Given) -> None:

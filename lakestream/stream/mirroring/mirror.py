@@ -30,6 +30,9 @@ class Mirror:
         came_near: called once when the mirror is near its origin.
     """
 
+    seq = 0
+    """INFO shows no sequence, which is the stream's last one."""
+
     def __init__(
         self,
         host: StreamCore,
@@ -43,11 +46,6 @@ class Mirror:
         self.session = CloneSession(host, source, self._origin, self, clones)
         self.near = False
         """True once it has been near its origin: then it may answer direct gets for it."""
-
-    @property
-    def seq(self) -> int:
-        """Return 0: INFO shows no sequence, which is the stream's last one."""
-        return 0
 
     def start(self) -> Start:
         following = self._pipeline.next_seq  # behind messages in flight, too

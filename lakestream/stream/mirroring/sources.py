@@ -132,7 +132,7 @@ class Source:
         self.source = source
         self.session = Session(host, self._origin, self)
         known = positions.get(self._origin.key) or Position(0)
-        self._seq, self._identity, self._since_ns = known.seq, known.identity, known.since_ns
+        self.seq, self._identity, self._since_ns = known.seq, known.identity, known.since_ns
         """The last message taken, in flight or stored, and the origin's identity."""
         self._before, self._behind = f"{self._origin.index} ".encode(), f" {self._origin.header_filters} ".encode()
         """Text before and behind the sequence in the header."""
@@ -140,14 +140,9 @@ class Source:
         """A message of the lake that a counter goes on from."""
         self._fetching = False
 
-    @property
-    def seq(self) -> int:
-        """Return the origin's last sequence that was taken."""
-        return self._seq
-
     def start(self) -> Start:
-        if self._seq:
-            return Start(self._seq + 1, identity=self._identity)
+        if self.seq:
+            return Start(self.seq + 1, identity=self._identity)
         if self._since_ns:
             return Start(time=format_time(self._since_ns))
         return Start(self.source.opt_start_seq, self.source.opt_start_time, self._identity)
@@ -160,10 +155,10 @@ class Source:
         return True
 
     def renewed(self) -> None:
-        self._seq, self._identity, self._since_ns = 0, "", 0
+        self.seq, self._identity, self._since_ns = 0, "", 0
 
     def take(self, message: Received) -> ApiError | None:
-        if message.seq <= self._seq:
+        if message.seq <= self.seq:
             return None  # it is stored
         if self._proposer.moving:
             return NOT_NOW
@@ -182,11 +177,11 @@ class Source:
         except ApiError as error:  # the duplicate window is full
             return error
         if refused is None:
-            self._seq = message.seq
+            self.seq = message.seq
         return refused
 
     def take_run(self, run: Run) -> int:
-        fresh = run.after(self._seq)
+        fresh = run.after(self.seq)
         if not len(fresh):
             return len(run)  # they are stored
         if self._host.config.allow_msg_counter:
@@ -200,7 +195,7 @@ class Source:
         effect = _at(places[-1])  # the last message determines the position
         if not self._proposer.take_all(self._origin.renamed_run(fresh).subjects, blocks, fresh.payloads, effect):
             return 0
-        self._seq = fresh.seqs[-1]
+        self.seq = fresh.seqs[-1]
         return len(run)
 
     def _store(self, message: Publish, effect: Effect, origin_subject: bytes) -> ApiError | None:

@@ -58,7 +58,7 @@ class Host:
     def flush_soon(self) -> None:
         pass
 
-    def log_progress(self, entries: list[Progress], done: Callable[[], None]) -> None:
+    def log_progress(self, entries: list[Progress], done: Callable[[], None] = lambda: None) -> None:
         self.logged.append((entries, done))
 
 

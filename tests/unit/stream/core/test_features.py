@@ -15,11 +15,11 @@ from lakestream.stream.core import feature
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect, EffectKey, Given
 from lakestream.stream.core.feature import Feature, Stored
-from lakestream.stream.core.info import info_shown
 from lakestream.stream.core.limits import Removed
 from lakestream.stream.core.operations import DeleteMessage, Near, Operation, Progress, Purge, UpdateStream
 from lakestream.stream.core.publish import Publish, PublishRule, View
 from lakestream.stream.features.expected import Expected
+from lakestream.stream.info import info_shown
 from tests.unit.stream_world import World
 
 COLOUR: EffectKey[bytes] = EffectKey("colour")

@@ -14,7 +14,7 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.jsonio import dumps, parse, shown
 from lakestream.stream import rules as stream_rules
 from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
-from lakestream.stream.core.info import config_shown
+from lakestream.stream.info import config_shown
 
 pytestmark = pytest.mark.unit
 

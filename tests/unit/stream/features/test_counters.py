@@ -109,7 +109,7 @@ def test_a_value_that_only_the_lake_has_is_fetched(make: MakeWorld) -> None:
 )
 def test_what_is_no_value_is_told(data: bytes) -> None:
     with pytest.raises(ApiError) as told:
-        counters.stored_value(Record(1, 1, b"s", b"", data))
+        counters.value_of(data)
     assert told.value.err_code == 10172
 
 

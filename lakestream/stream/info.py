@@ -6,30 +6,13 @@ Belongs here: StreamInfo and its parts, as CREATE, UPDATE, INFO and LIST show th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from lakestream.log.store.store import Store
 from lakestream.protocol.api.jsonio import shown
 from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
 from lakestream.protocol.gotime import format_time
+from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
-from lakestream.stream.core.feature import Feature
-
-
-class ShownStream(Protocol):
-    """A stream that is shown."""
-
-    @property
-    def config(self) -> StreamConfig: ...
-    @property
-    def created_ns(self) -> int: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def features(self) -> Sequence[Feature]: ...
-    @property
-    def consumer_count(self) -> int:
-        """Return the number of consumers that are shown."""
 
 
 def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:
@@ -41,9 +24,7 @@ def config_shown(config: StreamConfig, *, versions: bool) -> dict[str, Any]:
     return fields
 
 
-def state_shown(
-    stream: ShownStream, *, deleted: bool = False, subjects: dict[str, int] | None = None
-) -> dict[str, Any]:
+def state_shown(stream: Stream, *, deleted: bool = False, subjects: dict[str, int] | None = None) -> dict[str, Any]:
     """Return the state of a stream, with the list of deleted sequences and message counts by subject if asked for."""
     store = stream.store
     state: dict[str, Any] = {
@@ -64,12 +45,13 @@ def state_shown(
         state["num_deleted"] = missing
         if deleted:
             state["deleted"] = list(store.live.iter_missing(store.first_seq, store.last_seq))
-    state["consumer_count"] = stream.consumer_count
+    # Those of mirrors and sources are not shown.
+    state["consumer_count"] = sum(not consumer.config.direct for consumer in stream.consumers.values())
     return state
 
 
 def info_shown(
-    stream: ShownStream,
+    stream: Stream,
     now_ns: int,
     *,
     versions: bool = True,
