@@ -40,7 +40,7 @@ class SoloGroup(Group):
         self._last_index = log.last_index
         self._queue: list[list[Proposal]] = []
         self._draining = self._stopped = False
-        self._resting: list[Callable[[], None]] = []  # to be called when the last work has ended
+        self._resting: tuple[Callable[[], None], ...] = ()  # to be called when the last work has ended
         log.on_idle = self._idle
 
     # ------------------------------------------------------------------ state
@@ -103,7 +103,7 @@ class SoloGroup(Group):
     def stop(self, done: Callable[[], None] | None = None) -> None:
         self._stopped = True
         if done is not None and self._log.busy:
-            self._resting.append(done)
+            self._resting += (done,)
         elif done is not None:
             done()
 
@@ -197,7 +197,7 @@ class SoloGroup(Group):
             self._rest()
 
     def _rest(self) -> None:
-        resting, self._resting = self._resting, []
+        resting, self._resting = self._resting, ()
         for done in resting:
             done()
 

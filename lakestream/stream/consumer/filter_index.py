@@ -31,12 +31,8 @@ class FilterIndex:
     def __init__(self, consumers: Mapping[str, Consumer]) -> None:
         self._consumers = consumers
         self.announced = self.announced_from = 0
-        self._stale = True
-        self._unfiltered: list[Consumer] = []
-        self._mixed: list[Consumer] = []
-        # A node is a dict by token; under b"" the consumers whose filter ends there.
-        self._root: dict[bytes, Any] = {}
-        self._known: dict[bytes, Sequence[Consumer]] = {}
+        self._stale = True  # the tree, and what belongs to it, is built once there are many consumers
+        self._mixed: list[Consumer]
 
     def changed(self) -> None:
         """Build the tree anew before it is next used: consumers or filters have changed."""
@@ -78,7 +74,7 @@ class FilterIndex:
     def concerned(self, subject: bytes) -> Sequence[Consumer]:
         """Return the consumers of `of`, and those that may hold messages of `subject` by earlier filters."""
         wanting = self.of(subject)
-        if not self._mixed or len(self._consumers) <= LINEAR_MATCH_LIMIT:
+        if len(self._consumers) <= LINEAR_MATCH_LIMIT or not self._mixed:
             return wanting
         self._mixed = [one for one in self._mixed if one.mixed]
         others = [one for one in self._mixed if one not in wanting]
@@ -86,8 +82,11 @@ class FilterIndex:
 
     def _build(self) -> None:
         self._stale = False
-        self._root, self._known = {}, {}
-        unfiltered = self._unfiltered = []
+        # A node is a dict by token; under b"" the consumers whose filter ends there.
+        self._root: dict[bytes, Any] = {}
+        self._known: dict[bytes, Sequence[Consumer]] = {}
+        unfiltered: list[Consumer] = []
+        self._unfiltered = unfiltered
         for consumer in self._consumers.values():
             if not consumer.config.filters:
                 unfiltered.append(consumer)

@@ -5,8 +5,9 @@ TTLs, schedules, counters, batches, consumers, mirrors. The core has a list of f
 points, in the order of the list; it knows none of them by name. `lakestream/stream/assembly.py` puts the list together.
 
 A feature is an object with a state of its own. Its constructor takes what it uses (a clock, the store, the pipeline to
-propose through; consumers and mirrors take the core). It overrides the hooks that it needs; hooks that are not overridden cost nothing,
-and hooks for single messages are only called while `active` says so. The hooks, in the order of a message's way:
+propose through; consumers and mirrors take the core). It overrides the hooks that it needs; hooks that are not
+overridden cost nothing, and hooks for single messages are only called while `active` says so. The hooks, in the order
+of a message's way:
 
     configure                 the configuration is known, or has changed
     arrived, renamed,         a message with headers came, or one that the configuration may refuse or change
