@@ -113,7 +113,7 @@ class Engine:
     def _subscribe(self, stream: Stream) -> None:
         if not self.serving:
             return
-        if stream.serving and not stream.group.handing_over:
+        if stream.pipeline.serving and not stream.group.handing_over:
             self._subscriptions[stream.name] = [
                 self.bus.subscribe(subject.encode(), stream.ingest) for subject in stream.config.subjects
             ]

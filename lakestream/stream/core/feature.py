@@ -269,7 +269,10 @@ class Hooks(msgspec.Struct):
 
     def feature(self, kind: type[T]) -> T:
         """Return the stream's feature of this class."""
-        return next(each for each in self.features if isinstance(each, kind))
+        for each in self.features:
+            if isinstance(each, kind):
+                return each
+        raise LookupError(f"the stream has no {kind.__name__}; it is to be in the list of features")
 
 
 HOOKS = Hooks.__struct_fields__[1:]
