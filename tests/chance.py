@@ -1,8 +1,9 @@
-"""Operations on a stream, drawn at random but by a seed.
+"""Random operations on a stream, drawn from a seed.
 
-Belongs here: what a test by chance does next. The choices depend on the seed and on what was chosen before, never on an
-answer, so that two servers, or a server and a model, are asked the same. Numbers are drawn from small ranges on
-purpose: few subjects, few ids and limits that a handful of messages reach are where the rules of a stream meet.
+Belongs here: the choice of the next operation of a randomized test. The choices depend on the seed and on earlier
+choices, never on an answer, so that two servers, or a server and a model, receive the same operations. Numbers are
+drawn from small ranges on purpose: the rules of a stream interact where there are few subjects, few message ids and
+limits that a handful of messages reach.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SECOND = 1_000_000_000
 
 
 class Publish(NamedTuple):
-    """A message."""
+    """Publish of one message."""
 
     subject: str
     headers: dict[str, str]
@@ -25,13 +26,13 @@ class Publish(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """MSG.DELETE."""
+    """Request to STREAM.MSG.DELETE."""
 
     seq: int
 
 
 class Purge(NamedTuple):
-    """STREAM.PURGE; at most one of `seq` and `keep` is not 0."""
+    """Request to STREAM.PURGE; at most one of `seq` and `keep` is not 0."""
 
     filter: str
     seq: int
@@ -39,7 +40,7 @@ class Purge(NamedTuple):
 
 
 class Update(NamedTuple):
-    """STREAM.UPDATE: these fields of the configuration change."""
+    """Request to STREAM.UPDATE: the configuration fields to change."""
 
     fields: dict[str, Any]
 
@@ -48,14 +49,14 @@ Step = Publish | Delete | Purge | Update
 
 
 class Chance:
-    """Draws a configuration and then steps.
+    """Draws a stream configuration, then operations on that stream.
 
     Args:
-        rng: what draws.
-        ttl: whether messages have TTLs (long ones: whether any runs out is up to whoever turns the clock).
-        age: whether the stream may have a max_age.
-        counter: whether it is a stream of counters.
-        name: the stream's name.
+        rng: random number generator.
+        ttl: give messages TTLs (long ones; they expire only if the caller advances the clock).
+        age: allow the stream to have a max_age.
+        counter: make it a stream of counters.
+        name: name of the stream.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Chance:
         return fields
 
     def step(self) -> Step:
-        """The next operation."""
+        """Draw the next operation."""
         drawn = self._rng.random()
         if drawn < 0.85:
             return self.publish()
@@ -112,7 +113,7 @@ class Chance:
         return Purge(rng.choice(("", *FILTERS)), seq, keep)
 
     def publish(self) -> Publish:
-        """A message, with headers three times out of five."""
+        """Draw a message, with headers three times out of five."""
         rng = self._rng
         self._published += 1
         subject = rng.choice(SUBJECTS)
@@ -126,11 +127,11 @@ class Chance:
         return Publish(subject, headers, data)
 
     def first(self) -> Publish:
-        """A message that every such stream takes."""
+        """Return a message that every stream drawn here accepts."""
         return Publish("a.1", {"Nats-Incr": "5"}, b"") if self._counter else Publish("a.1", {}, b"first")
 
     def _increment(self, subject: str) -> Publish:
-        """A message for a counter, mostly a good one."""
+        """Draw a message for a counter, mostly a valid one."""
         rng = self._rng
         headers = {"Nats-Incr": rng.choice(("+1", "2", "-3", "0", "12345678901234567890123"))}
         wrong = rng.random()

@@ -20,13 +20,13 @@ from tests.recordings import Recordings, Referee, plain
 from tests.s3_server import S3Server
 from tests.servers import Kind, Server
 
-# Machines are noisy: how long an example takes says nothing.
+# Test machines vary in speed, so the duration of an example is no failure.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 TESTS = Path(__file__).parent
 HEAVY_FOLDERS = {"chaos", "cluster", "lake", "power"}
-"""Of their tests, only those marked `smoke` are not `heavy`."""
+"""In these folders every test is `heavy` unless it is marked `smoke`."""
 
 _SHOWN_LOGS = pytest.StashKey[list[Callable[[], str]]]()
 
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def referee(request: pytest.FixtureRequest) -> Referee:
-    """Source of nats-server's answers."""
+    """Return the source of nats-server's answers."""
     if request.config.getoption("--record"):
         return Referee.RECORD
     return Referee.LIVE if request.config.getoption("--live") else Referee.RECORDED
@@ -52,7 +52,7 @@ def referee(request: pytest.FixtureRequest) -> Referee:
 
 @pytest.fixture(scope="session")
 def recordings(referee: Referee) -> Iterator[Recordings]:
-    """Recordings of tests/conformance."""
+    """Yield the recordings of tests/conformance; write new ones when the session ends."""
     recordings = Recordings(TESTS / "conformance" / "recordings", referee)
     yield recordings
     recordings.save()
@@ -82,7 +82,7 @@ def recorded(recordings: Recordings, request: pytest.FixtureRequest) -> Recorded
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the heavy tests; leave out those that ask nats-server live, or with `--live` all others."""
+    """Mark the heavy tests; deselect the tests marked `live`, or with `--live` all others."""
     for item in items:
         if item.path.relative_to(TESTS).parts[0] in HEAVY_FOLDERS and not item.get_closest_marker("smoke"):
             item.add_marker("heavy")
@@ -98,7 +98,7 @@ def _asks_nats_server(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Which program is under test."""
+    """Return the program under test."""
     return Kind.REAL if request.config.getoption("--against") == "real" else Kind.OURS
 
 
@@ -119,7 +119,7 @@ def _pairs(_pair: Pair, kind: Kind, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 class _Pairs(dict[Setup, Pair]):
-    """A pair for each setup, made when first asked for."""
+    """Server pairs by setup, created on first use."""
 
     def __init__(self, kind: Kind, directories: pytest.TempPathFactory) -> None:
         self._kind, self._directories = kind, directories
@@ -131,7 +131,7 @@ class _Pairs(dict[Setup, Pair]):
 
 @pytest.fixture
 def pairs(_pairs: dict[Setup, Pair], request: pytest.FixtureRequest) -> dict[Setup, Pair]:
-    """The session's pairs of servers by their setup; that of `pair` among them."""
+    """Return the session's server pairs by setup, including that of `pair`."""
 
     def log() -> str:
         return "\n".join(pair.log() for pair in _pairs.values())
@@ -142,20 +142,20 @@ def pairs(_pairs: dict[Setup, Pair], request: pytest.FixtureRequest) -> dict[Set
 
 @pytest.fixture
 def pair(_pair: Pair, request: pytest.FixtureRequest) -> Pair:
-    """The session's two servers; the log of the one under test is shown with a failure."""
+    """Return the session's two servers; print the log of the one under test if the test fails."""
     request.node.stash.setdefault(_SHOWN_LOGS, []).append(_pair.log)
     return _pair
 
 
 @pytest.fixture
 def server(pair: Pair) -> Server:
-    """The session's server under test, running, with JetStream; other tests use it too."""
+    """Return the session's server under test, running, with JetStream. Other tests use it too."""
     return pair.tested
 
 
 @pytest.fixture(scope="module")
 def s3_server() -> Iterator[S3Server]:
-    """An S3-compatible server with an empty bucket, for one module."""
+    """Yield an S3-compatible server with an empty bucket, shared by one module."""
     server = S3Server()
     server.start()
     yield server
@@ -167,7 +167,10 @@ StartServer = Callable[..., Server]
 
 @pytest.fixture
 def start_server(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartServer]:
-    """Make and start a server of one's own: `start_server(store=…, config=…, args=…)`; killed after the test."""
+    """Make and start a server for this test alone: `start_server(store=…, config=…, args=…)`.
+
+    Kill it after the test.
+    """
     started: list[Server] = []
 
     def start(*, of: Kind = kind, store: Path | None = None, **options: Any) -> Server:

@@ -1,7 +1,7 @@
-"""What a pull consumer with explicit acks must do, said as plainly as possible.
+"""Model of a pull consumer with explicit acks.
 
-Belongs here: a small model of one consumer: which messages a request gets and in which order, what waits for its ack
-until when, and the numbers that CONSUMER.INFO shows. No stream, no log, no clock: the test tells it what happens.
+Belongs here: the messages that a pull request gets and their order, ack deadlines, and the counters that CONSUMER.INFO
+reports. The model has no stream, log or clock: the test passes in every event.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class ConsumerModel:
     """One consumer.
 
     Attributes:
-        wants: whether its filters let a subject through.
-        wait: how long the ack of the n-th delivery may take (ns).
-        max_deliver, max_ack_pending: as configured; 0: no limit.
+        wants: returns True if a subject matches the consumer's filters.
+        wait: ack wait of the n-th delivery (ns).
+        max_deliver, max_ack_pending: as configured; 0 is no limit.
         live: the stream's messages, by sequence.
-        next_seq: it looks for new messages from here on.
-        queue: what goes out again, in order.
-        again: messages that went out more than once, until they are acked or gone.
+        next_seq: sequence from which new messages are looked for.
+        queue: redelivery queue, in order.
+        again: messages delivered more than once, until they are acked or removed.
     """
 
     wants: Callable[[str], bool]
@@ -45,11 +45,11 @@ class ConsumerModel:
 
     @property
     def num_pending(self) -> int:
-        """Wanted messages that did not go out."""
+        """Count the matching messages that have not been delivered."""
         return sum(seq >= self.next_seq and self.wants(subject) for seq, subject in self.live.items())
 
     def pull(self, batch: int, now: int) -> list[tuple[int, int]]:
-        """(sequence, deliveries) of what a request without waiting gets."""
+        """Return (sequence, delivery count) of each message that a no_wait request gets."""
         got: list[tuple[int, int]] = []
         while self.queue and len(got) < batch:
             seq = self.queue.pop(0)
@@ -72,38 +72,38 @@ class ConsumerModel:
         return got
 
     def done(self, seq: int) -> None:
-        """A message was acked or ended, or the stream let it go."""
+        """Record that a message was acked, terminated or removed from the stream."""
         self.waiting.pop(seq, None)
         self.again.discard(seq)
         if seq in self.queue:
             self.queue.remove(seq)
 
     def gone(self, seq: int) -> None:
-        """The stream let a message go."""
+        """Record that the stream removed a message."""
         self.live.pop(seq, None)
         self.done(seq)
 
     def nak(self, seq: int) -> None:
-        """It goes out again as soon as somebody asks."""
+        """Put the message in the redelivery queue at once."""
         if seq not in self.queue:
             self.queue.append(seq)
 
     def nak_later(self, seq: int, deadline: int) -> None:
-        """It goes out again after that time."""
+        """Redeliver the message at `deadline` (ns)."""
         if seq in self.queue:
             self.queue.remove(seq)
         self.waiting[seq].deadline = deadline
 
     def progress(self, seq: int, now: int) -> None:
-        """The client is still at work on it."""
+        """Extend the ack deadline after a +WPI (work in progress)."""
         message = self.waiting[seq]
         message.deadline = now + self.wait(message.deliveries)
 
     def pass_time(self, since: int, now: int) -> None:
-        """Deadlines after `since` and until `now` are over, one after another."""
+        """Expire the ack deadlines after `since` and until `now` (ns), in the order of time."""
         due = [(one.deadline, seq) for seq, one in self.waiting.items() if since < one.deadline <= now]
         self.queue += [seq for _, seq in sorted(due) if seq not in self.queue]
 
     def restart(self, now: int) -> None:
-        """Who waits for a second delivery at a request is known by its deadline alone after that."""
+        """Rebuild the redelivery queue as a restart does: from the ack deadlines alone, in sequence order."""
         self.queue = sorted(seq for seq, one in self.waiting.items() if one.deadline <= now)

@@ -1,8 +1,8 @@
-"""What copies of a stream must hold, whatever happened meanwhile.
+"""Expected contents of mirrors and of streams with sources.
 
-Belongs here: messages as a consumer sees them, byte for byte; the history of an origin, by what was published and what
-was read of it; the rules of a mirror and of a stream with sources, checked against that. What happens meanwhile is the
-tests' business.
+Belongs here: messages as a consumer sees them, byte for byte; the history of an origin stream, from what was published
+to it and read from it; and the checks of a mirror and of a stream with sources against that history. The tests decide
+which failures happen in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 
 def read(wire: Wire, stream: str, first: int = 1) -> dict[int, Message]:
-    """The messages of a stream from sequence `first` on, as a consumer of it gets them."""
+    """Return the messages of a stream by sequence, from `first` on, as read through a consumer."""
     name, inbox = f"READ{next(_consumers)}", f"_INBOX.read{next(_consumers)}"
     sid = wire.subscribe(inbox)
     config = {
@@ -49,7 +49,7 @@ def read(wire: Wire, stream: str, first: int = 1) -> dict[int, Message]:
     }
     answer = wire.api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
     if "error" in answer or "num_pending" not in answer:
-        raise ValueError(answer)  # not there, or not yet: whoever asks tries again
+        raise ValueError(answer)  # there is no such stream yet: the caller tries again
     found: dict[int, Message] = {}
     left = answer["num_pending"]
     while left:
@@ -63,35 +63,35 @@ def read(wire: Wire, stream: str, first: int = 1) -> dict[int, Message]:
 
 
 def stripped(header: bytes) -> bytes:
-    """A header block as another stream keeps it: without what was asked of the first one."""
+    """Return a header block as a copy stores it: without the headers that gave instructions to the origin."""
     lines = header.split(b"\r\n")
     left = [line for line in lines if not line.startswith((b"Nats-Expected-", b"Nats-Batch-"))]
     return header if left == lines else b"\r\n".join(left).removeprefix(EMPTY)
 
 
 class Origin:
-    """A stream that is copied: its history, and what it has now. Each message's data is its own.
+    """Origin stream: its history and its present contents. Each message's data is unique.
 
-    `queue`: whether it is a work queue, whose messages go once they are copied, and for no other reason.
+    `queue`: True for a work queue, whose messages are removed only after they have been copied.
     """
 
     def __init__(self, stream: str, *, queue: bool = False) -> None:
         self.stream, self.queue = stream, queue
         self.written: dict[bytes, Write] = {}
-        """What was published, acked or not, by its data."""
+        """Published messages by their data, acked or not."""
         self.acked: dict[int, bytes] = {}
-        """Data by sequence."""
+        """Data of acked messages by sequence."""
         self.history: dict[int, Message] = {}
-        """All messages that were ever read of it."""
+        """All messages ever read from the stream, by sequence."""
         self.live: set[int] = set()
-        """Which of them were there when it was last read."""
+        """Sequences that were present at the last read."""
 
     def publishes(self, subject: bytes, header: bytes, data: bytes) -> None:
-        """A message is about to be published."""
+        """Record a message that is about to be published."""
         self.written[data] = (subject, header, data)
 
     def look(self, wire: Wire) -> None:
-        """Read all that it has now."""
+        """Read all messages that the stream has now."""
         found = read(wire, self.stream)
         for seq, message in found.items():
             assert self.history.setdefault(seq, message) == message, f"{self.stream}: {seq} is another message now"
@@ -100,15 +100,15 @@ class Origin:
         self.live = set(found)
 
     def has_been(self, seq: int, message: Message, *, whole: bool = False) -> bool:
-        """Whether a message was one of this stream, at this sequence.
+        """Return True if this stream has held the message at this sequence.
 
-        `message`: as a copy has it, without what that one says of where it came from. `whole`: the copy has header
-        blocks as they are here.
+        `message`: as a copy stores it, without the headers that name its origin. `whole`: the copy keeps the header
+        blocks of this stream unchanged.
         """
         known = self.history.get(seq)
         if known is not None:
             return message == (known if whole else known._replace(header=stripped(known.header)))
-        # A limit may have removed it before anybody read it.
+        # A limit may have removed it before it was read.
         write = self.written.get(message.data)
         if write is None or self.acked.get(seq, message.data) != message.data:
             return False
@@ -116,12 +116,12 @@ class Origin:
 
 
 class Mirror:
-    """A mirror of one origin.
+    """Mirror of one origin.
 
     Args:
-        wanted: which of its messages, by subject.
-        renamed: what becomes of a subject.
-        clone: it may begin as a copy of its origin's table, in which header blocks are as they were there.
+        wanted: returns True for a subject that the mirror's filters match.
+        renamed: applies the mirror's subject transform.
+        clone: the mirror may begin as a clone of its origin's table, which keeps header blocks unchanged.
     """
 
     def __init__(
@@ -136,17 +136,20 @@ class Mirror:
         self.stream, self.origin, self._clone = stream, origin, clone
         self._wanted, self._renamed = wanted, renamed
         self.seen: dict[int, Message] = {}
-        """What was read of it."""
+        """Messages read from the mirror, by sequence."""
         self.never: set[int] = set()
-        """What was gone from the origin before the mirror was made."""
+        """Sequences that the origin had already removed when the mirror was created."""
 
     def anew(self) -> None:
-        """It is deleted, and is about to be made again; the origin was looked at just now."""
+        """Forget the mirror's contents: it was deleted and is about to be created again.
+
+        Call right after `Origin.look`.
+        """
         self.seen = {}
         self.never = (self.origin.history.keys() | self.origin.acked.keys()) - self.origin.live
 
     def look(self, wire: Wire) -> None:
-        """Read what is new in it; what was read before has to stay."""
+        """Read the mirror's new messages; assert that those read before are still there."""
         self._take(read(wire, self.stream, max(self.seen, default=0) + 1))
 
     def _take(self, found: dict[int, Message]) -> None:
@@ -154,12 +157,12 @@ class Mirror:
             assert self.seen.setdefault(seq, message) == message, f"{self.stream}: {seq} is another message now"
 
     def missing(self) -> set[int]:
-        """What the origin has and this does not."""
+        """Return the sequences that the origin has and the mirror lacks."""
         history = self.origin.history
         return {seq for seq in self.origin.live if self._wanted(history[seq].subject)} - set(self.seen)
 
     def check(self, wire: Wire) -> None:
-        """Whether it is the history of its origin, as far as that is told by what was ever seen of both."""
+        """Assert that the mirror's contents agree with all that was ever read from it and from its origin."""
         found = read(wire, self.stream)
         assert found.keys() >= self.seen.keys(), f"{self.stream}: gone are {sorted(self.seen.keys() - found.keys())}"
         self._take(found)
@@ -175,7 +178,10 @@ class Mirror:
 
 
 class Sources:
-    """A stream with sources, and messages of its own. `wanted`: by subject, of each origin."""
+    """Stream with sources and messages of its own.
+
+    `wanted`: returns True for a subject that is sourced, for each origin.
+    """
 
     def __init__(self, stream: str, origins: dict[str, tuple[Origin, Callable[[bytes], bool]]]) -> None:
         self.stream, self._origins = stream, origins
@@ -183,7 +189,7 @@ class Sources:
         self.seen: dict[int, Message] = {}
 
     def look(self, wire: Wire) -> None:
-        """Read what is new in it; what was read before has to stay."""
+        """Read the stream's new messages; assert that those read before are still there."""
         self._take(read(wire, self.stream, max(self.seen, default=0) + 1))
 
     def _take(self, found: dict[int, Message]) -> None:
@@ -191,7 +197,7 @@ class Sources:
             assert self.seen.setdefault(seq, message) == message, f"{self.stream}: {seq} is another message now"
 
     def missing(self) -> set[tuple[str, int]]:
-        """What origins have, or were acked, and this does not."""
+        """Return (origin, sequence) of messages that origins have, or acked, and this stream lacks."""
         came = {(parts[0], int(parts[1])) for _, parts in map(_sourced, self.seen.values()) if parts}
         due: set[tuple[str, int]] = set()
         for name, (origin, wanted) in self._origins.items():
@@ -201,7 +207,7 @@ class Sources:
         return due - came
 
     def check(self, wire: Wire) -> None:
-        """Whether it has everything once, in its origin's order, and nothing else."""
+        """Assert that the stream has every message once, in the order of its origin, and nothing else."""
         found = read(wire, self.stream)
         assert found.keys() >= self.seen.keys(), f"{self.stream}: gone are {sorted(self.seen.keys() - found.keys())}"
         self._take(found)
@@ -221,16 +227,19 @@ class Sources:
             origin, wanted = self._origins[name]
             assert subject == message.subject, f"{self.stream}: {seq} is {message}"
             assert wanted(subject), f"{self.stream}: nobody wanted {seq}, {message}"
-            known = origin.history.get(there)  # its time here is its own
+            known = origin.history.get(there)  # a sourced message has a time of its own
             as_there = message._replace(header=header, time_ns=known.time_ns if known else 0)
-            # A header block with nothing in it, and none, become the same.
+            # An empty header block and none become the same.
             was = origin.has_been(there, as_there) or (header == EMPTY and origin.has_been(there, _bare(as_there)))
             assert was, f"{self.stream}: {seq} is {message}, was {_was(origin, there)}"
         assert set(self.own.acked.values()) <= own, f"{self.stream}: of its own some are gone"
 
 
 def _sourced(message: Message) -> tuple[bytes, list[str]]:
-    """The header block as it was in its origin, and the parts of what it says of that; none for one of its own."""
+    """Return the header block as it was in the origin, and the parts of Nats-Stream-Source.
+
+    An own message has no parts.
+    """
     lines = message.header.split(b"\r\n")
     told = [line for line in lines if line.startswith(_SOURCE)]
     if not told:
@@ -250,7 +259,7 @@ def _was(origin: Origin, seq: int) -> object:
 
 
 def answered(data: bytes) -> tuple[int, str]:
-    """Sequence and error of a pub ack; `NOBODY` where there was no stream to give one."""
+    """Return the sequence and the error code of a pub ack; `NOBODY` is the error when there was no responder."""
     if not data:
         return 0, NOBODY
     answer: dict[str, Any] = json.loads(data)

@@ -1,8 +1,8 @@
-"""Clients of the keys of a bucket, which write down everything they were told.
+"""Concurrent clients of the keys of a bucket, which record every answer that they get.
 
 Belongs here: the operations of Key-Value on the wire (ADR-8: put, create, update, delete, get from the stream's leader,
-direct get), done by many clients at the same time, and their history. What happens to the servers meanwhile is the
-tests' business, what the history must be like tests/linearizable.py's.
+direct get), by many clients at the same time, and their history. The tests inject failures; tests/linearizable.py
+checks the history.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ WRONG_LAST = 10071
 NO_RESPONDERS = 503
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 VALUE = "Value"
-"""The header with a marker's value: its payload is empty, as clients make it."""
+"""Header that carries a marker's value; its payload is empty, as clients make it."""
 PAUSE_S = 0.05
-"""Between two attempts to connect."""
+"""Pause between two attempts to connect."""
 JOIN_S = 30.0
 
 _SEQUENCE = re.compile(r"wrong last sequence: (\d+)$")
 
 
 class DirectRead(NamedTuple):
-    """The answer to a direct get: it may be old, but it was true once. Fields as in `Operation`."""
+    """Answer to a direct get, which may be stale but must once have been true. Fields as in `Operation`."""
 
     key: str
     began: float
@@ -47,22 +47,22 @@ class DirectRead(NamedTuple):
 
 
 class History:
-    """What all clients were told. Each notes its own; read it when they have stopped."""
+    """Operations and answers of all clients. Each client appends its own; read it after they have stopped."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.direct: list[DirectRead] = []
         self.declined: list[Operation] = []
-        """Writes of which a client was told that nobody listens."""
+        """Writes that were answered with 503 No Responders."""
         self.surprises: list[str] = []
-        """Errors that were answered and are none of an operation's outcomes."""
+        """Error answers that are not an outcome of an operation."""
 
     def note(self, operation: Operation) -> None:
-        """One more operation."""
+        """Append an operation."""
         self.operations.append(operation)
 
     def died(self, at: float) -> None:
-        """The only server was dead at that time: what it had not done by then it did not do at all."""
+        """End the pending operations at `at`, when the only server was dead: later they can have no effect."""
         kept = []
         for each in self.operations:
             if each.ended == NEVER:
@@ -73,17 +73,17 @@ class History:
         self.operations = kept
 
     def count(self, outcome: Outcome) -> int:
-        """How many writes ended so."""
+        """Count the writes with this outcome."""
         return sum(each.write and each.outcome is outcome for each in self.operations)
 
     def check_declined(self, stored: dict[int, tuple[str, str]]) -> None:
-        """Nobody took those."""
+        """Assert that no write answered with 503 is stored."""
         values = {value: seq for seq, (_, value) in stored.items()}
         taken = [(each, values[each.value]) for each in self.declined if each.value in values]
         assert not taken, f"{len(taken)} of {len(self.declined)} declined writes are stored: {taken[:3]}"
 
     def resolve(self, stored: dict[int, tuple[str, str]]) -> None:
-        """Tell the outcome of every write from all messages that the stream has: its (key, value) by sequence."""
+        """Set the outcome of every write from the stream's messages: (key, value) by sequence."""
         by_value = {value: seq for seq, (_, value) in stored.items()}
         resolved = []
         for each in self.operations:
@@ -95,12 +95,12 @@ class History:
         self.operations = resolved
 
     def take_direct_gets_as_reads(self) -> None:
-        """There is only one server: nothing that it answers may be old."""
+        """Treat direct gets as reads: with a single server no answer may be stale."""
         for key, began, ended, value, seq in self.direct:
             self.note(Operation(key, began, ended, value, False, None, Outcome.OK, seq))
 
     def check(self) -> str:
-        """Hold the history to what it must be like; returns a line of figures."""
+        """Check that the history is linearizable; return a line of figures."""
         violation = explain(self.operations)
         assert violation is None, str(violation)
         unordered = out_of_order(self.operations)
@@ -110,7 +110,7 @@ class History:
         return f"{reads} reads, writes {kinds}, {len(self.direct)} direct gets"
 
     def check_direct(self, stored: dict[int, tuple[str, str]]) -> None:
-        """Direct gets tell what was stored at some time, and nothing that is yet to be written."""
+        """Assert that every direct get returned a value stored before the answer, and none from the future."""
         began = {each.value: each.began for each in self.operations if each.write}
         for each in self.direct:
             if each.seq:
@@ -119,16 +119,16 @@ class History:
 
 
 class Client(threading.Thread):
-    """One client: one operation at a time, chosen at random, until told to stop; connects again when it must.
+    """Client that does one random operation at a time until it is stopped, and reconnects when it has to.
 
     Args:
-        number: its place among the clients.
-        history: where it notes.
-        connect: makes a connection; OSError and such while there is nobody.
-        rng: what draws.
-        keep: markers leave the messages before them, so that the stream can tell of all writes afterwards.
-        insist: after a lost connection go on with another one; else the end of the connection is the end of the work.
-        rest_s: between two operations, where the machine shall not be the bottleneck.
+        number: index of the client.
+        history: receives the operations.
+        connect: opens a connection; raises OSError or the like while no server is there.
+        rng: random number generator.
+        keep: let markers keep the messages before them, so that the stream shows all writes afterwards.
+        insist: reconnect after a lost connection; otherwise stop.
+        rest_s: pause between two operations, so that the machine is not the bottleneck.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Client(threading.Thread):
         self._stopped = threading.Event()
         self._written = 0
         self._last: dict[str, int] = {}
-        """The last sequence that it heard of each key."""
+        """Last known sequence of each key."""
         self.answered = 0
 
     def run(self) -> None:
@@ -169,11 +169,11 @@ class Client(threading.Thread):
                     if not self._insist:
                         return
                     self._stopped.wait(PAUSE_S)
-        except BaseException as error:  # shown by the test, which runs in another thread
+        except BaseException as error:  # raised again by the test, which runs in another thread
             self.failure = error
 
     def stop(self) -> None:
-        """Do no further operation."""
+        """Stop after the current operation."""
         self._stopped.set()
 
     def _step(self, wire: Wire) -> None:
@@ -219,7 +219,10 @@ class Client(threading.Thread):
             self._last[key] = told.seq or self._last.get(key, 0)
 
     def _told(self, operation: Operation, answer: Frame) -> Operation | None:
-        """What the answer says of a write; None when it did not happen and nothing can be learned from that."""
+        """Return the operation with the outcome that the answer gives.
+
+        None if the write did not happen and shows nothing.
+        """
         if answer.status == NO_RESPONDERS:
             self._history.declined.append(operation)
             return None
@@ -271,7 +274,7 @@ def _value_of_json(message: dict[str, Any]) -> str:
 
 
 def stored(wire: Wire) -> dict[int, tuple[str, str]]:
-    """All messages of the stream, as the node of this connection has them: (key, value) by sequence."""
+    """Return the stream's messages, as this connection's server has them: (key, value) by sequence."""
     found: dict[int, tuple[str, str]] = {}
     while True:
         reply = wire.new_reply()
@@ -285,7 +288,7 @@ def stored(wire: Wire) -> dict[int, tuple[str, str]]:
 
 
 def bucket(history: int = 1, replicas: int = 1) -> dict[str, Any]:
-    """The stream's configuration as clients make it; `history` -1 keeps everything."""
+    """Return the bucket's stream configuration as clients make it; `history` -1 keeps all messages."""
     return {
         "name": STREAM,
         "subjects": [f"$KV.{BUCKET}.>"],
@@ -299,7 +302,7 @@ def bucket(history: int = 1, replicas: int = 1) -> dict[str, Any]:
 
 
 def finish(clients: Iterable[Client]) -> None:
-    """Wait until they are done, and show what failed in them."""
+    """Wait until the clients have stopped; raise the first error of any."""
     for client in clients:
         client.join(JOIN_S)
         assert not client.is_alive(), f"{client.name} hangs"

@@ -1,18 +1,18 @@
-"""A checker of histories: whether what concurrent clients were told could have happened one after the other.
+"""Linearizability checker for histories of concurrent clients.
 
 Belongs here: the search of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993) with the memory of Lowe
-("Testing for Linearizability", 2017), and the model of a key whose writes may ask for its last sequence. How clients
-use a server, and what becomes of a server meanwhile, is the tests' business.
+("Testing for Linearizability", 2017), and the model of a key whose writes may expect a last sequence. Clients and
+failures are elsewhere (tests/key_clients.py and the tests).
 
-An operation took effect at one moment between its call and its answer. Each key is an object of its own, and a history
-is linearizable when the history of each object is, so that keys are searched one by one. The search goes through the
-calls and answers in the order of time. A call whose effect the model allows now is taken out of the history with its
-answer, and the search begins again at the front; where it meets an answer whose call is still there, the operation
-should have had its effect before: the last one taken is put back, and the search goes on behind it. Configurations
-(which operations are done, in which state) that were met before are not searched again.
+An operation takes effect at one moment between its call and its answer. Each key is an object of its own, and a history
+is linearizable if the history of each object is, so keys are searched one by one. The search goes through calls and
+answers in the order of time. A call whose effect the model allows now is removed from the history with its answer, and
+the search starts again at the front. When it meets an answer whose call is still there, that operation should have
+taken effect earlier: the operation removed last is put back, and the search continues behind it. Configurations (set of
+completed operations, state) that were searched before are skipped.
 
-**Unknown outcomes.** An operation without an answer may have had its effect at any moment after its call, or never. One
-whose server is known to be dead since some time has had it before that, or never.
+**Unknown outcomes.** An operation without an answer may have taken effect at any moment after its call, or never. If
+its server is known to be dead since some time, it took effect before that, or never.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 NEVER = math.inf
-"""When an operation ends that was not answered, and whose effect may still come."""
+"""End of an operation that was not answered and may still take effect."""
 
 
 class Outcome(enum.Enum):
-    """What is known of an operation."""
+    """Outcome of an operation."""
 
     OK = "ok"
-    """It was answered; a write is stored."""
+    """Answered; a write is stored."""
     REFUSED = "refused"
     """The write was refused because of the key's last sequence."""
     UNKNOWN = "unknown"
-    """Nobody knows whether the write is stored."""
+    """Unanswered: the write may be stored or not."""
 
 
 class Operation(NamedTuple):
     """One operation of a client on one key, with its times (of one clock, in any unit).
 
     Fields:
-        key: what it was about.
-        began, ended: the call, and the answer or `NEVER`.
-        value: what was written, unique among all values of the history; or read, "" for nothing there.
-        write: it is a write, else a read.
-        expected: the last sequence that the write asked for; None for any.
-        outcome: see there; a read without an answer tells nothing and is left out of the history.
-        seq: the sequence that was given to the write, or that was read, or that the refusal named; 0 where none was.
-        client: who did it, for the report.
+        key: the key.
+        began, ended: times of the call and of the answer, or `NEVER`.
+        value: the value written, unique in the history; or read, "" for none.
+        write: True for a write, False for a read.
+        expected: last sequence that the write expected; None for any.
+        outcome: see `Outcome`; a read without an answer is left out of the history.
+        seq: sequence given to the write, or read, or named by the refusal; 0 for none.
+        client: index of the client, for the report.
     """
 
     key: str
@@ -67,43 +67,43 @@ State = TypeVar("State", bound=Hashable)
 
 
 class Model(Protocol[State]):
-    """An object as a program of one thread would see it."""
+    """Sequential specification of an object."""
 
     def initial(self) -> State:
-        """Before the first operation."""
+        """Return the state before the first operation."""
 
     def after(self, state: State, operation: Operation) -> Iterable[State]:
-        """The states in which the operation may leave the object; none when it cannot have ended so."""
+        """Return the states in which the operation may leave the object; none if it cannot have had this outcome."""
 
     def chain(self, history: Sequence[Operation]) -> Sequence[int]:
-        """Places in the history of operations that can only have happened in this order."""
+        """Return indices of operations that can only have happened in this order."""
 
 
 class Held(NamedTuple):
-    """What a key holds: its last sequence and value; 0 and "" before the first write."""
+    """State of a key: sequence and value of its last message; 0 and "" before the first write."""
 
     seq: int
     value: str
 
 
 class Key:
-    """A key of a bucket: writes give it another value and a larger sequence, and may ask for the sequence before.
+    """Key of a bucket: a write gives it a new value and a larger sequence, and may expect the previous sequence.
 
     Args:
-        strangers: sequences that somebody was told and that belong to no write whose outcome is known. A write that
-            happened without anybody's knowing is one of these: if nobody was told its sequence, nothing depends on it,
-            and it is as good as if it had not happened.
+        strangers: sequences that clients saw and that belong to no write with a known outcome. A write of unknown
+            outcome has one of these, or else its sequence was never seen and nothing depends on it, so it may be left
+            out.
     """
 
     def __init__(self, strangers: Iterable[int] = ()) -> None:
         self._strangers = sorted(strangers)
 
     def initial(self) -> Held:
-        """Nothing was written."""
+        """Return the state of a key that was never written."""
         return Held(0, "")
 
     def after(self, state: Held, operation: Operation) -> Iterable[Held]:
-        """See `Model.after`."""
+        """Return the next states; see `Model.after`."""
         if not operation.write:
             return (state,) if state == (operation.seq, operation.value) else ()
         if operation.outcome is Outcome.REFUSED:
@@ -112,25 +112,25 @@ class Key:
         if operation.expected not in (None, state.seq):
             given = []
         stored = [Held(seq, operation.value) for seq in given if seq > state.seq]
-        # What has no end need not be taken at all: that it may not have happened is no way of its own.
+        # An operation without an end may be left out altogether, so not happening needs no branch.
         return [*stored, state] if operation.outcome is Outcome.UNKNOWN and operation.ended < NEVER else stored
 
     def chain(self, history: Sequence[Operation]) -> Sequence[int]:
-        """Stored writes in the order of their sequences: one that is left out could not happen any more.
+        """Return the stored writes in the order of their sequences.
 
-        Sixteen clients who write at the same time would else be tried in every order.
+        Without this order the writes of sixteen concurrent clients would be tried in every permutation.
         """
         stored = [n for n, each in enumerate(history) if each.write and each.seq and each.outcome is Outcome.OK]
         return sorted(stored, key=lambda n: history[n].seq)
 
 
 class Violation(NamedTuple):
-    """A history that no order explains.
+    """History that no sequential order explains.
 
     Fields:
-        key: whose.
-        explained: the longest beginning of an order that was found.
-        stuck: operations that were open when that went no further; the first has to be explained and is not.
+        key: the key.
+        explained: the longest prefix of an order that was found.
+        stuck: operations that were open at the end of that prefix; the first of them cannot follow.
     """
 
     key: str
@@ -153,7 +153,7 @@ def _shown(operation: Operation) -> str:
 
 
 class _Event:
-    """A call or an answer in a list of those that are still there."""
+    """Call or answer, as an element of the linked list of events still to be explained."""
 
     __slots__ = ("answer", "before", "behind", "number", "time")
 
@@ -161,24 +161,24 @@ class _Event:
         self.number = number
         self.time = time
         self.answer = answer
-        """Of a call: its answer; None where none has to be explained. Of an answer: itself."""
+        """For a call its answer, None if it needs no explanation; for an answer the event itself."""
         self.before: _Event | None = None
         self.behind: _Event | None = None
 
     @property
     def is_answer(self) -> bool:
-        """It is an answer."""
+        """Return True for an answer, False for a call."""
         return self.answer is self
 
     def take(self) -> None:
-        """Out of the list."""
+        """Remove the event from the list."""
         assert self.before is not None
         self.before.behind = self.behind
         if self.behind is not None:
             self.behind.before = self.before
 
     def put_back(self) -> None:
-        """Where it was; what was taken after it is back already."""
+        """Put the event back in its place; events removed after it must have been put back before."""
         assert self.before is not None
         self.before.behind = self
         if self.behind is not None:
@@ -186,7 +186,7 @@ class _Event:
 
 
 def _linked(events: list[_Event]) -> _Event:
-    """A list of these in the order of time, behind an element that is none of them.
+    """Link the events in the order of time behind a sentinel; return the sentinel.
 
     At equal times calls come first: the operations are taken as concurrent.
     """
@@ -198,7 +198,10 @@ def _linked(events: list[_Event]) -> _Event:
 
 
 def _events(history: Sequence[Operation]) -> tuple[_Event, _Event]:
-    """The calls and answers of what has to be explained, and the calls of what need not have happened."""
+    """Return two linked lists.
+
+    The first has the events that must be explained, the second the calls of operations that may not have happened.
+    """
     needed: list[_Event] = []
     optional: list[_Event] = []
     for number, operation in enumerate(history):
@@ -213,9 +216,9 @@ def _events(history: Sequence[Operation]) -> tuple[_Event, _Event]:
 
 
 class _Search(Generic[State]):
-    """The search through the history of one object.
+    """Search through the history of one object.
 
-    What need not have happened is tried last: mostly it did not, or at the latest moment that explains an answer.
+    Operations that may not have happened are tried last: most of them did not, or did at the latest possible moment.
     """
 
     def __init__(self, model: Model[State], history: Sequence[Operation]) -> None:
@@ -225,7 +228,7 @@ class _Search(Generic[State]):
         self._left = sum(operation.ended < NEVER for operation in history)
         chain = model.chain(history)
         self._behind = dict(zip(chain[1:], chain, strict=False))
-        """By operation: the one that must have happened before."""
+        """By operation: the one that must have happened before it."""
         self._taken: list[tuple[_Event, State, list[State]]] = []
         self._done = 0
         self._met: set[tuple[int, Hashable]] = set()
@@ -233,7 +236,7 @@ class _Search(Generic[State]):
         self.stuck: list[int] = []
 
     def run(self) -> bool:
-        """Whether an order was found."""
+        """Return True if a sequential order was found."""
         state = self._model.initial()
         at = self._front.behind
         while self._left:
@@ -254,7 +257,7 @@ class _Search(Generic[State]):
         return True
 
     def _limit(self) -> _Event:
-        """The first answer that is still there: what was called later can not have happened before it."""
+        """Return the first remaining answer: an operation called after it cannot have happened before it."""
         event = self._front.behind
         while event is not None and not event.is_answer:
             event = event.behind
@@ -262,14 +265,17 @@ class _Search(Generic[State]):
         return event
 
     def _ways(self, number: int, state: State) -> list[State]:
-        """Where an operation may lead now."""
+        """Return the states that an operation may lead to now."""
         behind = self._behind.get(number)
         if behind is not None and not self._done >> behind & 1:
             return []
         return [*self._model.after(state, self._history[number])]
 
     def _take(self, call: _Event, state: State, ways: list[State]) -> State | None:
-        """Let an operation have its effect, in the first of these ways that leads somewhere new."""
+        """Apply an operation, in the first of these states that was not searched yet.
+
+        Removes its events from the lists and returns that state, or None if all were searched.
+        """
         done = self._done | 1 << call.number
         while ways:
             way = ways.pop(0)
@@ -286,7 +292,7 @@ class _Search(Generic[State]):
         return None
 
     def _undo(self) -> tuple[_Event | None, State] | None:
-        """Put the last operation back; where to go on, in which state. None: there is nothing left to put back."""
+        """Put the last operation back; return where to continue and in which state, or None if no operation is left."""
         if not self._taken:
             return None
         call, state, ways = self._taken.pop()
@@ -299,7 +305,7 @@ class _Search(Generic[State]):
         return (call.behind, state) if other is None else (self._front.behind, other)
 
     def _note(self) -> None:
-        """Keep what the report needs, where the search got further than ever."""
+        """Keep the present order for the report if it is the longest so far."""
         if len(self._taken) < len(self.best) and self.stuck:
             return
         self.best = [call.number for call, _, _ in self._taken]
@@ -313,9 +319,10 @@ class _Search(Generic[State]):
 
 
 def explain(history: Iterable[Operation]) -> Violation | None:
-    """Whether an order of the operations on each key explains all answers; None when one does.
+    """Return a violation if the history of some key is not linearizable, else None.
 
-    Two writes of one value are the mistake of whoever wrote the history: AssertionError.
+    Raises:
+        AssertionError: two writes have the same value.
     """
     by_key: dict[str, list[Operation]] = collections.defaultdict(list)
     for operation in history:
@@ -334,10 +341,10 @@ def explain(history: Iterable[Operation]) -> Violation | None:
 
 
 def informed(history: Sequence[Operation]) -> tuple[list[Operation], set[int]]:
-    """The history of one key, with what later answers tell of writes whose outcome is unknown; and the strangers.
+    """Return the history of one key with outcomes deduced from later answers, and the strangers (see `Key`).
 
-    A value that was read has been stored, at the sequence that was read. Where every sequence that anybody was told
-    belongs to a write that is known, the writes that nobody read are left out; see `Key`.
+    A value that was read has been stored, at the sequence that was read. If every sequence that a client saw belongs to
+    a known write, the writes that were never read are left out.
     """
     seen = {each.value: each.seq for each in history if not each.write and each.seq}
     told = [
@@ -354,8 +361,10 @@ def informed(history: Sequence[Operation]) -> tuple[list[Operation], set[int]]:
 
 
 def out_of_order(history: Iterable[Operation]) -> list[tuple[Operation, Operation]]:
-    """Pairs of stored writes, of any keys, of which the second began after the first was acked and got a smaller
-    sequence, or the same."""
+    """Return pairs of stored writes, of any keys, that contradict real time.
+
+    The second write of a pair began after the ack of the first, but its sequence is not larger.
+    """
     stored = [each for each in history if each.write and each.outcome is Outcome.OK]
     by_begin = sorted(stored, key=lambda each: each.began)
     by_end = sorted(stored, key=lambda each: each.ended)

@@ -1,4 +1,4 @@
-"""The two servers of a session: the one that defines what is right, and the one under test."""
+"""Server pairs of a test session: nats-server, which defines the expected answers, and the server under test."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PASSWORD = "p"
 
 
 class Setup(NamedTuple):
-    """With what both servers start.
+    """Configuration with which both servers of a pair start.
 
-    config is the text of a configuration file, "": flags alone. users holds a user and the account, for each account
-    that may have streams; a script is the first of them unless it says otherwise.
+    config is the text of a configuration file, "" for flags alone. users holds (user, account) for each account that
+    may have streams; a scenario runs as the first of them unless it says otherwise.
     """
 
     config: str = ""
@@ -27,12 +27,12 @@ FLAGS = Setup()
 
 
 class Pair:
-    """nats-server and the server under test, started when first needed and then shared by the session.
+    """nats-server and the server under test, started on first use and then shared by the session.
 
     Args:
-        directory: for the stores.
-        tested: what the server under test is (nats-server itself to try the tests).
-        setup: the configuration of both.
+        directory: parent of the stores.
+        tested: program under test (nats-server itself to try the tests).
+        setup: configuration of both.
     """
 
     def __init__(self, directory: Path, tested: Kind, setup: Setup = FLAGS) -> None:
@@ -44,16 +44,16 @@ class Pair:
 
     @property
     def expected(self) -> Server:
-        """nats-server."""
+        """Return nats-server, running."""
         return self.alive(0)
 
     @property
     def tested(self) -> Server:
-        """The server under test."""
+        """Return the server under test, running."""
         return self.alive(1)
 
     def alive(self, side: int) -> Server:
-        """The server of that side; a dead one is replaced, so that one crash fails one test."""
+        """Return the server of that side. A dead one is replaced, so that a crash fails only one test."""
         server = self._servers[side]
         if server is None or not server.running:
             self._starts += 1
@@ -73,12 +73,12 @@ class Pair:
             server.kill()
 
     def log(self) -> str:
-        """What the server under test printed lately."""
+        """Return the last lines printed by the server under test."""
         server = self._servers[1]
         return "" if server is None else server.log(60)
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both servers."""
         for server in self._servers:
             if server is not None and server.running:
                 server.kill()

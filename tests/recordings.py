@@ -1,6 +1,6 @@
-"""Read and write recordings: transcripts of nats-server, with which those of lakestream are compared.
+"""Recordings: transcripts of nats-server with which transcripts of lakestream are compared.
 
-What belongs here: the files, and the comparison of a recording with what nats-server answers now.
+Belongs here: the file format, and the comparison of a recording with the present answers of nats-server.
 
 `recordings/<module>.jsonl` holds the transcripts of a module of scenarios in the order of their ids, as JSON: a line
 with the id, then a line `["label", value]` for each entry. A value of at least `LONG` characters that occurs more than
@@ -23,17 +23,17 @@ from typing import Any
 Transcript = list[tuple[str, Any]]
 
 Compare = Callable[[str, Transcript, Transcript], str]
-"""Returns how two transcripts of a scenario differ, "" if they agree."""
+"""Return how two transcripts of a scenario differ; "" if they agree."""
 
 
 LONG = 80
-"""Characters of JSON from which on a value is written only once."""
+"""Minimum number of characters of JSON for a repeated value to be written only once."""
 
 STALE = "the recording is stale, nats-server answers otherwise now; if that is right: make conformance ARGS=--record"
 
 
 class NotRecorded(Exception):
-    """No transcript of this scenario is kept."""
+    """Raised when a scenario has no recorded transcript."""
 
 
 class Referee(enum.Enum):
@@ -45,11 +45,11 @@ class Referee(enum.Enum):
 
 
 class Recordings:
-    """The recordings of one directory.
+    """Recordings of one directory.
 
     Args:
         directory: holds the files.
-        referee: if transcripts may be written anew.
+        referee: decides if nats-server is started and if transcripts may be replaced.
     """
 
     def __init__(self, directory: Path, referee: Referee) -> None:
@@ -83,9 +83,9 @@ class Recordings:
         return {id for path in self._directory.glob("*.jsonl") for id in parse(path.read_text())}
 
     def stale(self, id: str, answered: Transcript, compare: Compare, *, last: bool = True) -> str:
-        """Return how the recording differs from what nats-server answers now, "" if it does not.
+        """Return how the recording differs from nats-server's present answer; "" if it does not.
 
-        When recording, a transcript that is new, or that differs at the last try, is kept for `save` instead.
+        In mode RECORD a transcript that is new, or that differs at the last try, is kept for `save` instead.
         """
         with contextlib.suppress(NotRecorded):
             difference = compare(id, self.get(id), answered)
@@ -99,7 +99,7 @@ class Recordings:
         return ""
 
     def save(self) -> None:
-        """Write what `stale` kept. Several processes may do so at the same time."""
+        """Write the transcripts kept by `stale`. Several processes may do so at the same time."""
         for name, changed in self._new.items():
             self._directory.mkdir(exist_ok=True)
             with (self._directory / name).open("a+") as file:
@@ -116,12 +116,12 @@ def _file(id: str) -> str:
 
 
 def plain(transcript: Transcript) -> Transcript:
-    """Return a transcript as reading its text gives it."""
+    """Return a transcript in the form that it has after a round trip through JSON."""
     return [(label, json.loads(json.dumps(value))) for label, value in transcript]
 
 
 def parse(content: str) -> dict[str, Transcript]:
-    """Return the transcripts of a file by their ids."""
+    """Parse the content of a file; return its transcripts by id."""
     found: dict[str, Transcript] = {}
     transcript: Transcript = []
     named: dict[str, Any] = {}
@@ -148,7 +148,7 @@ def _resolved(value: Any, named: dict[str, Any]) -> Any:
 
 
 def text(transcripts: dict[str, Transcript]) -> str:
-    """Return the text of a file."""
+    """Return the file content for these transcripts."""
     packing = _Packing(value for transcript in transcripts.values() for entry in transcript for value in entry)
     for id, transcript in transcripts.items():
         packing.lines.append(_json(id))
@@ -158,7 +158,7 @@ def text(transcripts: dict[str, Transcript]) -> str:
 
 
 class _Packing:
-    """Lines of a file. A long value that occurs more than once is put above its first use and replaced by its name."""
+    """Encoder of a file, in which a repeated long value is written once, above its first use, and named after that."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         self.lines: list[str] = []
@@ -177,7 +177,7 @@ class _Packing:
                 self._counted(inner)
 
     def packed(self, value: Any) -> Any:
-        """Return the value, or the name for it, which is written first if it is new."""
+        """Return the value, or its name if it is a repeated long one; the first use also writes the value."""
         key = _json(value)
         if len(key) < LONG:
             return value

@@ -1,5 +1,8 @@
-"""An S3-compatible server as a process of its own, for tests and benchmarks: moto, which keeps conditional writes,
-multipart uploads and listings as Amazon documents them. It keeps its objects in memory."""
+"""S3-compatible server process for tests and benchmarks.
+
+The server is moto, which implements conditional writes, multipart uploads and listings as Amazon documents them. It
+keeps its objects in memory.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ server.stop()
 """
 
 AWS_VARIABLES = ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN")
-"""What could lead away from the server; `S3Server.environ` leaves it out."""
+"""Variables that could direct a client to another server or account; `S3Server.environ` removes them."""
 
 
 class S3Server:
-    """The server, with one bucket and credentials made up for it."""
+    """S3 server with one bucket and generated credentials."""
 
     bucket = "lakes"
 
@@ -40,11 +43,11 @@ class S3Server:
 
     @property
     def secrets(self) -> tuple[str, str]:
-        """What must not be seen anywhere."""
+        """Return the credentials, which must not appear in logs."""
         return self.access_key, self.secret_key
 
     def start(self) -> None:
-        """Start it on a free port and make the bucket."""
+        """Start the server on a free port and create the bucket."""
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -53,7 +56,7 @@ class S3Server:
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{self.bucket}", method="PUT")).close()
 
     def stop(self) -> None:
-        """End it; its objects are gone."""
+        """Stop the server and discard its objects."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -61,7 +64,7 @@ class S3Server:
             self._process = None
 
     def variables(self) -> dict[str, str]:
-        """The environment that leads to it."""
+        """Return the environment variables with which a client reaches the server."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -71,28 +74,28 @@ class S3Server:
         }
 
     def environ(self, **more: str) -> dict[str, str]:
-        """A whole environment for a child process."""
+        """Return a complete environment for a child process."""
         kept = {name: value for name, value in os.environ.items() if name not in AWS_VARIABLES}
         return {**kept, **self.variables(), **more}
 
     def enter(self, monkeypatch: Any) -> None:
-        """Let this very process use it."""
+        """Set the variables in this process."""
         for name in AWS_VARIABLES:
             monkeypatch.delenv(name, raising=False)
         for name, value in self.variables().items():
             monkeypatch.setenv(name, value)
 
     def url(self, name: str) -> str:
-        """A lake's root."""
+        """Return the URL of a lake root in the bucket."""
         return f"s3://{self.bucket}/{name}"
 
     def put(self, url: str) -> None:
-        """Make an empty object, whatever its key ends in."""
+        """Put an empty object, whose key may end in a slash."""
         path = url.removeprefix("s3://")
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{path}", data=b"", method="PUT")).close()
 
     def seen_in(self, *files: Path) -> list[str]:
-        """Lines of log files in which one of its secrets stands."""
+        """Return the lines of log files that contain a credential."""
         return [
             f"{path}: {line[:200]}"
             for path in files

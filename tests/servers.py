@@ -1,8 +1,7 @@
-"""Real server processes for tests: nats-server and lakestream behind one face.
+"""Server processes for tests: nats-server and lakestream behind one interface.
 
-What belongs here: finding the two programs, starting them on a free port with a store of the caller's choice,
-waiting until they say that they are ready, stopping or killing them with everything they started, and keeping what
-they logged. Nothing here knows the NATS protocol; that is tests/wire.py.
+Belongs here: finding the two programs, starting them on a free port with a given store, waiting until they are ready,
+stopping or killing them with their children, and keeping their logs. The NATS protocol is in tests/wire.py.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ _READY = "Server is ready"
 
 
 class Kind(enum.Enum):
-    """Which program a test runs."""
+    """Program that a test runs."""
 
     REAL = "nats-server"
     OURS = "lakestream"
 
 
 class StartFailed(Exception):
-    """The server ended, or said nothing, before it was ready; the message carries its log."""
+    """Raised when the server exits, or prints no ready line in time; the message contains its log."""
 
 
 def program(kind: Kind) -> list[str]:
-    """The command that starts a server of this kind, without its flags.
+    """Return the command that starts a server of this kind, without flags.
 
-    Both are looked for beside the running interpreter, so that a test never picks up another installation.
+    Both programs are looked up beside the running interpreter, so that a test never uses another installation.
 
     Raises:
         StartFailed: nats-server is not installed there.
@@ -63,12 +62,12 @@ class Server:
     Args:
         kind: the program to run.
         store: directory for JetStream; kept between starts.
-        config: text of a configuration file, or None to start with flags alone. It may not set the store.
+        config: text of a configuration file, or None for flags alone. It may not set the store.
         args: further flags, after the standard ones.
         port: client port; -1 takes a free one at every start.
         name: the server's name.
         jetstream: pass -js and -sd.
-        environment: variables over those of the test.
+        environment: variables added to those of the test.
     """
 
     def __init__(
@@ -102,21 +101,21 @@ class Server:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and client port of the running server."""
+        """Return host and client port of the running server."""
         return self.host, self.port
 
     @property
     def url(self) -> str:
-        """The running server as client libraries want it."""
+        """Return the URL of the running server for client libraries."""
         return f"nats://{self.host}:{self.port}"
 
     @property
     def running(self) -> bool:
-        """The process was started and has not ended."""
+        """Return True if the process was started and has not exited."""
         return self.process is not None and self.process.poll() is None
 
     def command(self) -> list[str]:
-        """The whole command line of the next start."""
+        """Return the command line of the next start."""
         command = [*program(self.kind), "-a", self.host, "-p", str(self.wanted_port), "-n", self.name]
         if self.jetstream:
             command += ["-js", "-sd", str(self.store)]
@@ -130,7 +129,7 @@ class Server:
         """Start the process and return once it accepts clients.
 
         Raises:
-            StartFailed: it ended first, or was not ready within `timeout` seconds.
+            StartFailed: it exited first, or was not ready within `timeout` seconds.
         """
         assert not self.running, "the server is running already"
         self.store.mkdir(parents=True, exist_ok=True)
@@ -157,7 +156,7 @@ class Server:
         return self
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
-        """Keep the log, notice the address and the ready line; runs in a thread until the process ends."""
+        """Keep the log and detect the address and the ready line; runs in a thread until the process exits."""
         assert process.stdout is not None
         for raw in process.stdout:
             line = raw.decode("utf-8", "replace").rstrip()
@@ -169,10 +168,10 @@ class Server:
             if _READY in line:
                 self._said_ready = True
                 self._ready.set()
-        self._ready.set()  # ended: start() must not wait out its time
+        self._ready.set()  # the process has exited: start() must not wait for its timeout
 
     def kill(self) -> None:
-        """SIGKILL to the process and all it started; returns when they are gone."""
+        """Kill the process and its children with SIGKILL; return when they are gone."""
         if self.process is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -181,13 +180,14 @@ class Server:
         self._drain()
 
     def stop(self, how: signal.Signals = signal.SIGTERM, timeout: float = STOP_TIMEOUT_S) -> int:
-        """Ask the process to end, and wait for it.
+        """Send the signal `how` and wait for the process to exit.
 
         Returns:
-            Its exit code, as the shell would see it (negative: killed by that signal).
+            Its exit code as `subprocess` gives it (negative: killed by that signal).
+
 
         Raises:
-            TimeoutError: it did not end in `timeout` seconds; it is killed then.
+            TimeoutError: it did not exit in `timeout` seconds; it is killed then.
         """
         assert self.process is not None, "the server was never started"
         if self.running:
@@ -208,14 +208,14 @@ class Server:
             self._reader = None
 
     def log(self, last: int = 200) -> str:
-        """The newest `last` lines that it printed, over all its starts."""
+        """Return the last `last` lines of output, over all starts."""
         return "\n".join(list(self._lines)[-last:])
 
 
 def run_to_end(kind: Kind, *flags: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
-    """Run the program with exactly these flags until it ends by itself (for starts that must fail).
+    """Run the program with exactly these flags until it exits by itself, for starts that must fail.
 
     Raises:
-        subprocess.TimeoutExpired: it went on running; it is killed then.
+        subprocess.TimeoutExpired: it did not exit in time; it is killed then.
     """
     return subprocess.run([*program(kind), *flags], capture_output=True, text=True, timeout=timeout, check=False)

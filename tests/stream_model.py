@@ -1,8 +1,8 @@
-"""What a stream is, said as plainly as possible: the model that tests compare streams with.
+"""Model of a stream, with which tests compare real streams.
 
-Belongs here: limits, publish headers, deletes, purges, expiry and the duplicate window over a dict of messages,
-without any index, batch, log or clock of its own. It says what nats-server 2.15.1 does:
-`tests/chaos/test_stream_model.py` plays the same steps against that.
+Belongs here: limits, publish headers, deletes, purges, expiry and the duplicate window over a dict of messages, without
+an index, batches, log or clock. It behaves as nats-server 2.15.1 does: `tests/chaos/test_stream_model.py` plays the
+same steps against that.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ Answer = tuple[str, int]
 
 
 class Message(NamedTuple):
-    """One message that is there."""
+    """A stored message."""
 
     subject: str
     header: bytes
     data: bytes
     time: int
     deadline: int
-    """When its own TTL runs out, ns; 0: it has none; -1: it never expires."""
+    """Time at which the message's TTL expires (ns); 0 without a TTL, -1 for never."""
     size: int
 
 
 class StreamModel:
-    """A stream of `limits` retention.
+    """Stream with `limits` retention.
 
     Args:
-        config: as it was created with.
-        storage: of files or of memory: their messages count for different sizes.
-        name: the stream's name.
+        config: configuration at its creation.
+        storage: file or memory, which compute the size of a message differently.
+        name: name of the stream.
     """
 
     def __init__(self, config: dict[str, Any], storage: str = "file", name: str = "S") -> None:
@@ -44,21 +44,21 @@ class StreamModel:
         self.msgs: dict[int, Message] = {}
         self.last_seq = 0
         self.first_seq = 0
-        """Of a stream without messages; else the first message says it."""
+        """First sequence of an empty stream; otherwise it is that of the first message."""
         self.ids: dict[str, tuple[int, int]] = {}
-        """Message id → (sequence, when)."""
+        """Message id → (sequence, time) in the duplicate window."""
         self.last_id = ""
 
     def copy(self) -> StreamModel:
-        """Another one with the same content."""
+        """Return an independent copy."""
         made = StreamModel(self.config, self.storage, self.name)
         made.msgs, made.ids = dict(self.msgs), dict(self.ids)
         made.last_seq, made.first_seq, made.last_id = self.last_seq, self.first_seq, self.last_id
         return made
 
-    # ------------------------------------------------------------------ what it looks like
+    # ------------------------------------------------------------------ state
     def state(self) -> dict[str, Any]:
-        """STREAM.INFO's state, without times."""
+        """Return the state as in STREAM.INFO, without times."""
         first = min(self.msgs, default=self.first_seq)
         seqs = range(first, self.last_seq + 1) if first else ()
         deleted = [seq for seq in seqs if seq not in self.msgs]
@@ -75,7 +75,7 @@ class StreamModel:
         }
 
     def content(self) -> list[tuple[int, str, bytes, bytes]]:
-        """(seq, subject, header block, data) of every message."""
+        """Return (seq, subject, header block, data) of every message."""
         return [(seq, each.subject, each.header, each.data) for seq, each in sorted(self.msgs.items())]
 
     def _bytes(self) -> int:
@@ -84,9 +84,9 @@ class StreamModel:
     def _of(self, subject: str) -> list[int]:
         return sorted(seq for seq, message in self.msgs.items() if matches(subject, message.subject))
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ operations
     def play(self, step: Step, now: int) -> Answer:
-        """Do one step at `now` (ns)."""
+        """Apply one operation at `now` (ns); return its answer."""
         match step:
             case Publish():
                 return self._publish(step, now)
@@ -137,7 +137,10 @@ class StreamModel:
         return "stored", seq
 
     def _broken_rule(self, step: Publish, header: bytes) -> int:
-        """The err_code of the first rule that is broken, of those before the duplicate window."""
+        """Return the err_code of the first violated rule among those checked before the duplicate window.
+
+        0 for none.
+        """
         headers = step.headers
         increment = headers.get("Nats-Incr")
         if increment is not None and step.data:
@@ -157,7 +160,7 @@ class StreamModel:
         return 10071 if expected is not None and expected != str(self.last_seq) else 0
 
     def _value(self, subject: str) -> int:
-        """What a counter stands at."""
+        """Return the present value of a counter."""
         own = self._of(subject)
         return int(json.loads(self.msgs[own[-1]].data)["val"]) if own else 0
 
@@ -168,7 +171,7 @@ class StreamModel:
         return size + 30 + (4 if header else 0)
 
     def _room(self, subject: str, size: int, rollup: bool) -> bool:
-        """Whether discard policy `new` lets a message in."""
+        """Return True if discard policy `new` accepts a message."""
         config, own = self.config, self._of(subject)
         replaces = 0 < config["max_msgs_per_subject"] <= len(own)
         if replaces and config["discard_new_per_subject"] and not rollup:
@@ -214,13 +217,13 @@ class StreamModel:
         return "purged", len(doomed)
 
     def _moved(self, seq: int) -> None:
-        """A purge of everything: where it empties the stream, that goes on with `seq`."""
+        """Set the first sequence of a stream that a purge has emptied."""
         if not self.msgs:
             self.last_seq = max(self.last_seq, seq - 1)
             self.first_seq = max(self.last_seq + 1, 1)
 
     def stored_at(self, times: dict[int, int], now: int) -> None:
-        """Take over when messages were stored that had to wait for something first."""
+        """Set the store times of messages that were not stored at once."""
         for seq, message in self.msgs.items():
             late = times[seq] - message.time
             assert message.time <= times[seq] <= now, f"{seq} came at {message.time} and was stored at {times[seq]}"
@@ -228,7 +231,7 @@ class StreamModel:
             self.msgs[seq] = message._replace(time=times[seq], deadline=deadline)
 
     def expire(self, now: int, there: set[int], slack: int) -> None:
-        """Remove what has expired; what did so within the last `slack` ns only if it is not among those `there`."""
+        """Remove the expired messages; one that expired within the last `slack` ns only if it is not in `there`."""
         gone = []
         for seq, message in self.msgs.items():
             age = self.config.get("max_age", 0)
@@ -250,7 +253,7 @@ def _deadline(step: Publish, now: int) -> int:
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a pattern lets a subject through."""
+    """Return True if the pattern matches the subject."""
     wanted, tokens = pattern.split("."), subject.split(".")
     for number, token in enumerate(wanted):
         if token == ">":

@@ -1,8 +1,7 @@
-"""A small blocking NATS client over a raw socket, for scripts that must see exactly what a server sends.
+"""Blocking NATS client over a raw socket, for tests that must see exactly what a server sends.
 
-What belongs here: frames in and out, subscriptions, requests with headers, and waiting for a frame with a deadline.
-It hides nothing that a server says but its PINGs: frames that nobody asked for stay readable. It is no general client:
-one thread, no reconnection.
+Belongs here: sending and parsing frames, subscriptions, requests with headers, and waiting for a frame with a timeout.
+All frames except PING stay readable, including unexpected ones. It is no general client: one thread, no reconnection.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ _inboxes = itertools.count(1)
 
 
 class WireTimeout(Exception):
-    """What was waited for did not come in time."""
+    """Raised when the awaited frame does not arrive in time."""
 
 
 class Closed(Exception):
-    """The server closed the connection."""
+    """Raised when the server has closed the connection."""
 
 
 class Frame(NamedTuple):
-    """One protocol element from the server.
+    """One protocol message from the server.
 
     verb is INFO, MSG, HMSG, PING, PONG, +OK or -ERR; text is the rest of the line of those without a payload.
     """
@@ -47,29 +46,29 @@ class Frame(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The status code in the header block's first line; 0 without one."""
+        """Return the status code in the first line of the header block; 0 without one."""
         words = self.header.split(b"\r\n", 1)[0].split(b" ", 2)
         return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
 
     @property
     def headers(self) -> dict[str, str]:
-        """Header fields, last value of each name, read leniently."""
+        """Return the header fields (the last value of each name), parsed leniently."""
         pairs = (line.split(b":", 1) for line in self.header.split(b"\r\n")[1:] if b":" in line)
         return {key.decode("latin-1"): value.lstrip().decode("latin-1") for key, value in pairs}
 
     def json(self) -> Any:
-        """The payload as JSON."""
+        """Return the payload parsed as JSON."""
         return json.loads(self.data)
 
 
 def header_block(fields: Mapping[str, str]) -> bytes:
-    """A header block with these fields, in order."""
+    """Return a header block with these fields, in order."""
     lines = [b"NATS/1.0", *(f"{key}: {value}".encode() for key, value in fields.items())]
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
 def pub(subject: str, data: bytes = b"", reply: str = "", headers: Headers = None) -> bytes:
-    """The bytes of one PUB, or HPUB when there are headers (a mapping, or a raw block)."""
+    """Return the bytes of a PUB, or of an HPUB if there are headers (a mapping, or a raw block)."""
     middle = f" {reply}" if reply else ""
     if headers is None:
         return b"PUB %s%s %d\r\n%s\r\n" % (subject.encode(), middle.encode(), len(data), data)
@@ -79,13 +78,13 @@ def pub(subject: str, data: bytes = b"", reply: str = "", headers: Headers = Non
 
 
 class Reader:
-    """Cuts the byte stream of a server into frames; no socket inside."""
+    """Parser that splits a server's byte stream into frames; does no I/O."""
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take the next bytes; return the frames that became whole."""
+        """Parse the next bytes; return the frames that are complete."""
         buffer = self._buffer + data
         frames: list[Frame] = []
         at = 0
@@ -117,10 +116,10 @@ class Wire:
 
     Args:
         address: host and port.
-        connect: fields of CONNECT over the usual ones; None sends no CONNECT at all.
-        timeout: seconds that any wait may take.
+        connect: fields of CONNECT that override the defaults; None sends no CONNECT.
+        timeout: default timeout of every wait, in seconds.
 
-    PINGs of the server are answered and not shown. INFO after the first one is kept in `infos`.
+    PINGs of the server are answered and not shown. INFO messages after the first one are kept in `infos`.
     """
 
     def __init__(
@@ -153,7 +152,7 @@ class Wire:
         self.close()
 
     def close(self) -> None:
-        """Close our end at once."""
+        """Close this end of the connection at once."""
         self.closed = True
         self.socket.close()
 
@@ -162,7 +161,7 @@ class Wire:
         self.socket.sendall(data)
 
     def _receive(self, deadline: float) -> None:
-        """Read once from the socket, and queue the frames that became whole."""
+        """Read once from the socket and queue the complete frames."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise WireTimeout
@@ -185,10 +184,10 @@ class Wire:
                 self.waiting.append(frame)
 
     def next(self, wanted: Callable[[Frame], bool] = lambda frame: True, timeout: float | None = None) -> Frame:
-        """The oldest unread frame that is wanted; others stay unread, in order.
+        """Return the oldest unread frame for which `wanted` is true; the others stay unread, in order.
 
         Raises:
-            WireTimeout: none came in time.
+            WireTimeout: none arrived in time.
             Closed: the server closed the connection first.
         """
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
@@ -202,7 +201,7 @@ class Wire:
             self._receive(deadline)
 
     def until(self, verb: str, timeout: float | None = None) -> list[Frame]:
-        """All unread frames up to and without the next one of this verb."""
+        """Return all unread frames before the next one with this verb."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         frames: list[Frame] = []
         while True:
@@ -214,7 +213,7 @@ class Wire:
             self._receive(deadline)
 
     def until_closed(self, timeout: float | None = None) -> list[Frame]:
-        """All frames until the server closes the connection."""
+        """Return all frames until the server closes the connection."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         try:
             while True:
@@ -225,52 +224,52 @@ class Wire:
             return frames
 
     def ping(self, timeout: float | None = None) -> list[Frame]:
-        """PING, and all frames that came before its PONG: a fence for what was sent before."""
+        """Send PING; return all frames before its PONG. The server has then processed everything sent before."""
         self.send(b"PING\r\n")
         return self.until("PONG", timeout)
 
     def told(self) -> list[dict[str, Any]]:
-        """Every INFO, with the one that follows the first PONG: only a second PONG says that it is here."""
+        """Return every INFO, including one that follows the first PONG (a second PONG shows that it has arrived)."""
         self.ping()
         self.ping()
         return self.infos
 
     def subscribe(self, subject: str, queue: str = "") -> str:
-        """SUB; returns the sid."""
+        """Send SUB; return the sid."""
         sid = str(next(self._sids))
         self.send(f"SUB {subject} {queue + ' ' if queue else ''}{sid}\r\n".encode())
         return sid
 
     def unsubscribe(self, sid: str, most: int = 0) -> None:
-        """UNSUB, at once or after `most` deliveries."""
+        """Send UNSUB, effective at once or after `most` deliveries."""
         self.send(f"UNSUB {sid}{f' {most}' if most else ''}\r\n".encode())
 
     def publish(self, subject: str, data: bytes = b"", reply: str = "", headers: Headers = None) -> None:
-        """PUB or HPUB."""
+        """Send PUB or HPUB."""
         self.send(pub(subject, data, reply, headers))
 
     def new_reply(self) -> str:
-        """A fresh subject under this connection's inbox, which is subscribed to."""
+        """Return a new subject under this connection's inbox, which is subscribed to."""
         if not self.inbox_sid:
             self.inbox_sid = self.subscribe(f"{self.inbox}.*")
         return f"{self.inbox}.{next(self._replies)}"
 
     def message(self, subject: str, timeout: float | None = None) -> Frame:
-        """The next message delivered on exactly this subject."""
+        """Return the next message delivered on exactly this subject."""
         return self.next(lambda frame: frame.subject == subject, timeout)
 
     def delivered(self, sid: str, timeout: float | None = None) -> Frame:
-        """The next message for this subscription."""
+        """Return the next message for this subscription."""
         return self.next(lambda frame: frame.sid == sid, timeout)
 
     def request(self, subject: str, data: bytes = b"", headers: Headers = None, timeout: float | None = None) -> Frame:
-        """Publish with a fresh reply subject and return the first answer."""
+        """Publish with a new reply subject and return the first answer."""
         reply = self.new_reply()
         self.publish(subject, data, reply, headers)
         return self.message(reply, timeout)
 
     def api(self, subject: str, body: Any = None, timeout: float | None = None, headers: Headers = None) -> Any:
-        """A JetStream API request (subject without `api_prefix`), and its answer as JSON."""
+        """Send a JetStream API request (subject without `api_prefix`); return its answer as JSON."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         answer = self.request(f"{self.api_prefix}.{subject}", data, headers, timeout)
         return answer.json() if answer.data else {"status": answer.header.decode("latin-1")}
