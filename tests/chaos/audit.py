@@ -1,7 +1,7 @@
-"""Workers that use a server until it dies, and afterwards know exactly what it owes them.
+"""Clients that use a server until it is killed, and audit it after its restart.
 
-What belongs here: for each kind of promise (an acked publish, a confirmed delete, purge or ack) the work that collects
-promises, and the audit that holds a restarted server to them. When and how the server dies is the tests' business.
+Belongs here: for each guarantee (an acked publish, a confirmed delete, purge or ack) the work that collects
+confirmations, and the audit of a restarted server against them. The tests decide when and how the server dies.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.wire import Closed, Frame, Wire, pub
 SECOND = 1_000_000_000
 AUDIT_TIMEOUT_S = 20.0
 WINDOW = 256
-"""Publishes of one connection that may be unanswered."""
+"""Maximum number of unanswered publishes of one connection."""
 
 
 class Stored(NamedTuple):
-    """A message as a stream gives it back."""
+    """Message as read from a stream."""
 
     seq: int
     subject: str
@@ -29,7 +29,7 @@ class Stored(NamedTuple):
 
 
 def read_all(wire: Wire, stream: str, first: int = 1) -> Iterator[Stored]:
-    """All messages of a stream from a sequence on, by direct batches."""
+    """Yield all messages of a stream from a sequence on, read by direct get batches."""
     while True:
         reply = wire.new_reply()
         wire.publish(f"$JS.API.DIRECT.GET.{stream}", b'{"seq":%d,"batch":1000}' % first, reply)
@@ -47,10 +47,10 @@ def read_all(wire: Wire, stream: str, first: int = 1) -> Iterator[Stored]:
 
 
 class Publisher:
-    """Publishes numbered messages, pipelined, and remembers every ack.
+    """Publishes numbered messages, pipelined, and records every ack.
 
-    may_refuse: the server is being stopped and may answer with errors, which end the work; else an error is a failure.
-    config: what the stream's configuration has beside the usual.
+    may_refuse: the server is being stopped and may answer with errors, which end the work; otherwise an error fails the
+    test. config: configuration fields that override the defaults.
     """
 
     stream = "KILLED"
@@ -77,7 +77,7 @@ class Publisher:
         assert "error" not in wire.api(f"STREAM.CREATE.{self.stream}", config)
 
     def work(self, address: tuple[str, int]) -> None:
-        """Publish until the server is gone."""
+        """Publish until the connection is lost."""
         self.has_ack.clear()
         try:
             with Wire(address, timeout=AUDIT_TIMEOUT_S) as wire:
@@ -98,7 +98,7 @@ class Publisher:
 
     def _send(self, wire: Wire, numbers: list[int], waiting: set[int]) -> None:
         if not waiting:
-            wire.new_reply()  # the subscription of the inbox
+            wire.new_reply()  # subscribe the inbox
         waiting.update(numbers)
         frames = []
         for number in numbers:
@@ -117,7 +117,7 @@ class Publisher:
         self.has_ack.set()
 
     def audit(self, wire: Wire) -> None:
-        """Hold the server to every ack since the last audit; then send again what was never acked."""
+        """Assert that the server kept every ack since the last audit; then publish the unacked messages again."""
         self._compare(list(read_all(wire, self.stream, self._audited + 1)), self._audited)
         unacked = [number for number in self._sent if number not in self.acked]
         for start in range(0, len(unacked), WINDOW):
@@ -132,11 +132,14 @@ class Publisher:
         assert (info["messages"], info["first_seq"], info["last_seq"]) == (self._audited, 1, self._audited), info
 
     def audit_everything(self, wire: Wire) -> None:
-        """Hold the server to all acks ever given."""
+        """Assert that the server kept every ack ever received."""
         self._compare(list(read_all(wire, self.stream)), 0)
 
     def _repeat_some(self, wire: Wire) -> None:
-        """A message that was acked, sent again within the window, is a duplicate with its old sequence."""
+        """Publish acked messages again within the duplicate window.
+
+        Assert that they are duplicates with the old sequence.
+        """
         for number in self._rng.sample(sorted(self.acked), min(8, len(self.acked))):
             subject, data = self._sent[number]
             answer = wire.request(subject, data, {"Nats-Msg-Id": str(number)}).json()
@@ -157,7 +160,7 @@ class Publisher:
 
 
 class Operator:
-    """Publishes, deletes, purges, and acks through a consumer; remembers what was confirmed.
+    """Publishes, deletes, purges, and acks through a consumer; records the confirmed operations.
 
     acks_survive: a confirmed ack must outlive a kill. (nats-server confirms acks before they are on disk.)
     """
@@ -183,7 +186,7 @@ class Operator:
         assert "error" not in wire.api(f"CONSUMER.CREATE.{self.stream}.c", body)
 
     def work(self, address: tuple[str, int]) -> None:
-        """Operate until the server is gone."""
+        """Operate until the connection is lost."""
         try:
             with Wire(address, timeout=AUDIT_TIMEOUT_S) as wire:
                 while True:
@@ -229,7 +232,7 @@ class Operator:
                 self._confirm(wire, frame)
 
     def _pull(self, wire: Wire, batch: int) -> list[Frame]:
-        """What the consumer has for us now; nothing of it may have a confirmed ack."""
+        """Pull the next messages; assert that none of them has a confirmed ack."""
         wire.publish(
             f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.c", b'{"batch":%d,"no_wait":true}' % batch, wire.new_reply()
         )
@@ -251,7 +254,7 @@ class Operator:
         self.confirmed += 1
 
     def audit(self, wire: Wire) -> None:
-        """Hold the server to what was confirmed."""
+        """Assert that the server kept what it had confirmed."""
         if not self._acks_survive:
             self.acked.clear()
         stored = {message.seq: (message.subject, message.data) for message in read_all(wire, self.stream)}
@@ -263,7 +266,7 @@ class Operator:
         assert not changed, f"content changed: {changed}"
         self._settle([seq for seq in self._in_doubt if seq not in stored])
         self._in_doubt.clear()
-        self._live = stored  # with what was stored but never acked
+        self._live = stored  # includes messages that were stored but not acked
         for frame in self._pull(wire, 10_000):
             if self._rng.random() < 0.5:
                 self._confirm(wire, frame)

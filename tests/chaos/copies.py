@@ -1,7 +1,7 @@
-"""Streams that copy from each other, and what must be in them.
+"""Streams that copy from each other, and their expected contents.
 
-Belongs here: a writer that remembers what was acked, and the comparison of copies with their origins. When servers die
-is the tests' business.
+Belongs here: a writer that records the acked messages, and the comparison of copies with their origins. The tests
+decide when servers die.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ STREAMS: list[dict[str, Any]] = [
 
 
 class Writer:
-    """Publishes numbered messages to all streams until the server is gone, and remembers which are acked.
+    """Publishes numbered messages to all streams until the server dies, and records the acked ones.
 
-    `replicas`: of each stream; with several a refused publish is none that anybody owes.
+    `replicas`: of each stream. With several replicas a publish may be refused, which is not recorded.
     """
 
     def __init__(self, rng: random.Random, replicas: int = 1) -> None:
@@ -38,14 +38,14 @@ class Writer:
         self.acked: dict[str, set[bytes]] = {"l": set(), "w": set(), "own": set()}
 
     def prepare(self, wire: Wire) -> None:
-        """Make the streams."""
+        """Create the streams."""
         for config in STREAMS:
             fields = {"allow_direct": True, "num_replicas": self._replicas, **config}
             answer = wire.api(f"STREAM.CREATE.{config['name']}", fields)
             assert "error" not in answer, answer
 
     def work(self, address: tuple[str, int]) -> None:
-        """Publish; returns once the server is dead, or says nothing any more, or `stopped`."""
+        """Publish until the server dies or stops answering, or until `stopped`."""
         try:
             with Wire(address, timeout=5.0) as wire:
                 while not self.stopped:
@@ -76,7 +76,7 @@ class Writer:
 
 
 def contents(wire: Wire, stream: str) -> dict[int, Frame]:
-    """All messages of a stream by sequence."""
+    """Return all messages of a stream by sequence."""
     found: dict[int, Frame] = {}
     first = 1
     while True:
@@ -94,13 +94,16 @@ def contents(wire: Wire, stream: str) -> dict[int, Frame]:
 
 
 def message(frame: Frame) -> tuple[str, str, str, bytes]:
-    """What a mirror has to keep of a message."""
+    """Return the parts of a message that a mirror keeps unchanged."""
     fields = frame.headers
     return fields["Nats-Subject"], fields["Nats-Time-Stamp"], fields["Number"], frame.data
 
 
 def wait_until_copied(ask: Callable[[str], Any]) -> None:
-    """Until every copy has all that its origins have, and the work queue is empty. `ask`: an API request."""
+    """Wait until every copy has all messages of its origins and the work queue is empty.
+
+    `ask` sends an API request.
+    """
     deadline = time.monotonic() + SOON_S
     states: dict[str, Any] = {}
     while time.monotonic() < deadline:
@@ -118,9 +121,9 @@ def _copied(states: dict[str, Any]) -> bool:
 
 
 def check(wire: Wire, acked: dict[str, set[bytes]]) -> None:
-    """Whether the copies hold what they must, and nothing twice."""
+    """Assert that the copies hold every message they must, and none twice."""
     origin, mirror, again, sums = (contents(wire, name) for name in ("L", "M", "MM", "S"))
-    # Its mirror answers direct gets for the origin, and keeps what was deleted there later.
+    # Its mirror may answer direct gets for the origin, including messages that the origin has deleted since.
     state = wire.api("STREAM.INFO.L", {"deleted_details": True})["state"]
     gone = set(state.get("deleted") or ())
     origin = {seq: frame for seq, frame in origin.items() if seq >= state["first_seq"] and seq not in gone}

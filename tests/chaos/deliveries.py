@@ -1,12 +1,12 @@
-"""Consumers that are used in every way until their server dies, and what they are owed afterwards.
+"""Consumers of every kind that are used until their server dies, and the audit of their deliveries.
 
-What belongs here: a worker that publishes to a stream of any retention, receives through its consumers and says by
-chance what can be said about a message; and the audit of what came and of what must still come. When and how the server
-dies is the tests' business.
+Belongs here: a worker that publishes to a stream of any retention, receives through its consumers and answers each
+delivery at random (ack, nak, term, progress, none); and the audit of past and missing deliveries. The tests decide when
+and how the server dies.
 
-One connection carries everything, so that order says much: what came before a PONG was sent before the server read what
-followed the PING. That does not hold where another node leads the stream (`near=False`): there a message may have been
-under way when its ack was confirmed.
+One connection carries everything, so its order is meaningful: a message before a PONG was sent before the server read
+what followed the PING. That does not hold if another node leads the stream (`near=False`): then a message may have been
+in flight when its ack was confirmed.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ ACK_WAIT_S = 0.5
 DELAYS_S = (0.05, 0.2, 0.7)
 UNDER_WAY_S = 2.0
 ANSWER_S = 1.0
-"""A request that is not answered within this was lost with its leader."""
+"""Timeout in seconds after which a request counts as lost with its leader."""
 SOON_S = 20.0
-"""What must come comes within this, on a machine of any speed."""
+"""Timeout in seconds for required deliveries, sufficient on slow machines."""
 SUBJECTS = 3
 
 
 class Told:
-    """One consumer: what it was given, what it said about it, and what it must be given still."""
+    """State of one consumer: deliveries, acks, and deliveries still required."""
 
     def __init__(self, name: str, config: dict[str, Any], numbers: set[int]) -> None:
         self.name = name
         self.config = config
         self.numbers = numbers
-        """Of the subjects that it wants."""
+        """Numbers of the subjects that match its filters."""
         self.most: int = config.get("max_deliver", -1)
         self.all = config["ack_policy"] == "all"
         self.confirmed: dict[int, float] = {}
-        """Sequence → when the confirmation of its ack came: it may not be seen again."""
+        """Sequence → time at which the ack was confirmed; the message may not be delivered again."""
         self.doubtful: set[int] = set()
-        """Acked without confirmation before the server died: may come, need not."""
+        """Sequences acked without confirmation before the server died: a redelivery is allowed but not required."""
         self.settled: set[int] = set()
-        """The server that runs has read their acks."""
+        """Sequences whose acks the running server has read."""
         self.said: set[int] = set()
-        """Acked since the last PING."""
+        """Sequences acked since the last PING."""
         self.fenced: set[int] = set()
-        """Acked before the last PING, whose PONG has not come."""
+        """Sequences acked before the last PING, whose PONG has not arrived."""
         self.counts: dict[int, int] = {}
-        """Sequence → the highest number of deliveries that can have been, as far as that is known."""
+        """Sequence → upper bound of the number of deliveries so far, as far as it is known."""
         self.earliest: dict[int, float] = {}
-        """Sequence → it can not come before, while the same server runs."""
+        """Sequence → earliest time of a redelivery while the same server runs."""
         self.seen: set[int] = set()
-        """Delivered since the server started."""
+        """Sequences delivered since the server started."""
         self.asking = 0
-        """Messages that the last request may still bring."""
+        """Number of messages that the last pull request may still bring."""
         self.asked_at = 0.0
 
     def given(self, seq: int, deliveries: int, near: bool, sent_at: float) -> None:
-        """A message came, which was sent at `sent_at` or later."""
+        """Record a delivery that was sent at `sent_at` or later; assert that it was allowed."""
         now = time.monotonic()
         since = now - self.confirmed.get(seq, now)
         assert seq not in self.confirmed or (not near and since < UNDER_WAY_S), f"{self.name}: {seq} was confirmed"
@@ -76,23 +76,26 @@ class Told:
 
     @property
     def push(self) -> bool:
-        """Messages come without being asked for."""
+        """Return True for a push consumer."""
         return "deliver_subject" in self.config
 
     def covers(self, seq: int, known: Iterable[int]) -> list[int]:
-        """What an ack of a message is about."""
+        """Return the sequences that an ack of `seq` covers."""
         return [other for other in known if other <= seq] if self.all else [seq]
 
     def ping(self) -> None:
-        """A PING follows what was said."""
+        """Record that a PING follows the acks sent so far."""
         self.fenced, self.said = self.said, set()
 
     def pong(self) -> None:
-        """The server has read everything said before the last PING."""
+        """Record that the server has read everything sent before the last PING."""
         self.settled |= self.fenced
 
     def died(self) -> None:
-        """What was not confirmed is in doubt; one delivery of each message may have been lost on its way."""
+        """Record the death of the server.
+
+        Unconfirmed acks become doubtful, and one delivery of each message may have been lost in flight.
+        """
         self.doubtful |= (self.settled | self.fenced | self.said) - set(self.confirmed)
         self.settled, self.fenced, self.said = set(), set(), set()
         self.earliest.clear()
@@ -101,19 +104,19 @@ class Told:
         self.asking = 0
 
     def owed(self, wanted: Iterable[int]) -> list[int]:
-        """Of these messages, those that must come since the server started."""
+        """Return those of these sequences that must be delivered by the running server."""
         done = self.seen | set(self.confirmed) | self.doubtful
         return [seq for seq in wanted if seq not in done and not self.exhausted(seq)]
 
     def exhausted(self, seq: int) -> bool:
-        """It may have been delivered as often as may be."""
+        """Return True if max_deliver may have been reached."""
         return 0 < self.most <= self.counts.get(seq, 1)
 
 
 class Deliveries:
-    """Uses a stream and its consumers, drawn by a seed.
+    """Uses a stream and its consumers, whose configurations and operations are drawn from a seed.
 
-    near: the server that is talked to serves the stream.
+    near: the server of this connection leads the stream.
     """
 
     def __init__(self, rng: random.Random, name: str, *, near: bool = True, **config: Any) -> None:
@@ -124,7 +127,7 @@ class Deliveries:
         self._config = {"retention": self._retention, "allow_direct": True, **config}
         self.consumers = self._draw()
         self.content: dict[int, int] = {}
-        """Sequence → number of the message. Known from an ack or from a delivery."""
+        """Sequence → number of the message, known from an ack or a delivery."""
         self._sequence: dict[int, int] = {}
         self._sent = 0
         self._confirming: dict[str, tuple[Told, list[int]]] = {}
@@ -135,7 +138,7 @@ class Deliveries:
         self._wire: Wire
 
     def _draw(self) -> list[Told]:
-        """One or two consumers, as the retention allows."""
+        """Draw the states of one or two consumers, as the retention allows."""
         everything = set(range(SUBJECTS))
         wanted = [everything]
         if self._rng.random() < 0.6:
@@ -176,7 +179,7 @@ class Deliveries:
         """Use this connection from now on."""
         self._wire = wire
         self._pinged_at = time.monotonic()
-        wire.new_reply()  # the subscription of the inbox
+        wire.new_reply()  # subscribe the inbox
         self._confirming.clear()
         self._pulls.clear()
         for told in self.consumers:
@@ -184,7 +187,7 @@ class Deliveries:
                 wire.subscribe(told.config["deliver_subject"])
 
     def work(self, address: tuple[str, int]) -> None:
-        """Use everything until the server is gone."""
+        """Use stream and consumers until the connection is lost."""
         try:
             with Wire(address, timeout=SOON_S) as wire:
                 self.begin(wire)
@@ -198,12 +201,12 @@ class Deliveries:
             self.died()
 
     def died(self) -> None:
-        """The server is gone."""
+        """Record the death of the server."""
         for told in self.consumers:
             told.died()
 
     def publish(self, count: int) -> None:
-        """Publish so many messages; their acks come later."""
+        """Publish `count` messages; their acks are read later."""
         frames = []
         for _ in range(count):
             number, self._sent = self._sent, self._sent + 1
@@ -211,7 +214,7 @@ class Deliveries:
         self._wire.send(b"".join(frames))
 
     def ask(self, batch: int) -> None:
-        """Ask for messages through each pull consumer that has answered what was asked."""
+        """Send a pull request for each pull consumer whose last request is complete."""
         for told in self.consumers:
             now = time.monotonic()
             if told.push or (told.asking > 0 and now < told.asked_at + ANSWER_S):
@@ -224,7 +227,7 @@ class Deliveries:
             self._wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{self.name}.{told.name}", json.dumps(body).encode(), reply)
 
     def turn(self, gently: bool = False) -> None:
-        """Take what has come, and answer it. gently: acks are confirmed, mostly."""
+        """Receive messages and answer them. `gently`: with confirmed acks for the most part."""
         pinged_at = time.monotonic()
         for told in self.consumers:
             told.ping()
@@ -240,7 +243,7 @@ class Deliveries:
             self._stored(int(kind[1:]), frame)
         elif frame.subject in self._confirming:
             told, seqs = self._confirming.pop(frame.subject)
-            if frame.status:  # nobody was there
+            if frame.status:  # no responders
                 assert not self._near, frame
                 return
             assert not frame.data, frame
@@ -257,7 +260,7 @@ class Deliveries:
         answer: dict[str, Any] = frame.json() if frame.data else {"error": frame.header}
         if "error" not in answer:
             self._learn(answer["seq"], number)
-        else:  # it may be stored all the same
+        else:  # it may be stored nevertheless
             assert not self._near, answer
 
     def _learn(self, seq: int, number: int) -> None:
@@ -273,13 +276,13 @@ class Deliveries:
         told.asking -= 1
         self._answer(told, seq, frame.reply, gently)
 
-    # ---- what is said about a message
+    # ---- answers to deliveries
 
     def _answer(self, told: Told, seq: int, subject: str, gently: bool) -> None:
         drawn = self._rng.random() if not gently else self._rng.uniform(0, 0.6)
         if drawn < 0.35 or (gently and drawn < 0.5):
             self._done(told, seq, subject, b"+ACK", confirm=True)
-            if drawn < 0.05:  # twice
+            if drawn < 0.05:  # ack twice
                 self._done(told, seq, subject, b"+ACK", confirm=True)
         elif drawn < 0.5:
             self._done(told, seq, subject, self._rng.choice((b"", b"+ACK", b"+TERM no")), confirm=False)
@@ -305,18 +308,18 @@ class Deliveries:
         reply = f"{self._wire.inbox}.a{self._replies}"
         if confirm:
             self._confirming[reply] = (told, covered)
-        elif not body.startswith(b"+NXT"):  # which is answered by messages
+        elif not body.startswith(b"+NXT"):  # the answer to +NXT is a message
             reply = ""
         self._wire.publish(subject, body, reply)
 
     def _wanted(self, told: Told) -> list[int]:
-        """What the consumer wants of all that is known to be stored."""
+        """Return the stored sequences that match the consumer's filters."""
         return [seq for seq, number in self.content.items() if number % SUBJECTS in told.numbers]
 
     # ---- the audit
 
     def audit(self, wire: Wire) -> None:
-        """After a restart: what was confirmed stays away, and all that is owed comes."""
+        """Audit a restarted server: no confirmed message is redelivered, and every required one is delivered."""
         self.begin(wire)
         self._check_content()
         deadline = time.monotonic() + SOON_S
@@ -326,7 +329,7 @@ class Deliveries:
             self.turn(gently=True)
 
     def _check_content(self) -> None:
-        """A message that somebody is owed is stored; one that nobody needs is not, but for limits."""
+        """Assert that undelivered messages are stored, and that interest and work queues keep no acked ones."""
         stored = {message.seq for message in read_all(self._wire, self.name)}
         owed = {seq for told in self.consumers for seq in told.owed(self._wanted(told))}
         assert owed <= stored, f"{self.name}: gone and not acked: {sorted(owed - stored)}"
@@ -339,7 +342,7 @@ class Deliveries:
             assert not under, f"{told.name}: not acked and below the floor {floor}: {under}"
 
     def _done_with(self) -> set[int]:
-        """Confirmed by every consumer that wants them."""
+        """Return the sequences confirmed by every consumer whose filters match."""
         return {
             seq
             for seq, number in self.content.items()
@@ -347,7 +350,7 @@ class Deliveries:
         }
 
     def finish(self, wire: Wire) -> None:
-        """In the end everything is acked, and the numbers are exact."""
+        """Ack everything; assert that num_pending and num_ack_pending reach 0 and that no message was missed."""
         self.audit(wire)
         deadline = time.monotonic() + SOON_S
         while left := [numbers for told in self.consumers if any(numbers := self._numbers(told))]:
@@ -361,7 +364,7 @@ class Deliveries:
             assert not missing, f"{told.name} never had {missing}"
 
     def _numbers(self, told: Told) -> tuple[int, int]:
-        """What a consumer counts as pending and as unacked."""
+        """Return num_pending and num_ack_pending of a consumer."""
         info = self._info(told)
         assert info["ack_floor"]["stream_seq"] <= info["delivered"]["stream_seq"], info
         return info["num_pending"], info["num_ack_pending"]

@@ -1,7 +1,7 @@
-"""A stream of a running server and its model, asked the same at random.
+"""A stream of a running server and its model, given the same random operations.
 
-What belongs here: what one such stream is asked, what it may hold after its server was killed, and the comparison.
-Which servers and how many streams is for the tests.
+Belongs here: the operations on one such stream, the states allowed after a kill, and the comparison. The tests choose
+servers and the number of streams.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tests.stream_model import Answer, StreamModel
 from tests.wire import Closed, Frame, Wire, WireTimeout, pub
 
 RESTARTS = 0.02
-"""How often a step is a restart or a kill instead."""
+"""Probability that a step is a restart or a kill."""
 
 
 class Round:
     """One stream with its model.
 
     Args:
-        server: where the stream is; `step` restarts and kills it, whoever else uses it.
-        name: the stream's.
-        seed: of all choices.
-        user: in whose account it is; "": nobody's.
+        server: the stream's server; `step` also restarts and kills it, even if others use it.
+        name: name of the stream.
+        seed: seed of all random choices.
+        user: user whose account has the stream; "" connects without a user.
     """
 
     def __init__(self, server: Server, name: str, seed: str, user: str = "") -> None:
@@ -43,7 +43,7 @@ class Round:
         self.last: list[str] = []
         self._after: list[StreamModel] = []
         self._got: list[Answer] = []
-        # Of an empty store that never held anything, nats-server says that it lost message 0.
+        # nats-server reports message 0 as lost in an empty store that never held a message.
         self._do(self.chance.first())
 
     def _ask(self, api: str, body: Any) -> Any:
@@ -53,7 +53,7 @@ class Round:
         return Wire(self.server.address, self._fields)
 
     def step(self) -> None:
-        """One thing that can happen."""
+        """Do one random operation, restart or kill."""
         if self.rng.random() < RESTARTS and self.server.kind is Kind.OURS:
             self.rng.choice((self._restart, self._kill, self._kill))()
             self.compare(whole=True)
@@ -61,14 +61,14 @@ class Round:
             self.ask()
 
     def ask(self) -> None:
-        """One request that can be made."""
+        """Do one random request."""
         self._do(self.chance.step())
         self.compare(whole=False)
 
     def _note(self, what: object) -> None:
         self.last = [*self.last[-8:], str(what)]
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ requests
     def _do(self, step: Step) -> None:
         self._note(step)
         expected = self.model.play(self._named(step), time.time_ns())
@@ -76,11 +76,11 @@ class Round:
         assert got == expected, f"answered {got}, expected {expected}"
 
     def _subject(self, subject: str) -> str:
-        """Streams of one server must not overlap: the model's subject within this stream."""
+        """Return the model's subject below this stream's name, since streams of one server must not overlap."""
         return f"{self.name}.{subject}" if subject not in ("", ">") else subject
 
     def _named(self, step: Step) -> Step:
-        """The step with the subjects that this stream has."""
+        """Return the operation with this stream's subjects."""
         if isinstance(step, Publish):
             other = "Nats-Expected-Last-Subject-Sequence-Subject"
             headers = {name: self._subject(value) if name == other else value for name, value in step.headers.items()}
@@ -94,7 +94,7 @@ class Round:
                 return _of_publish(self.wire.request(named.subject, named.data, named.headers or None))
             case Delete():
                 answer = self._ask("STREAM.MSG.DELETE", {"seq": named.seq})
-                if "error" in answer:  # which of the two depends on where the sequence lies
+                if "error" in answer:  # the position of the sequence decides which of the two
                     assert answer["error"]["err_code"] in (10043, 10057), answer
                     return "refused", 10057
                 return "deleted", 1
@@ -107,7 +107,7 @@ class Round:
                 assert "error" not in answer, answer
                 return "updated", 0
 
-    # ------------------------------------------------------------------ ends
+    # ------------------------------------------------------------------ restarts and kills
     def _restart(self) -> None:
         self.leave()
         self.server.stop()
@@ -115,12 +115,12 @@ class Round:
         self.come_back()
 
     def leave(self) -> None:
-        """Before a restart."""
+        """Disconnect before a restart."""
         self._note("restart")
         self.wire.close()
 
     def come_back(self) -> None:
-        """After a restart."""
+        """Connect again after a restart."""
         self.wire = self._connected()
 
     def _kill(self) -> None:
@@ -130,7 +130,7 @@ class Round:
         self.after_kill()
 
     def before_kill(self) -> None:
-        """Publishes are on their way, some of them answered, when the server is killed next."""
+        """Send publishes and read some of their answers, right before the server is killed."""
         self._note("kill")
         after, replies, out = [self.model.copy()], [], []
         for _ in range(self.rng.choice((0, 1, 5, 12))):
@@ -145,7 +145,7 @@ class Round:
         self._after, self._got = after, self._answers(replies, self.rng.randint(0, len(replies)))
 
     def after_kill(self) -> None:
-        """The server was killed and runs again: what was answered is there, and nothing that was never asked."""
+        """Assert after a kill and restart that everything answered is stored, and nothing that was not sent."""
         self.wire.close()
         self.wire = self._connected()
         after, answers = self._after, self._got
@@ -166,7 +166,7 @@ class Round:
             raise AssertionError(f"no answer to a publish: {error!r}") from error
         return got
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ comparison
     def _state(self) -> dict[str, Any]:
         state = self._ask("STREAM.INFO", {"subjects_filter": ">", "deleted_details": True})["state"]
         names = ("messages", "bytes", "first_seq", "last_seq")
@@ -187,13 +187,13 @@ class Round:
         return found
 
     def compare(self, whole: bool) -> None:
-        """The stream is what its model is: in numbers, or message by message as well."""
+        """Assert that the stream equals its model: the state, and with `whole` every message."""
         assert self._state() == self.model.state()
         if whole:
             assert self.content() == self.model.content()
 
     def told(self, error: Exception) -> str:
-        """What happened lately, for a failure's text."""
+        """Return the error with the last operations, for a failure's message."""
         last = "\n  ".join(self.last)
         return f"{type(error).__name__}: {error}\n  {self.model.config}\n  {last}"
 

@@ -1,7 +1,7 @@
-"""Accounts keep apart: each has a stream of the same name and subjects, and each stream is what its own model says.
+"""Tests of account isolation: streams of the same name and subjects in several accounts stay independent.
 
-Three accounts of one server are asked at random, in any order, over restarts and kills that are all three's. A message,
-a deletion or an update that reached another account's stream would make that differ from its model.
+Three accounts of one server get random operations in random order, with restarts and kills of the server. A message,
+deletion or update that reached another account's stream would make that stream differ from its model.
 LAKESTREAM_MODEL_STEPS sets the number of steps (200), LAKESTREAM_MODEL_SEED repeats the choices of a run that failed.
 """
 
@@ -37,7 +37,7 @@ def test_streams_of_one_name_keep_apart(start_server: StartServer, kind: Kind) -
     rounds = [Round(server, "S", f"{SEED}-{user}", user) for user in USERS]
 
     def end() -> None:
-        """All of them meet the same restart or kill."""
+        """Restart or kill the server for all accounts."""
         if rng.random() < 0.3:
             for each in rounds:
                 each.leave()

@@ -1,4 +1,7 @@
-"""Bad clients, too many clients, slow clients, and starts that cannot succeed: nothing else is harmed."""
+"""Tests of misbehaving clients (malformed input, too many connections, slow readers) and of starts that must fail.
+
+Other clients and the store are not harmed.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def _mutated(rng: random.Random, text: bytes) -> bytes:
 
 
 def _talk_garbage(server: Server, seed: int, stop: threading.Event) -> None:
-    """Connect, say nonsense, read a little, go; again and again."""
+    """Connect, send random bytes, read a little and disconnect, repeatedly."""
     rng = random.Random(seed)
     for _ in range(GARBAGE_ROUNDS):
         if stop.is_set():
@@ -77,7 +80,7 @@ def _talk_garbage(server: Server, seed: int, stop: threading.Event) -> None:
                     sock.shutdown(socket.SHUT_WR)
                 while sock.recv(65536):
                     pass
-        except OSError:  # it had enough of us
+        except OSError:  # the server closed the connection
             continue
 
 
@@ -145,7 +148,7 @@ def test_a_slow_consumer_is_cut_and_the_others_are_not(start_server: StartServer
         sid = fast.subscribe("flood")
         fast.ping()
         slow.subscribe("flood")
-        slow.ping()  # and from here on it never reads
+        slow.ping()  # it reads nothing from here on
         body = bytes(size)
         for _ in range(most):
             publisher.publish("flood", body)
@@ -183,7 +186,7 @@ def test_a_client_that_never_reads_its_acks_stops_nobody(start_server: StartServ
             for _ in range(20):
                 mute.send(block)
         except (TimeoutError, ConnectionError):
-            pass  # the server may stop reading from it, or cut it
+            pass  # the server may stop reading from it, or close it
         for _ in range(100):
             assert "error" not in good.request("s.good", b"x").json()
 
@@ -207,11 +210,11 @@ def test_the_authentication_window_closes_silent_connections(start_server: Start
         assert right.ping() == []
 
 
-# ---- starts that cannot succeed: one line that says what and where, and exit code 1. Ours only.
+# ---- starts that must fail: one line that names the problem and its place, and exit code 1. Lakestream only.
 
 
 def _refused(*flags: str) -> str:
-    """The one line with which lakestream refuses to start."""
+    """Return the one line with which lakestream refuses to start."""
     done = run_to_end(Kind.OURS, *flags)
     said = (done.stdout + done.stderr).strip().splitlines()
     assert done.returncode == 1, said
@@ -243,7 +246,7 @@ def test_store_is_a_file(tmp_path: Path) -> None:
 
 
 def test_store_not_writable(tmp_path: Path) -> None:
-    if os.geteuid() == 0:  # root may write anywhere but into a file system without files
+    if os.geteuid() == 0:  # root may write anywhere except to a file system without files
         store = "/proc/nowhere"
     else:
         tmp_path.chmod(0o500)
@@ -300,7 +303,7 @@ def test_wrong_flag(flags: list[str]) -> None:
 
 
 def test_a_closed_or_timed_out_peer_is_noticed_by_the_wire_client(start_server: StartServer) -> None:
-    """The chaos tests lean on it: a killed server is seen as closed, a silent one as a timeout."""
+    """The wire client reports a killed server as closed and a silent one as a timeout; the chaos tests rely on it."""
     server = start_server()
     with Wire(server.address) as wire:
         with pytest.raises(WireTimeout):

@@ -1,4 +1,4 @@
-"""A disk that takes no more: who is told what, and what goes on."""
+"""Tests of a full disk: errors to publishers, and streams and reads that continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REASON = os.strerror(errno.EFBIG)
 
 
 class Limited(Server):
-    """A server whose files may not grow beyond `LARGEST_FILE`: a write beyond it fails as on a full disk."""
+    """Server whose files may not exceed `LARGEST_FILE`: a write beyond that fails as on a full disk."""
 
     def command(self) -> list[str]:
         return ["prlimit", f"--fsize={LARGEST_FILE}", *super().command()]
@@ -66,6 +66,6 @@ def test_a_stream_without_room_says_why_to_everybody_and_where_only_in_the_log(s
         assert "stream A: takes no more messages: " in logged[0]
         assert str(server.store) in logged[0]
         assert "restart the server" in logged[0]
-        # What is there can be read, and other streams are not concerned.
+        # Stored messages stay readable, and other streams are not affected.
         assert client.api("STREAM.MSG.GET.A", {"seq": len(acked)})["message"]["seq"] == len(acked)
         assert client.request("B", b"x").json()["seq"] == 1

@@ -1,6 +1,7 @@
-"""SIGKILL at random moments: what was acked or confirmed is there after the restart, exactly once, in order.
+"""Tests of SIGKILL at random moments: after the restart everything acked is there, exactly once and in order.
 
-Rounds on one store: LAKESTREAM_KILL_ROUNDS (20). The seed is printed; LAKESTREAM_KILL_SEED repeats its choices.
+Number of rounds on one store: LAKESTREAM_KILL_ROUNDS (20). The seed is printed; LAKESTREAM_KILL_SEED repeats its
+choices.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.chaos
 
 ROUNDS = int(os.environ.get("LAKESTREAM_KILL_ROUNDS", "20"))
 LONGEST_LIFE_S = 0.4
-# nats-server acks before it writes unless told otherwise; lakestream needs no telling. Small segments, so that
-# kills also fall between two of them.
+# nats-server acks before it writes unless sync_interval is set to always. Small segments, so that kills also fall
+# between two of them.
 CONFIGS = {
     Kind.REAL: "jetstream { sync_interval: always }",
     Kind.OURS: "lake { seal_bytes: 200k, seal_age: 1s }",
@@ -38,7 +39,7 @@ def _seed() -> int:
 
 def test_what_was_acked_survives_kills(start_server: StartServer, kind: Kind) -> None:
     rng = random.Random(_seed())
-    # Kills fall while a segment is compressed, too.
+    # Compression makes kills also fall into the compression of a segment.
     publisher = Publisher(random.Random(rng.random()), compression="s2")
     operator = Operator(random.Random(rng.random()), acks_survive=kind is Kind.OURS)
     server = start_server(config=CONFIGS[kind])
@@ -67,7 +68,7 @@ def test_what_was_acked_survives_kills(start_server: StartServer, kind: Kind) ->
 
 
 def test_a_killed_server_loses_nothing_of_an_async_stream(start_server: StartServer) -> None:
-    """What it has not synced the system still has."""
+    """A kill of the server alone loses no async write, since the operating system still has it."""
     rng = random.Random(_seed())
     publisher = Publisher(rng, persist_mode="async")
     server = start_server(of=Kind.OURS, config=CONFIGS[Kind.OURS])
@@ -94,7 +95,7 @@ def _start(
     def run() -> None:
         try:
             work(address)
-        except BaseException as error:  # shown by the test, which runs in another thread
+        except BaseException as error:  # raised again by the test, which runs in another thread
             failures.append(error)
 
     thread = threading.Thread(target=run)
@@ -119,7 +120,7 @@ def test_a_kill_while_stopping_or_starting_harms_nothing(start_server: StartServ
         thread.join(AUDIT_TIMEOUT_S)
         assert not failures, failures
         server.start()
-        server.kill()  # at the earliest moment a client could have come
+        server.kill()  # as soon as a client could connect
         server.start()
         with Wire(server.address, timeout=AUDIT_TIMEOUT_S) as wire:
             publisher.audit(wire)

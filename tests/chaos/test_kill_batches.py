@@ -1,5 +1,4 @@
-"""SIGKILL in the middle of batches: an atomic batch is in the stream whole or not at all, and what an ack of a fast one
-speaks of is there.
+"""Tests of SIGKILL during batches: an atomic batch is stored whole or not at all, a fast one as far as it was acked.
 
 The seed is printed; LAKESTREAM_KILL_SEED repeats its choices.
 """
@@ -23,9 +22,9 @@ pytestmark = pytest.mark.chaos
 ROUNDS = 6
 LONGEST_LIFE_S = 0.3
 OPEN = 5
-"""Commits that may be unanswered."""
+"""Maximum number of unanswered commits."""
 
-# Small segments, so that kills also fall between two of them, and frames that are larger than what is left of one.
+# Small segments, so that kills also fall between two of them and frames exceed the rest of a segment.
 CONFIGS = {
     Kind.REAL: "jetstream { sync_interval: always }",
     Kind.OURS: "lake { seal_bytes: 200k, seal_age: 1s }",
@@ -33,13 +32,13 @@ CONFIGS = {
 
 
 class Batches:
-    """Publishes atomic batches of random lengths, with single messages between them, until the server is gone."""
+    """Publishes atomic batches of random lengths, with single messages between them, until the connection is lost."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._next = 1
         self.acked: dict[str, tuple[int, int]] = {}
-        """Last sequence and count of each batch that has its ack."""
+        """Last sequence and count of each acked batch."""
         self.has_ack = threading.Event()
 
     def prepare(self, wire: Wire) -> None:
@@ -48,7 +47,7 @@ class Batches:
         assert "error" not in wire.api("STREAM.CREATE.B", config | {"duplicate_window": 3600 * SECOND})
 
     def work(self, address: tuple[str, int]) -> None:
-        """Publish; returns once the server is dead."""
+        """Publish until the connection is lost."""
         self.has_ack.clear()
         try:
             with Wire(address) as wire:
@@ -84,7 +83,7 @@ class Batches:
         return reply, name, count
 
     def audit(self, wire: Wire) -> None:
-        """Every batch in the stream is whole and in one piece, and every acked one is there."""
+        """Assert that every batch in the stream is whole and contiguous, and that every acked one is there."""
         found: dict[str, tuple[int, int]] = {}
         wanted = (b"", 1, 0)
         for stored in read_all(wire, "B"):
@@ -102,7 +101,7 @@ class Batches:
 
 
 class FastBatches:
-    """Publishes one fast batch after the other, each as far ahead of its acks as it may, until the server is gone."""
+    """Publishes one fast batch after the other, as far ahead of its acks as allowed, until the connection is lost."""
 
     FLOW = 20
 
@@ -110,7 +109,7 @@ class FastBatches:
         self._rng = rng
         self._next = 1
         self.acked: dict[str, int] = {}
-        """Through which of its messages each batch was acked."""
+        """Last acked batch sequence of each batch."""
         self.has_ack = threading.Event()
 
     def prepare(self, wire: Wire) -> None:
@@ -119,7 +118,7 @@ class FastBatches:
         assert "error" not in wire.api("STREAM.CREATE.B", config)
 
     def work(self, address: tuple[str, int]) -> None:
-        """Publish; returns once the server is dead."""
+        """Publish until the connection is lost."""
         self.has_ack.clear()
         try:
             with Wire(address) as wire:
@@ -154,7 +153,7 @@ class FastBatches:
         return pub("b.x", b"%s %d" % (name.encode(), seq), reply)
 
     def audit(self, wire: Wire) -> None:
-        """Every batch in the stream is without gaps, and at least as long as its acks said."""
+        """Assert that every batch in the stream has no gaps and is at least as long as its acks said."""
         found: dict[str, int] = {}
         for stored in read_all(wire, "B"):
             name, seq = stored.data.decode().split()
@@ -181,7 +180,7 @@ def test_batches_after_kills(
         def work(failures: list[BaseException] = failures) -> None:
             try:
                 batches.work(server.address)
-            except BaseException as error:  # shown below, in the thread of the test
+            except BaseException as error:  # raised again below, in the thread of the test
                 failures.append(error)
 
         thread = threading.Thread(target=work)

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments, for consumers: no confirmed ack comes back, nothing that is not acked is lost.
+"""Tests of SIGKILL at random moments, for consumers: no confirmed ack is redelivered, no unacked message is lost.
 
 Streams of every retention with consumers of every kind are used at the same time: acks, double acks, naks with and
 without delay, terms, progress, max_deliver. Kills on one store: LAKESTREAM_CONSUMER_KILLS (4). The seed is printed;
@@ -50,7 +50,7 @@ def test_acks_and_messages_survive_kills(start_server: StartServer) -> None:
         for worker in workers:
             with Wire(server.address, timeout=SOON_S) as wire:
                 worker.audit(wire)
-                worker.died()  # its connection goes; the server stays
+                worker.died()  # only the connection is lost; the server stays
     for worker in workers:
         with Wire(server.address, timeout=SOON_S) as wire:
             worker.finish(wire)

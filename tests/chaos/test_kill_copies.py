@@ -1,8 +1,8 @@
-"""SIGKILL while mirrors and sources copy: every message of an origin is in its copies once, wherever the server dies.
+"""Tests of SIGKILL while mirrors and sources copy: every message of an origin is in its copies exactly once.
 
-Origins of both kinds (limits, work queue) are written and deleted from meanwhile; a mirror, a mirror of the mirror and
-a stream with two sources and messages of its own copy them. The seed is printed; LAKESTREAM_KILL_SEED repeats its
-choices. LAKESTREAM_COPY_KILLS (4): how often the server is killed.
+Origins of both kinds (limits, work queue) get messages and deletes meanwhile; a mirror, a mirror of the mirror and a
+stream with two sources and messages of its own copy them. The seed is printed; LAKESTREAM_KILL_SEED repeats its
+choices. LAKESTREAM_COPY_KILLS (4) sets the number of kills.
 """
 
 from __future__ import annotations

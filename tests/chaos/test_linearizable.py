@@ -1,4 +1,4 @@
-"""Sixteen clients use the keys of a bucket while the server is killed: an order explains all that they were told.
+"""Test of linearizability: the operations of sixteen clients on a bucket's keys while the server is killed.
 
 Compare-and-set, blind writes, markers, gets and direct gets, on one server, SIGKILL at random moments. Kills:
 LAKESTREAM_LINEAR_KILLS (6). The seed is printed; LAKESTREAM_LINEAR_SEED repeats its choices.
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.chaos
 KILLS = int(os.environ.get("LAKESTREAM_LINEAR_KILLS", "6"))
 LIFE_S = (0.1, 0.8)
 TIMEOUT_S = 20.0
-# nats-server acks before it writes unless told otherwise.
+# nats-server acks before it writes unless sync_interval is set to always.
 CONFIGS = {
     Kind.REAL: "jetstream { sync_interval: always }",
     Kind.OURS: "lake { seal_bytes: 32k, seal_age: 1s }",

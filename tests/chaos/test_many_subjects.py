@@ -1,6 +1,6 @@
-"""More subjects than there is memory for them, through restarts: every answer is that of a dict.
+"""Test of a stream with more subjects than fit in memory, through restarts, compared with a dict.
 
-The index of the stream lies in files for the most part: `max_index_memory` is a fraction of what it needs.
+Most of the stream's subject index is in files: `max_index_memory` is a fraction of what it needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONFIG = {"name": "KV_MANY", "subjects": ["kv.>"], "max_msgs_per_subject": HISTO
 
 
 class Buckets:
-    """What the stream must hold."""
+    """Expected contents of the stream."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -30,7 +30,7 @@ class Buckets:
         self.held: dict[str, list[tuple[int, bytes]]] = {}
 
     def publish(self, wire: Wire, numbers: list[int]) -> None:
-        """A message for each of these subjects; every 500th waits for its ack."""
+        """Publish a message to each of these subjects; wait for every 500th ack."""
         for first in range(0, len(numbers), BLOCK):
             lines = []
             some = numbers[first : first + BLOCK]
@@ -44,13 +44,13 @@ class Buckets:
             assert wire.message(reply, timeout=120).json()["seq"] == self.seq
 
     def purge(self, wire: Wire, pattern: str, beginning: str) -> None:
-        """All messages of the subjects that begin so."""
+        """Purge a pattern, and remove the subjects with this prefix from the expected contents."""
         gone = [name for name in self.held if name.startswith(beginning)]
         purged = wire.api("STREAM.PURGE.KV_MANY", {"filter": pattern}, timeout=120)["purged"]
         assert purged == sum(len(self.held.pop(name)) for name in gone)
 
     def check(self, wire: Wire) -> None:
-        """Counts of all, and samples of every way to ask."""
+        """Check the counts, and a sample of each kind of read."""
         state = wire.api("STREAM.INFO.KV_MANY", timeout=120)["state"]
         assert (state["num_subjects"], state["last_seq"]) == (len(self.held), self.seq)
         assert state["messages"] == sum(map(len, self.held.values()))
@@ -77,7 +77,7 @@ class Buckets:
 
 
 def key(number: int) -> str:
-    """The subject of that number, of one of a hundred groups."""
+    """Return the subject of that number, in one of a hundred groups."""
     return f"kv.{number % 100:02}.{number:06}"
 
 
@@ -95,7 +95,7 @@ def test_many_subjects_in_little_memory_survive_restarts(start_server: StartServ
             buckets.purge(wire, f"kv.{turn * 7:02}.>", f"kv.{turn * 7:02}.")
             buckets.check(wire)
         if kind is Kind.REAL:
-            server.stop()  # it acks what a kill can take back
+            server.stop()  # its acks do not survive a kill
         else:
             end(server)
         server.start()

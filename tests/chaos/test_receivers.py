@@ -1,4 +1,7 @@
-"""Receivers: quick ones of large messages lose nothing, slow ones cost no more than their limit, silent ones go."""
+"""Tests of receivers: fast, slow and silent ones.
+
+Fast receivers of large messages lose nothing, slow ones cost no more than max_pending, silent ones are disconnected.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ pytestmark = pytest.mark.chaos
 
 LARGE = 1_000_000
 COUNT = 100
-"""Together more than max_pending (64 MiB): a consumer finds all of them ready in one turn."""
+"""Number of messages, together more than max_pending (64 MiB): a consumer delivers all of them in one turn."""
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process has had."""
+    """Return the peak resident memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
@@ -53,7 +56,7 @@ def test_a_fan_out_within_one_turn_takes_no_more_memory_than_a_receiver_may_have
         receiver.ping()
         assert server.process is not None
         before = peak_bytes(server.process.pid)
-        # Nobody reads while this is read in one turn: 400 MB for the one receiver.
+        # No client reads while the server handles these in one turn: 400 MB for the one receiver.
         sender.send(pub("wide", b"x" * 1000) * 100)
         sender.ping()
         assert peak_bytes(server.process.pid) - before < 64 << 20
@@ -62,7 +65,7 @@ def test_a_fan_out_within_one_turn_takes_no_more_memory_than_a_receiver_may_have
 
 
 def test_a_silent_receiver_with_unread_bytes_goes(start_server: StartServer) -> None:
-    """The kernel's buffers are full, so that the server's last words never leave."""
+    """A silent client is disconnected even if full kernel buffers keep the last -ERR from being sent."""
     server = start_server(of=Kind.OURS, config='ping_interval: "1s"\nping_max: 1\n')
     with Wire(server.address) as silent, Wire(server.address) as sender:
         assert server.process is not None

@@ -1,10 +1,10 @@
-"""A server's stream and a model of it are asked the same, at random, and hold the same after each step and each kill.
+"""Tests of a server's stream against its model, under the same random operations, restarts and kills.
 
-The short form of tests/unit/stream/core/test_stream_model.py, with real processes, sockets and disks, and the same
-against nats-server (`--against real`), which shows that the model is right. That is neither stopped nor killed: a
-restarted nats-server has forgotten the ids of messages that were removed, and a killed one brings removed messages
+The short form of tests/unit/stream/core/test_stream_model.py with real processes, sockets and disks. With `--against
+real` nats-server is compared with the model, which shows that the model is right; it is neither stopped nor killed,
+because a restarted nats-server forgets the message ids of removed messages, and a killed one brings removed messages
 back. LAKESTREAM_MODEL_ROUNDS sets the number of streams (4), LAKESTREAM_MODEL_SEED repeats the choices of a run that
-failed; both are in the failure's text.
+failed; the failure's message contains both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Node.js for the tests of the npm clients: the one that comes as a wheel, and the packages that the lock file pins."""
+"""Node.js for the tests of npm clients: the runtime from a Python wheel, and the packages pinned by the lock file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _installed() -> bool:
 
 
 def install() -> None:
-    """Bring the pinned packages beside the scripts, once; processes that ask at the same time wait for each other."""
+    """Install the pinned packages beside the scripts, once. Concurrent processes wait for each other."""
     with (SCRIPTS / "package-lock.json").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _installed():
@@ -41,13 +41,13 @@ def install() -> None:
 
 
 def listed(script: str, *arguments: str) -> tuple[str, ...]:
-    """The tests that a script says it has."""
+    """Return the names of the tests in a script."""
     command = [str(NODE), script, "--list", *arguments]
     return tuple(subprocess.run(command, cwd=SCRIPTS, capture_output=True, text=True, check=True).stdout.split())
 
 
 def passes(script: str, *arguments: str) -> None:
-    """Run one test of a script; fails with what it printed."""
+    """Run one test of a script; fail with its output."""
     what = " ".join((script, *arguments))
     command = [str(NODE), script, *arguments]
     try:

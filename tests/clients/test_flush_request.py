@@ -1,4 +1,4 @@
-"""`$LAKE.API.FLUSH.<stream>` through the socket: when it is answered, the lake has everything that was acked."""
+"""Tests of `$LAKE.API.FLUSH.<stream>` through the socket: once it is answered, the lake has every acked message."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_a_reader_finds_the_server_by_itself(server: Server, tmp_path: Pat
     assert named(server) == [path], "it is not this server's file"
     server.start()
     server.stop()
-    assert len(named(server)) <= 1  # the port is another one now
+    assert len(named(server)) <= 1  # the port has changed
     path.unlink(missing_ok=True)
     view = await asyncio.to_thread(look)
     assert (view.flushed, seqs(view)) == (False, [1, 2, 3])
@@ -170,8 +170,8 @@ async def test_a_reader_tries_every_server_that_the_lake_names(server: Server, t
     other = Server(Kind.OURS, tmp_path / "other", config=CONFIG)
     other.start()
     try:
-        # One that has ended without a word, one that cannot be read, and one of whose addresses another lake's server
-        # has taken over.
+        # A server that has exited without a trace, an unreadable file, and an address that another lake's server uses
+        # now.
         for name, text in {
             "dead": msgspec.json.encode(ServerFile("DEAD", "dead", ["nats://127.0.0.1:1"])),
             "torn": b"{",
@@ -263,12 +263,12 @@ async def test_typed_views_are_there_as_soon_as_the_stream_names_a_schema(server
     await js.publish("A.x", b"no json")
     assert asked("A_json")[1] == [("A.x", 1, 1.5)]
     assert [row[1] for row in asked("A_json_misfits", "time, time_ns")[1]] == [2]
-    # Another schema, without another message.
+    # Change the schema without another message.
     config.metadata = {"lakestream.json_schema": "qty INT"}
     await js.update_stream(config)
     assert asked("A_json") == (["subject", "seq", "qty"], [("A.x", 1, 2)])
     assert not (server.store / "lake" / "streams").exists(), "all of it before the first commit"
-    # A stream without one has none, and says so.
+    # A stream without a schema reports that it has none.
     await js.add_stream(name="B", subjects=["B.>"])
     await js.publish("B.x", b"{}")
     with pytest.raises(SqlError, match=r"no table delta\.`streams/B_json`"):

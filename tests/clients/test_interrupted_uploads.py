@@ -1,4 +1,4 @@
-"""Uploads that end in the middle, with the client or with the server: an object is whole, or as it was before."""
+"""Tests of uploads interrupted by the client or the server: an object is whole, or unchanged."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ CHUNKS = 12
 
 
 def content(version: int) -> bytes:
-    """What a version of the object holds."""
+    """Return the content of a version of the object."""
     return hashlib.shake_256(b"version %d" % version).digest(CHUNKS * CHUNK - version)
 
 
 class Interrupted(io.BytesIO):
-    """A source that does something once so many chunks have been read, and so were acked but for the last."""
+    """Source that calls `act` once, when this many chunks have been read.
+
+    All of them but the last are acked by then.
+    """
 
     def __init__(self, data: bytes, chunks: int, act: Callable[[], Any]) -> None:
         super().__init__(data)
@@ -48,7 +51,7 @@ async def connected(server: Server) -> tuple[Client, ObjectStore]:
 
 
 async def _nothing(error: Exception) -> None:
-    """A connection that is lost is what the test wants."""
+    """Ignore the lost connection, which the test intends."""
 
 
 async def close(client: Client) -> None:
@@ -57,7 +60,7 @@ async def close(client: Client) -> None:
 
 
 async def leftovers(client: Client, store: ObjectStore) -> int:
-    """Purge the chunks that belong to no object, as an operator would; returns how many there were."""
+    """Purge the chunks that belong to no object, as an operator would; return their number."""
     js = client.jetstream(timeout=5)
     info = await js.stream_info("OBJ_o", subjects_filter="$O.o.C.>")
     with contextlib.suppress(ObjectNotFoundError):

@@ -1,6 +1,6 @@
-"""The unmodified npm packages `nats` and `@nats-io/*` on the real socket; what they do is in js/*.cjs.
+"""Tests of the unmodified npm packages `nats` and `@nats-io/*` on the real socket; js/*.cjs are the scripts.
 
-Buckets are played against nats-server and the server under test at once, and what the client got must be the same.
+Buckets are used on nats-server and on the server under test at once, and the client's results must be the same.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ NEWER = {
     ),
     "objects.cjs": ("inBatches", "storesAreListed", "openedAgain"),
 }
-"""What only @nats-io/* can do."""
+"""Tests that only @nats-io/* supports."""
 BUCKETS = {"kv.cjs": KEY_VALUE, "objects.cjs": OBJECTS}
 LIBRARIES = {"nats": dict.fromkeys(NEWER, ()), "nats-io": NEWER}
 ROWS = [

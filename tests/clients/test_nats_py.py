@@ -1,4 +1,4 @@
-"""The unmodified nats-py against the server under test, through the real socket."""
+"""Tests of the unmodified nats-py against the server under test, through the real socket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _names = itertools.count(1)
 
 
 def unique(prefix: str) -> str:
-    """A name that no other test uses on the shared server."""
+    """Return a name that no other test uses on the shared server."""
     return f"{prefix}PY{next(_names)}"
 
 
@@ -186,7 +186,7 @@ async def test_fetch_and_ack(js: JetStreamContext, stream: str) -> None:
 async def test_fetch_with_heartbeat(js: JetStreamContext, stream: str) -> None:
     consumer = await js.pull_subscribe(f"{stream}.>", durable="d", stream=stream)
     waiting = asyncio.ensure_future(consumer.fetch(1, timeout=5, heartbeat=0.2))
-    await asyncio.sleep(0.5)  # a heartbeat or two pass
+    await asyncio.sleep(0.5)  # one or two heartbeats pass
     await js.publish(f"{stream}.a", b"late")
     assert (await waiting)[0].data == b"late"
 
@@ -250,7 +250,7 @@ async def test_ordered_consumer(js: JetStreamContext, stream: str) -> None:
     subscription = await js.subscribe(f"{stream}.>", stream=stream, ordered_consumer=True, idle_heartbeat=0.5)
     sequences = [(await subscription.next_msg(5)).metadata.sequence.stream for _ in range(count)]
     assert sequences == list(range(1, count + 1))
-    await asyncio.sleep(1.2)  # heartbeats pass; the client would start anew if they were wrong
+    await asyncio.sleep(1.2)  # heartbeats pass; with wrong ones the client would create the consumer anew
     await js.publish(f"{stream}.more", b"y")
     assert (await subscription.next_msg(5)).metadata.sequence.stream == count + 1
     await subscription.unsubscribe()

@@ -1,4 +1,4 @@
-"""The unmodified nats-py as users of accounts: in an account, and with the JetStream of another one over imports."""
+"""Tests of the unmodified nats-py in an account, and with the JetStream of another account over imports."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tests.servers import Server
 pytestmark = pytest.mark.conformance
 
 FAR = "$JS.far.API"
-"""Where an importer finds the API of the account JS."""
+"""API prefix under which an importing account reaches the API of account JS."""
 
 Login = Callable[..., Awaitable[Client]]
 
 
 @pytest.fixture
 def server(pairs: dict[Setup, Pair]) -> Server:
-    """The server under test that has accounts; the scenarios use it too."""
+    """Return the server under test that has accounts. Scenarios use it too."""
     return pairs[ACCOUNTS].tested
 
 
 @pytest.fixture
 async def login(server: Server) -> AsyncIterator[Login]:
-    """Connect as a user."""
+    """Yield a function that connects as a user."""
     clients: list[Client] = []
 
     async def connect(user: str, **options: Any) -> Client:
@@ -47,7 +47,7 @@ async def login(server: Server) -> AsyncIterator[Login]:
 
 @pytest.fixture
 async def stream(login: Login) -> AsyncIterator[str]:
-    """A stream of the account JS, with three messages."""
+    """Create a stream with three messages in account JS; yield its name."""
     js = (await login("js")).jetstream()
     await js.add_stream(name="FAR", subjects=["a.>"], storage=StorageType.FILE)
     for number in range(3):
@@ -82,7 +82,7 @@ async def test_accounts_keep_apart(login: Login) -> None:
 
 async def test_a_wrong_password_is_refused(server: Server) -> None:
     async def ignore(error: Exception) -> None:
-        """Or the client prints it."""
+        """Ignore the error, which the client would print otherwise."""
 
     with pytest.raises(nats.errors.Error, match="Authorization Violation"):
         await nats.connect(

@@ -1,4 +1,4 @@
-"""Key-value buckets and object stores through the unmodified nats-py, on nats-server and on the server under test."""
+"""Tests of key-value buckets and object stores through the unmodified nats-py, on nats-server and lakestream."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _names = itertools.count(1)
 
 
 def unique(prefix: str) -> str:
-    """A name that no other test uses on the shared servers."""
+    """Return a name that no other test uses on the shared servers."""
     return f"{prefix}PYB{next(_names)}"
 
 
 @pytest.fixture(params=[pytest.param("expected", marks=pytest.mark.live), "tested"])
 async def client(request: pytest.FixtureRequest, pair: Pair) -> AsyncIterator[Client]:
-    """A connection to nats-server, which says whether the test is right, and one to the server under test."""
+    """Yield a connection to nats-server, which shows that the test is right, and one to the server under test."""
     server = pair.expected if request.param == "expected" else pair.tested
     client = await nats.connect(server.url, connect_timeout=5)
     yield client
@@ -69,7 +69,7 @@ async def bucket(js: JetStreamContext) -> AsyncIterator[KeyValue]:
 
 @pytest.fixture
 async def marked(js: JetStreamContext) -> AsyncIterator[KeyValue]:
-    """A bucket in which the server marks what it removes."""
+    """Yield a bucket in which the server writes markers for removed keys."""
     name = unique("B")
     yield await js.create_key_value(KeyValueConfig(bucket=name, history=5, limit_marker_ttl=1))
     await js.delete_key_value(name)
@@ -83,20 +83,20 @@ async def store(js: JetStreamContext) -> AsyncIterator[ObjectStore]:
 
 
 async def eventually(ask: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until it is so: for what a server does in its own time."""
+    """Poll until `ask` returns True, for effects that the server produces asynchronously."""
     async with asyncio.timeout(DEADLINE_S):
         while not await ask():
             await asyncio.sleep(0.02)
 
 
 async def entries(watcher: Any, count: int) -> list[Any]:
-    """The next entries of a watcher as (key, value, operation); None where it says that it has told all there was."""
+    """Return the next entries of a watcher as (key, value, operation); None marks the end of the initial values."""
     found = [await watcher.updates(10) for _ in range(count)]
     return [entry and (entry.key, entry.value or b"", entry.operation) for entry in found]
 
 
 async def gone(bucket: KeyValue, key: str) -> str | None:
-    """The operation that ended a key, or None where nothing is left of it."""
+    """Return the operation of a key's last message, or None if it has none."""
     with pytest.raises(KeyNotFoundError) as error:
         await bucket.get(key)
     operation: str | None = error.value.op
@@ -119,7 +119,7 @@ async def test_a_revision(bucket: KeyValue) -> None:
         await bucket.put("k", str(n).encode())
     await bucket.put("other", b"x")
     assert (await bucket.get("k", revision=4)).value == b"3"
-    for revision in (1, 8, 99):  # out of the history, of another key, never written
+    for revision in (1, 8, 99):  # not in the history any more, of another key, never written
         with pytest.raises(KeyNotFoundError):
             await bucket.get("k", revision=revision)
 
@@ -373,12 +373,12 @@ async def test_republished(client: Client, js: JetStreamContext) -> None:
 
 
 def content(size: int) -> bytes:
-    """What an object of this size holds."""
+    """Return the content of an object of this size."""
     return hashlib.shake_256(b"%d" % size).digest(size)
 
 
 async def messages_of(store: ObjectStore) -> int:
-    """How many messages the store's stream has."""
+    """Return the number of messages in the store's stream."""
     state = (await store.status()).stream_info.state
     return int(state.messages)
 

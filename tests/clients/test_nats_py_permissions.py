@@ -1,4 +1,4 @@
-"""The unmodified Python client as users who may do just what they need."""
+"""Tests of the unmodified Python client as users with minimal permissions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def connect(server: Server) -> AsyncIterator[Connect]:
 
 
 async def refused(client: Client, subject: str) -> None:
-    """Wait until the client was told that it may not publish to this subject."""
+    """Wait until the client gets the permissions violation for publishing to this subject."""
     async with asyncio.timeout(5):
         while f'publish to "{subject}"' not in await client.errors.get():
             pass

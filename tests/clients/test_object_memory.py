@@ -1,4 +1,4 @@
-"""A large object costs a server no more memory than a window of it."""
+"""Test that a large object costs a server no more memory than the window in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's commands, then the quickstart's, as they are printed, on one server."""
+"""Tests of the commands of README and quickstart, run as they are printed, on one server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BY_THE_NATS_CLI = {
     "duplicate_window": 120_000_000_000,
     "allow_direct": True,
 }
-"""What `nats stream add ORDERS --subjects 'orders.>' --defaults` asks for."""
+"""Configuration that `nats stream add ORDERS --subjects 'orders.>' --defaults` sends."""
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def found(file: Path, pattern: str) -> str:
-    """What the pattern's group finds in a document, which has to have it once."""
+    """Return the group of a pattern that a document must contain exactly once."""
     (text,) = re.findall(pattern, file.read_text(), re.DOTALL | re.MULTILINE)
     return str(text)
 
 
 def shell(server: Server, line: str) -> str:
-    """Do a line that a document shows, in the directory where the server was started."""
+    """Run a command line of a document in the directory where the server was started."""
     program, *arguments = shlex.split(line)
     assert program == "lakestream"
     command = [sys.executable, "-m", "lakestream.cli.main", *arguments]
