@@ -1,9 +1,9 @@
-"""Recordings and crashes by hand.
+"""Command line for recordings and crashes.
 
 python -m tests.power record DIR [--seed N] [--rounds N] [--streams A,B]
 python -m tests.power replay DIR [--point N] [--loss KIND] [--seed N] [--points N]    without a point: many
-python -m tests.power replay DIR … --compact                                          and let a compactor go on
-python -m tests.power trace DIR NAME [--point N]                                      operations on files called so
+python -m tests.power replay DIR … --compact                                          then compact the image
+python -m tests.power trace DIR NAME [--point N]                                      operations on files of this name
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.power.workload import ALL, Recording, recorded
 
 
 def main() -> int:
-    """Do one of them; replay ends with 1 if anything is lost."""
+    """Run one command; a replay returns 1 if anything is lost."""
     parser = argparse.ArgumentParser(
         prog="tests.power", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""A server on the image of a crash, held to what its clients were told before it.
+"""Audit of a server on the image of a crash against what its clients had been told.
 
-Belongs here: starting it, reading everything, comparing, and what a compactor makes of the image. Which images there
-are is replay.py's.
+Belongs here: starting the server, reading everything, comparing, and compacting the image. replay.py chooses the
+images.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _forks.set_forkserver_preload(["lakestream.cli.serve", "lakestream.server.node",
 
 
 class NotStarted(Exception):
-    """The server ended instead of serving."""
+    """Raised when the server exits instead of serving."""
 
 
 def _serve(arguments: Sequence[str], log: str) -> None:
-    """Be `lakestream serve`; a fork of a process that has imported it starts in a fraction of the time."""
+    """Run `lakestream serve`; a fork of a process that has imported it starts in a fraction of the time."""
     from lakestream.cli.serve import serve
 
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -45,7 +45,7 @@ def _serve(arguments: Sequence[str], log: str) -> None:
 
 @contextlib.contextmanager
 def serving(image: Path) -> Iterator[Wire]:
-    """Run a server on a store; killed at the end."""
+    """Run a server on a store; kill it at the end."""
     log, config = image.with_suffix(".log"), image.with_suffix(".conf")
     log.unlink(missing_ok=True)
     config.write_text(CONFIG)
@@ -66,7 +66,7 @@ def serving(image: Path) -> Iterator[Wire]:
 
 
 def _port(log: Path) -> int:
-    """Return the port that a ready server has named in its log; 0 as long as there is none."""
+    """Return the port in the log of a ready server; 0 until it is ready."""
     text = log.read_text() if log.exists() else ""
     if "Server is ready" not in text:
         return 0
@@ -78,7 +78,7 @@ def _tail(log: Path) -> str:
 
 
 def audit(image: Path, streams: Sequence[Stream], at_ns: int) -> list[str]:
-    """Start a server on an image and return what it has lost, brought back, or made up."""
+    """Start a server on an image; return messages that are lost, have come back or were never published."""
 
     def look(wire: Wire) -> list[str]:
         return [f"{stream.name}: {problem}" for stream in streams for problem in _audit(wire, stream, at_ns)]
@@ -119,7 +119,7 @@ def _audit(wire: Wire, stream: Stream, at_ns: int) -> Iterator[str]:
 
 
 def _publish(wire: Wire, stream: Stream, at_ns: int) -> Iterator[str]:
-    """A new message gets a new sequence."""
+    """Publish to the stream and yield a problem unless the message gets a new sequence."""
     ack = wire.request(stream.probe, b"after the crash").json()
     last = stream.last_acked(at_ns)
     if ack.get("seq", 0) <= last:
@@ -139,7 +139,7 @@ def _compare(stream: Stream, held: dict[int, Frame], at_ns: int) -> Iterator[str
     if wrong:
         yield f"{len(wrong)} messages have other content: {_some(wrong)}"
     unknown = [seq for seq, frame in held.items() if seq not in possible and not frame.status]
-    if unknown and "mirror" not in stream.config:  # what a mirror copies between two looks at it nobody has noted
+    if unknown and "mirror" not in stream.config:  # a mirror is observed only now and then
         yield f"{len(unknown)} messages are there that were removed, or never sent: {_some(unknown)}"
 
 
@@ -152,7 +152,7 @@ def _some(sequences: Sequence[int]) -> str:
 
 
 def read(wire: Wire, stream: Stream, expected: Iterable[int]) -> dict[int, Frame]:
-    """Return all messages of a stream by sequence; of those expected that cannot be read, the error."""
+    """Return all messages of a stream by sequence, with the error for each expected message that cannot be read."""
     held: dict[int, Frame] = {}
     if stream.config.get("allow_direct") is False:
         state = wire.api(f"STREAM.INFO.{stream.name}")["state"]
@@ -173,7 +173,7 @@ def read(wire: Wire, stream: Stream, expected: Iterable[int]) -> dict[int, Frame
 
 
 def _get(wire: Wire, stream: Stream, sequences: Iterable[int]) -> dict[int, Frame]:
-    """Ask for messages one by one, the requests all at once."""
+    """Request messages one by one, with all requests in flight at once."""
     direct = stream.config.get("allow_direct") is not False
     subject = f"$JS.API.{'DIRECT.GET' if direct else 'STREAM.MSG.GET'}.{stream.name}"
     replies = {seq: wire.new_reply() for seq in sorted(sequences)}
@@ -183,7 +183,7 @@ def _get(wire: Wire, stream: Stream, sequences: Iterable[int]) -> dict[int, Fram
 
 
 def _as_direct(frame: Frame) -> Frame:
-    """Return the answer to MSG.GET as a direct get would have it."""
+    """Return the answer to MSG.GET in the form of a direct get's answer."""
     answer = frame.json()
     if "error" in answer:
         return frame._replace(header=f"NATS/1.0 {answer['error']['code']} {answer['error']['description']}".encode())
@@ -217,7 +217,7 @@ def _compact_until_equal(wire: Wire, lake: Path, stream: Stream, job: LakeJob) -
         held = {seq: frame for seq, frame in read(wire, stream, ()).items() if not frame.status}
         try:
             found = rows(table) if Path(table, "_delta_log").is_dir() else []
-        except Exception as error:  # of three libraries; the table is damaged, and another commit may mend it
+        except Exception as error:  # of three libraries; the table is damaged, and another commit may repair it
             problem = f"the table cannot be read: {error}"
             continue
         alive = [row for row in found if row.get("removed_time_ns") is None]
@@ -232,5 +232,5 @@ def _compact_until_equal(wire: Wire, lake: Path, stream: Stream, job: LakeJob) -
             problem = f"rows {_some(sorted(there ^ set(held)))} are in table or stream only"
         if not problem:
             return ""
-        time.sleep(0.4)  # the next segment is sealed by its age
+        time.sleep(0.4)  # the next segment is sealed by seal_age
     return problem

@@ -1,4 +1,4 @@
-"""Short programs under the recorder."""
+"""Fixtures that run short programs under the recorder."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The disk behind a journal: what is written and named at any operation, and what a power loss then leaves of it.
+"""Model of the disk behind a journal: its state after any operation, and what a power loss leaves of it.
 
-Belongs here: directories and their names; the content of one file is tests/sim/disk.py's `Inode`. What is promised is
-what POSIX promises and no more: content is durable once its file was synced after the write, a name once its directory
-was. A file, or a directory with all that is synced in it, is lost with its name. A rename is one step also between two
-directories, durable with the directory that it goes to: no file system in use forgets both names.
+Belongs here: directories and their names; the content of one file is tests/sim/disk.py's `Inode`. The model guarantees
+only what POSIX does: content is durable once its file was synced after the write, a name once its directory was. A
+file, or a directory with all that is synced in it, is lost with its name. A rename is atomic also between two
+directories, and durable with the directory that it goes to: no file system in use loses both names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class Loss(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class _Change:
-    """A name that is given to a node, or taken away (None); `leaving`: where a rename took it from."""
+    """Change of a directory: a name given to a node, or removed (None).
+
+    `leaving`: the directory that a rename took it from.
+    """
 
     order: int
     name: str
@@ -55,7 +58,7 @@ class _Change:
 
 @dataclass(eq=False, slots=True)
 class Folder:
-    """A directory: `names` as processes see them, what is `durable` of them, and the changes on the way there."""
+    """Directory: the `names` that processes see, the `durable` ones, and the changes between them."""
 
     names: dict[str, Inode | Folder] = field(default_factory=dict)
     durable: dict[str, Inode | Folder] = field(default_factory=dict)
@@ -68,7 +71,7 @@ _durable = operator.attrgetter("durable")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What is found after a crash: directories and files by their path below the root."""
+    """State of a disk after a crash: directories and files by their path below the root."""
 
     folders: list[str]
     files: dict[str, bytes]
@@ -81,7 +84,7 @@ class Image:
         return cls(folders, {name: path.read_bytes() for name, path in paths if path.is_file()})
 
     def differences(self, other: Image) -> list[str]:
-        """Return the paths that the other one does not have, or has with another content."""
+        """Return the paths that the other image lacks or has with another content."""
         differ = set(self.folders) ^ set(other.folders)
         for path in set(self.files) | set(other.files):
             if self.files.get(path) != other.files.get(path):
@@ -89,7 +92,7 @@ class Image:
         return sorted(differ)
 
     def write(self, root: Path) -> None:
-        """Make it a real directory."""
+        """Write the image to a real directory."""
         root.mkdir(parents=True)
         for path in self.folders:
             (root / path).mkdir()
@@ -98,7 +101,7 @@ class Image:
 
 
 class PowerDisk:
-    """A model of the recorded directory that takes one operation after the other."""
+    """Model of the recorded directory to which the operations are applied in order."""
 
     def __init__(self, journal: Journal) -> None:
         self._root_path = str(journal.root)
@@ -108,7 +111,7 @@ class PowerDisk:
         self._order = 0
 
     def apply(self, operation: Operation) -> None:
-        """Do what the operation did."""
+        """Apply an operation."""
         self._order = operation.at
         match operation.kind:
             case Kind.CREATE:
@@ -138,11 +141,11 @@ class PowerDisk:
                 raise AssertionError(operation)
 
     def seen(self) -> Image:
-        """Return what processes see, which is what a kill without a power loss leaves."""
+        """Return the state that processes see, which is what a kill without a power loss leaves."""
         return self._image(_seen, lambda inode: bytes(inode.data))
 
     def lose(self, loss: Loss, random: Random) -> Image:
-        """Return what a power loss at this moment leaves. The disk stays as it is."""
+        """Return the state that a power loss at this moment leaves. The disk itself is unchanged."""
         if loss is Loss.SYNCED:
             return self._image(_durable, lambda inode: bytes(inode.durable))
         if loss is Loss.NAMES:
@@ -181,7 +184,7 @@ class PowerDisk:
         source, old = self._folder_of(path)
         folder, new = self._folder_of(target)
         node = source.names[old]
-        if node is not folder.names.get(new):  # two names of one file: rename does nothing
+        if node is not folder.names.get(new):  # two names of one file: rename has no effect
             self._change(folder, _Change(self._order, new, node, (source, old)))
 
     def _change(self, folder: Folder, change: _Change) -> None:
@@ -195,7 +198,7 @@ class PowerDisk:
         while node.pending and node.pending[0].order < before:
             change = node.pending.pop(0)
             change.apply(_durable, node)
-            if change.leaving is not None:  # the step has both its sides: the other directory need not tell of it
+            if change.leaving is not None:  # the rename covers both directories, so the other one needs no change
                 source, name = change.leaving
                 source.pending = [
                     each

@@ -1,7 +1,7 @@
-"""What clients were told, and when: all that a crash at a moment may be measured by.
+"""Records of what clients were told, and when; the audit compares a crashed server with them.
 
 Belongs here: the records and the questions that an audit asks of them. Times are CLOCK_MONOTONIC, as the journal's. An
-answer counts from the moment the client had it; a removal may have happened from the moment it was asked for.
+answer counts from the moment the client had it; a removal may have happened from the moment it was requested.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NEVER = 1 << 63
 
 
 class Message(msgspec.Struct):
-    """A message as it was sent; `seq` is what its ack said, or would have said."""
+    """Message as it was sent; `seq` is the sequence in its ack, or the one it would have got."""
 
     seq: int
     subject: str
@@ -22,9 +22,9 @@ class Message(msgspec.Struct):
     asked_ns: int
     acked_ns: int = NEVER
     lost_ns: int = NEVER
-    """From when on it may be gone."""
+    """Time from which it may be missing (ns)."""
     gone_ns: int = NEVER
-    """From when on it has to be."""
+    """Time from which it must be missing (ns)."""
 
     def payload(self) -> bytes:
         """Return its content, made from its subject and sequence."""
@@ -32,7 +32,7 @@ class Message(msgspec.Struct):
 
 
 class Stream(msgspec.Struct):
-    """A stream and what is in it by sequence. `probe`: a subject to publish to after a crash, if clients may."""
+    """Stream and its messages by sequence. `probe`: a subject to publish to after a crash, if clients may."""
 
     name: str
     config: dict[str, object]
@@ -42,18 +42,18 @@ class Stream(msgspec.Struct):
     deleted_ns: int = NEVER
     messages: dict[int, Message] = {}
     floors: list[tuple[int, int]] = []
-    """Ack floors of the durable consumer that were confirmed, with their times."""
+    """Confirmed ack floors of the durable consumer, with their times."""
 
     def present(self, at_ns: int) -> dict[int, Message]:
-        """Return what has to be readable after a crash at that moment."""
+        """Return the messages that must be readable after a crash at that moment."""
         return {seq: message for seq, message in self.messages.items() if message.acked_ns < at_ns <= message.lost_ns}
 
     def possible(self, at_ns: int) -> dict[int, Message]:
-        """Return what may be readable."""
+        """Return the messages that may be readable."""
         return {seq: message for seq, message in self.messages.items() if message.asked_ns < at_ns <= message.gone_ns}
 
     def last_acked(self, at_ns: int) -> int:
-        """Return the highest sequence that an ack has told of."""
+        """Return the highest acked sequence at that time."""
         return max((seq for seq, message in self.messages.items() if message.acked_ns < at_ns), default=0)
 
     def floor(self, at_ns: int) -> int:
@@ -62,5 +62,5 @@ class Stream(msgspec.Struct):
 
 
 def payload(subject: str, seq: int, size: int) -> bytes:
-    """Return `size` bytes that no other message has."""
+    """Return `size` bytes that differ for every message."""
     return Random(f"{subject} {seq}").randbytes(size)

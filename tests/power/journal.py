@@ -1,7 +1,6 @@
-"""The journal of file operations that `recorder.c` writes: building the library, running under it, reading the journal.
+"""Journal of file operations that `recorder.c` writes: build the library, run programs under it, read the journal.
 
-Belongs here: the record format and the environment of recorded processes. What the operations mean for a disk is
-disk.py's.
+Belongs here: the record format and the environment of recorded processes. disk.py applies the operations to a disk.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("recorder.c")
-CAPACITY = 4 << 30  # sparse: only what is written takes room
+CAPACITY = 4 << 30  # sparse: only written parts take space
 HEADER_BYTES = 4096
 MAGIC = 0x4C525750
 _RECORD = struct.Struct("<IIQQQQIIIIQ")
 
 
 class RecordingFailed(Exception):
-    """The recorder could not be built, or saw an operation that it cannot record."""
+    """Raised when the recorder cannot be built, or saw an operation that it cannot record."""
 
 
 class Kind(enum.IntEnum):
@@ -97,7 +96,7 @@ def build(directory: Path) -> Path:
 
 
 class Journal:
-    """A recording of everything that happened below `root`, a directory that was empty at first."""
+    """Recording of all operations below `root`, a directory that was empty at first."""
 
     def __init__(self, path: Path, root: Path, root_inode: int) -> None:
         self.path = path
@@ -114,7 +113,7 @@ class Journal:
         return journal
 
     def environment(self, library: Path) -> dict[str, str]:
-        """Return the variables that make a process, and all it starts, write to this journal."""
+        """Return the variables that make a process and its children write to this journal."""
         return {
             "LD_PRELOAD": str(library),
             "POWER_ROOT": str(self.root),
@@ -124,7 +123,7 @@ class Journal:
 
     @contextlib.contextmanager
     def held(self, library: Path) -> Iterator[None]:
-        """Keep recorded processes from changing anything: one that is killed then has recorded all that it did."""
+        """Block file operations of recorded processes, so that a kill meanwhile leaves none unrecorded."""
         recorder = ctypes.CDLL(str(library))
         if recorder.power_hold(os.fsencode(self.path)):
             raise RecordingFailed(f"cannot hold {self.path}")
@@ -134,7 +133,7 @@ class Journal:
             recorder.power_release()
 
     def operations(self) -> list[Operation]:
-        """Read all operations in their order.
+        """Return all operations in their order.
 
         Raises:
             RecordingFailed: the journal is full, or has operations that cannot be replayed.

@@ -1,8 +1,9 @@
-"""The compactor and the maintainer as one process that does what it is told: a Spark costs more than what it is to do.
+"""Compactor and maintainer as one process that takes commands, since starting Spark costs more than the work.
 
-    python -m tests.power.lake_job          lines on standard input: compact LAKE, maintain LAKE; an end of file ends it
+Usage:
+    python -m tests.power.lake_job          reads lines from standard input: compact LAKE, maintain LAKE
 
-Belongs here: that process, and its face in a test (`LakeJob`).
+Belongs here: that process, and its interface for tests (`LakeJob`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 
 class LakeJob:
-    """Starts with the first command; ends with the block."""
+    """Client of the process; starts it with the first command and stops it at the end of the block."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         self._directory = directory
@@ -37,11 +38,11 @@ class LakeJob:
             self._process.wait()
 
     def compact(self, lake: Path | str) -> dict[str, str]:
-        """Compact everything that is staged; returns failures by stream."""
+        """Compact everything that is staged; return failures by stream."""
         return dict(self._do("compact", lake))
 
     def maintain(self, lake: Path | str) -> list[str]:
-        """Rewrite small files, delete those that no version needs; returns failures."""
+        """Rewrite small files and delete those that no version needs; return failures."""
         return list(self._do("maintain", lake))
 
     def _do(self, *words: Any) -> Any:
@@ -67,7 +68,7 @@ class LakeJob:
 
 
 def main() -> None:
-    """Take commands until there are none."""
+    """Execute commands from standard input until its end."""
     from lakestream.lake.spark import session as sessions
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.maintainer import Maintainer
@@ -75,12 +76,12 @@ def main() -> None:
     from tests.lake.conftest import SMALL
 
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Spark prints is no answer
+    os.dup2(2, 1)  # keep Spark's output out of the answers
     spark = sessions.session("lakestream power tests", extra=SMALL)
     for line in sys.stdin:
         command, lake = json.loads(line)
         answer: Any
-        # The lake may be another image of the same one by now.
+        # The path may hold another image of the same lake by now.
         spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         if command == "compact":
             compactor = Compactor(spark, lake)
@@ -89,7 +90,7 @@ def main() -> None:
             compactor.stop()
             compactor.release()
         else:
-            # Nobody else is at these tables, so that VACUUM may take everything.
+            # No other process uses these tables, so VACUUM needs no retention.
             maintainer = Maintainer(spark, lake, Policy(min_files=2, retain_ns=0))
             assert maintainer.acquire()
             answer = [f"{done.stream}: {done.failure}" for done in maintainer.once() if done.failure]

@@ -1,6 +1,6 @@
-"""Crashes at chosen operations of a recording, and what is lost by each.
+"""Crashes at chosen operations of a recording, and the audit of each.
 
-Belongs here: which moments are worth a crash, making the images, and telling how to see one again.
+Belongs here: the choice of crash points, the images, and the command that repeats a finding.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PLACES = (
 FIRST = (
     "LINK _delta_log .json",  # a commit
     "UNLINK log .seg",  # the log lets go of a segment
-    "UNLINK segments .seg",  # and the staging area
+    "UNLINK segments .seg",  # and of the staged segment
     "RENAME log .outline",
     "LINK segments .seg",
     "RENAME streams",  # a stream's checkpoint; a deleted stream
 )
-"""Steps at which a crash is tried first."""
+"""Steps at which crashes are tried first."""
 NAMING = {Kind.CREATE, Kind.RENAME, Kind.LINK, Kind.UNLINK, Kind.RMDIR, Kind.MKDIR}
 
 
@@ -54,13 +54,13 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a crash has cost."""
+    """Problems that a crash has caused."""
 
     crash: Crash
     problems: list[str]
 
     def describe(self, directory: str) -> str:
-        """Return the problems, and the command that shows them again."""
+        """Return the problems and the command that repeats the crash."""
         crash = self.crash
         again = f"python -m tests.power replay {directory} --point {crash.point} --loss {crash.loss.value}"
         return "\n    ".join([f"{again} --seed {crash.seed}", *self.problems])
@@ -78,14 +78,14 @@ def category(operation: Operation) -> str:
 
 
 def choose(operations: Sequence[Operation], count: int, random: Random) -> list[int]:
-    """Choose crash points: the end, then in turns around a step of each category, and anywhere."""
+    """Choose crash points: the end, then in turns near a step of each category, and at random."""
     by_category: dict[str, list[int]] = defaultdict(list)
     for number, operation in enumerate(operations):
         by_category[category(operation)].append(number)
     categories = list(by_category)
     random.shuffle(categories)
     categories.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
-    # Late in a life there is more to lose, so steps are taken from the last on, more or less.
+    # Later crashes have more to lose, so the last steps are preferred.
     groups = [sorted(by_category[name], key=lambda number: number * random.random()) for name in categories]
     chosen = {len(operations)}
     while len(chosen) < min(count, len(operations)):
@@ -123,10 +123,10 @@ class Replay:
         self.journal = recording.journal
         self.operations = self.journal.operations()
         self.distinct = 0
-        """Different images so far; crashes that leave the same one are told the same."""
+        """Number of distinct images so far; crashes with identical images are audited once."""
 
     def differences(self) -> list[str]:
-        """Return the paths in which the whole journal differs from what was really there when the recording ended."""
+        """Return the paths in which the whole journal's replay differs from the directory that was recorded."""
         disk = PowerDisk(self.journal)
         for operation in self.operations:
             disk.apply(operation)
@@ -141,7 +141,7 @@ class Replay:
         ]
 
     def run(self, crashes: Sequence[Crash], report: Callable[[Finding], None] = lambda finding: None) -> list[Finding]:
-        """Hold a server to what was promised, after each of the crashes; `report` gets each finding at once."""
+        """Audit a server after each crash; call `report` with each finding at once."""
         findings = []
         seen: dict[bytes, list[str]] = {}
         for crash, image in images(self.journal, self.operations, crashes):
@@ -159,7 +159,7 @@ class Replay:
     def run_compactions(
         self, crashes: Sequence[Crash], job: LakeJob, report: Callable[[Finding], None] = lambda finding: None
     ) -> list[Finding]:
-        """Have a compactor go on after each of the crashes."""
+        """Audit server and compactor after each crash."""
         findings = []
         for crash, image in images(self.journal, self.operations, crashes):
             self.place(image)
@@ -171,12 +171,12 @@ class Replay:
         return findings
 
     def place(self, image: Image) -> None:
-        """Put an image where the original was: paths in a clone's table are absolute."""
+        """Write an image to the recorded path, because paths in a clone's table are absolute."""
         shutil.rmtree(self.journal.root, ignore_errors=True)
         image.write(self.journal.root)
 
     def trace(self, name: str, point: int) -> list[str]:
-        """Return what was done to every file whose path has `name` in it, up to a point."""
+        """Return the operations on every file whose path contains `name`, up to a point."""
         inodes = {each.inode for each in self.operations[:point] if name in each.path or name in each.target} - {0}
         return [
             f"{number}: {each.describe(str(self.journal.root))}"

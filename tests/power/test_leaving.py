@@ -1,4 +1,4 @@
-"""A deleted stream's directory, at any moment of its way out."""
+"""Tests of power losses during the deletion of a stream's directory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A power loss at any moment of a server's and its compactor's life: nothing that a client was told is untrue after it.
+"""Tests of power losses at any moment of a server and its compactor: everything that clients were told stays true.
 
-LAKESTREAM_POWER_POINTS (10) moments, each with every kind of loss, of one recording; LAKESTREAM_POWER_SEED repeats the
-choices. How often the server then is given a compactor again: LAKESTREAM_POWER_COMPACTIONS (1).
+LAKESTREAM_POWER_POINTS (10) moments of one recording, each with every kind of loss; LAKESTREAM_POWER_SEED repeats the
+choices. LAKESTREAM_POWER_COMPACTIONS (1): crashes after which the compactor also runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _seed() -> int:
 def test_a_server_that_did_not_sync_its_log_would_be_found(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The replay of one and the same life, with and without the syncs of the log."""
+    """The audit finds losses when the syncs of the log are removed from a recording, and none with them."""
     with recorded(tmp_path / "life", 1, ("ORDERS",), 0, tmp_path_factory.getbasetemp()) as (recording, _):
         replay = Replay(recording)
     losses = (Loss.SYNCED, Loss.NAMES, Loss.ZEROS)

@@ -1,4 +1,4 @@
-"""The recorder and its disk: nothing that a process does below the root is missed, and a loss is what POSIX permits."""
+"""Tests of the recorder (no operation below the root is missed) and its disk (a loss is what POSIX permits)."""
 
 from __future__ import annotations
 

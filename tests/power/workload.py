@@ -1,6 +1,6 @@
-"""A recorded life of a server and its lake: clients that remember what they were told, a compactor, restarts.
+"""Workload of a recorded server and its lake: clients that record what they were told, a compactor, restarts.
 
-Belongs here: the streams, what is done to them in which order, and the recording that comes of it.
+Belongs here: the streams, the order of operations, and the recording that results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.wire import Wire, pub
 
 WINDOW = 16
 TIMEOUT_S = 60.0
-ACTIONS = 40  # of clients in a round, however long Spark takes for it
+ACTIONS = 40  # of clients in a round, however long Spark takes
 PAUSE_S = 0.1
 CONFIG = """
 lake { seal_bytes: 32k, seal_age: "300ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }
@@ -32,7 +32,7 @@ DURABLE = "D"
 HOUR_NS = 3_600_000_000_000
 
 STREAMS: list[Stream] = [
-    # Its mirror would answer direct gets for it, with what it has.
+    # Its mirror would answer direct gets from its own messages.
     Stream("ORDERS", {"subjects": ["ORDERS.*"], "allow_direct": False}, "ORDERS.1"),
     Stream("KV_conf", {"subjects": ["$KV.conf.>"], "max_msgs_per_subject": 1, "allow_rollup_hdrs": True,
                        "metadata": {"lakestream.time_travel": "1h"}}, "$KV.conf.probe"),
@@ -47,7 +47,7 @@ SUBJECTS = {"ORDERS": 4, "KV_conf": 25, "MANY": 120, "LIMITED": 2, "GONE": 2}
 
 
 class Recording(msgspec.Struct):
-    """A life as it was recorded in a directory: what clients were told, and with the journal what became of files."""
+    """Recorded workload in a directory: what clients were told, and the journal of file operations."""
 
     directory: str
     seed: int
@@ -57,7 +57,7 @@ class Recording(msgspec.Struct):
 
     @property
     def journal(self) -> Journal:
-        """What happened to files."""
+        """Return the journal of file operations."""
         return Journal(Path(self.directory, "journal"), Path(self.root), self.root_inode)
 
     @classmethod
@@ -67,7 +67,7 @@ class Recording(msgspec.Struct):
 
 
 class Client:
-    """One connection that does things to one stream and remembers the answers."""
+    """Connection that operates on one stream and records the answers."""
 
     def __init__(self, wire: Wire, stream: Stream, random: Random) -> None:
         self.wire = wire
@@ -90,11 +90,11 @@ class Client:
             assert "error" not in answer, answer
 
     def burst(self, count: int = WINDOW) -> None:
-        """Publish, all acks awaited together."""
+        """Publish `count` messages, then await all acks."""
         waiting: dict[str, Message] = {}
         frames = []
         first = max(self.stream.messages, default=0) + 1
-        self.wire.new_reply()  # the subscription of the inbox
+        self.wire.new_reply()  # subscribe the inbox
         for seq in range(first, first + count):
             name = self.stream.name
             subject = f"{'$KV.conf' if name == 'KV_conf' else name}.{self.random.randrange(SUBJECTS[name])}"
@@ -116,7 +116,7 @@ class Client:
                 earlier.gone_ns = min(earlier.gone_ns, message.acked_ns)
 
     def _overwritten(self, by: Message) -> list[Message]:
-        """Return what leaves the stream because of a message."""
+        """Return the messages that a limit removes because of a new message."""
         messages = self.stream.messages
         if "max_msgs_per_subject" in self.stream.config:
             return [each for each in messages.values() if each.subject == by.subject and each.seq < by.seq]
@@ -172,7 +172,7 @@ class Client:
         self.stream.deleted_ns = time.monotonic_ns()
 
     def observe(self, origin: Stream) -> None:
-        """Remember what this mirror holds once it holds what its origin has."""
+        """Record the contents of this mirror once it holds everything that its origin has."""
         from tests.chaos.audit import read_all
 
         asked_ns = time.monotonic_ns()
@@ -188,9 +188,9 @@ class Client:
 
 
 class Life:
-    """A server under the recorder and the clients of its streams.
+    """Server under the recorder and the clients of its streams.
 
-    `rounds`: how often the lake is compacted; each adds some seconds. With none, no Spark is started.
+    `rounds`: number of compactions; each takes some seconds. With 0, Spark is not started.
     """
 
     def __init__(self, directory: Path, library: Path, seed: int, names: Sequence[str], rounds: int) -> None:
@@ -210,7 +210,7 @@ class Life:
         self.seed = seed
 
     def live(self, job: LakeJob) -> Recording:
-        """Live it from the first stream to the last stop."""
+        """Run the workload from the first stream to the last stop."""
         self.server.start()
         try:
             self._live(job)
@@ -260,7 +260,7 @@ class Life:
 
     @contextlib.contextmanager
     def _busy(self) -> Iterator[None]:
-        """Let clients work meanwhile."""
+        """Let clients work during the block."""
         over = threading.Event()
         failures: list[BaseException] = []
 
@@ -271,7 +271,7 @@ class Life:
                         if over.wait(PAUSE_S):
                             break
                         self._act(wire)
-            except BaseException as error:  # shown below, in the test's thread
+            except BaseException as error:  # raised again below, in the test's thread
                 failures.append(error)
 
         thread = threading.Thread(target=work)
@@ -288,7 +288,7 @@ class Life:
         alive = [name for name, each in self.streams.items() if each.created_ns < NEVER == each.deleting_ns]
         client = self._client(wire, self.random.choice([name for name in alive if name != "MIRROR"]))
         action = self.random.random()
-        if action < 0.7 or client.stream.name == "LIMITED":  # what is deleted makes room there
+        if action < 0.7 or client.stream.name == "LIMITED":  # messages deleted there make room for publishes
             client.burst()
         elif action < 0.85:
             client.delete(3)
@@ -298,7 +298,7 @@ class Life:
             self._client(wire, "ORDERS").consume(10)
 
     def _await_release(self) -> None:
-        """Wait until logs have let go of what the tables hold."""
+        """Wait until logs have released the segments that the tables hold."""
         deadline = time.monotonic() + TIMEOUT_S
         logs = [self.lake.parent / "jetstream" / "$G" / "streams" / name / "log" for name in self.streams]
         while any(len(list(log.glob("*.seg"))) > 3 for log in logs):
@@ -316,7 +316,7 @@ class Life:
 def recorded(
     directory: Path, seed: int, names: Sequence[str], rounds: int, tools: Path
 ) -> Iterator[tuple[Recording, LakeJob]]:
-    """Record a life into a new directory; its compactor stays for more. `tools`: where the recorder is built."""
+    """Record a workload into a new directory. The compactor stays for more. `tools`: where the recorder is built."""
     life = Life(directory, build(tools), seed, names, rounds)
     with LakeJob(directory, life.environment) as job:
         yield life.live(job), job

@@ -1,4 +1,4 @@
-"""A store of one server with two accounts, of which one copies from the other."""
+"""A store of one server with two accounts, one of which copies from the other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def fill(server: Server) -> None:
 
 
 def facts(server: Server) -> dict[str, Any]:
-    """Return what is true of both accounts."""
+    """Return the recorded facts of both accounts."""
     found = {}
     for name in USERS:
         with user(server, name) as wire:

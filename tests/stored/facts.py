@@ -1,6 +1,6 @@
-"""Everything that clients can learn from a server about its streams, in a form that can be recorded and compared.
+"""Everything that clients can read from a server about its streams, in a form that can be recorded and compared.
 
-What differs between two questions without any change in between (times of asking, activity) is left out.
+Values that change by themselves (times of requests, activity) are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WINDOW = 200
 
 
 def known(wire: Wire, without: Iterable[str] = ()) -> dict[str, Any]:
-    """Return for each stream its info, its messages and its consumers."""
+    """Return the info, messages and consumers of each stream."""
     found = {}
     for name in sorted(set(names(wire)) - set(without)):
         info = asked(wire, f"STREAM.INFO.{name}", {"subjects_filter": ">", "deleted_details": True})
@@ -33,7 +33,7 @@ def known(wire: Wire, without: Iterable[str] = ()) -> dict[str, Any]:
             "messages": messages(wire, name, info),
             "consumers": {each["name"]: consumer_facts(each) for each in consumers(wire, name)},
         }
-        if name.startswith(("KV_", "OBJ_")):  # clients make consumers to read buckets, and leave them
+        if name.startswith(("KV_", "OBJ_")):  # clients create consumers to read buckets, and leave them behind
             found[name]["consumers"].clear()
             del found[name]["info"]["state"]["consumer_count"]
     return found
@@ -57,7 +57,7 @@ def consumers(wire: Wire, stream: str) -> list[dict[str, Any]]:
 
 
 def stream_facts(info: dict[str, Any]) -> dict[str, Any]:
-    """Return a stream's info without what changes by itself."""
+    """Return a stream's info without fields that change by themselves."""
     facts = {key: value for key, value in info.items() if key not in ("ts", "cluster", "type")}
     if "mirror" in facts:
         facts["mirror"] = _origin(facts["mirror"])
@@ -71,7 +71,7 @@ def _origin(origin: dict[str, Any]) -> dict[str, Any]:
 
 
 def consumer_facts(info: dict[str, Any]) -> dict[str, Any]:
-    """Return a consumer's info without what changes by itself."""
+    """Return a consumer's info without fields that change by themselves."""
     changing = ("ts", "cluster", "type", "num_waiting", "push_bound", "pause_remaining", "priority_groups")
     facts = {key: value for key, value in info.items() if key not in changing}
     for place in ("delivered", "ack_floor"):
@@ -143,7 +143,7 @@ async def _buckets(
 
 
 async def _stored(watcher: Any) -> list[Any]:
-    """Return what a watcher tells of what is stored already."""
+    """Return the entries of a watcher that were stored before it began."""
     entries = []
     while (entry := await watcher.updates(10)) is not None:
         entries.append(entry)

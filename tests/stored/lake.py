@@ -1,5 +1,8 @@
-"""A store with its lake: tables that Spark made, messages that only they hold, segments that are staged, a clone,
-deleted streams that the lake is still owed something of."""
+"""A store with its lake.
+
+It has tables, messages that only tables hold, staged segments, a clone, and deleted streams whose last changes are not
+in the tables yet.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tests.wire import Wire
 
 CONFIG = 'lake { seal_bytes: 4k, seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }'
 UNSEALED = 'lake { seal_bytes: 4k, seal_age: "1h", retain_bytes: 0, poll: "100ms", staged_grace: 0 }'
-"""The same, but segments end by their length only: the newest one stays open."""
+"""Like CONFIG, but segments are sealed by size only, so the newest one stays open."""
 SOON_S = 300.0
 KEEP = {"lakestream.on_delete": "keep"}
 STREAMS: dict[str, dict[str, Any]] = {
@@ -45,11 +48,11 @@ COPIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TABLES = ("ORDERS", "MANY", "ARCHIVE", "PAST", "PRICES", "ODD", "CLONE", "PART")
 POINT = 20
-"""A sequence of PAST, what it held then is recorded."""
+"""Sequence of stream PAST at which its past state is recorded."""
 
 
 def until(ready: Callable[[], Any], what: str) -> Any:
-    """Ask again and again until the answer is true; return it."""
+    """Poll until the answer is true; return it."""
     deadline = time.monotonic() + SOON_S
     while not (found := ready()):
         assert time.monotonic() < deadline, what
@@ -71,7 +74,7 @@ def compacting(lake: Path) -> Iterator[None]:
 
 
 def fill(server: Server, lake: Path) -> None:
-    """Fill streams, have them compacted, change what the tables hold, and leave some of that to be compacted."""
+    """Fill streams, have them compacted, change messages in tables, and leave some changes uncompacted."""
     with Wire(server.address, timeout=60) as wire, compacting(lake):
         filler = Filler(wire)
         for name, config in STREAMS.items():
@@ -108,14 +111,14 @@ def change(filler: Filler, at: int) -> None:
     """Remove messages that tables hold, and read some through a consumer."""
     for seq in (at, at + 28, at + 29):
         asked(filler.wire, "STREAM.MSG.DELETE.ORDERS", {"seq": seq, "no_erase": True})
-    asked(filler.wire, "STREAM.MSG.DELETE.MANY", {"seq": at + 3})  # securely
+    asked(filler.wire, "STREAM.MSG.DELETE.MANY", {"seq": at + 3})  # a secure delete
     asked(filler.wire, "STREAM.PURGE.MANY", {"filter": f"many.{at + 5}"})
     for frame in filler.pull("ORDERS", "reader", 20)[::2]:
         filler.tell(frame)
 
 
 def leave(wire: Wire, lake: Path) -> None:
-    """Store, remove and delete what the compactor is to see to later; one stream can not even be staged."""
+    """Store, remove and delete what remains for the compactor; make staging fail for one stream."""
     filler = Filler(wire)
     store(filler, 40)
     asked(wire, "STREAM.MSG.DELETE.ORDERS", {"seq": 40, "no_erase": True})
@@ -123,19 +126,19 @@ def leave(wire: Wire, lake: Path) -> None:
     asked(wire, "STREAM.DELETE.KEPT")
     segments = lake / "segments" / "OWED"
     segments.rename(lake / "OWED-away")
-    segments.write_bytes(b"")  # no directory: staging fails
+    segments.write_bytes(b"")  # a file in place of the directory: staging fails
     asked(wire, "STREAM.DELETE.OWED")
 
 
 def leave_owing(lake: Path) -> None:
-    """Give the lake back what `leave` took, once the server is dead."""
+    """Restore in the lake what `leave` removed, after the server was killed."""
     segments = lake / "segments" / "OWED"
     segments.unlink()
     (lake / "OWED-away").rename(segments)
 
 
 def settled(server: Server, lake: Path) -> bool:
-    """Return True if tables hold the last messages of all streams, nothing is staged, and nothing owed."""
+    """Return True if tables hold the last messages of all streams, and nothing is staged or due to deleted streams."""
     with Wire(server.address, timeout=60) as wire:
         last = {name: asked(wire, f"STREAM.INFO.{name}")["state"]["last_seq"] for name in names(wire)}
     places = scan.Scanner(str(lake)).scan()
@@ -158,14 +161,14 @@ def released(server: Server, stream: str) -> bool:
 
 
 def facts(server: Server, lake: Path) -> dict[str, Any]:
-    """Return what clients and readers of the tables find."""
+    """Return what clients and readers of the tables read."""
     with Wire(server.address, timeout=60) as wire:
         wait_copied(wire, *COPIES)
         return {"streams": known(wire), "tables": {name: rows(lake, name) for name in TABLES}}
 
 
 def past(server: Server) -> list[list[Any]]:
-    """Return what stream PAST held at POINT."""
+    """Return the messages that stream PAST held at POINT."""
     found = []
     with Wire(server.address) as wire:
         reply = wire.new_reply()
@@ -185,7 +188,7 @@ def rows(lake: Path, stream: str) -> list[list[Any]]:
 
 
 def prices(lake: Path) -> list[list[Any]]:
-    """Return what the typed views of stream PRICES show of its table."""
+    """Return the rows of the typed views of stream PRICES."""
     with Session(str(lake), committed=True) as session:
         fitting = session.query("SELECT seq, price, tags FROM delta.`streams/PRICES_json` ORDER BY seq")
         found = [list(row) for row in fitting]

@@ -1,7 +1,7 @@
-"""Record what the server of this checkout writes: `python -m tests.stored.record NAME …`.
+"""Record the store that this checkout's server writes: `python -m tests.stored.record NAME …`.
 
-A recording is made, under a new name, when the formats on disk gain something that older ones do not have. Those that
-are there stay, because stores like them are in use, and are not overwritten.
+A recording is added, under a new name, when the formats on disk gain something. Existing recordings stay, because
+stores like them are in use, and are not overwritten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.stored.recordings import archive, pack
 from tests.wire import Wire
 
 PROGRESS_S = 1.0
-"""Deliveries are logged at most this long after they happened."""
+"""Maximum delay between a delivery and its log entry."""
 
 
 def record_standalone(root: Path, stopped: bool) -> dict[str, Any]:
@@ -115,7 +115,7 @@ RECORDERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 
 def main(wanted: list[str]) -> None:
-    """Make the recordings of these names; none that is there already."""
+    """Make the recordings with these names; refuse names that exist."""
     for name in wanted:
         if archive(name).exists():
             sys.exit(f"{archive(name)} is there and stays; give a new recording a name of its own in RECORDERS")

@@ -1,8 +1,8 @@
-"""Recorded directories: what a server wrote, packed with the facts that were true of it.
+"""Recorded directories: stores that a server wrote, packed with the facts that were read from it.
 
 A recording is `<name>.tar.xz` beside this module: a directory `data` and the file `facts.json`. Delta logs may hold
-absolute paths (a shallow clone names its origin's files, and a lake must not be moved because of that), so the root is
-written as a placeholder when a recording is packed, and replaced with the new root when it is unpacked.
+absolute paths (a shallow clone names its origin's files, so a lake with clones must not be moved). The root is
+therefore written as a placeholder when a recording is packed, and replaced with the new root when it is unpacked.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ HERE = Path(__file__).parent
 PLACEHOLDER = b"@RECORDED-ROOT@"
 CHECKPOINT = ".checkpoint.parquet"
 TEXT = {".json", ".crc", ""}
-"""Suffixes of the other files in which the root may be replaced. None else may contain it."""
+"""Suffixes of text files in which the root is replaced. No other file may contain it."""
 
 
 class NotMovable(Exception):
-    """A file holds the absolute path of the recording's root, and is no text in which it could be replaced."""
+    """Raised when a binary file holds the absolute path of the recording's root."""
 
 
 def archive(name: str) -> Path:
@@ -69,7 +69,7 @@ def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, data: bytes) -> None:
 
 
 def _moved(path: Path, old: bytes, new: bytes) -> bytes:
-    """Return the content of a file with one root in the place of another."""
+    """Return the content of a file with the old root replaced by the new one."""
     data = path.read_bytes()
     if path.name.endswith(CHECKPOINT):
         return _moved_checkpoint(data, old.decode(), new.decode())
@@ -81,7 +81,7 @@ def _moved(path: Path, old: bytes, new: bytes) -> bytes:
 
 
 def _moved_checkpoint(data: bytes, old: str, new: str) -> bytes:
-    """Return a table's checkpoint with other paths, or as it is when it holds none of `old`."""
+    """Return a table's checkpoint with the paths replaced, or unchanged if it contains none of `old`."""
     table = pq.read_table(io.BytesIO(data))
     rows = table.to_pylist()
     changed = [
@@ -103,5 +103,5 @@ def unpack(name: str, directory: Path) -> tuple[Path, dict[str, Any]]:
     for path in sorted(root.rglob("*")):
         if path.is_file() and (moved := _moved(path, PLACEHOLDER, str(root).encode())) != path.read_bytes():
             path.write_bytes(moved)
-            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of what was there
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old content
     return root, json.loads((directory / "facts.json").read_bytes())

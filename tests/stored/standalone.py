@@ -1,7 +1,7 @@
-"""A store of one server with everything in it that a store may hold: what `record` writes and the test opens.
+"""A store of one server with every kind of content; `record` writes it and the test opens it.
 
-Durations are either CENTURY, so that nothing of it passes before a recording is opened, or about to pass (`ABOUT_S`):
-the streams in PASSING hold only such things, and the test says what has to become of them.
+Durations are either CENTURY, so that they do not end before a recording is opened, or about to end (`ABOUT_S`): only
+the streams in PASSING have such, and the test checks what they become.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SECOND = 1_000_000_000
 CENTURY = 100 * 365 * 86_400 * SECOND
 CENTURY_S = "876000h"
 ABOUT_S = 20
-"""From the moment that something is stored until it is due: longer than the rest of the recording takes."""
+"""Seconds until short-lived contents expire: longer than the rest of the recording takes."""
 BRIEF_S = 4
-"""Until a consumer without interest goes, counted from the server's start: longer than the end of a recording."""
+"""Inactivity threshold of a consumer, in seconds from the server's start: longer than the end of a recording."""
 FAR = "2099-01-01T00:00:00Z"
 CONFIG = 'lake { seal_bytes: 16k, seal_age: "1h", poll: "100ms" }'
-"""Segments end by their length only."""
+"""Configuration in which segments are sealed by size only."""
 PASSING = ("AGED", "MARKED", "DUE", "SHORT")
-"""Streams with what passes between recording and opening."""
+"""Streams whose contents expire between recording and opening."""
 COPIES = ("MIRROR", "FILTERED", "SOURCES")
 KEY_VALUES = ("config", "expiring")
 OBJECT_STORES = ("files",)
@@ -39,7 +39,7 @@ RNG = random.Random(16)
 
 STREAMS: dict[str, dict[str, Any]] = {
     "LIMITS": {"subjects": ["limits.>"], "max_msgs": 150, "max_bytes": 1 << 20, "max_msg_size": 4096,
-               "max_age": CENTURY, "allow_direct": False},  # a mirror would answer direct gets, with what it has
+               "max_age": CENTURY, "allow_direct": False},  # a mirror would answer direct gets from its own messages
     "PER_SUBJECT": {"subjects": ["per.*"], "max_msgs_per_subject": 3},
     "FULL": {"subjects": ["full.*"], "max_msgs": 12, "max_msgs_per_subject": 2, "discard": "new",
              "discard_new_per_subject": True},
@@ -106,11 +106,11 @@ CONSUMERS: dict[str, dict[str, Any]] = {
                 "idle_heartbeat": 30 * SECOND, "rate_limit_bps": 1 << 30},
     "flow_acked": {"ack_policy": "flow_control", "deliver_subject": "to.flow_acked", "max_ack_pending": 6},
 }  # fmt: skip
-"""Of stream CONSUMERS. Each that has an ack policy of its own gets some deliveries and acks."""
+"""Consumers of stream CONSUMERS. Each with an ack policy of its own gets some deliveries and acks."""
 
 
 class Filler:
-    """One connection that fills a store through the API."""
+    """Connection that fills a store through the API."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -120,7 +120,7 @@ class Filler:
         asked(self.wire, f"STREAM.CREATE.{name}", {"name": name, "allow_direct": True, **config})
 
     def put(self, subject: str, data: bytes = b"", headers: dict[str, str] | bytes | None = None) -> int:
-        """Publish; return the message's sequence. While nobody listens (a leader is elected) try again."""
+        """Publish and return the sequence. Retry while there is no responder (a leader is being elected)."""
         deadline = time.monotonic() + 30
         while (frame := self.wire.request(subject, data, headers)).status == 503 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -148,7 +148,7 @@ class Filler:
         return frames
 
     def tell(self, frame: Frame, what: bytes = b"+ACK") -> None:
-        """Acknowledge a message and wait until that is confirmed."""
+        """Send an answer to a delivery and wait until it is confirmed."""
         assert not self.wire.request(frame.reply, what).data
 
 
@@ -203,7 +203,7 @@ def _plain(filler: Filler) -> None:
 
 
 def _rules(filler: Filler) -> None:
-    """Store messages with headers that mean something to their streams."""
+    """Store messages with headers that their streams interpret."""
     for number in range(20):
         filler.put("dedupe.1", b"%d" % number, {"Nats-Msg-Id": f"id {number}"})
         filler.put("count.1", headers={"Nats-Incr": f"{number - 3:+d}"})
@@ -222,7 +222,7 @@ def _rules(filler: Filler) -> None:
 
 
 def _batches(filler: Filler) -> None:
-    """Commit an atomic batch, and a fast one; leave one of each unfinished."""
+    """Commit an atomic batch and a fast one; leave one of each uncommitted."""
     for number in range(1, 6):
         headers = {"Nats-Batch-Id": "whole", "Nats-Batch-Sequence": str(number)}
         last = {"Nats-Batch-Commit": "1"} if number == 5 else {}
@@ -242,7 +242,7 @@ def _batches(filler: Filler) -> None:
 
 
 def _consume(filler: Filler) -> None:
-    """Leave consumers in all states: acked, not acked, refused, told to be in progress, ended, delivered again."""
+    """Leave consumers in all states: acked, unacked, negatively acknowledged, in progress, terminated, redelivered."""
     for name, config in CONSUMERS.items():
         filler.consumer("CONSUMERS", name, **config)
     for name in ("explicit", "filtered", "by_sequence", "by_time", "headers", "in_memory", "backoff"):
@@ -341,7 +341,7 @@ TAIL_SUBJECTS = (
 
 
 def go_on(wire: Wire, count: int) -> None:
-    """Write a log tail behind the checkpoint that a clean stop has left."""
+    """Write a log tail behind the checkpoint of a clean stop."""
     filler = Filler(wire)
     for number in range(count):
         for subject in TAIL_SUBJECTS:
@@ -356,7 +356,7 @@ def go_on(wire: Wire, count: int) -> None:
 
 
 def start_passing(wire: Wire) -> None:
-    """Store what passes in ABOUT_S seconds: the last thing before the end of a recording."""
+    """Store the messages that expire in ABOUT_S seconds, as the last step of a recording."""
     filler = Filler(wire)
     filler.put("aged", b"x")
     filler.put("marked.soon", b"x", {"Nats-TTL": f"{ABOUT_S}s"})
@@ -377,7 +377,7 @@ def start_passing(wire: Wire) -> None:
 
 
 def wait_copied(wire: Wire, *streams: str) -> None:
-    """Wait until these mirrors and streams with sources have everything that their origins hold."""
+    """Wait until these mirrors and streams with sources have every message of their origins."""
     deadline = time.monotonic() + 60
     for name in streams:
         while True:
@@ -390,6 +390,6 @@ def wait_copied(wire: Wire, *streams: str) -> None:
 
 
 def facts(server: Server) -> dict[str, Any]:
-    """Return what is true of the store, but for what passes."""
+    """Return the facts of the store, without the streams in PASSING."""
     with Wire(server.address, timeout=30) as wire:
         return {"streams": known(wire, without=PASSING), "buckets": buckets(server.url, KEY_VALUES, OBJECT_STORES)}

@@ -1,4 +1,4 @@
-"""Stores of a cluster that an earlier release wrote: it elects, serves what was stored, and goes on."""
+"""Tests of stores of a cluster written by an earlier release: it elects leaders, serves the messages and continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recorded(tmp_path: Path) -> Iterator[tuple[Cluster, dict[str, Any]]]:
 def test_a_recorded_cluster_elects_serves_and_goes_on(recorded: tuple[Cluster, dict[str, Any]]) -> None:
     cluster, facts = recorded
     lost = cluster.node(facts["lost"])
-    for node in cluster.others(lost):  # the node that had died first is away at first
+    for node in cluster.others(lost):  # the node that died first starts last
         node.start()
     cluster.wait_ready()
     same(cluster, facts["streams"])

@@ -1,4 +1,4 @@
-"""A lake that an earlier release wrote: tables, staged segments, a clone and deleted streams are read and go on."""
+"""Tests of a lake written by an earlier release: tables, staged segments, a clone and deleted streams are read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_recorded_lake_is_read_and_goes_on(
     assert stored.prices(lake) == recorded["prices"]
     assert (lake / "_lake.json").read_bytes() == lake_file, "it is the same lake"
 
-    # What was staged, and what the deleted streams still owe, comes into the tables.
+    # Staged segments and the pending deletions of streams are applied to the tables.
     stored.until(lambda: not list(root.rglob("OWED.deleted-*")), "a deletion that was not over")
     assert compactor.acquire()
     catch_up(compactor, server, lake)
@@ -55,7 +55,7 @@ def test_a_recorded_lake_is_read_and_goes_on(
     tables_hold_streams(server, lake)
     same(stored.facts(server, lake)["streams"], recorded["streams"])
 
-    # It goes on.
+    # The server continues to work.
     with Wire(server.address, timeout=60) as wire:
         filler = Filler(wire)
         for name in ("KEPT", "OWED"):  # their tables are moved aside
@@ -65,7 +65,7 @@ def test_a_recorded_lake_is_read_and_goes_on(
         wait_copied(wire, *stored.COPIES)
     catch_up(compactor, server, lake)
     assert stored.past(server) == recorded["past"]
-    done = Maintainer(spark, str(lake)).once()  # versions that hold a securely deleted message end here
+    done = Maintainer(spark, str(lake)).once()  # versions that contain a securely deleted message are removed here
     assert [each.failure for each in done] == [None] * len(done)
     tables_hold_streams(server, lake)
     now = stored.facts(server, lake)
@@ -82,7 +82,7 @@ def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def catch_up(compactor: Compactor, server: Server, lake: Path) -> None:
-    """Compact until tables hold everything, and the lake owes deleted streams nothing."""
+    """Compact until tables hold everything and no deletion of a stream is pending."""
 
     def done() -> bool:
         assert compactor.once().failures == {}
@@ -92,7 +92,7 @@ def catch_up(compactor: Compactor, server: Server, lake: Path) -> None:
 
 
 def tables_hold_streams(server: Server, lake: Path) -> None:
-    """Assert that each table holds the messages of its stream, an archive also those that limits have ended."""
+    """Assert that each table holds the messages of its stream; an archive also those that limits have removed."""
     streams = stored.facts(server, lake)["streams"]
     for name in stored.TABLES:
         held = [(seq, subject) for seq, _, subject, _, _ in streams[name]["messages"]]

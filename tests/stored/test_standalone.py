@@ -1,4 +1,4 @@
-"""Stores of one server that an earlier release wrote: they open with everything that was in them, and go on."""
+"""Tests of stores of one server written by an earlier release: they open with all contents and continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOON_S = 30.0
 
 
 def until(ready: Callable[[], Any], what: str) -> Any:
-    """Ask again and again until the answer is true; return it."""
+    """Poll until the answer is true; return it."""
     deadline = time.monotonic() + SOON_S
     while not (found := ready()):
         assert time.monotonic() < deadline, what
@@ -75,7 +75,7 @@ def last(wire: Wire, stream: str) -> int:
 
 
 def passed(wire: Wire) -> None:
-    """Assert that everything that was due since the recording has happened or happens now."""
+    """Assert that everything due since the recording has happened, or happens now."""
     filler = Filler(wire)
     state = until(lambda: _when_empty(wire, "AGED"), "messages beyond max_age go")
     assert state["last_seq"] == 1
@@ -112,7 +112,7 @@ def place(frame: Frame) -> tuple[int, int]:
 
 
 def publish(filler: Filler, recorded: dict[str, Any]) -> None:
-    """Publish: sequences go on, and every rule knows what came before."""
+    """Publish: sequences continue, and every rule takes the earlier messages into account."""
     for stream, subject in {"LIMITS": "limits.0.x", "PACKED": "packed.0", "PER_SUBJECT": "per.1", "WORKED": "worked.1",
                             "PAST": "past.0", "ASYNC": "async.1", "PURGED": "purged.0", "SHREDDED": "shredded.0",
                             "EMPTIED": "emptied", "FIXED": "fixed", "ODD": "odd.new", "a~name$of-its_own": "named",
