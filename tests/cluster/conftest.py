@@ -1,4 +1,4 @@
-"""Fixtures for clusters: one kept for the session of each kind, and new ones for tests that break them."""
+"""Fixtures for clusters: one per program shared by the session, and new ones for tests that break them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.recordings import Recordings, Referee
 from tests.servers import Kind
 
 TAGS = (("cloud:aws", "az:a"), ("cloud:gcp", "az:b"), ("cloud:gcp", "az:c"))
-"""Of the nodes of a cluster that scenarios play on."""
+"""Tags of the nodes in the clusters that scenarios use."""
 
 StartCluster = Callable[..., Cluster]
 
 
 class Kept:
-    """A cluster of one kind that tests share; replaced when a test broke it."""
+    """Cluster of one program that tests share; replaced after a test broke it."""
 
     def __init__(self, kind: Kind, directory: Path, **options: Any) -> None:
         self.kind = kind
@@ -32,7 +32,7 @@ class Kept:
         self._cluster: Cluster | None = None
 
     def get(self) -> Cluster:
-        """The cluster, whole."""
+        """Return the cluster with all nodes running."""
         cluster = self._cluster
         if cluster is not None and len(cluster.running) == len(cluster.nodes):
             return cluster
@@ -45,19 +45,19 @@ class Kept:
         return self._cluster
 
     def drop(self) -> None:
-        """End it; the next use starts a new one on empty stores."""
+        """Stop the cluster; the next use starts a new one on empty stores."""
         if self._cluster is not None:
             self._cluster.kill()
             self._cluster = None
 
     def log(self) -> str:
-        """What its nodes printed lately."""
+        """Return the last lines printed by the nodes."""
         return "" if self._cluster is None else self._cluster.log()
 
 
 @pytest.fixture(scope="session")
 def recordings(referee: Referee) -> Iterator[Recordings]:
-    """Recordings of tests/cluster."""
+    """Yield the recordings of tests/cluster; write new ones when the session ends."""
     recordings = Recordings(Path(__file__).parent / "recordings", referee)
     yield recordings
     recordings.save()
@@ -73,14 +73,14 @@ def _clusters(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def clusters(_clusters: tuple[Kept, Kept], request: pytest.FixtureRequest) -> tuple[Kept, Kept]:
-    """nats-server's cluster and the one under test."""
+    """Return nats-server's cluster and the one under test."""
     request.node.stash.setdefault(_SHOWN_LOGS, []).append(_clusters[1].log)
     return _clusters
 
 
 @pytest.fixture
 def start_cluster(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartCluster]:
-    """Make and start a cluster of one's own: `start_cluster(5, links=True, …)`; killed after the test."""
+    """Make and start a cluster for this test alone: `start_cluster(5, links=True, …)`; kill it after the test."""
     made: list[Cluster] = []
 
     def start(size: int = 3, **options: Any) -> Cluster:
@@ -96,7 +96,7 @@ def start_cluster(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """Nodes that are nothing but their connections."""
+    """Yield a `World`, in which nodes are only route connections."""
     world = World()
     yield world
     await asyncio.gather(*(node.peers.stop() for node in world.nodes))

@@ -1,15 +1,15 @@
 """`lakestream` with faults that a test switches on and off while it runs.
 
-    LAKESTREAM_TEST_FAULTS=FILE python faulty_node.py serve -js …
+LAKESTREAM_TEST_FAULTS=FILE python faulty_node.py serve -js …
 
-FILE holds JSON, read again whenever it changes:
-    {"sync": "EIO"}          every sync of a file fails so
-    {"write": "ENOSPC"}      every write to a file fails so
-    {"sync_seconds": 0.5}    every sync takes that much longer
-    {"clock_seconds": -60}   the wall clock is that far off
-    {"only": "/S-"}          faults hit only files whose path contains this
+FILE holds JSON and is read again whenever it changes:
+    {"sync": "EIO"}          every fsync fails with this error
+    {"write": "ENOSPC"}      every write fails with this error
+    {"sync_seconds": 0.5}    every fsync takes this much longer
+    {"clock_seconds": -60}   the wall clock is shifted by this much
+    {"only": "/S-"}          faults affect only files whose path contains this
 
-Belongs here: the faults themselves, put into the log's file layer and the wall clock before the server starts.
+Belongs here: the faults themselves, installed in the log's file layer and the wall clock before the server starts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POLL_SECONDS = 0.02
 
 
 class Faults:
-    """What shall go wrong now."""
+    """Faults that are active now, read from the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,17 +43,17 @@ class Faults:
             self.read()
 
     def read(self) -> None:
-        """Look whether the file changed."""
+        """Read the file if it has changed."""
         try:
             changed = self._path.stat().st_mtime_ns
             if changed != self._seen:
                 self.now = json.loads(self._path.read_text() or "{}")
                 self._seen = changed
         except (OSError, ValueError):
-            return  # not there yet, or half written: the next look
+            return  # missing or half written: read it next time
 
     def raise_for(self, operation: str, fd: int) -> None:
-        """Fail when this operation on this file shall fail."""
+        """Raise the active error for this operation on this file, if there is one."""
         if not (name := self.now.get(operation)):
             return
         if (only := self.now.get("only")) and only not in os.readlink(f"/proc/self/fd/{fd}"):
@@ -63,7 +63,7 @@ class Faults:
 
 
 def install(faults: Faults) -> None:
-    """Put the faults where the server will meet them."""
+    """Install the faults in the file layer and the clock."""
     real_clock = time.time_ns
     time.time_ns = lambda: real_clock() + int(faults.now.get("clock_seconds", 0) * 1e9)
     time.time = lambda: time.time_ns() / 1e9

@@ -1,10 +1,11 @@
-"""Run one scripted scenario against a cluster, and compare what it said with what nats-server's said.
+"""Run scenarios against a cluster, and compare their transcripts with those of nats-server.
 
-What belongs here: the script that a scenario of `scenarios/` is given, and what must differ between two clusters
-(which node leads, ids of groups, ages of contacts). Frames, transcripts and their comparison are those of
+Belongs here: the script object that the scenarios of `scenarios/` get, and what legitimately differs between two
+clusters (leaders, group ids, ages of contacts). Frames, transcripts and their comparison are those of
 tests/conformance.
 
-A scenario must say the same on every run: it waits until a cluster has settled before it records where things are.
+A scenario must give the same transcript on every run: it waits until a cluster has settled before it records where
+things are.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _INBOX = re.compile(r"_INBOX\.w\d+")
 
 
 class Scenario(NamedTuple):
-    """A registered script: its id, the function that plays it, and whether it takes nodes away."""
+    """Registered scenario: its id, its function, and True in `breaking` if it takes nodes down."""
 
     id: str
     play: Callable[[ClusterScript], None]
@@ -40,13 +41,13 @@ SCENARIOS: list[Scenario] = []
 
 
 def scenario(play: Callable[[ClusterScript], None]) -> Callable[[ClusterScript], None]:
-    """Register a script under `<module>.<function>`; it leaves all nodes running."""
+    """Register a scenario under `<module>.<function>`; it leaves all nodes running."""
     SCENARIOS.append(Scenario(_id(play), play, False))
     return play
 
 
 def breaking(play: Callable[[ClusterScript], None]) -> Callable[[ClusterScript], None]:
-    """Register a script that stops or kills nodes: it gets a cluster of its own."""
+    """Register a scenario that stops or kills nodes; it gets a cluster of its own."""
     SCENARIOS.append(Scenario(_id(play), play, True))
     return play
 
@@ -56,7 +57,7 @@ def _id(play: Callable[[ClusterScript], None]) -> str:
 
 
 class ClusterScript(Script):
-    """What a scenario works with: a connection to each node, and the transcript. `wire` is a connection to node n1."""
+    """Script object of a scenario: a connection to each node, and the transcript. `wire` is a connection to node n1."""
 
     def __init__(self, cluster: Cluster, timeout: float) -> None:
         super().__init__(cluster.nodes[0], timeout, (cluster.user,))
@@ -64,7 +65,7 @@ class ClusterScript(Script):
         self._at: dict[tuple[int, int], Wire] = {}
 
     def at(self, number: int) -> Wire:
-        """The connection to a node (1, 2, 3…) that is kept for the script."""
+        """Return the script's connection to a node (1, 2, 3…), connecting on first use."""
         node = self.cluster.nodes[number - 1]
         assert node.process is not None
         key = (number, node.process.pid)
@@ -74,14 +75,14 @@ class ClusterScript(Script):
 
     @property
     def wire(self) -> Wire:
-        """The connection to the first node that runs."""
+        """Return the connection to the first running node."""
         return self.at(self.cluster.running[0].number + 1)
 
     def normal(self, value: Any, key: str = "") -> Any:
-        """The value without what differs between any two runs, or any two clusters."""
+        """Return the value without parts that differ between runs or clusters."""
         if isinstance(value, dict) and isinstance(value.get("replicas"), list):
             value = value | {"replicas": _anonymous(value["replicas"])}
-            value.pop("desired", None)  # how far nats-server has come with a change
+            value.pop("desired", None)  # progress of a change in nats-server
         if key == "raft_group" and value:
             return "<group>"
         if key == "leader" and value:
@@ -91,26 +92,26 @@ class ClusterScript(Script):
     def _text(self, text: str) -> str:
         return _INBOX.sub("_INBOX.w", super()._text(text))
 
-    # ---- what is asked
+    # ---- requests
 
     def heard(self, subject: str) -> None:
-        """Wait until interest in a subject has reached all nodes: a request is not told that nobody responds.
+        """Wait until the interest in a subject has reached all nodes, so that a request gets no 503.
 
-        What was asked (`b"heard?"`) may still be on its way to a subscriber elsewhere.
+        The request sent for this (`b"heard?"`) may still be on its way to a subscriber on another node.
         """
         for node in self.cluster.running:
             wire = self.at(node.number + 1)
             until(lambda wire=wire: responded(wire, subject), f"interest in {subject} at {node.name}", SETTLE_S)
 
     def heard_consumer(self, stream: str, consumer: str) -> None:
-        """Wait until every node knows where a consumer without new messages is."""
+        """Wait until every node routes pull requests of a consumer without new messages."""
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         for node in self.cluster.running:
             wire = self.at(node.number + 1)
             until(lambda wire=wire: wire.request(subject, b'{"no_wait":true}').status == 404, subject, SETTLE_S)
 
     def system(self, subject: str, body: Any = None) -> Any:
-        """An API request of an operator; records the answer."""
+        """Send an API request as the system account; record the answer."""
         try:
             answer = self.cluster.system_api(subject, body, timeout=self.timeout)
         except WireTimeout:
@@ -119,14 +120,14 @@ class ClusterScript(Script):
         return answer
 
     def settled(self, stream: str) -> Any:
-        """Record STREAM.INFO's cluster once all replicas have everything."""
+        """Record the `cluster` object of STREAM.INFO once all replicas are current."""
         self.cluster.wait_current(stream, SETTLE_S)
         cluster = self.cluster.stream_cluster(stream)
         self.note(f"cluster of {stream}", cluster)
         return cluster
 
     def wait_replicas(self, stream: str, count: int) -> None:
-        """Wait until a stream has that many replicas, all with everything."""
+        """Wait until a stream has `count` replicas, all current."""
 
         def there() -> bool:
             cluster = self.cluster.stream_cluster(stream)
@@ -136,30 +137,30 @@ class ClusterScript(Script):
         self.cluster.wait_current(stream, SETTLE_S)
 
     def where(self, stream: str) -> list[str]:
-        """The names of the nodes that hold a stream."""
+        """Return the names of the nodes with a replica of a stream."""
         cluster = self.cluster.stream_cluster(stream)
         return sorted([cluster["leader"], *(replica["name"] for replica in cluster.get("replicas") or ())])
 
     def wait_where(self, stream: str, nodes: list[str]) -> None:
-        """Wait until exactly these nodes hold a stream."""
+        """Wait until exactly these nodes have a replica of a stream."""
         until(lambda: self.where(stream) == nodes, f"{stream} on {nodes}", SETTLE_S)
         self.cluster.wait_current(stream, SETTLE_S)
 
     def wait_other(self, stream: str, before: list[str], count: int) -> None:
-        """Wait until `count` nodes, other ones than before, hold a stream."""
+        """Wait until `count` nodes, different from `before`, have a replica of a stream."""
         until(lambda: len(now := self.where(stream)) == count and now != before, f"another {stream}", SETTLE_S)
         self.cluster.wait_current(stream, SETTLE_S)
 
     def replicated(self, name: str, subjects: Sequence[str], replicas: int = 3, **config: Any) -> None:
-        """Create a stream as stage, and wait until it is everywhere; file storage."""
+        """Create a stream with file storage as preparation, and wait until all replicas exist."""
         self.cluster.stream(name, subjects, replicas, **config)
 
     def leader(self, stream: str) -> Node:
-        """The node that leads a stream."""
+        """Return the node that leads a stream."""
         return self.cluster.stream_leader(stream)
 
     def known_everywhere(self, what: Callable[[Wire], Any], wanted: Any) -> None:
-        """Wait until every node answers as wanted."""
+        """Wait until every node gives this answer."""
 
         def agreed() -> bool:
             return all(what(self.at(node.number + 1)) == wanted for node in self.cluster.running)
@@ -167,7 +168,7 @@ class ClusterScript(Script):
         until(agreed, f"{wanted} on all nodes", SETTLE_S)
 
     def advisories(self, wire: Wire, sid: str, kinds: Sequence[str], count: int) -> None:
-        """Record the next `count` advisories of these kinds, by subject; others are passed over."""
+        """Record the next `count` advisories of these kinds, by subject; skip others."""
         got: list[Any] = []
         with contextlib.suppress(WireTimeout):
             while len(got) < count:
@@ -178,7 +179,7 @@ class ClusterScript(Script):
 
 
 def responded(wire: Wire, subject: str) -> bool:
-    """Whether a request on a subject is taken by somebody."""
+    """Return True if a request on a subject has a responder."""
     try:
         return wire.request(subject, b"heard?", timeout=0.2).status != 503
     except WireTimeout:
@@ -186,7 +187,7 @@ def responded(wire: Wire, subject: str) -> bool:
 
 
 def _anonymous(replicas: list[Any]) -> list[Any]:
-    """Replicas without names and without what changes from moment to moment (see `ClusterScript.settled`)."""
+    """Return replicas without names and without volatile values (see `ClusterScript.settled`)."""
     shown = []
     for replica in replicas:
         kept = {key: value for key, value in replica.items() if key not in ("active", "lag", "current", "offline")}
@@ -202,14 +203,14 @@ def clean(cluster: Cluster, timeout: float) -> None:
             cluster.api(f"STREAM.DELETE.{name}")
         assert time.monotonic() < deadline, f"{names} cannot be deleted"
     until(lambda: all(not cluster.api("STREAM.NAMES", node=node).get("streams") for node in cluster.running), "none")
-    if cluster.kind is Kind.REAL:  # it removes the files after its answer; the next stream may have the same name
+    if cluster.kind is Kind.REAL:  # it removes files after its answer, and the next stream may have the same name
         places = [node.stream_directory("x", cluster.user[1]).parent for node in cluster.nodes]
         with contextlib.suppress(NotReady):
             until(lambda: not any(place.exists() and any(place.iterdir()) for place in places), "no files", 2.0)
 
 
 def play(scenario: Scenario, cluster: Cluster, timeout: float) -> Transcript:
-    """The transcript of a scenario; when it could not go on, the last entry says why."""
+    """Run a scenario; return its transcript. After an error the last entry says what failed."""
     script = ClusterScript(cluster, timeout)
     try:
         scenario.play(script)
@@ -221,5 +222,5 @@ def play(scenario: Scenario, cluster: Cluster, timeout: float) -> Transcript:
 
 
 def compare(scenario: str, expected: Transcript, got: Transcript) -> str:
-    """Unified difference of two transcripts, empty when they agree but for the allowed differences."""
+    """Return the unified diff of two transcripts; empty if they agree except for the allowed differences."""
     return harness.compare(scenario, expected, got, DIFFERENCES)

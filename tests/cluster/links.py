@@ -1,8 +1,8 @@
-"""Links between nodes that a test can cut, slow down or break, without root: small TCP proxies in a thread.
+"""Links between nodes that a test can cut, slow down or break without root: small TCP proxies in a thread.
 
-Belongs here: forwarding bytes between two sockets under the rules of a direction. A direction that is cut holds what
-is sent, as a network does that loses every packet: nothing arrives, nobody is told, and what was sent arrives after
-the healing if both ends still want it. Which node is at which end is nodes.py's.
+Belongs here: forwarding bytes between two sockets under the rules of a direction. A cut direction holds what is sent,
+as a network that loses every packet does: nothing arrives, no end gets an error, and the bytes arrive after the link is
+restored if both ends still want them. nodes.py assigns nodes to links.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 
 READ_BYTES = 1 << 16
 HELD_CHUNKS = 64
-"""Chunks on their way in one direction; a sender beyond that is not read from, as with a full TCP window."""
+"""Maximum chunks in flight in one direction; beyond it the sender is not read, as with a full TCP window."""
 CONTROL_TIMEOUT_S = 10.0
 
 
 class Direction:
-    """What happens to bytes from one node to another. Change it through `Network`."""
+    """Rules for bytes from one node to another. Change it through `Network`."""
 
     def __init__(self, held: int) -> None:
         self.held = held
         self.delay_s = 0.0
-        self.bytes_per_s = 0.0  # 0: as fast as it goes
+        self.bytes_per_s = 0.0  # 0: no limit
         self.passing = asyncio.Event()
         self.passing.set()
         self.writers: set[asyncio.StreamWriter] = set()
@@ -34,7 +34,7 @@ class Direction:
 
 
 class Network:
-    """The event loop in which all links of a cluster live, in a thread of its own."""
+    """Event loop of all links of a cluster, in a thread of its own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -47,7 +47,7 @@ class Network:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CONTROL_TIMEOUT_S)
 
     def direction(self, held: int = HELD_CHUNKS) -> Direction:
-        """A new direction, open and fast, with so many chunks on their way at most."""
+        """Return a new direction: open, without delay, with at most `held` chunks in flight."""
 
         async def make() -> Direction:
             return Direction(held)
@@ -60,7 +60,7 @@ class Network:
     ) -> None:
         """Listen on a port of 127.0.0.1 and forward each connection to `target`.
 
-        `window`: so many bytes (twice as many in Linux) wait in the kernel here; more is not confirmed to the sender.
+        `window`: bytes (twice as many on Linux) that wait in the kernel here; the sender gets no TCP acks beyond that.
         """
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +68,7 @@ class Network:
             assert task is not None
             self._tasks.add(task)
             try:
-                with contextlib.suppress(asyncio.CancelledError):  # `close` ends them so, and streams would report it
+                with contextlib.suppress(asyncio.CancelledError):  # `close` cancels them, which streams would report
                     await _serve(reader, writer, target, there, back)
             finally:
                 self._tasks.discard(task)
@@ -82,11 +82,11 @@ class Network:
         self._run(listen())
 
     def cut(self, direction: Direction) -> None:
-        """Let nothing pass from now on; connections stay, and learn nothing."""
+        """Stop forwarding; connections stay open and get no error."""
         self._change(direction.passing.clear)
 
     def restore(self, direction: Direction) -> None:
-        """Let everything pass at full speed."""
+        """Forward everything at full speed."""
 
         def restore() -> None:
             direction.delay_s = direction.bytes_per_s = 0.0
@@ -95,7 +95,7 @@ class Network:
         self._change(restore)
 
     def slow(self, direction: Direction, delay_s: float = 0.0, bytes_per_s: float = 0.0) -> None:
-        """Every chunk from now on arrives `delay_s` late, and no more than `bytes_per_s` (0: any number) arrive."""
+        """Delay every later chunk by `delay_s` and limit the rate to `bytes_per_s` (0: no limit)."""
 
         def slow() -> None:
             direction.delay_s, direction.bytes_per_s = delay_s, bytes_per_s
@@ -103,7 +103,7 @@ class Network:
         self._change(slow)
 
     def reset(self, direction: Direction) -> None:
-        """End the connections that carry this direction, at once."""
+        """Reset the connections of this direction at once."""
 
         def reset() -> None:
             for writer in list(direction.writers):
@@ -118,7 +118,7 @@ class Network:
         self._run(run())
 
     def close(self) -> None:
-        """End all links and the thread."""
+        """Close all links and stop the thread."""
 
         async def end() -> None:
             for server in self._servers:
@@ -160,7 +160,11 @@ async def _serve(
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
-    """Carry bytes one way. Raises ConnectionError at the end of the stream, which ends the other way too."""
+    """Forward bytes one way.
+
+    Raises:
+        ConnectionError: at the end of the stream, which closes the other direction too.
+    """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(direction.held)
 

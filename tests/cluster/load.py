@@ -1,7 +1,7 @@
-"""Clients that use a cluster all the time, and afterwards know exactly what it owes them.
+"""Clients that use a cluster all the time, and an audit of what the cluster acked.
 
-Belongs here: publishers and a reader with nats-py, in an event loop of their own thread; what they were promised; and
-the audit that holds the cluster to it. What happens to the cluster meanwhile is the tests' business.
+Belongs here: publishers and a reader with nats-py, in an event loop of their own thread; their acks; and the audit of
+the cluster against them. The tests inject the failures.
 """
 
 from __future__ import annotations
@@ -30,25 +30,28 @@ STREAM = "LOAD"
 SUBJECTS = "load.>"
 SECOND = 1_000_000_000
 WINDOW_S = 3600
-"""Duplicates are known for that long: far longer than any test takes."""
+"""Duplicate window, far longer than any test takes."""
 ACK_TIMEOUT_S = 1.0
 PAUSE_S = 0.05
 IN_FLIGHT = 16
 HURRY_S = 0.01
-"""Between two publishes of each of those: the cluster shall be busy, and the machine not be the bottleneck."""
+"""Pause between two publishes of a hurried publisher: the cluster is busy, but the machine not the bottleneck."""
 ACK_WAIT_S = 3
 CONFIRM_EVERY = 10
 UNDER_WAY_S = 2.0
-"""A message that came again may have been on its way when its ack was confirmed; not after this long …"""
+"""A redelivered message may have been in flight when its ack was confirmed, but not longer than this …"""
 UNDER_WAY_PARTED_S = 7.0
-"""… except for a first delivery: a connection between nodes lives through 5 s of silence, and then brings what a former
-leader had sent before it was cut off or stopped."""
+"""… except for a first delivery.
+
+A connection between nodes survives 5 s of silence, and then delivers what a former leader had sent before it was cut
+off or stopped.
+"""
 DRAIN_S = 30.0
 AUDIT_TIMEOUT_S = 20.0
 
 
 class Ack(NamedTuple):
-    """A publish that was acked: its number, the sequence, when it was first tried and when acked, how many tries."""
+    """Acked publish: number, sequence, times of the first attempt and of the ack, number of attempts."""
 
     number: int
     seq: int
@@ -58,15 +61,15 @@ class Ack(NamedTuple):
 
 
 def payload(name: str, number: int) -> bytes:
-    """The data of a publisher's message; tells from itself whether it is whole."""
+    """Return the data of a publisher's message, from which its integrity can be checked."""
     return b"%s:%d:" % (name.encode(), number) + b"x" * (number * 7919 % 1500)
 
 
 class Publisher:
     """Publishes numbered messages on a subject of its own and keeps every ack.
 
-    patient: one message at a time, each tried until it is acked, so that the stream must hold them all, in order.
-    Otherwise many at a time, each tried once: what was acked must be there.
+    patient: one message at a time, each retried until it is acked, so that the stream must hold them all, in order.
+    Otherwise many at a time, each tried once: the acked ones must be there.
     """
 
     def __init__(self, name: str, patient: bool, timeout: float) -> None:
@@ -78,7 +81,7 @@ class Publisher:
         self._numbers = itertools.count(1)
 
     async def run(self, js: JetStreamContext, stopped: asyncio.Event) -> None:
-        """Publish until told to stop."""
+        """Publish until `stopped`."""
         if self.patient:
             while not stopped.is_set():
                 await self._insist(js, next(self._numbers))
@@ -102,7 +105,7 @@ class Publisher:
         data = payload(self.name, number)
         try:
             ack = await js.publish(f"load.{self.name}", data, timeout=self.timeout, headers=headers)
-        except Exception as error:  # whatever it is, the message is not promised
+        except Exception as error:  # after any error the message may be missing
             self.failures.append(f"{number}: {type(error).__name__} {error}")
             return False
         self.acks.append(Ack(number, ack.seq, began, time.monotonic(), tries))
@@ -110,7 +113,7 @@ class Publisher:
 
 
 class Reader:
-    """Reads the stream through a durable pull consumer and acks everything, some of it with a confirmation."""
+    """Reads the stream through a durable pull consumer and acks everything, a part with confirmation."""
 
     def __init__(self) -> None:
         self.seen: dict[int, str] = {}
@@ -119,7 +122,7 @@ class Reader:
         self._confirmed: dict[int, float] = {}
 
     async def run(self, js: JetStreamContext, stopped: asyncio.Event) -> None:
-        """Read until told to stop."""
+        """Read until `stopped`."""
         subscription = None
         while not stopped.is_set():
             try:
@@ -131,7 +134,7 @@ class Reader:
                 messages = await subscription.fetch(100, timeout=1)
             except NatsTimeout:
                 continue
-            except Exception:  # no leader for the moment
+            except Exception:  # no leader at the moment
                 await asyncio.sleep(PAUSE_S)
                 continue
             for message in messages:
@@ -153,11 +156,11 @@ class Reader:
 
 
 class Load:
-    """Publishers and a reader on a cluster, from `with` to its end; each client starts on another node.
+    """Publishers and a reader on a cluster for the duration of a `with` block; each client starts on another node.
 
     Args:
-        patient: how many publishers send one message at a time.
-        hurried: how many keep many in flight.
+        patient: number of publishers that send one message at a time.
+        hurried: number of publishers that keep many in flight.
         timeout: seconds that a client waits for an ack before it tries again.
     """
 
@@ -239,16 +242,16 @@ class Load:
             for client in self._clients:
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(client.close(), 5)
-            left = asyncio.all_tasks() - {asyncio.current_task()}  # of clients that were about to reconnect
+            left = asyncio.all_tasks() - {asyncio.current_task()}  # of clients that were reconnecting
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-    # ---- what is seen while it runs
+    # ---- observations while it runs
 
     @property
     def acked(self) -> int:
-        """How many publishes were acked."""
+        """Return the number of acked publishes."""
         return sum(len(publisher.acks) for publisher in self.publishers)
 
     def wait_acks(self, count: int, timeout: float = 30.0) -> None:
@@ -262,13 +265,13 @@ class Load:
         until(reached, f"{count} more acks of everyone (failures: {self.recent_failures()})", timeout)
 
     def recent_failures(self) -> list[str]:
-        """The newest failures of each publisher."""
+        """Return the newest failures of each publisher."""
         return [failure for publisher in self.publishers for failure in publisher.failures[-2:]]
 
     def outage(self, since: float) -> tuple[float, float]:
-        """How long it took from a moment on until the first, and until every, patient publisher's next message.
+        """Return the seconds from `since` until the first, and until every, patient publisher got an ack.
 
-        A message counts that was first tried after that moment, or that was under way then.
+        A message counts if it was first tried after `since`, or was in flight then.
         """
         waits = []
         for publisher in self.publishers:
@@ -277,19 +280,19 @@ class Load:
                 first = next((ack.at for ack in publisher.acks if ack.began > since), None)
                 known = [moment for moment in (after, first) if moment is not None]
                 assert known, f"{publisher.name} never got an ack again"
-                # the one that waited is the first; when none waited, the next message tells
+                # the message in flight comes first; if none was in flight, the next one counts
                 waits.append((after if after is not None and after <= (first or after) else known[-1]) - since)
         return min(waits), max(waits)
 
     def longest_gap(self, since: float) -> float:
-        """The longest time, from a moment on, in which no patient publisher got an ack."""
+        """Return the longest time after `since` in which no patient publisher got an ack."""
         moments = sorted(ack.at for one in self.publishers if one.patient for ack in one.acks if ack.at > since)
         return max((b - a for a, b in itertools.pairwise([since, *moments])), default=0.0)
 
-    # ---- what must hold afterwards
+    # ---- the audit
 
     def audit(self) -> str:
-        """Hold every replica of the stream to all that was promised; returns a line of figures."""
+        """Check every replica of the stream against all acks; return a line of figures."""
         self.cluster.wait_current(STREAM)
         last = max((ack.seq for publisher in self.publishers for ack in publisher.acks), default=0)
         copies = {}
@@ -310,7 +313,7 @@ class Load:
         return f"{self.acked} acked, {failures} tries failed, {len(stored_ids)} stored"
 
     def _read(self, node: Node, last: int) -> list[Stored]:
-        """A node's own copy (a client's direct get is answered by its own node, if that has a replica)."""
+        """Return the messages of a node's own replica, which answers direct gets of clients on that node."""
         with self.cluster.wire(node, AUDIT_TIMEOUT_S) as wire:
 
             def whole() -> list[Stored]:
@@ -321,15 +324,15 @@ class Load:
             return found
 
     def most_tries(self) -> int:
-        """How often the most stubborn message of a patient publisher was tried."""
+        """Return the highest number of attempts for a message of a patient publisher."""
         return max(ack.tries for publisher in self.publishers if publisher.patient for ack in publisher.acks)
 
 
 def compare(publishers: Sequence[Publisher], stored: Sequence[Stored], where: str) -> None:
-    """Hold a copy of the stream to what publishers were promised.
+    """Compare a replica with the publishers' acks.
 
     Raises:
-        AssertionError: something acked is not there, there twice, elsewhere than promised, changed, or out of order.
+        AssertionError: an acked message is missing, duplicated, changed, out of order or at another sequence.
     """
     sequences = [message.seq for message in stored]
     assert sequences == list(range(1, len(stored) + 1)), f"{where}: sequences have holes"
@@ -355,4 +358,4 @@ def _twice(stored: Sequence[Stored]) -> list[str]:
 
 
 async def _ignore(error: Exception) -> None:
-    """What nats-py tells of lost connections is expected here."""
+    """Ignore an error: nats-py reports lost connections here, which are expected."""

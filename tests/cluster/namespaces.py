@@ -1,8 +1,8 @@
 """Nodes in network namespaces of their own: real interfaces, real packet loss. Needs root and `ip netns`.
 
-Belongs here: making and removing namespaces on one bridge, and losing the packets from one to another. Packets are
-lost by a wrong permanent neighbour entry (they carry a MAC address that nobody has), which needs no packet filter in
-the kernel, works in one direction alone, and tells nobody. `tc netem` is used for delays where the kernel has it.
+Belongs here: creating and removing namespaces on one bridge, and dropping the packets from one to another. Packets are
+dropped by a wrong permanent neighbour entry (an unused MAC address), which needs no packet filter in the kernel, works
+in one direction alone, and causes no error. `tc netem` adds delays where the kernel has it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _ip(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]
 
 @functools.cache
 def available() -> bool:
-    """Whether namespaces, bridges and veth pairs can be made here."""
+    """Return True if namespaces, bridges and veth pairs can be created here."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     try:
@@ -34,7 +34,7 @@ def available() -> bool:
 
 @functools.cache
 def netem_available() -> bool:
-    """Whether the kernel can delay packets."""
+    """Return True if the kernel can delay packets."""
     if not available() or shutil.which("tc") is None:
         return False
     spaces = Namespaces(1)
@@ -45,10 +45,10 @@ def netem_available() -> bool:
 
 
 class Namespaces:
-    """`count` namespaces, each with one address on a bridge; this process's own namespace is on it too.
+    """`count` namespaces, each with one address on a bridge to which this process's own namespace is connected too.
 
     Raises:
-        CalledProcessError: the system refuses; what was made is removed again.
+        CalledProcessError: the system refuses; everything created so far is removed again.
     """
 
     def __init__(self, count: int) -> None:
@@ -77,27 +77,27 @@ class Namespaces:
         _ip("-n", name, "link", "set", "eth0", "up")
 
     def prefix(self, number: int) -> list[str]:
-        """What to put before a command that shall run in a namespace."""
+        """Return the prefix of a command that shall run in a namespace."""
         return ["ip", "netns", "exec", self.names[number]]
 
     def cut(self, sender: int, receiver: int) -> None:
-        """Lose all packets from one to another."""
+        """Drop all packets from one to another."""
         where = (self.addresses[receiver], "lladdr", NOBODY, "dev", "eth0", "nud", "permanent")
         _ip("-n", self.names[sender], "neigh", "replace", *where)
 
     def restore(self, sender: int, receiver: int) -> None:
-        """Lose nothing more from one to another."""
+        """Deliver packets from one to another again."""
         name, address = self.names[sender], self.addresses[receiver]
         _ip("-n", name, "neigh", "del", address, "dev", "eth0", check=False)
 
     def delay(self, number: int, milliseconds: float) -> subprocess.CompletedProcess[str]:
-        """Delay everything that a namespace sends (0: no more); needs netem."""
+        """Delay everything that a namespace sends (0: no delay); needs netem."""
         command = ["netem", "delay", f"{milliseconds}ms"] if milliseconds else ["pfifo"]
         tc = ["tc", "-n", self.names[number], "qdisc", "replace", "dev", "eth0", "root", *command]
         return subprocess.run(tc, capture_output=True, text=True, check=False)
 
     def close(self) -> None:
-        """Remove everything; processes inside must have ended."""
+        """Remove everything; processes in the namespaces must have exited."""
         for name in self.names:
             _ip("link", "del", f"{name}h", check=False)
             _ip("netns", "del", name, check=False)

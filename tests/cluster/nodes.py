@@ -1,8 +1,8 @@
-"""A cluster of real server processes, lakestream or nats-server behind one face.
+"""Cluster of server processes, lakestream or nats-server behind one interface.
 
-Belongs here: configuring and starting the nodes, taking them away and giving them back (kill, stop, pause), their
-network (direct, through links that can be cut, or in namespaces), faults of lakestream's disk and clock, and finding
-leaders. What a client does with the cluster is the tests' business.
+Belongs here: configuring and starting nodes, taking them down and up again (kill, stop, pause), their network (direct,
+through links that can be cut, or in namespaces), faults of lakestream's disk and clock, and finding leaders. What a
+client does with the cluster is in the tests.
 """
 
 from __future__ import annotations
@@ -34,20 +34,23 @@ READY_S = 30.0
 POLL_S = 0.05
 HTTP_S = 5.0
 PORTS = range(10_000, 30_000)
-"""Below the range from which systems take the ports of outgoing connections: a dead node's port stays free."""
+"""Below the range of ephemeral ports, so that a dead node's port stays free."""
 NOWHERE = "127.0.0.1:1"
-"""What nodes advertise when others shall reach them through links alone."""
+"""Route address that nodes advertise if others shall reach them through links only."""
 SYSTEM_USER = {"user": "admin", "pass": "admin"}
 
 
 def _worker() -> tuple[int, int]:
-    """Which of how many test processes this is."""
+    """Return the index of this test process and the number of test processes."""
     name = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
     return int(name.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 
 def _shuffled() -> Iterator[int]:
-    """This process's share of the ports, each once: what is given away is not always listened on yet."""
+    """Yield this process's share of the ports in random order, each once.
+
+    A port is not repeated because its node may not be listening yet.
+    """
     number, count = _worker()
     mine = [port for port in PORTS if port % count == number]
     random.SystemRandom().shuffle(mine)
@@ -58,11 +61,11 @@ _ports = _shuffled()
 
 
 class NotReady(AssertionError):
-    """The cluster did not come to what was waited for."""
+    """Raised when the cluster does not reach an awaited state in time."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on, and that no earlier call returned."""
+    """Return free ports of 127.0.0.1 that no earlier call returned."""
     found: list[int] = []
     while len(found) < count:
         port = next(_ports)
@@ -74,12 +77,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def until(ready: Callable[[], Any], what: str, timeout: float = READY_S) -> Any:
-    """Ask again and again until the answer is true; returns it.
+    """Poll until the answer is true; return it.
 
-    A server that is not there or does not answer counts as an answer that is not true.
+    An error of a server that is down or does not answer counts as False.
 
     Raises:
-        NotReady: it never was, in `timeout` seconds.
+        NotReady: it was not true within `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     last: object = None
@@ -94,14 +97,14 @@ def until(ready: Callable[[], Any], what: str, timeout: float = READY_S) -> Any:
 
 
 class Node(Server):
-    """One node: a server process with a fixed client port, a port for routes and one for monitoring.
+    """One node: a server process with fixed ports for clients, routes and monitoring.
 
     Args:
-        number: its place in the cluster, from 0.
-        host: where it listens.
+        number: index in the cluster, from 0.
+        host: address to listen on.
         ports: for clients, routes and monitoring.
-        prefix: what its command line begins with (a namespace).
-        faults: a file through which lakestream can be told to fail, or None.
+        prefix: prefix of its command line (a namespace).
+        faults: file that tells lakestream to fail, or None.
     """
 
     def __init__(
@@ -124,7 +127,7 @@ class Node(Server):
         self.paused = False
 
     def command(self) -> list[str]:
-        """The whole command line of the next start."""
+        """Return the command line of the next start."""
         command = super().command()
         if self.faults is not None:
             fault_program = Path(__file__).with_name("faulty_node.py")
@@ -134,42 +137,42 @@ class Node(Server):
         return self.prefix + command
 
     def pause(self) -> None:
-        """SIGSTOP: the process hears nothing and says nothing, its connections stay."""
+        """Send SIGSTOP: the process stops, its connections stay open."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGSTOP)
         self.paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGCONT)
         self.paused = False
 
     def reload(self) -> None:
-        """Have the configuration read again as it is now (SIGHUP)."""
+        """Write the present configuration and have it reloaded (SIGHUP)."""
         assert self.process is not None
-        self.command()  # writes it
+        self.command()  # writes the configuration file
         self.process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait for the end."""
         super().kill()
         self.paused = False
 
     def fail(self, **faults: Any) -> None:
-        """From now on these faults happen (see faulty_node.py); without any: none."""
+        """Activate these faults (see faulty_node.py); without arguments, none."""
         assert self.faults is not None, "this cluster was made without faults"
         temporary = self.faults.with_suffix(".new")
         temporary.write_text(json.dumps(faults))
         os.replace(temporary, self.faults)
 
     def page(self, path: str) -> Any:
-        """A page of the node's monitoring port."""
+        """Return a page of the node's monitoring port."""
         with urllib.request.urlopen(f"http://{self.host}:{self.http_port}/{path}", timeout=HTTP_S) as answer:
             return json.load(answer)
 
     def stream_directory(self, stream: str, account: str = "$G") -> Path:
-        """Where this node keeps its replica of a stream."""
+        """Return the directory of this node's replica of a stream."""
         return self.store / "jetstream" / account / "streams" / stream
 
 
@@ -179,15 +182,14 @@ class Cluster:
     Args:
         kind: the program.
         directory: for stores and configurations.
-        links: nodes reach each other through links that can be cut and slowed down.
-        namespaces: each node has a network namespace of its own (root).
-        faults: nodes can be told to fail (lakestream only).
+        links: connect nodes through links that can be cut and slowed down.
+        namespaces: give each node a network namespace of its own (root).
+        faults: allow faults in nodes (lakestream only).
         config: more text for every node's configuration.
         tags: of each node, by number.
-        durable: nats-server syncs before it acks, as lakestream always does.
-        accounts: text of the `accounts` block, but for the system account.
-        user: who uses the cluster where nobody else is named (password `p`), and the account in which that is; "":
-            nobody in particular.
+        durable: have nats-server sync before it acks, as lakestream always does.
+        accounts: text of the `accounts` block, without the system account.
+        user: default user (password `p`) and its account; "" for none.
     """
 
     def __init__(
@@ -235,7 +237,7 @@ class Cluster:
         self.nodes.append(Node(self.kind, store, number, host, free_ports(3), prefix=prefix, faults=faults))
 
     def _link(self) -> None:
-        """A listener for each ordered pair of nodes; the two of a pair share their directions."""
+        """Create a listener for each ordered pair of nodes; both listeners of a pair share their directions."""
         assert self._network is not None
         pairs = [(a.number, b.number) for a in self.nodes for b in self.nodes if a is not b]
         self._directions = {pair: self._network.direction() for pair in pairs}
@@ -245,7 +247,7 @@ class Cluster:
             self._network.connect(port, target, self._directions[a, b], self._directions[b, a])
 
     def _config_of(self, node: Node) -> str:
-        lines = [f"server_name: {node.name}"]  # at a reload nats-server forgets what its command line said
+        lines = [f"server_name: {node.name}"]  # at a reload nats-server forgets its command line options
         lines += [f"cluster {{ name: {CLUSTER}, listen: '{node.host}:{node.route_port}'"]
         routes = []
         for other in self.nodes:
@@ -254,7 +256,7 @@ class Cluster:
                 routes.append(f"nats-route://{other.host}:{other.route_port}" if entrance is None else _local(entrance))
         lines.append(f"  routes: [{', '.join(routes)}]")
         if self.kind is Kind.OURS:
-            lines.append("  insecure: true")  # in a network namespace the address is none of loopback
+            lines.append("  insecure: true")  # the addresses in network namespaces are not loopback
         if self._network is not None:
             lines.append(f"  advertise: '{NOWHERE}'")
         lines.append("}")
@@ -268,19 +270,19 @@ class Cluster:
         return "\n".join([*lines, self._config, ""])
 
     def add_node(self) -> Node:
-        """One more node, which knows the others; it is not started yet."""
+        """Add a node that knows the others; it is not started yet."""
         self._make(len(self.nodes), None)
         node = self.nodes[-1]
         node.config = self._config_of(node)
         return node
 
     def configure(self, node: Node, accounts: str) -> None:
-        """Have a running node take other accounts."""
+        """Change the accounts of a running node."""
         self._accounts = accounts
         node.config = self._config_of(node)
         node.reload()
 
-    # ---- the processes
+    # ---- processes
 
     def start(self) -> Cluster:
         """Start all nodes and wait until the cluster serves JetStream."""
@@ -295,11 +297,11 @@ class Cluster:
 
     @property
     def running(self) -> list[Node]:
-        """The nodes that run and are not paused."""
+        """Return the nodes that run and are not paused."""
         return [node for node in self.nodes if node.running and not node.paused]
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill all nodes."""
         for wire in self._wires.values():
             wire.close()
         self._wires.clear()
@@ -313,31 +315,31 @@ class Cluster:
             self._spaces = None
 
     def wipe(self, node: Node) -> None:
-        """Empty the store of a node that does not run: what it had is lost."""
+        """Empty the store of a stopped node."""
         assert not node.running
         shutil.rmtree(node.store)
 
     def node(self, name: str) -> Node:
-        """The node of that name."""
+        """Return the node with this name."""
         return next(node for node in self.nodes if node.name == name)
 
     def others(self, *without: Node) -> list[Node]:
-        """All nodes but these."""
+        """Return all nodes except these."""
         return [node for node in self.nodes if node not in without]
 
     @property
     def urls(self) -> list[str]:
-        """For clients: all nodes."""
+        """Return the client URLs of all nodes."""
         login = f"{self.user[0]}:p@" if self.user[0] else ""
         return [f"nats://{login}{node.host}:{node.wanted_port}" for node in self.nodes]
 
-    # ---- the network
+    # ---- network
 
     def _pairs(self, one: Iterable[Node], other: Iterable[Node]) -> list[tuple[int, int]]:
         return [(a.number, b.number) for a in one for b in other if a is not b]
 
     def cut(self, senders: Iterable[Node], receivers: Iterable[Node]) -> None:
-        """Nothing that a sender says reaches a receiver any more. One direction only."""
+        """Drop everything from the senders to the receivers, in this direction only."""
         for pair in self._pairs(senders, list(receivers)):
             if self._network is not None:
                 self._network.cut(self._directions[pair])
@@ -346,12 +348,12 @@ class Cluster:
                 self._spaces.cut(*pair)
 
     def isolate(self, node: Node) -> None:
-        """Nothing passes between a node and the others; clients still reach it."""
+        """Cut all routes between a node and the others; clients still reach it."""
         self.cut([node], self.others(node))
         self.cut(self.others(node), [node])
 
     def heal(self) -> None:
-        """Everything passes again, at full speed."""
+        """Restore all links at full speed."""
         for pair in self._pairs(self.nodes, self.nodes):
             if self._network is not None:
                 self._network.restore(self._directions[pair])
@@ -362,7 +364,7 @@ class Cluster:
                 self._spaces.delay(node.number, 0)
 
     def slow(self, node: Node, delay_s: float, bytes_per_s: float = 0.0) -> None:
-        """What a node says to the others, and they to it, takes `delay_s` longer, at most `bytes_per_s`."""
+        """Delay everything between a node and the others by `delay_s`, at most `bytes_per_s`."""
         if self._network is None:
             assert self._spaces is not None, "this cluster was made without links"
             assert self._spaces.delay(node.number, delay_s * 1e3).returncode == 0
@@ -371,41 +373,41 @@ class Cluster:
             self._network.slow(self._directions[pair], delay_s, bytes_per_s)
 
     def reset_links(self, node: Node) -> None:
-        """The connections between a node and the others break."""
+        """Reset the connections between a node and the others."""
         assert self._network is not None, "this cluster was made without links"
         for pair in self._pairs([node], self.nodes):
             self._network.reset(self._directions[pair])
 
     @property
     def carried(self) -> int:
-        """Bytes that the links between nodes have carried so far."""
+        """Return the number of bytes that the links have forwarded."""
         return sum(direction.carried for direction in self._directions.values())
 
-    # ---- talking to it
+    # ---- requests
 
     def as_user(self, user: str, account: str) -> Cluster:
-        """The same cluster as another user uses it."""
+        """Return this cluster as another user sees it."""
         other = copy.copy(self)
         other.user = (user, account)
         other._login = {"user": user, "pass": "p"}
         return other
 
     def wire(self, node: Node | None = None, timeout: float = 10.0, **connect: Any) -> Wire:
-        """A new connection to a node (any that runs, without one); the caller closes it."""
+        """Return a new connection to a node (any running one by default); the caller closes it."""
         chosen = node or self.running[0]
         return Wire((chosen.host, chosen.wanted_port), self._login | connect, timeout)
 
     def api(self, subject: str, body: Any = None, *, node: Node | None = None, timeout: float = 5.0) -> Any:
-        """A JetStream API request on a connection that is kept; the answer whatever it says."""
+        """Send a JetStream API request on a shared connection; return the answer, even an error."""
         return self._ask(node or self.running[0], subject, body, timeout, {}, "")
 
     @property
     def _system_user(self) -> bool:
-        """There is one: lakestream wants none where no accounts are configured."""
+        """Return True if the cluster has a system user; lakestream needs none if no accounts are configured."""
         return self.kind is Kind.REAL or bool(self._accounts)
 
     def system_api(self, subject: str, body: Any = None, *, node: Node | None = None, timeout: float = 5.0) -> Any:
-        """The same as an operator: in the system account, where anybody can be in it."""
+        """Send a JetStream API request as the system account, if the cluster has a system user."""
         connect = SYSTEM_USER if self._system_user else {}
         return self._ask(node or self.running[0], subject, body, timeout, connect, "system")
 
@@ -422,7 +424,7 @@ class Cluster:
             raise
 
     def ask(self, subject: str, body: Any = None, *, node: Node | None = None, timeout: float = READY_S) -> Any:
-        """An API request, repeated until it is answered without an error."""
+        """Repeat an API request until it is answered without an error; return the answer."""
 
         def answer() -> Any:
             told = self.api(subject, body, node=node)
@@ -433,16 +435,16 @@ class Cluster:
         return until(answer, subject, timeout)
 
     def stream(self, name: str, subjects: Sequence[str], replicas: int = 3, **config: Any) -> Any:
-        """Create a stream with file storage and direct gets; returns the answer once all its replicas are current."""
+        """Create a stream with file storage and direct gets; return the answer once all replicas are current."""
         body = {"name": name, "subjects": list(subjects), "num_replicas": replicas, "allow_direct": True, **config}
         answer = self.ask(f"STREAM.CREATE.{name}", body)
         self.wait_current(name)
         return answer
 
-    # ---- who leads
+    # ---- leaders
 
     def meta_leader(self) -> Node:
-        """The leader of the meta group, as soon as a node that runs knows of one that runs."""
+        """Return the leader of the meta group, once a running node reports a running one."""
 
         def leader() -> Node | None:
             for node in self.running:
@@ -455,7 +457,7 @@ class Cluster:
         return found
 
     def wait_ready(self, timeout: float = READY_S) -> None:
-        """Wait until the meta group leads, knows all nodes that run, and API requests are answered everywhere."""
+        """Wait until the meta group has a leader and all running nodes, and every node answers API requests."""
         running = {node.name for node in self.running}
 
         def ready() -> bool:
@@ -472,11 +474,11 @@ class Cluster:
         until(ready, "a cluster that serves", timeout)
 
     def stream_cluster(self, stream: str, *, node: Node | None = None) -> Any:
-        """The `cluster` object of a stream's info."""
+        """Return the `cluster` object of a stream's info."""
         return self.api(f"STREAM.INFO.{stream}", node=node, timeout=1.0)["cluster"]
 
     def stream_leader(self, stream: str, timeout: float = READY_S) -> Node:
-        """The node that leads a stream now, as soon as one that runs does."""
+        """Return the node that leads a stream, once a running node does."""
 
         def leader() -> Node | None:
             for node in self.running:
@@ -490,16 +492,16 @@ class Cluster:
         return found
 
     def followers(self, stream: str) -> list[Node]:
-        """The nodes with a replica of a stream that do not lead it."""
+        """Return the nodes with a replica of a stream that do not lead it."""
         return [self.node(replica["name"]) for replica in self.stream_cluster(stream).get("replicas") or ()]
 
     def wait_current(self, stream: str, timeout: float = READY_S) -> None:
-        """Wait until every replica of a stream has everything."""
+        """Wait until every replica of a stream is current."""
 
         def current() -> bool:
             cluster = self.stream_cluster(stream)
             replicas = cluster.get("replicas") or []
-            if cluster.get("desired"):  # nats-server is moving it
+            if cluster.get("desired"):  # nats-server is moving the stream
                 return False
             return bool(cluster.get("leader")) and all(
                 replica.get("current") and not replica.get("lag") and not replica.get("offline") for replica in replicas
@@ -521,7 +523,7 @@ class Cluster:
         until(leads, f"{node.name} as leader of {stream}")
 
     def log(self) -> str:
-        """What the nodes printed lately."""
+        """Return the last lines printed by the nodes."""
         return "\n".join(f"===== {node.name}\n{node.log(60)}" for node in self.nodes)
 
 

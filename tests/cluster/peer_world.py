@@ -1,6 +1,6 @@
-"""Nodes that are nothing but their connections, in one event loop, for tests of `Peers`.
+"""Nodes that consist only of their route connections, in one event loop, for tests of `Peers`.
 
-Belongs here: such nodes and what they told, a raw connection to one, and certificates for them.
+Belongs here: such nodes and their events, a raw connection to one, and certificates for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAIT_S = 10.0
 
 
 class Lines(Logger):
-    """A log that is kept."""
+    """Log handler that keeps its lines."""
 
     def __init__(self) -> None:
         super().__init__(logtime=False)
@@ -46,7 +46,7 @@ class Lines(Logger):
 
 
 class Node:
-    """One `Peers`, and all that it told."""
+    """One `Peers` and the events that it reported."""
 
     def __init__(self, world: World, name: str, /, **options: Any) -> None:
         self.world = world
@@ -71,7 +71,7 @@ class Node:
 
     @property
     def failures(self) -> int:
-        """Attempts at the first configured route that failed in a row."""
+        """Return the number of consecutive failed attempts at the first configured route."""
         return self.peers._dialler._explicit[0].failures
 
     @property
@@ -101,7 +101,7 @@ class World:
         return await self.make(name, routes=urls, **options).start()
 
     async def stranger(self, node: Node) -> Stranger:
-        """A raw connection that is up. It is kept: the garbage collector would close it."""
+        """Return an established raw connection. It is kept, because the garbage collector would close it."""
         stranger = await Stranger.to(node)
         self.strangers.append(stranger)
         stranger.hello()
@@ -111,7 +111,7 @@ class World:
         return stranger
 
     async def until(self, ready: Callable[[], Any], timeout: float = WAIT_S) -> None:
-        """Wait until something that nodes tell makes it true. What nobody tells is looked at ten times a second."""
+        """Wait until `ready` is true: check at every event, and ten times a second for what causes no event."""
         async with asyncio.timeout(timeout):
             while not ready():
                 self.changed.clear()
@@ -119,7 +119,7 @@ class World:
                     await asyncio.wait_for(self.changed.wait(), 0.1)
 
     async def together(self, *nodes: Node) -> None:
-        """Wait until each of them is connected to all others."""
+        """Wait until each of these nodes is connected to all others."""
         names = {node.peers.me for node in nodes}
         await self.until(lambda: all({*node.peers.connected(), node.peers.me} >= names for node in nodes))
 
@@ -155,7 +155,7 @@ class Stranger:
         self.writer.write(wire.encode_control(Hello(wire.PROTOCOL, me, attempt, **fields)))
 
     async def read(self) -> wire.Control | None:
-        """The next control record; None at the end of the connection."""
+        """Return the next control record; None at the end of the connection."""
         async with asyncio.timeout(WAIT_S):
             while not self.waiting:
                 data = await self.reader.read(1 << 16)
@@ -168,7 +168,7 @@ class Stranger:
 
 
 class Authority:
-    """A certificate authority and what it signs, as files."""
+    """Certificate authority and the certificates that it signs, as files."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -178,7 +178,7 @@ class Authority:
         self.file = self._write(f"{name}.pem", signed.sign(self.key, hashes.SHA256()))
 
     def options(self, host: str, **changes: Any) -> TlsOptions:
-        """Certificate and key for a node with this name or address."""
+        """Return certificate and key for a node with this name or address."""
         key = ec.generate_private_key(ec.SECP256R1())
         try:
             san: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))

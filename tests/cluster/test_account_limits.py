@@ -1,4 +1,4 @@
-"""What one account may have in a cluster, where every replica of a stream counts, and what an operator does to it.
+"""Tests of account limits in a cluster, where every replica of a stream counts, and of an operator's requests.
 
 `--against real` tries these tests on three nats-servers.
 """
@@ -27,7 +27,7 @@ ACCOUNTS = """\
 
 @pytest.fixture(scope="module")
 def nodes(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes, used as user `l`."""
+    """Yield three nodes, used as user `l`."""
     made = Cluster(kind, tmp_path_factory.mktemp("limits"), 3, accounts=ACCOUNTS, user=("l", "L"))
     made.start()
     yield made
@@ -36,7 +36,7 @@ def nodes(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clus
 
 @pytest.fixture
 def cluster(nodes: Cluster) -> Iterator[Cluster]:
-    """The same, without streams in either account."""
+    """Yield the cluster without streams in either account."""
     yield nodes
     for user in (nodes, nodes.as_user("b", "B")):
         for name in user.ask("STREAM.NAMES")["streams"] or ():
@@ -45,7 +45,7 @@ def cluster(nodes: Cluster) -> Iterator[Cluster]:
 
 
 def code(answer: Any) -> int:
-    """Of the refusal; 0 for none."""
+    """Return the err_code of an answer; 0 for success."""
     return int(answer["error"]["err_code"]) if "error" in answer else 0
 
 
@@ -86,7 +86,7 @@ def test_streams_are_counted_over_all_nodes(cluster: Cluster) -> None:
 
 
 def filled(wire: Wire, subject: str, most: int = 100) -> int:
-    """Messages of 1,000 bytes that were taken before one was refused for the account's sake."""
+    """Publish messages of 1,000 bytes until the account's limit refuses one; return the number accepted."""
     for number in range(most):
         answer = json.loads(wire.request(subject, b"x" * 1000).data)
         if "error" in answer:
@@ -100,7 +100,7 @@ def test_a_stream_is_full_when_all_its_replicas_are(cluster: Cluster) -> None:
     with cluster.wire(cluster.nodes[1]) as wire:
         until(lambda: wire.request("a", b"x").status != 503, "A is known here")
         taken = filled(wire, "a")
-        # There is room for 6 messages on three nodes; nats-server hears only by and by what the others hold.
+        # There is room for 6 messages on three nodes; nats-server learns the other nodes' usage with a delay.
         assert taken == 6 or (cluster.kind is Kind.REAL and taken < 20)
         cluster.ask("STREAM.PURGE.A")
         until(lambda: "seq" in json.loads(wire.request("a", b"x").data or b"{}"), "room again")

@@ -1,4 +1,4 @@
-"""Accounts in a cluster of real processes: what is said in one is heard in it on every node, and in no other one.
+"""Tests of accounts in a cluster of real processes: messages reach every node in their account and no other account.
 
 `--against real` tries these tests on three nats-servers.
 """
@@ -46,14 +46,14 @@ ACCOUNTS = """\
   }
   NOJS { users: [{user: n, password: p}] }
 """
-"""What the tests share: two accounts with JetStream, the second of which asks and hears the first, and one without."""
+"""Accounts shared by the tests: two with JetStream, the second importing from the first, and one without."""
 
 USER = ("a", "A")
 
 
 @pytest.fixture(scope="module")
 def routes(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three connected nodes without JetStream."""
+    """Yield three connected nodes without JetStream."""
     cluster = Cluster(kind, tmp_path_factory.mktemp("accounts"), 3, accounts=ACCOUNTS, user=USER)
     for node in cluster.nodes:
         node.jetstream = False
@@ -65,7 +65,7 @@ def routes(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
 
 @pytest.fixture(scope="module")
 def cluster(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes with JetStream, used as user `a`."""
+    """Yield three nodes with JetStream, used as user `a`."""
     made = Cluster(kind, tmp_path_factory.mktemp("streams"), 3, accounts=ACCOUNTS, user=USER)
     made.start()
     yield made
@@ -73,13 +73,13 @@ def cluster(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 
 def users(cluster: Cluster, user: str) -> tuple[Wire, Wire, Wire]:
-    """A client of that name on each node."""
+    """Return a client of this user on each node."""
     a, b, c = (cluster.wire(node, user=user) for node in cluster.nodes)
     return a, b, c
 
 
 def unused(name: str = "s") -> str:
-    """A subject that no other test uses."""
+    """Return a subject that no other test uses."""
     return f"{name}.{next(_numbers)}"
 
 
@@ -245,7 +245,7 @@ def connected(node: Node, user: str) -> Any:
 
 
 async def clients(cluster: Cluster, user: str) -> list[Client]:
-    """A client of that name on each running node."""
+    """Return a client of this user on each running node."""
     return [await connected(node, user) for node in cluster.running]
 
 
@@ -302,7 +302,7 @@ async def test_a_killed_leader_takes_nothing_of_either_account_with_it(start_clu
         async with asyncio.timeout(30):
             while True:
                 try:
-                    # The same id each time: one that was stored without its ack having come is not stored again.
+                    # The message id is the same each time, so that a message stored without an ack is not stored again.
                     ack = await client.jetstream(timeout=1).publish("s.x", data, headers={"Nats-Msg-Id": data.decode()})
                 except (nats.errors.Error, TimeoutError):
                     continue
@@ -324,7 +324,7 @@ async def test_a_killed_leader_takes_nothing_of_either_account_with_it(start_clu
 
 # ---------------------------------------------------------------------- JetStream over an import and a route
 class Imported:
-    """A stream of account A, the node that leads it, and clients of account B on all nodes."""
+    """Stream of account A, the node that leads it, and clients of account B on all nodes."""
 
     def __init__(self, cluster: Cluster, replicas: int) -> None:
         self.cluster = cluster
@@ -348,7 +348,7 @@ def imported(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Impor
 
 
 def far(wire: Wire, request: str, body: Any = None) -> Any:
-    """An API request of account A, made by account B."""
+    """Send an API request to account A from account B."""
     wire.api_prefix = "$JS.far.API"
     try:
         return wire.api(request, body, 5.0)
@@ -525,7 +525,7 @@ def test_an_account_that_a_reload_brings_is_heard_on_all_nodes(kind: Kind, tmp_p
         with until(lambda: welcome(cluster, one, "late"), "the new account") as here:
             sid = here.subscribe("early.*")
             here.ping()
-            # The other node hears of an account that it does not have yet.
+            # The other node learns of an account that it does not have yet.
             told(*kept)
             cluster.configure(two, ACCOUNTS + late)
             with until(lambda: welcome(cluster, two, "late"), "the new account there") as there:
@@ -542,7 +542,7 @@ def test_an_account_that_a_reload_brings_is_heard_on_all_nodes(kind: Kind, tmp_p
 
 
 def welcome(cluster: Cluster, node: Node, user: str) -> Wire | None:
-    """A connection of that user; None when the node does not know it."""
+    """Connect as that user; return None if the node does not know it."""
     wire = cluster.wire(node, user=user)
     try:
         if not wire.ping():

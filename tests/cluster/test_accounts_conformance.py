@@ -1,6 +1,6 @@
-"""What a cluster does in the default account it does in any other one, beside others: some of each kind of scenario.
+"""Scenarios of each kind in a configured account of a cluster with several accounts.
 
-All of them are played in the default account by test_conformance.py.
+test_conformance.py runs all scenarios in the default account.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PLAYED = [scenario for scenario in harness.SCENARIOS if scenario.id in CHOSEN]
 
 @pytest.fixture(scope="module")
 def pair(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kept, Kept]]:
-    """nats-server's cluster and the one under test, each with several accounts."""
+    """Yield nats-server's cluster and the one under test, each with several accounts."""
     made = [Kept(of, tmp_path_factory.mktemp("accounts"), accounts=ACCOUNTS, user=USER) for of in (Kind.REAL, kind)]
     yield made[0], made[1]
     for one in made:

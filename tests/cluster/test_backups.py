@@ -1,4 +1,4 @@
-"""Restores in a cluster whose nodes go away in the middle: a stream is there whole, or not at all."""
+"""Tests of restores in a cluster whose nodes fail meanwhile: a stream is restored completely or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ours(kind: Kind) -> None:
 
 
 class Sending:
-    """A restore through one node, in a thread."""
+    """Restore through one node, in a thread."""
 
     def __init__(self, cluster: Cluster, node: Node) -> None:
         self.request, self.data = large(COUNT)
@@ -56,7 +56,7 @@ class Sending:
 
 
 def holders(cluster: Cluster, *, files: bool = False) -> list[Node]:
-    """The running nodes with a directory for the stream, or with messages of it."""
+    """Return the running nodes with a directory for the stream, or with `files` those with messages of it."""
     found = []
     for node in cluster.running:
         directory = node.stream_directory("S")
@@ -68,22 +68,22 @@ def holders(cluster: Cluster, *, files: bool = False) -> list[Node]:
 
 
 def gone(cluster: Cluster) -> bool:
-    """Whether no node knows or keeps anything of the stream."""
+    """Return True if no node knows or stores anything of the stream."""
     names = [cluster.api("STREAM.NAMES", node=node).get("streams") for node in cluster.running]
     return not any(names) and not holders(cluster)
 
 
 def whole(cluster: Cluster) -> bool:
-    """Whether the stream is there with everything. With less it must never be."""
+    """Return True if the stream exists; assert that it has all its messages then."""
     info = cluster.api("STREAM.INFO.S", node=cluster.running[0])
     if "error" in info or not info["cluster"].get("leader"):
-        return False  # without a leader a node may say what it knew
+        return False  # without a leader a node may answer from old state
     assert info["state"]["messages"] == COUNT
     return True
 
 
 def all_or_nothing(cluster: Cluster) -> bool:
-    """Wait until that is so; whether it is all."""
+    """Wait until the stream is completely restored or gone; return True if it is restored."""
     until(lambda: whole(cluster) or gone(cluster), "all or nothing", 30.0)
     return whole(cluster)
 
@@ -97,7 +97,7 @@ def test_the_node_that_restores_is_killed(start_cluster: StartCluster) -> None:
     node.kill()
     assert sending.over() is None
     if all_or_nothing(cluster):
-        return  # it was quicker
+        return  # the restore was quicker
     node.start()
     cluster.wait_ready()
     until(lambda: gone(cluster), "nothing of the stream anywhere", 30.0)
@@ -140,7 +140,7 @@ def test_all_nodes_are_killed(start_cluster: StartCluster) -> None:
 
 
 def restart(cluster: Cluster) -> None:
-    """Kill all nodes, and start them again."""
+    """Kill all nodes and start them again."""
     for node in cluster.nodes:
         node.kill()
     for node in cluster.nodes:

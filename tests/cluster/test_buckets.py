@@ -1,4 +1,4 @@
-"""Buckets with three replicas through the unmodified nats-py, whose watchers and readers outlive a leader."""
+"""Tests of buckets with three replicas through the unmodified nats-py: watchers and readers survive a leader change."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.cluster.nodes import until
 pytestmark = pytest.mark.cluster
 
 WATCH_S = 40.0
-"""A client looks for missing heartbeats every 10 s, and begins its watch anew then."""
+"""Timeout of a watch: a client checks for missing heartbeats every 10 s and then starts its watch anew."""
 
 
 async def put(bucket: Any, key: str, value: bytes) -> int:
-    """Put until it is acked: a client asks again while there is no leader."""
+    """Put until it is acked, as clients retry while there is no leader; return the revision."""
     async with asyncio.timeout(SETTLE_S):
         while True:
             try:

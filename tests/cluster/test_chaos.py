@@ -1,7 +1,7 @@
-"""Nodes die, hang, lose the network or their disk under load: what was acked is there, once, in order, everywhere.
+"""Tests of nodes that die, hang, or lose network or disk under load.
 
-Each test prints its figures. LAKESTREAM_CLUSTER_ROUNDS (3) is the length of the random campaign, whose seed is printed;
-LAKESTREAM_CLUSTER_SEED repeats its choices.
+Every acked message is there once, in order, on all replicas. Each test prints its figures. LAKESTREAM_CLUSTER_ROUNDS
+(3) is the length of the random campaign, whose seed is printed; LAKESTREAM_CLUSTER_SEED repeats its choices.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
 ROUNDS = int(os.environ.get("LAKESTREAM_CLUSTER_ROUNDS", "3"))
 BACK_GOAL_S = 5.0
-"""The promise: service is back within this after a leader's death."""
+"""Goal: service is restored within this time after a leader's death."""
 BACK_LIMIT_S = 4 * BACK_GOAL_S
-"""What a test tolerates: it runs with others on machines of any speed."""
+"""Limit in the tests, which share machines of any speed."""
 HANG_S = 3.0
 PARTITION_S = 4.0
 NO_MESSAGE = 10037
@@ -54,12 +54,12 @@ TWO_ACCOUNTS = """\
 
 
 def wait(seconds: float) -> None:
-    """Let a fault last. The load goes on in its own thread."""
+    """Let a fault last this long. The load continues in its own thread."""
     threading.Event().wait(seconds)
 
 
 def finish(load: Load, what: str, since: float | None = None) -> None:
-    """Some more load, the audit, and the figures."""
+    """Continue the load a little, audit, and print the figures."""
     outage = ""
     if since is not None:
         first, every = load.outage(since)
@@ -185,7 +185,10 @@ def test_a_partition_between_namespaces(start_cluster: StartCluster, cut: str) -
 
 
 def _partition(cluster: Cluster, victim: str, cut: str) -> None:
-    """Clients still reach every node; those at the lone one get no acks until it is back."""
+    """Partition a node from the others.
+
+    Clients still reach every node; those at the isolated one get no acks until the partition ends.
+    """
     with Load(cluster) as load:
         node = VICTIMS[victim](cluster)
         CUTS[cut](cluster, node)
@@ -296,7 +299,7 @@ def test_a_clock_that_jumps(start_cluster: StartCluster, seconds: float) -> None
 
 
 def _times(cluster: Cluster) -> list[str]:
-    """The times of all messages, in the order of the stream."""
+    """Return the times of all messages, in stream order."""
     times: list[str] = []
     with cluster.wire() as wire:
         last = wire.api(f"STREAM.INFO.{STREAM}")["state"]["last_seq"]
@@ -309,7 +312,7 @@ def _times(cluster: Cluster) -> list[str]:
 
 
 def test_a_rolling_restart(start_cluster: StartCluster) -> None:
-    """A client's one retry heals every publish that failed."""
+    """With a single retry of each failed publish, clients lose nothing in a rolling restart."""
     cluster = start_cluster(3)
     with Load(cluster, timeout=5.0) as load:
         since = time.monotonic()
@@ -325,7 +328,7 @@ def test_a_rolling_restart(start_cluster: StartCluster) -> None:
 
 
 def test_a_lost_store(start_cluster: StartCluster) -> None:
-    """A node that lost everything is given everything again."""
+    """A node with an empty store receives everything again."""
     cluster = start_cluster(3)
     with Load(cluster) as load:
         node = follower_of(cluster)
@@ -342,7 +345,7 @@ def test_a_lost_store(start_cluster: StartCluster) -> None:
 
 
 def flip_bit(path: str, rng: random.Random) -> None:
-    """Flip one bit somewhere in the first nine tenths of a file, where an entry is followed by others."""
+    """Flip a random bit in the first nine tenths of a file, where an entry is followed by others."""
     with open(path, "r+b") as file:
         size = os.fstat(file.fileno()).st_size
         at = rng.randrange(size // 10, size * 9 // 10)
@@ -353,7 +356,7 @@ def flip_bit(path: str, rng: random.Random) -> None:
 
 
 def truncate(path: str, rng: random.Random) -> None:
-    """Cut a file somewhere in the middle."""
+    """Truncate a file somewhere in the middle."""
     os.truncate(path, rng.randrange(os.path.getsize(path) // 4, os.path.getsize(path) * 3 // 4))
 
 
@@ -366,7 +369,7 @@ DAMAGES = {"bit flip": flip_bit, "truncation": truncate, "removal": remove}
 
 
 def segments(node: Node) -> list[str]:
-    """The files with messages of a node's replica, oldest first."""
+    """Return the message files of a node's replica, oldest first."""
     suffix = ".blk" if node.kind is Kind.REAL else ".seg"
     return sorted(str(path) for path in node.stream_directory(STREAM).rglob(f"*{suffix}") if path.stat().st_size)
 
@@ -390,7 +393,7 @@ def test_damaged_segments_are_repaired_from_the_peers(
         node.start()
         cluster.wait_current(STREAM)
         load.wait_acks(20)
-        if place == "first":  # the end of the last segment may be torn as after any kill
+        if place == "first":  # the end of the last segment may be torn, as after any kill
             until(lambda: "damaged at" in node.log(), "a report of the damage")
     finish(load, f"{damage} in the {place} segment of a {victim}")
     assert STREAM in cluster.api("STREAM.NAMES", node=node)["streams"]
@@ -401,9 +404,10 @@ def test_damaged_segments_are_repaired_from_the_peers(
 @ours_only
 @pytest.mark.parametrize("damage", ["bit flip", "removal"])
 def test_a_damaged_node_does_not_elect_one_that_lacks_what_was_acked(start_cluster: StartCluster, damage: str) -> None:
-    """One node is dead while much is acked; then of the other two one is damaged and one dead.
+    """A damaged node does not elect a node that lacks acked entries.
 
-    The damaged and the outdated node are a majority, but may not go on without what the third one has.
+    One node is down while much is acked; then one of the other two is damaged and the other one killed. The damaged and
+    the outdated node are a majority, but may not continue without the entries of the third one.
     """
     rng = random.Random(damage)
     cluster = start_cluster(3, config="lake { seal_bytes: 200k, seal_age: 1s }")
@@ -424,11 +428,11 @@ def test_a_damaged_node_does_not_elect_one_that_lacks_what_was_acked(start_clust
     finish(load, f"{damage} while the leader is dead")
 
 
-# ---- members that change
+# ---- membership changes
 
 
 def test_scaling_under_load(start_cluster: StartCluster) -> None:
-    """A stream goes from three replicas to one and back, twice; then its peers move."""
+    """A stream under load is scaled from three replicas to one and back, twice; then its peers move."""
     cluster = start_cluster(5)
     with Load(cluster) as load:
         since = time.monotonic()
@@ -442,7 +446,7 @@ def test_scaling_under_load(start_cluster: StartCluster) -> None:
 
 
 def scale(cluster: Cluster, replicas: int) -> None:
-    """Give the stream another number of replicas, and wait until they have everything."""
+    """Change the stream's number of replicas, and wait until all are current."""
     config = cluster.ask(f"STREAM.INFO.{STREAM}")["config"]
     cluster.ask(f"STREAM.UPDATE.{STREAM}", config | {"num_replicas": replicas})
     until(lambda: len(cluster.followers(STREAM)) == replicas - 1, f"{replicas} replicas")
@@ -450,7 +454,7 @@ def scale(cluster: Cluster, replicas: int) -> None:
 
 
 def test_compare_and_set_over_failovers(start_cluster: StartCluster) -> None:
-    """Clients at different nodes count on one subject, each step only on top of the last one: no step is lost."""
+    """Clients on different nodes increment one subject with compare-and-set; no increment is lost."""
     cluster = start_cluster(3)
     cluster.stream("COUNT", ["count"])
     counters = [Counter(cluster, node) for node in cluster.nodes]
@@ -482,7 +486,7 @@ def test_compare_and_set_over_failovers(start_cluster: StartCluster) -> None:
 
 
 class Counter(threading.Thread):
-    """Counts on, as often as it can: reads the last step at the stream's leader, stores the next on top of it."""
+    """Client that increments in a loop: reads the last value at the stream's leader and stores the next one."""
 
     def __init__(self, cluster: Cluster, node: Node) -> None:
         super().__init__(daemon=True)
@@ -492,7 +496,7 @@ class Counter(threading.Thread):
         self.acked: list[int] = []
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Increment until `stop`."""
         while not self._stopped.is_set():
             with contextlib.suppress(OSError, Closed, WireTimeout), self._cluster.wire(self._node, 1.0) as wire:
                 while not self._stopped.is_set():
@@ -510,12 +514,12 @@ class Counter(threading.Thread):
             self.acked.append(step + 1)
 
     def stop(self) -> None:
-        """Stop, and wait for the end."""
+        """Stop, and wait for the thread."""
         self._stopped.set()
         self.join(10)
 
 
-# ---- everything at random
+# ---- random faults
 
 
 def test_a_random_campaign(start_cluster: StartCluster, kind: Kind) -> None:
@@ -603,7 +607,7 @@ def _slow_disk(cluster: Cluster, node: Node, rng: random.Random) -> None:
 
 
 def _damage(cluster: Cluster, node: Node, rng: random.Random) -> None:
-    """One copy at a time: the others must have everything by now."""
+    """Damage one replica, once the others are current."""
     cluster.wait_current(STREAM)
     node.kill()
     rng.choice([flip_bit, remove])(rng.choice(segments(node)[:-1] or segments(node)), rng)

@@ -1,4 +1,4 @@
-"""Every scenario says the same on a cluster of lakestream as on one of nats-server, recorded or live."""
+"""Every scenario gives the same transcript on a cluster of lakestream as on nats-server's, recorded or live."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.conformance, pytest.mark.cluster]
 
 TIMEOUT_S = 5.0
 PLAYS = 3
-"""What a cluster answers depends on when elections end, nats-server's too: only what stays is a difference."""
+"""Answers depend on when elections end, on nats-server too: only a difference in each of this many runs counts."""
 REAL_TRIES = 3
-"""So often a scenario may begin anew because nats-server's own nodes did not get through it."""
+"""Number of attempts at a scenario that nats-server's own nodes do not complete."""
 
 BREAKING_SMOKE = {"outages.the_leader_is_gone", "consumer_acks.terms_and_counts_outlive_the_leader"}
-"""Each of the scenarios that take nodes away needs a cluster of its own: these two are enough to begin with."""
+"""Scenarios of those that take nodes down that are smoke tests; each needs a cluster of its own."""
 
 scenarios.load()
 
@@ -40,7 +40,7 @@ def test_the_clusters_agree(scenario: Scenario, clusters: tuple[Kept, Kept], rec
 
 
 def check(scenario: Scenario, clusters: tuple[Kept, Kept], recordings: Recordings, recording: str) -> None:
-    """Play a scenario on the cluster under test: it must say what nats-server's says, recorded or played as well."""
+    """Run a scenario on the cluster under test; compare with nats-server's transcript, recorded or live."""
     for left in reversed(range(PLAYS)):
         difference = _difference(scenario, clusters, recordings, recording, last=not left)
         if not difference:
@@ -59,7 +59,7 @@ def _difference(
             expected, got = threads.map(lambda kept: _play(scenario, kept), clusters)
         if not stopped(expected):
             break
-        # On a busy machine a stream of its own that was just restored has been seen to stay without a leader.
+        # On a busy machine nats-server's just restored stream sometimes stays without a leader.
         warnings.warn(f"{scenario.id} stopped on nats-server: {stopped(expected)}", stacklevel=1)
         clusters[0].drop()
     else:
@@ -72,14 +72,14 @@ def _difference(
 def _play(scenario: Scenario, kept: Kept) -> Transcript:
     try:
         cluster = kept.get()
-    except Exception as error:  # no cluster, no transcript: the other side still says whether the scenario works
+    except Exception as error:  # without a transcript: the other server still shows if the scenario works
         said = f"{type(error).__name__}: {error}\n{kept.log()}"
         kept.drop()
         return [("STOPPED", said)]
     transcript = play(scenario, cluster, TIMEOUT_S)
     try:
         clean(cluster, TIMEOUT_S)
-    except Exception as error:  # the next scenario needs a clean cluster, whatever is wrong with this one
+    except Exception as error:  # the next scenario needs a clean cluster, whatever the error
         if kept.kind is Kind.OURS:
             transcript.append(("CLEANING UP", f"{type(error).__name__}: {error}"))
         kept.drop()

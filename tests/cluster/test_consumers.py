@@ -1,6 +1,7 @@
-"""Consumers of replicated streams whose leader dies: no confirmed ack comes back, nothing else is lost, numbers hold.
+"""Tests of consumers of replicated streams whose leader dies.
 
-The random one: LAKESTREAM_CLUSTER_ROUNDS (3) misfortunes; LAKESTREAM_CLUSTER_SEED repeats its choices.
+No confirmed ack is redelivered, no message lost, counters are exact. The random test: LAKESTREAM_CLUSTER_ROUNDS (3)
+faults; LAKESTREAM_CLUSTER_SEED repeats its choices.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def consumer(cluster: Cluster, name: str = "c", **config: Any) -> None:
 
 
 def heard(cluster: Cluster, name: str = "c") -> None:
-    """Wait until the consumer can be asked over every node that runs; what asks is refused, and takes no message."""
+    """Wait until the consumer is reachable from every running node; the requests sent for this get no message."""
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}"
     for node in cluster.running:
         with cluster.wire(node) as wire:
@@ -47,7 +48,7 @@ def heard(cluster: Cluster, name: str = "c") -> None:
 
 
 def numbers(cluster: Cluster, name: str = "c") -> dict[str, Any]:
-    """What INFO counts; {} while there is no leader."""
+    """Return the counters of CONSUMER.INFO; {} while there is no leader."""
     info = cluster.api(f"CONSUMER.INFO.{STREAM}.{name}")
     if "config" not in info or not info.get("cluster", {}).get("leader"):
         return {}
@@ -56,7 +57,7 @@ def numbers(cluster: Cluster, name: str = "c") -> dict[str, Any]:
 
 
 def pull(wire: Wire, batch: int, name: str = "c", **body: Any) -> list[Frame]:
-    """So many messages."""
+    """Return the next `batch` messages."""
     reply = wire.new_reply()
     data = json.dumps({"batch": batch, "expires": 8 * SECOND, **body}).encode()
     wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{name}", data, reply)
@@ -64,29 +65,29 @@ def pull(wire: Wire, batch: int, name: str = "c", **body: Any) -> list[Frame]:
 
 
 def fill(wire: Wire, count: int) -> None:
-    """Store so many messages."""
+    """Publish `count` messages."""
     for number in range(count):
         assert b"seq" in wire.request("cs", b"%d" % number).data
 
 
 def seq_of(frame: Frame) -> int:
-    """The sequence of a delivered message."""
+    """Return the stream sequence of a delivery."""
     return int(frame.reply.split(".")[5])
 
 
 def confirm(wire: Wire, frame: Frame, body: bytes = b"+ACK") -> None:
-    """Say something about a message and wait for the answer."""
+    """Send an ack of any kind and wait for its confirmation."""
     assert not wire.request(frame.reply, body).data
 
 
 def away_from(cluster: Cluster, node: Node) -> Node:
-    """Another node."""
+    """Return another running node."""
     return cluster.others(node)[0]
 
 
 @pytest.mark.smoke
 def test_what_a_killed_leader_confirmed_is_known_to_the_next(start_cluster: StartCluster, kind: Kind) -> None:
-    """Everything before a confirmed ack is in its entry, so the next leader's numbers are exact."""
+    """The next leader's counters include every confirmed ack of the killed one."""
     if kind is Kind.REAL:
         pytest.skip("nats-server confirms an ack before a majority has it")
     rng = random.Random(7)
@@ -121,7 +122,7 @@ def test_what_a_killed_leader_confirmed_is_known_to_the_next(start_cluster: Star
 
 
 def pull_again(wire: Wire, frames: list[Frame]) -> list[Frame]:
-    """Nak these, and receive them once more."""
+    """Nak these messages and receive them again."""
     for frame in frames:
         confirm(wire, frame, b"-NAK")
     again = pull(wire, len(frames))
@@ -130,7 +131,7 @@ def pull_again(wire: Wire, frames: list[Frame]) -> list[Frame]:
 
 
 def test_requests_that_wait_are_told_at_each_change(start_cluster: StartCluster) -> None:
-    """409 ends every request that waits, whatever its group; who asks the next leader is served."""
+    """A leader change ends every waiting request with 409; requests to the next leader are served."""
     cluster = start_cluster(3)
     cluster.stream(STREAM, ["cs"])
     consumer(cluster, "c")
@@ -163,12 +164,15 @@ def test_requests_that_wait_are_told_at_each_change(start_cluster: StartCluster)
 
 
 def waiting(cluster: Cluster, name: str) -> int:
-    """How many requests wait."""
+    """Return the number of waiting pull requests."""
     return int(cluster.api(f"CONSUMER.INFO.{STREAM}.{name}").get("num_waiting", -1))
 
 
 def test_a_pin_does_not_outlive_a_killed_leader(start_cluster: StartCluster) -> None:
-    """The client that was pinned is told so at its next request; another one is pinned, and has what was not acked."""
+    """After a kill of the leader the pinned client is refused at its next request, and another one is pinned.
+
+    The new client gets the unacked messages.
+    """
     cluster = start_cluster(3)
     cluster.stream(STREAM, ["cs"])
     consumer(cluster, "g", priority_groups=["g"], priority_policy="pinned_client")
@@ -191,15 +195,15 @@ def test_a_pin_does_not_outlive_a_killed_leader(start_cluster: StartCluster) -> 
 
 
 def consumer_leader(cluster: Cluster, name: str) -> Any:
-    """The name of the node that leads a consumer."""
+    """Return the name of the node that leads a consumer."""
     return cluster.api(f"CONSUMER.INFO.{STREAM}.{name}").get("cluster", {}).get("leader")
 
 
-# ---- by chance
+# ---- random faults
 
 
 class Client(threading.Thread):
-    """Uses a stream over whichever node is there, and goes on elsewhere when it is gone."""
+    """Client that uses a stream over any running node, and changes nodes when its node dies."""
 
     def __init__(self, cluster: Cluster, deliveries: Deliveries, rng: random.Random) -> None:
         super().__init__(daemon=True)
@@ -210,7 +214,7 @@ class Client(threading.Thread):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Use the stream until `stop`."""
         while not self._stopped.is_set() and self.failure is None:
             node = self._rng.choice(self._cluster.nodes)
             try:
@@ -229,7 +233,7 @@ class Client(threading.Thread):
                 self.deliveries.died()
 
     def stop(self) -> None:
-        """Stop, and say what went wrong."""
+        """Stop; raise the client's failure, if any."""
         self._stopped.set()
         self.join(10)
         if self.failure is not None:
@@ -288,6 +292,6 @@ def test_acks_and_messages_survive_changes_of_leaders(start_cluster: StartCluste
 
 
 def goes_on(clients: list[Client], before: list[int]) -> bool:
-    """Whether every client has had acks confirmed since, or found something wrong."""
+    """Return True if every client has had new acks confirmed or has failed."""
     pairs = zip(clients, before, strict=True)
     return any(client.failure for client in clients) or all(c.deliveries.confirmed > had for c, had in pairs)

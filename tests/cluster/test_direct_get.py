@@ -1,6 +1,6 @@
-"""Direct gets of replicated streams while replicas come, lag and go: what a client has seen stays there.
+"""Tests of direct gets of replicated streams while replicas are added, lag and stop: reads of a client are monotonic.
 
-What is the same on a cluster of nats-server is in scenarios/direct.py.
+Behaviour that nats-server shares is in scenarios/direct.py.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def ours(kind: Kind) -> None:
 
 
 class Reader(threading.Thread):
-    """Asks over one node for the newest message, on and on; keeps what it was told."""
+    """Requests the newest message through one node in a loop; keeps the answers."""
 
     def __init__(self, cluster: Cluster, node: Node) -> None:
         super().__init__(daemon=True)
         self._wire = cluster.wire(node, 1.0)
         self._over = threading.Event()
         self.seen: list[int] = []
-        """Sequences; minus the status when there was no message."""
+        """Sequences; minus the status if there was no message."""
 
     def run(self) -> None:
         while not self._over.is_set():
@@ -46,7 +46,7 @@ class Reader(threading.Thread):
             self.seen.append(int(frame.headers["Nats-Sequence"]) if not frame.status else -frame.status)
 
     def until(self, wanted: Callable[[list[int]], bool]) -> list[int]:
-        """Read until this is so; the answers without those that nobody gave (503)."""
+        """Read until `wanted` is true; return the answers without 503."""
         until(lambda: wanted(self.seen), "answers")
         self._over.set()
         self.join(10)
@@ -87,12 +87,12 @@ def test_a_node_that_comes_back_is_read_once_it_has_what_it_missed(start_cluster
 
 
 def test_a_follower_that_stood_still_forgets_nothing(start_cluster: StartCluster) -> None:
-    """It lags after that, as a follower may, and catches up: nobody is told of less than all replicas had before."""
+    """A follower that was paused does not answer with less than all replicas had before, while it catches up."""
     cluster = start_cluster(config="lake { enabled: false }")
     cluster.stream("S", ["s.>"], allow_direct=True)
     fill(cluster, 50)
     late = cluster.followers("S")[0]
-    # Any replica may answer, and the others hear of the last commit a moment after the leader.
+    # Any replica may answer, and followers learn of the last commit a moment after the leader.
     for node in cluster.nodes:
         until(lambda node=node: [_newest(cluster, node) for _ in range(20)] == [50] * 20, "the newest message of all")
     reader = Reader(cluster, late)

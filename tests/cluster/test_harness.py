@@ -1,4 +1,4 @@
-"""The harness itself: links do what they are told, and the audit finds what it is there to find."""
+"""Tests of the test harness: links follow their rules, and the audit finds violations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING_S = 0.2
 
 
 class Pair:
-    """Two sockets with a link between them."""
+    """Two sockets connected by a link."""
 
     def __init__(self) -> None:
         self.network = Network()
@@ -40,7 +40,7 @@ class Pair:
 
 
 def test_no_port_is_given_away_twice() -> None:
-    """A node's port is free until the node listens: a link was once put on a port that a node was to have."""
+    """No port is handed out twice, even while its node is not listening yet."""
     ports = [port for _ in range(2_000) for port in free_ports(1)]
     assert len(set(ports)) == len(ports)
 
@@ -53,7 +53,7 @@ def pair() -> Iterator[Pair]:
 
 
 def silent(receiver: socket.socket) -> bool:
-    """Nothing comes for a while."""
+    """Return True if nothing arrives for a while."""
     receiver.settimeout(NOTHING_S)
     try:
         receiver.recv(1)
@@ -113,7 +113,7 @@ def test_a_reset_ends_both_ends(pair: Pair, which: str) -> None:
 
 
 def _world() -> tuple[Publisher, list[Stored]]:
-    """A publisher with three acks, and the stream that keeps what it was promised."""
+    """Return a publisher with three acks, and a stream that agrees with them."""
     publisher = Publisher("p", True, 1.0)
     publisher.acks = [Ack(number, number, 0.0, 0.0, 1) for number in (1, 2, 3)]
     return publisher, [Stored(number, "load.p", f"p-{number}", payload("p", number)) for number in (1, 2, 3)]

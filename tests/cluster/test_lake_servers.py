@@ -1,4 +1,4 @@
-"""SQL on the lake of a cluster has every acked message, whichever of the nodes are there."""
+"""Tests of SQL on the lake of a cluster: it returns every acked message, whichever nodes run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def publish(cluster: Cluster, subject: str, count: int) -> None:
 
 
 def counted(lake: Path, stream: str) -> tuple[int, list[str]]:
-    """How many messages SQL finds, and what it says beside that."""
+    """Return the number of messages that SQL finds, and its notices."""
     said: list[str] = []
     with Session(lake, server=Server(), notify=said.append) as session:
         return session.query(COUNT.format(stream)).fetchall()[0][0], said

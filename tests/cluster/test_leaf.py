@@ -1,4 +1,4 @@
-"""A cluster is a leaf node of a nats-server through one of its nodes, and through another when that is gone."""
+"""Tests of a cluster that is a leaf node of a nats-server: another node takes over when the connected one dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
 
 
 def holder(cluster: Cluster) -> Node | None:
-    """The node that is connected; never are there two."""
+    """Return the connected node; assert that there is at most one."""
     pages = {node.name: node.page("varz")["remote_servers"][0] for node in cluster.running}
     up = [name for name, page in pages.items() if page["connected"]]
     return cluster.node(up[0]) if len(up) == 1 else None
@@ -38,7 +38,7 @@ def test_a_mirror_follows_a_replicated_stream_whichever_node_is_killed(
         create(theirs, "M", mirror={"name": "ORDERS", "external": {"api": "$JS.lake.API"}})
         last = publish(cluster, 50)
         copied(theirs, "M", last)
-        # The leader goes on another node than the link's, then the link's node goes.
+        # Move the leader off the link's node, then kill that node.
         for victim in (cluster.stream_leader("ORDERS"), first):
             if not victim.running:
                 continue
@@ -56,7 +56,7 @@ def test_a_mirror_follows_a_replicated_stream_whichever_node_is_killed(
 
 
 def leaf_port(node: Node) -> int:
-    """Where a node of nats-server takes leaf nodes."""
+    """Return the port on which a nats-server node accepts leaf nodes."""
     found = re.search(r"Listening for leafnode connections on \S+:(\d+)", node.log())
     return int(found[1]) if found else 0
 
@@ -93,7 +93,7 @@ def test_a_replicated_mirror_goes_on_when_the_node_that_the_link_leads_to_is_kil
 
 
 def publish(cluster: Cluster, count: int) -> int:
-    """Messages that are acked; returns the last sequence."""
+    """Publish messages until they are acked; return the last sequence."""
     last = 0
     with cluster.wire(cluster.running[-1], timeout=30) as wire:
 

@@ -1,10 +1,10 @@
-"""Sixteen clients use the keys of a bucket on three nodes while leaders die, hang and are cut off.
+"""Test of linearizability.
 
-Compare-and-set, blind writes, markers, and gets from the leader must have an order that explains what all were told.
-Direct gets may be old, since every replica answers them, but tell only what is stored. The bucket keeps everything, so
-that afterwards it says of every write without an answer whether it happened; another one keeps only the last value.
-LAKESTREAM_LINEAR_ROUNDS (4) is the number of misfortunes. The seed is printed;
-LAKESTREAM_LINEAR_SEED repeats its choices.
+Sixteen clients use the keys of a bucket on three nodes while leaders die, hang and are cut off. Compare-and-set, blind
+writes, markers, and gets from the leader must be linearizable. Direct gets may be stale, since every replica answers
+them, but return only stored values. The bucket keeps all messages, so that it shows afterwards for each unanswered
+write if it happened; another one keeps only the last value. LAKESTREAM_LINEAR_ROUNDS (4) is the number of faults. The
+seed is printed; LAKESTREAM_LINEAR_SEED repeats its choices.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
 ROUNDS = int(os.environ.get("LAKESTREAM_LINEAR_ROUNDS", "4"))
 TIMEOUT_S = 1.0
-"""After that an operation counts as unknown, and its client goes to another node."""
+"""Timeout of an operation, after which its outcome is unknown and its client goes to another node."""
 REST_S = 0.01
 FAULT_S = 2.5
 BETWEEN_S = 0.5
 
 
 def wait(seconds: float) -> None:
-    """Let it last. The clients work in their own threads."""
+    """Let a fault last. The clients work in their own threads."""
     threading.Event().wait(seconds)
 
 
 def kill(cluster: Cluster, node: Node) -> None:
-    """SIGKILL, and back after a while."""
+    """Kill a node with SIGKILL; start it again after a while."""
     node.kill()
     wait(FAULT_S / 2)
     node.start()
 
 
 def hang(cluster: Cluster, node: Node) -> None:
-    """It stands still, and goes on as if no time had passed."""
+    """Pause a node with SIGSTOP, then resume it."""
     node.pause()
     wait(FAULT_S)
     node.resume()
 
 
 def isolate(cluster: Cluster, node: Node) -> None:
-    """The others hear nothing of it, its clients do."""
+    """Cut a node off from the others, but not from its clients."""
     cluster.isolate(node)
     wait(FAULT_S)
     cluster.heal()
 
 
 def hand_over(cluster: Cluster, node: Node) -> None:
-    """It is told to lead no more, a few times in a row."""
+    """Have the stream's leader step down a few times in a row."""
     for _ in range(3):
         cluster.api(f"STREAM.LEADER.STEPDOWN.{STREAM}", node=cluster.stream_leader(STREAM))
         wait(BETWEEN_S / 5)
 
 
 def kill_all(cluster: Cluster, node: Node) -> None:
-    """SIGKILL to every node at about the same time."""
+    """Kill every node with SIGKILL at about the same time."""
     for each in cluster.nodes:
         each.kill()
     for each in cluster.nodes:
@@ -156,7 +156,10 @@ def _whole(wire: Wire, last: int) -> dict[int, tuple[str, str]]:
 
 
 def test_a_leader_that_is_cut_off_tells_nothing_old(start_cluster: StartCluster, kind: Kind) -> None:
-    """nats-server's does: it answers gets without asking whether it still leads."""
+    """A leader that is cut off returns no stale value.
+
+    nats-server does: it answers gets without confirming that it still leads.
+    """
     cluster = start_cluster(3, links=True, durable=True)
     cluster.stream(**_bucket(1))
     subject = f"$KV.{BUCKET}.k0"
@@ -172,7 +175,7 @@ def test_a_leader_that_is_cut_off_tells_nothing_old(start_cluster: StartCluster,
 
 
 def _told(wire: Wire) -> str | None:
-    """What a get of the key is answered, as it stands in the answer; None without one."""
+    """Return the value in the answer to a get of the key; None without one."""
     try:
         answer = wire.api(f"STREAM.MSG.GET.{STREAM}", {"last_by_subj": f"$KV.{BUCKET}.k0"})
     except WireTimeout:

@@ -1,4 +1,4 @@
-"""Where streams live: placing, moving and removing them, and the nodes that come and go."""
+"""Tests of stream placement: placing, moving and removing streams, adding and removing nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 
 
 def _publish(wire: Wire, subject: str, number: int, start: int = 1) -> list[int]:
-    """Publish that many messages one after the other; the sequences of their acks."""
+    """Publish `number` messages one after the other; return the sequences of their acks."""
     acks = []
     for at in range(start, start + number):
         answer = wire.request(subject, b"%d" % at).json()
@@ -31,7 +31,7 @@ def _members(cluster: Cluster, stream: str, node: Node | None = None) -> set[str
 
 
 def _settled(cluster: Cluster, stream: str, replicas: int) -> set[str]:
-    """The members of a stream once there are `replicas`, all current, and nothing else is wanted."""
+    """Return the members of a stream once it has `replicas` members, all current, and no change is pending."""
 
     def there() -> set[str] | None:
         shown = cluster.stream_cluster(stream)
@@ -49,7 +49,7 @@ def _messages(cluster: Cluster, stream: str, node: Node | None = None) -> int:
 
 
 def _held_by(cluster: Cluster, stream: str) -> set[str]:
-    """The nodes that have files of a stream."""
+    """Return the nodes that have files of a stream."""
     return {node.name for node in cluster.nodes if node.stream_directory(stream).exists()}
 
 

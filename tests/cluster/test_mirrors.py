@@ -1,6 +1,7 @@
-"""Mirrors and sources on a cluster: whoever leads goes on where the leader before was.
+"""Tests of mirrors and sources on a cluster: copying resumes under another leader.
 
-LAKESTREAM_CLUSTER_ROUNDS (3): how many leaders are killed or sent away; LAKESTREAM_CLUSTER_SEED repeats the choices.
+LAKESTREAM_CLUSTER_ROUNDS (3): number of leaders that are killed or step down; LAKESTREAM_CLUSTER_SEED repeats the
+choices.
 """
 
 from __future__ import annotations

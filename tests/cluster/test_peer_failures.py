@@ -1,4 +1,4 @@
-"""Connections between nodes that end, stand still or are slow: who notices, and how they come together again."""
+"""Tests of route connections that break, stall or are slow: detection, and reconnection."""
 
 from __future__ import annotations
 
@@ -45,13 +45,16 @@ async def test_a_connection_that_is_cut_is_made_anew(world: World) -> None:
 
 
 def ends(nodes: list[Node]) -> list[int]:
-    """How many sides hold each connection for up."""
+    """Return the number of sides on which each connection is up."""
     return list(Counter(link.attempt for node in nodes for link in node.peers.links()).values())
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_connections_that_are_cut_at_random_come_again_and_keep_their_order(world: World, seed: int) -> None:
-    """Within one connection nothing is lost, repeated or out of order; both sides agree on which one it is."""
+    """Randomly cut connections are made again; within one, nothing is lost, repeated or reordered.
+
+    Both sides agree on which connection they use.
+    """
     random = Random(seed)
     ports = [free_port() for _ in range(4)]
     urls = [RouteUrl("127.0.0.1", port) for port in ports]
@@ -97,7 +100,7 @@ async def test_a_silent_node_is_not_alive_and_is_closed_as_stale(world: World, m
     assert (a.peers.connected(), a.peers.alive("stranger")) == (["stranger"], False)
     await world.until(lambda: a.links == [("stranger", True), ("stranger", False)])
     assert a.peers.stale_connections == 1
-    assert a.events == [("stranger", True), ("stranger", False)]  # told once
+    assert a.events == [("stranger", True), ("stranger", False)]  # reported once
 
 
 async def test_a_node_that_speaks_again_is_alive_again(world: World) -> None:
@@ -116,7 +119,7 @@ async def test_a_node_that_stood_still_itself_takes_nobody_for_silent(world: Wor
     a = await world.node("a")
     b = await world.node("b", a)
     await world.together(a, b)
-    time.sleep(2)  # both stand still: they share this event loop
+    time.sleep(2)  # both stall: they share this event loop
     await world.until(lambda: all(node.peers._beats > 3 for node in (a, b)))
     assert (a.events, b.events) == ([("b", True)], [("a", True)])
 
@@ -150,7 +153,7 @@ async def test_nodes_that_were_parted_come_together_when_the_network_heals(
     for direction in cut:
         network.restore(direction)
     await world.until(lambda: b.peers.alive("a") and a.peers.alive("b"))
-    assert a.links == [("b", True)]  # a short one costs nothing
+    assert a.links == [("b", True)]  # a short pause has no effect
     a.peers.send("b", Channel.RAFT, b"again")
     await world.until(lambda: b.got == [("a", b"again")])
 
@@ -158,7 +161,7 @@ async def test_nodes_that_were_parted_come_together_when_the_network_heals(
         network.cut(direction)
     await world.until(lambda: not a.peers.connected() and not b.peers.connected())
     await world.until(lambda: a.failures >= 3 and b.failures >= 3)
-    assert (len(a.links), len(b.links)) == (2, 2)  # attempts that do not get through come to nothing
+    assert (len(a.links), len(b.links)) == (2, 2)  # half-made connections are dropped
     for direction in cut:
         network.restore(direction)
     await world.until(lambda: ends([a, b]) == [2])
@@ -169,7 +172,7 @@ async def test_nodes_that_were_parted_come_together_when_the_network_heals(
         assert node.peers.alive(other)
 
 
-# ---------------------------------------------------------------------- slow ones
+# ---------------------------------------------------------------------- slow connections
 
 
 async def test_a_full_queue_drops_what_may_be_lost(world: World) -> None:

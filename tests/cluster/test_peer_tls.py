@@ -1,4 +1,4 @@
-"""Connections between nodes with certificates, and real servers that find each other."""
+"""Tests of route connections with certificates, and of server processes that find each other."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_certificate_that_cannot_be_read_stops_the_start(world: World, t
 
 
 class Processes:
-    """Real servers of one cluster, with password and TLS."""
+    """Server processes of one cluster, with password and TLS."""
 
     def __init__(self, folder: Path) -> None:
         tls = Authority(folder, "ca").options("127.0.0.1")
@@ -129,7 +129,7 @@ class Processes:
             return json.load(answer)
 
     def alive(self, number: int) -> dict[str, bool]:
-        """What /routez says of the other nodes."""
+        """Return from /routez which other nodes are alive."""
         return {route["remote_name"]: route["link"]["alive"] for route in self.page(number, "routez")["routes"]}
 
     async def until(self, ready: Callable[[], bool], timeout: float = WAIT_S) -> None:
@@ -151,7 +151,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 def subscribed_elsewhere(processes: Processes) -> None:
-    """/routez shows what the clients of another node listen to, once that node has told it."""
+    """Wait until /routez shows the subscriptions of another node's clients."""
     with Wire(processes.servers[1].address) as client:
         client.subscribe("a.*", "q")
         client.ping()
@@ -178,7 +178,7 @@ async def test_processes_find_each_other_and_notice_who_is_stopped_killed_and_ba
     os.killpg(stopped.pid, signal.SIGCONT)
     await processes.until(lambda: processes.alive(1) == {"n2": True, "n3": True}, 3)
     os.killpg(stopped.pid, signal.SIGSTOP)
-    await processes.until(lambda: processes.alive(1) == {"n3": True}, 8)  # stale: closed
+    await processes.until(lambda: processes.alive(1) == {"n3": True}, 8)  # the stale connection is closed
     os.killpg(stopped.pid, signal.SIGCONT)
     await processes.until(lambda: all(processes.alive(number) == whole[number] for number in whole))
 

@@ -1,4 +1,4 @@
-"""Connections between nodes through real sockets: what arrives, how nodes come together, and who is let in.
+"""Tests of route connections through real sockets: delivery, formation of the cluster, and authorization.
 
 Several `Peers` run in one event loop.
 """
@@ -51,7 +51,7 @@ async def test_what_one_turn_sends_leaves_in_one_write(world: World, monkeypatch
     for number in range(100):
         a.peers.send("b", Channel.RAFT, b"%d" % number)
     await world.until(lambda: len(b.got) == 100)
-    assert max(writes) >= 200  # each buffer with its head
+    assert max(writes) >= 200  # each buffer with its header
 
 
 async def test_nothing_can_be_sent_to_a_node_that_is_not_there(world: World) -> None:
@@ -75,7 +75,7 @@ async def test_calls_cross_the_connection(world: World) -> None:
     assert await asyncio.wait_for(done, WAIT_S) == (b"BODY", "")
 
 
-# ---------------------------------------------------------------------- coming together
+# ---------------------------------------------------------------------- forming a cluster
 
 
 async def test_two_nodes_that_dial_each_other_have_one_connection(world: World) -> None:
@@ -106,7 +106,7 @@ async def test_a_node_learns_of_the_third_from_the_second(world: World) -> None:
 
 @pytest.mark.parametrize(("host", "seen"), [("0.0.0.0", "127.0.0.1"), ("::1", "[::1]"), ("localhost", "localhost")])
 async def test_a_node_is_told_of_where_it_is_reached(world: World, host: str, seen: str) -> None:
-    """A listener on every address of its machine is told of by the address that its connections come from."""
+    """A node that listens on all addresses is advertised with the address that its connections come from."""
     if host == "::1" and not ipv6_works():
         pytest.skip("no IPv6 here")
     seed = await world.node("seed", host=host)
@@ -155,8 +155,9 @@ async def test_what_a_node_says_of_itself_reaches_the_others(world: World) -> No
 
 
 async def test_what_a_node_says_of_itself_during_a_handshake_reaches_the_other(world: World) -> None:
-    # Between a node's HELLO and the end of the handshake: an update goes to connections that are up, of which this is
-    # none. The other node would take it for one that is in no cluster, and could begin a second one.
+    # Between a node's HELLO and the end of the handshake the connection gets no updates, which go to established ones
+    # only. Without this update the other node would take this one for a node outside any cluster, and could start a
+    # second cluster.
     a = await world.node("a")
     stranger = await Stranger.to(a)
     stranger.hello()
@@ -166,7 +167,7 @@ async def test_what_a_node_says_of_itself_during_a_handshake_reaches_the_other(w
     a.peers.update(clustered=True)
     stranger.writer.write(wire.encode_control(wire.Ready()))
     said = [await stranger.read() for _ in range(2)]
-    # Before it says whom it is connected to: by that nodes judge whether they may begin.
+    # It comes before the node's own peers, from which others judge if they may start a cluster.
     assert [type(record) for record in said] == [wire.Update, wire.Gossip]
     assert isinstance(said[0], wire.Update)
     assert said[0].node.clustered
@@ -214,7 +215,7 @@ async def test_a_reload_adds_routes_and_takes_them_away(world: World) -> None:
     assert a.links == [("b", True)]
 
 
-# ---------------------------------------------------------------------- who is let in
+# ---------------------------------------------------------------------- authorization
 
 
 async def test_a_node_of_another_cluster_is_refused_with_one_line_on_each_side(world: World) -> None:
@@ -326,7 +327,7 @@ async def test_a_channel_that_nobody_receives_is_ignored(world: World) -> None:
 
 
 async def test_a_dial_that_was_given_up_long_ago_makes_no_connection(world: World) -> None:
-    """What a stopped process left in the listener's queue: HELLO and the end of the connection."""
+    """An old connection in a stopped process's accept queue (HELLO, then EOF) makes no link."""
     a = await world.node("a")
     stranger = await Stranger.to(a)
     stranger.hello()

@@ -1,4 +1,4 @@
-"""Nodes of a cluster with a remote: any of them carries what streams and clients of all nodes ask of it."""
+"""Tests of a cluster with a remote: any node relays the requests of streams and clients on all nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def block(remote: Server) -> str:
 
 
 def linked(node: Node) -> bool:
-    """Whether a node has its link."""
+    """Return True if the node's connection to the remote is up."""
     pages = node.page("varz").get("remote_servers") or [{"connected": False}]
     return bool(pages[0]["connected"])
 
@@ -31,7 +31,7 @@ def all_linked(cluster: Cluster) -> bool:
 
 
 def same(cluster: Cluster, there: Wire, name: str, origin: str) -> bool:
-    """Whether a mirror has everything that its origin has."""
+    """Wait until a mirror has every message of its origin; return True if the messages are equal."""
     last = state(there, origin)["last_seq"]
     until(lambda: cluster.api(f"STREAM.INFO.{name}")["state"]["last_seq"] == last, f"message {last} of {name}", SOON_S)
     with cluster.wire() as wire:
@@ -107,7 +107,7 @@ def test_what_one_client_sends_arrives_in_order_whichever_nodes_have_links(
     with Wire(remote.address) as there:
         create(there, "KV_b", subjects=["$KV.b.>"])
         for number, node in enumerate(cluster.nodes):
-            if number == 1:  # from now on its clients go through another node
+            if number == 1:  # from now on its clients connect through another node
                 node.config = node.config.replace(block(remote), "")
                 node.reload()
                 until(lambda node=node: not linked(node), "no link", SOON_S)

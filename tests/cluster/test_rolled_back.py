@@ -1,5 +1,7 @@
-"""A node that comes back with an old copy of its store: noticed where others know what it had confirmed, and said where
-the two histories have parted."""
+"""Tests of a node that restarts with an old copy of its store.
+
+Other nodes detect it from what the node had confirmed, and diverged histories are reported.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def publish(cluster: Cluster, node: Node, first: int, count: int, word: str = "m
 
 
 def bodies(cluster: Cluster, node: Node) -> list[str]:
-    """What a node gives of the stream."""
+    """Return the payloads of a node's replica of the stream."""
     with cluster.wire(node) as wire:
         last = wire.api(f"STREAM.INFO.{STREAM}")["state"]["last_seq"]
         found = [
@@ -40,7 +42,7 @@ def bodies(cluster: Cluster, node: Node) -> list[str]:
 
 
 def save(node: Node) -> None:
-    """Copy a node's store while the node is down for a moment."""
+    """Copy a node's store while the node is stopped for a moment."""
     node.stop()
     shutil.copytree(node.store, node.store.with_name(f"{node.store.name}.copy"))
     node.start()
@@ -60,12 +62,12 @@ def health(node: Node) -> tuple[int, str]:
 
 
 def wait_for(node: Node, text: str) -> None:
-    """Wait until a node has printed this."""
+    """Wait until a node has logged this text."""
     until(lambda: text in node.log(2000), f"{text!r} of {node.name}")
 
 
 def begin(start_cluster: StartCluster) -> tuple[Cluster, Node, Node, Node]:
-    """A cluster with a stream, its leader, who leads the meta group too, and the two others."""
+    """Return a cluster with a stream, its leader, which also leads the meta group, and the two others."""
     cluster = start_cluster(3)
     cluster.stream(STREAM, ["s"])
     leader = cluster.meta_leader()
@@ -98,8 +100,11 @@ def test_a_node_with_an_old_copy_of_its_store_says_so_and_catches_up(start_clust
 def test_histories_that_have_parted_stop_the_replica_that_comes_back(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:
-    """`other` is down while 60 messages are acked, then the leader; `one` comes back with a copy from before them. No
-    node that is left knows of them. The one that does stops when it comes back, and keeps them."""
+    """A replica that comes back with a diverged history stops, and keeps its entries.
+
+    `other` is down while 60 messages are acked, then the leader; `one` comes back with a copy from before them. No
+    running node knows of them. The leader, which does, stops when it comes back, and keeps them.
+    """
     cluster, leader, one, other = begin(start_cluster)
     save(one)
     cluster.wait_current(STREAM)
@@ -127,7 +132,7 @@ def test_histories_that_have_parted_stop_the_replica_that_comes_back(
     assert {path.name: path.read_bytes() for path in (leader.stream_directory(STREAM) / "log").glob("*.seg")} == kept
     assert b"acked 70" in b"".join(kept.values())
 
-    # What is done about it: the files are moved away, and the replica is made anew from the others.
+    # The remedy: move the files away, and let the replica be made anew from the others.
     leader.stop(signal.SIGTERM)
     parted = leader.store.with_name("parted")
     shutil.move(leader.stream_directory(STREAM), parted)
@@ -137,7 +142,7 @@ def test_histories_that_have_parted_stop_the_replica_that_comes_back(
     wanted = [f"message {n}" for n in range(1, 11)] + [f"other {n}" for n in range(11, 36)]
     assert bodies(cluster, leader) == wanted
 
-    # What only the old history has is read on a server by itself.
+    # Messages that only the old history has can be read on a separate server.
     alone = Server(Kind.OURS, tmp_path / "alone")
     shutil.copytree(parted, alone.store / "jetstream" / "$G" / "streams" / STREAM)
     for name in ("raft", "replica"):

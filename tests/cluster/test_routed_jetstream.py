@@ -1,4 +1,4 @@
-"""JetStream for clients on nodes that do not lead what they use: publishing, consumers of all kinds, direct gets.
+"""Tests of JetStream for clients on nodes that do not lead the stream: publishing, all kinds of consumers, direct gets.
 
 `--against real` tries these tests on three nats-servers.
 """
@@ -33,7 +33,7 @@ COUNT = 2000
 
 @pytest.fixture(scope="module")
 def cluster(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that stays whole."""
+    """Yield a cluster that no test breaks."""
     made = Cluster(kind, tmp_path_factory.mktemp("routed"))
     made.start()
     yield made
@@ -41,7 +41,7 @@ def cluster(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 
 class Place:
-    """A stream, the node that leads it and one that does not."""
+    """Stream, the node that leads it and one that does not."""
 
     def __init__(self, cluster: Cluster, replicas: int) -> None:
         self.cluster = cluster
@@ -55,7 +55,7 @@ class Place:
         self.away: Node = cluster.others(self.leader)[0]
 
     def fill(self, count: int, size: int = 100) -> None:
-        """Store `count` messages `<name>.<number>`, whose payloads begin with their numbers."""
+        """Publish `count` messages `<name>.<number>`, whose payloads begin with their numbers."""
         with self.cluster.wire(self.leader) as wire:
             reply = wire.new_reply()
             for start in range(0, count, 500):
@@ -74,7 +74,7 @@ def place(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture
 async def client(place: Place) -> AsyncIterator[Client]:
-    """A client on a node that does not lead the stream."""
+    """Yield a client on a node that does not lead the stream."""
     connected = await nats.connect(f"nats://{place.away.host}:{place.away.wanted_port}", allow_reconnect=False)
     yield connected
     await connected.close()
@@ -214,7 +214,7 @@ async def test_key_value(cluster: Cluster, client: Client, js: JetStreamContext,
 
 
 def test_a_client_that_reads_slowly_is_waited_for(cluster: Cluster, place: Place) -> None:
-    """A push consumer without flow control; a client that does not read 80 MB (more than max_pending) for a while."""
+    """A push consumer without flow control waits for a client that pauses reading 80 MB (more than max_pending)."""
     if cluster.kind is Kind.REAL:
         pytest.skip("nats-server cuts such a client")
     place.fill(800, size=100_000)
@@ -241,7 +241,7 @@ def test_a_client_that_reads_slowly_is_waited_for(cluster: Cluster, place: Place
 
 
 def test_requests_of_a_fresh_inbox_are_answered_at_once(cluster: Cluster, place: Place) -> None:
-    """SUB and the API request in one write: whoever answers must know of the inbox by then."""
+    """A request sent in one write with the SUB of its inbox is answered at once, on whichever node."""
     for node in cluster.nodes:
         with cluster.wire(node) as wire:
             for number in range(30):

@@ -1,4 +1,4 @@
-"""Core NATS in a cluster of real processes: a client on any node reaches clients on all others, as with nats-server.
+"""Tests of core NATS in a cluster of real processes: clients on all nodes reach each other, as with nats-server.
 
 `--against real` tries these tests on three nats-servers. JetStream is off: these are the routes alone.
 """
@@ -29,7 +29,7 @@ StartRoutes = Callable[..., Cluster]
 
 
 def start_routes(kind: Kind, directory: Path, **options: Any) -> Cluster:
-    """Three nodes without JetStream, each connected to the others."""
+    """Start three nodes without JetStream, each connected to the others."""
     cluster = Cluster(kind, directory, 3, **options)
     for node in cluster.nodes:
         node.jetstream = False
@@ -40,7 +40,7 @@ def start_routes(kind: Kind, directory: Path, **options: Any) -> Cluster:
 
 @pytest.fixture(scope="module")
 def routes(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that stays whole."""
+    """Yield a cluster that no test breaks."""
     cluster = start_routes(kind, tmp_path_factory.mktemp("routes"))
     yield cluster
     cluster.kill()
@@ -48,7 +48,7 @@ def routes(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
 
 @pytest.fixture
 def own_routes(kind: Kind, tmp_path: Path) -> Iterator[StartRoutes]:
-    """Clusters of one's own, to break."""
+    """Yield a function that starts clusters for this test alone."""
     made: list[Cluster] = []
 
     def start(**options: Any) -> Cluster:
@@ -62,14 +62,14 @@ def own_routes(kind: Kind, tmp_path: Path) -> Iterator[StartRoutes]:
 
 @pytest.fixture
 def wires(routes: Cluster) -> Iterator[tuple[Wire, Wire, Wire]]:
-    """A client on each node."""
+    """Yield a client on each node."""
     a, b, c = (routes.wire(node) for node in routes.nodes)
     with a, b, c:
         yield a, b, c
 
 
 def connect_urls(cluster: Cluster, node: Node) -> list[str]:
-    """What a new client of a node is told."""
+    """Return the connect_urls that a new client of a node gets."""
     with cluster.wire(node) as wire:
         return sorted(wire.info.get("connect_urls", ()))
 
@@ -79,12 +79,12 @@ def url(node: Node) -> str:
 
 
 def unused(name: str = "s") -> str:
-    """A subject that no other test uses."""
+    """Return a subject that no other test uses."""
     return f"{name}.{next(_numbers)}"
 
 
 def told(*wires: Wire) -> None:
-    """Return once every one of these clients' nodes knows of the subscriptions that each has made so far."""
+    """Return once all nodes know the subscriptions of these clients."""
     for here in wires:
         fence = unused("fence")
         sid = here.subscribe(fence)
@@ -98,19 +98,19 @@ def told(*wires: Wire) -> None:
 
 
 def untold(wire: Wire, subject: str) -> None:
-    """Return once a client's node knows that nobody listens to a subject."""
+    """Return once a client's node knows that a subject has no subscribers."""
     until(lambda: request_status(wire, subject) == 503, "the end of interest on another node", 10.0)
 
 
 def request_status(wire: Wire, subject: str) -> int:
-    """503 when nobody listens; 0 when somebody does, who gets a message without a payload."""
+    """Return 503 if the subject has no responders, else 0; a subscriber gets a message without a payload."""
     reply = wire.new_reply()
     wire.publish(subject, b"", reply)
     return next((frame.status for frame in wire.ping() if frame.subject == reply), 0)
 
 
 def got(wire: Wire, sid: str, count: int, timeout: float = 10.0) -> list[bytes]:
-    """The payloads of the next messages for a subscription; those without one are fences."""
+    """Return the payloads of the next messages for a subscription, without the empty ones of `request_status`."""
     payloads: list[bytes] = []
     while len(payloads) < count:
         if data := wire.delivered(sid, timeout).data:
@@ -119,7 +119,7 @@ def got(wire: Wire, sid: str, count: int, timeout: float = 10.0) -> list[bytes]:
 
 
 def drained(wire: Wire, quiet: float = 0.3) -> list[bytes]:
-    """All payloads until nothing comes any more."""
+    """Return all payloads until nothing arrives for `quiet` seconds."""
     payloads: list[bytes] = []
     while True:
         try:
@@ -174,7 +174,7 @@ def test_requests_are_answered_from_any_node_and_503_tells_that_nobody_is_there(
 
 
 def test_inbox_and_request_in_one_write_are_answered(wires: tuple[Wire, Wire, Wire]) -> None:
-    """The other node hears of the inbox before it gets the request."""
+    """The SUB of an inbox reaches the other node before the request sent in the same write."""
     a, b, _ = wires
     subject = unused("service")
     sid = b.subscribe(subject)
@@ -228,7 +228,7 @@ def test_large_and_many_messages_keep_their_order(wires: tuple[Wire, Wire, Wire]
 
 # ---------------------------------------------------------------------- queue groups
 def test_each_member_of_a_queue_group_has_the_same_chance(routes: Cluster, wires: tuple[Wire, Wire, Wire]) -> None:
-    """Routes know no preference for members on the publisher's own node."""
+    """Each member of a queue group on any node has the same chance; the publisher's node is not preferred."""
     subject = unused("work")
     members = [routes.wire(routes.nodes[number]) for number in (0, 1, 1, 1, 2)]
     sids = [(member, member.subscribe(subject, "g")) for member in members]
@@ -280,7 +280,7 @@ def test_plain_subscribers_and_several_groups_of_one_node(wires: tuple[Wire, Wir
     assert len(drained(c)) == 50
 
 
-# ---------------------------------------------------------------------- nodes come and go
+# ---------------------------------------------------------------------- nodes join and leave
 def test_clients_hear_which_servers_there_are(own_routes: StartRoutes) -> None:
     cluster = own_routes()
     one, two, three = cluster.nodes
@@ -373,7 +373,10 @@ def test_interest_that_changed_behind_a_broken_connection_is_right_after_it(own_
 
 
 def test_a_publisher_waits_for_a_node_that_does_not_read_and_nothing_is_lost(own_routes: StartRoutes) -> None:
-    """nats-server would in the end drop the connection between the nodes, and what is under way with it."""
+    """A publisher waits for a node that does not read, and nothing is lost.
+
+    nats-server would in the end drop the connection between the nodes, and with it the messages in flight.
+    """
     cluster = own_routes()
     if cluster.kind is Kind.REAL:
         pytest.skip("nats-server does not promise this")

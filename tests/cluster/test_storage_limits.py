@@ -1,4 +1,4 @@
-"""The servers' limits for storage in a cluster: reservations that grow, and what is refused once too much is stored."""
+"""Tests of server storage limits in a cluster: growing reservations, and refusals once too much is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicated streams on real nodes: damage, state that travels, one lake for all."""
+"""Tests of replicated streams on real nodes: damage, snapshot transfer, one lake for all nodes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def fill(cluster: Cluster, count: int, subject: str = "s.a", size: int = 500) ->
     try:
         for number in range(count):
             data = b"%d:" % number + b"x" * size
-            # A client asks again while nobody leads (503) or the answer was lost with a leader.
+            # Clients retry while there is no leader (503) or the answer was lost with a leader.
             until(lambda data=data: "seq" in json.loads(wire.request(subject, data, timeout=2.0).data), "an ack")
     finally:
         wire.close()
 
 
 def content(cluster: Cluster, node: Node, stream: str = "S") -> list[bytes]:
-    """Everything in a stream as the node that leads it has it."""
+    """Return the payloads of a stream from the node that leads it."""
     cluster.lead(stream, node)
     state = cluster.ask(f"STREAM.INFO.{stream}")["state"]
     wire = cluster.wire(node)
@@ -85,7 +85,7 @@ def test_a_stream_in_memory_survives_its_leader(start_cluster: StartCluster) -> 
 
 
 def held(lake: Path, version: int, index: int) -> None:
-    """What the compactor commits once the table holds the stream through this entry of its log."""
+    """Commit to the table what the compactor commits once it holds the stream through this log index."""
     (identity,) = lake.glob("segments/S/*/stream.json")
     uid = json.loads(identity.read_text())["uid"]
     log = lake / "streams" / "S" / "_delta_log"
@@ -101,7 +101,7 @@ def held(lake: Path, version: int, index: int) -> None:
 
 
 def flushed(cluster: Cluster, node: Node) -> Any:
-    """Ask for a flush at a node; the only answer."""
+    """Request a flush at a node; return the only answer."""
     wire = cluster.wire(node)
     try:
         answer = wire.request("$LAKE.API.FLUSH.S", b"", timeout=10.0)
@@ -135,7 +135,7 @@ def test_replicas_share_a_lake_and_a_new_one_fetches_little(start_cluster: Start
 
 
 def test_an_answer_counts_what_the_same_client_sent_before_it(start_cluster: StartCluster) -> None:
-    """Whichever nodes the client, the stream's leader and the leader of the cluster are."""
+    """An answer includes what the same client published before, wherever the stream and cluster leaders are."""
     cluster = start_cluster()
     cluster.stream("S", ["s.>"], retention="workqueue")
     config = {"durable_name": "c", "ack_policy": "explicit", "max_ack_pending": -1}

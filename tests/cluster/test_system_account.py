@@ -1,4 +1,4 @@
-"""The system account of a cluster of real processes: every node answers, and what happens on one is heard on all.
+"""Tests of the system account of a cluster of real processes: every node answers, and events reach all nodes.
 
 `--against real` tries these tests on three nats-servers.
 """
@@ -27,7 +27,7 @@ ACCOUNTS = """\
 
 @pytest.fixture(scope="module")
 def nodes(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three connected nodes without JetStream."""
+    """Yield three connected nodes without JetStream."""
     cluster = Cluster(kind, tmp_path_factory.mktemp("system"), 3, accounts=ACCOUNTS, user=("a", "A"))
     for node in cluster.nodes:
         node.jetstream = False
@@ -48,7 +48,7 @@ def of_user(node: Node, user: str, **fields: str) -> Wire:
 
 
 def answers(wire: Wire, subject: str, count: int, body: Any = None) -> list[Any]:
-    """So many answers, and whatever else has come by then."""
+    """Return `count` answers, and any others that have arrived by then."""
     reply = wire.new_reply()
     wire.publish(f"$SYS.REQ.{subject}", b"" if body is None else json.dumps(body).encode(), reply)
     found = [wire.message(reply) for _ in range(count)]
@@ -60,7 +60,7 @@ def names(found: list[Any]) -> list[str]:
 
 
 def ready(cluster: Cluster, wire: Wire, subject: str = "SERVER.PING.LEAFZ") -> None:
-    """Every node knows by now whom the others' answers are for."""
+    """Wait until every node knows the subscription for the answers."""
     until(lambda: len(answers(wire, subject, 3)) == 3, "three answers")
 
 

@@ -1,4 +1,7 @@
-"""Permissions and mappings in a cluster of real processes. `--against real` tries these tests on nats-servers."""
+"""Tests of permissions and mappings in a cluster of real processes.
+
+`--against real` tries these tests on nats-servers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ ACCOUNTS = """\
 
 @pytest.fixture(scope="module")
 def routes(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three connected nodes without JetStream."""
+    """Yield three connected nodes without JetStream."""
     cluster = Cluster(kind, tmp_path_factory.mktemp("rules"), 3, accounts=ACCOUNTS, user=("a", "A"))
     for node in cluster.nodes:
         node.jetstream = False
@@ -44,7 +47,7 @@ def _client(cluster: Cluster, node: int, user: str) -> Wire:
 
 
 def _heard_by(wire: Wire, listener: Wire, subject: str, sid: str) -> None:
-    """Wait until `listener`, on another node, hears what `wire` publishes to `subject`."""
+    """Wait until `listener`, on another node, receives what `wire` publishes to `subject`."""
 
     def heard() -> bool:
         wire.publish(subject, b"try")
@@ -55,7 +58,7 @@ def _heard_by(wire: Wire, listener: Wire, subject: str, sid: str) -> None:
 
 
 def _real(frames: list[Frame]) -> list[str]:
-    """The subjects of what is none of the tries, one of which may always still come late."""
+    """Return the subjects of the frames, without the probes of `_heard_by`, which may arrive late."""
     return [frame.subject for frame in frames if frame.data != b"try"]
 
 

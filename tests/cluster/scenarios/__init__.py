@@ -1,4 +1,4 @@
-"""The scenarios of clusters, a module for each part of docs/internals; importing one registers what it holds."""
+"""Scenarios for clusters, a module for each part of docs/internals; importing a module registers its scenarios."""
 
 from __future__ import annotations
 

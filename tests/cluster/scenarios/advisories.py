@@ -1,4 +1,4 @@
-"""What a cluster tells of itself: advisories."""
+"""Scenarios of a cluster's advisories."""
 
 from __future__ import annotations
 

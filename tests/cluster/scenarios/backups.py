@@ -1,4 +1,4 @@
-"""Snapshots and restores of replicated streams."""
+"""Scenarios of snapshots and restores of replicated streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECOND = 1_000_000_000
 
 
 def restore(wire: Wire, data: bytes, config: dict[str, Any], saved: Any) -> Any:
-    """Restore a stream through one node; the outcome."""
+    """Restore a stream through one node; return the outcome."""
     answer = wire.api(f"STREAM.RESTORE.{config['name']}", {"config": config, "state": saved})
     if "error" in answer:
         return answer
@@ -25,7 +25,7 @@ def restore(wire: Wire, data: bytes, config: dict[str, Any], saved: Any) -> Any:
 
 
 def snapshot(wire: Wire, name: str) -> tuple[Any, bytes]:
-    """Take a snapshot through one node: the answer, and the bytes."""
+    """Take a snapshot through one node; return the answer and the data."""
     sid = wire.subscribe("BACKUP.here")
     answer = wire.api(f"STREAM.SNAPSHOT.{name}", {"deliver_subject": "BACKUP.here"})
     data = b""
@@ -38,12 +38,12 @@ def snapshot(wire: Wire, name: str) -> tuple[Any, bytes]:
 
 
 def progress(script: ClusterScript) -> None:
-    """Record how far the restored consumer is; nats-server does not always count what is left to deliver."""
+    """Record the progress of the restored consumer; nats-server does not always count its pending messages."""
 
     def told() -> Any:
         return script.wire.api("CONSUMER.INFO.R.C")
 
-    # On a busy machine nats-server's consumer has been seen to answer before it had its restored state.
+    # On a busy machine nats-server's consumer sometimes answers before its state is restored.
     until(lambda: told().get("delivered", {}).get("consumer_seq", 0), "the restored consumer to have its state")
     info = told()
     script.note("progress", {key: info.get(key) for key in ("delivered", "ack_floor", "num_ack_pending", "error")})

@@ -1,4 +1,4 @@
-"""Batches into replicated streams: what the leader holds in memory, and what becomes of it."""
+"""Scenarios of batches into replicated streams: the leader's staged batches, and their fate."""
 
 from __future__ import annotations
 

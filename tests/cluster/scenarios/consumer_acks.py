@@ -1,4 +1,4 @@
-"""What clients at any node say about messages of a replicated consumer, and what comes of it when leaders change."""
+"""Scenarios of acks to replicated consumers from any node, and their effect across leader changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATER = {"batch": 9, "expires": 20 * SECOND}
 
 
 def _ready(script: ClusterScript, stream: str, subjects: Sequence[str], **config: Any) -> None:
-    """A stream with a consumer that all nodes know, and messages."""
+    """Create a stream with messages and a consumer that all nodes know."""
     script.replicated(stream, [stream.lower()], **config.pop("stream", {}))
     script.consumer(stream, "c", **config)
     _heard(script, stream)
@@ -24,7 +24,7 @@ def _ready(script: ClusterScript, stream: str, subjects: Sequence[str], **config
 
 
 def _ask(script: ClusterScript, stream: str, number: int, **body: Any) -> Wire:
-    """Leave a request waiting at a node."""
+    """Leave a pull request waiting at a node."""
     wire = script.at(number)
     data = json.dumps({"batch": 1, "expires": 20 * SECOND, **body}).encode()
     wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c", data, wire.new_reply())
@@ -32,7 +32,7 @@ def _ask(script: ClusterScript, stream: str, number: int, **body: Any) -> Wire:
 
 
 def _listening(script: ClusterScript, subject: str, number: int = 1) -> tuple[Wire, str]:
-    """A subscription that all nodes know, with nothing in it yet."""
+    """Return a subscription that all nodes know and that has received nothing."""
     wire = script.at(number)
     sid = wire.subscribe(subject)
     script.heard(subject.replace(">", "heard"))
@@ -92,7 +92,7 @@ def an_ack_of_a_message_that_an_earlier_leader_sent(script: ClusterScript) -> No
     _heard(script, "EL")
     for at in (0, 1):
         script.ack(frames[at], wire=script.at(at + 2))
-    script.ack(frames[0], wire=script.at(1))  # once more
+    script.ack(frames[0], wire=script.at(1))  # ack again
     _numbers_when(script, "EL", "two acked", {"num_ack_pending": 1})
     script.ack(frames[2], b"-NAK", wire=script.at(3))
     _pulled(script, "the last one", "EL", {"batch": 1, "expires": 4 * SECOND}, 1, 2)
@@ -163,7 +163,7 @@ def a_queue_group_at_all_nodes(script: ClusterScript) -> None:
     script.consumer("QG", "c", deliver_subject="to.qg", deliver_group="q")
     until(lambda: script.cluster.api("CONSUMER.INFO.QG.c").get("push_bound"), "a bound consumer", SETTLE_S)
     script.fill(["qg"] * 12)
-    # nats-server shows the counts of a moment ago beside those of now: what the clients got is what is compared.
+    # nats-server mixes earlier counts with present ones, so the deliveries are compared instead.
     until(lambda: script.cluster.api("CONSUMER.INFO.QG.c").get("num_ack_pending") == 12, "unacked messages", SETTLE_S)
     until(lambda: sum(_count(wire, sid) for wire, sid in zip(wires, sids, strict=True)) == 12, "all", SETTLE_S)
     got = [frame for wire in wires for frame in wire.waiting if frame.reply]
@@ -184,7 +184,7 @@ def a_pause_ends_at_any_node(script: ClusterScript) -> None:
     _numbers_when(script, "PE", "while paused", {"num_pending": 2})
     answer = script.at(3).api("CONSUMER.PAUSE.PE.c", {})
     script.note("resumed", answer)
-    script.fill(["pe"])  # nats-server delivers on with the next message, sometimes not before
+    script.fill(["pe"])  # nats-server sometimes delivers only with the next message
     _pulled(script, "then", "PE", {"batch": 3, "expires": 4 * SECOND}, 3, 2)
 
 

@@ -1,6 +1,6 @@
-"""What consumers of replicated streams have done, and what their clients wait for, when the leaders change.
+"""Scenarios of consumer state and waiting pull requests across leader changes.
 
-nats-server elects a leader for each consumer, lakestream leads a consumer where its stream is: here both change.
+nats-server elects a leader for each consumer, lakestream leads a consumer where it leads the stream: here both change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _leader(script: ClusterScript, stream: str, consumer: str) -> Any:
 
 
 def _changed(script: ClusterScript, stream: str, consumer: str = "c") -> None:
-    """Have other nodes lead the stream and the consumer."""
+    """Move the leadership of the stream and of the consumer to other nodes."""
     before = script.leader(stream)
     led = _leader(script, stream, consumer)
     script.cluster.ask(f"STREAM.LEADER.STEPDOWN.{stream}")
@@ -33,7 +33,7 @@ def _changed(script: ClusterScript, stream: str, consumer: str = "c") -> None:
 
 
 def _numbers(script: ClusterScript, stream: str, consumer: str = "c") -> Any:
-    """INFO's numbers without times, which are not the same on all replicas."""
+    """Return the counters of INFO without times, which differ between replicas."""
     info = script.cluster.api(f"CONSUMER.INFO.{stream}.{consumer}")
     wanted = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_pending")
     numbers = {key: info[key] for key in wanted if key in info}
@@ -43,7 +43,7 @@ def _numbers(script: ClusterScript, stream: str, consumer: str = "c") -> Any:
 
 
 def _numbers_when(script: ClusterScript, stream: str, label: str, wanted: dict[str, Any], consumer: str = "c") -> None:
-    """Record the numbers once these of them are as wanted; the rest is what they then are."""
+    """Record the counters once `wanted` is true for them."""
 
     def ready() -> Any:
         numbers = _numbers(script, stream, consumer)
@@ -53,7 +53,10 @@ def _numbers_when(script: ClusterScript, stream: str, label: str, wanted: dict[s
 
 
 def _heard(script: ClusterScript, stream: str) -> None:
-    """Wait until the consumer can be asked over every node; what asks is refused, and takes no message."""
+    """Wait until the consumer is reachable from every node.
+
+    The requests sent for this are refused and get no message.
+    """
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.c"
     for node in script.cluster.running:
         wire = script.at(node.number + 1)
@@ -61,7 +64,7 @@ def _heard(script: ClusterScript, stream: str) -> None:
 
 
 def _tokens(frames: list[Frame]) -> list[Any]:
-    """Of messages: deliveries, stream and consumer sequence."""
+    """Return delivery count, stream sequence and consumer sequence of each message."""
     return [frame.reply.split(".")[4:7] if frame.reply else str(frame.status) for frame in frames]
 
 
@@ -237,7 +240,7 @@ def _flow_control(frame: Frame) -> bool:
 
 
 def _unacked(script: ClusterScript, count: int) -> None:
-    """Record that so many are unacked. nats-server is late with the other numbers of such a consumer in a cluster."""
+    """Record that `count` messages are unacked; in a cluster nats-server updates the other counters late."""
     until(lambda: _numbers(script, "FA").get("num_ack_pending") == count, f"{count} unacked", SETTLE_S)
     script.note("unacked", count)
 

@@ -1,4 +1,4 @@
-"""Consumers of replicated streams, reached over any node."""
+"""Scenarios of consumers of replicated streams, reached over any node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECOND = 1_000_000_000
 def _create(script: ClusterScript, stream: str, name: str, at: int = 1, **config: Any) -> Any:
     body = {"stream_name": stream, "config": {"name": name, "durable_name": name, "ack_policy": "explicit", **config}}
     answer = script.at(at).api(f"CONSUMER.CREATE.{stream}.{name}", body)
-    answer.pop("cluster", None)  # what placement chose; see `clusters_of_consumers`
+    answer.pop("cluster", None)  # chosen by placement; see `clusters_of_consumers`
     script.note(f"create {name} {config}", answer)
     return answer
 
@@ -183,7 +183,7 @@ def an_ordered_reader_over_a_follower(script: ClusterScript) -> None:
     script.fill([f"or.{n % 3}" for n in range(9)])
     follower = script.cluster.followers("OR")[0].number + 1
     wire = script.at(follower)
-    # whoever answers, it has everything: a follower learns a moment after the ack what is committed
+    # any replica may answer; a follower learns of a commit a moment after the ack
     until(lambda: all(len(_batch(wire, "OR")) == 10 for _ in range(5)), "nine messages everywhere", SETTLE_S)
     script.note("batch", [(frame.status, frame.data) for frame in _batch(wire, "OR")])
 

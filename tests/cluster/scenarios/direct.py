@@ -1,4 +1,4 @@
-"""Direct gets of replicated streams: every replica answers, over any node, what the stream holds."""
+"""Scenarios of direct gets of replicated streams: every replica answers the same over any node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SEVERAL: list[Any] = [
 
 
 def _ask(wire: Wire, stream: str, body: Any, *, several: bool = False) -> list[Frame]:
-    """All answers over one connection."""
+    """Return all answers over one connection."""
     reply = wire.new_reply()
     wire.publish(f"$JS.API.DIRECT.GET.{stream}", body if isinstance(body, bytes) else json.dumps(body).encode(), reply)
     frames = [wire.message(reply)]
@@ -54,7 +54,7 @@ def _ask(wire: Wire, stream: str, body: Any, *, several: bool = False) -> list[F
 
 
 def _shown_everywhere(script: ClusterScript, stream: str, last: int) -> None:
-    """Wait until every node, asked over itself, gives the newest message, many times in a row."""
+    """Wait until every node returns the newest message many times in a row."""
     body = json.dumps({"seq": last}).encode()
     for node in script.cluster.running:
         wire = script.at(node.number + 1)
@@ -76,7 +76,10 @@ def _stage(script: ClusterScript, name: str, replicas: int = 3, **config: Any) -
 
 
 def _over_every_node(script: ClusterScript, stream: str) -> None:
-    """Every form over every node: the same, whichever replica answers; recorded once."""
+    """Send every form of the request over every node.
+
+    Assert equal answers whichever replica answers; record them once.
+    """
     for body, several in [*((body, False) for body in BODIES), *((body, True) for body in SEVERAL)]:
         for node in script.cluster.running:
             frames = _ask(script.at(node.number + 1), stream, body, several=several)
@@ -140,7 +143,7 @@ def the_flag_counts_on_every_node(script: ClusterScript) -> None:
 
 
 def _paged(script: ClusterScript, wires: list[Wire], stream: str, between: Any) -> list[Any]:
-    """A snapshot in pages of three, each asked over another node."""
+    """Return a snapshot in pages of three, each requested over another node."""
     body: dict[str, Any] = {"multi_last": ["dg.>"], "batch": 3}
     got: list[Any] = []
     page = 0
@@ -172,7 +175,10 @@ def pages_over_different_nodes_are_one_snapshot(script: ClusterScript) -> None:
 
 @breaking
 def followers_answer_while_the_leader_stands_still(script: ClusterScript) -> None:
-    """A node of nats-server may choose the leader's replica for a request, also while it stands still: then again."""
+    """A paused leader does not keep followers from answering.
+
+    nats-server may send a request to the paused leader's replica; it is repeated then.
+    """
     _stage(script, "DL")
     leader = script.leader("DL")
     wires = [script.at(node.number + 1) for node in script.cluster.followers("DL")]
@@ -192,7 +198,7 @@ def followers_answer_while_the_leader_stands_still(script: ClusterScript) -> Non
 
 
 def _insist(wire: Wire, stream: str, body: Any, several: bool) -> list[Frame]:
-    """All answers, to whichever of the requests is answered first."""
+    """Repeat the request until it is answered; return the answers."""
     usual, wire.timeout = wire.timeout, 0.5
     answers: list[list[Frame]] = []
 
@@ -212,7 +218,7 @@ def _insist(wire: Wire, stream: str, body: Any, several: bool) -> list[Frame]:
 
 @breaking
 def a_leader_that_is_killed_changes_no_page(script: ClusterScript) -> None:
-    """The pages before and after, asked over the two other nodes, are still one snapshot."""
+    """The pages before and after a kill of the leader, requested over the two other nodes, are one snapshot."""
     script.replicated("DK", ["dg.>"], 3, allow_direct=True)
     script.fill([f"dg.{n}" for n in range(20)], b"old")
     _shown_everywhere(script, "DK", 20)
@@ -233,7 +239,7 @@ def a_leader_that_is_killed_changes_no_page(script: ClusterScript) -> None:
 
 @breaking
 def a_node_that_comes_back_answers_nothing_old(script: ClusterScript) -> None:
-    """What was acknowledged while it was away is there, or somebody else answers, from its first answer on."""
+    """A restarted node never answers without what was acked in its absence; until then another replica answers."""
     _stage(script, "DB")
     gone = script.cluster.followers("DB")[0]
     gone.kill()

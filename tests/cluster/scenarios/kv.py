@@ -1,4 +1,4 @@
-"""Key-value buckets and object stores with three replicas, and what their users see while the leader goes."""
+"""Scenarios of key-value buckets and object stores with three replicas across leader changes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ def _another_leader(script: ClusterScript, stream: str) -> None:
 
 
 def _takes(script: ClusterScript, subject: str, data: bytes) -> None:
-    """Publish until it is acked, as clients do it: once, by its id. nats-server's new leader may not hear the first."""
+    """Publish with a message id until it is acked, as clients do.
+
+    Nats-server's new leader may miss the first attempt.
+    """
     once = {"Nats-Msg-Id": "once"}
     until(lambda: "seq" in script.wire.request(subject, data, once, 1.0).json(), "an ack", SETTLE_S)
 
 
 def _watched(script: ClusterScript, bucket: str, wire: Wire, name: str, **config: Any) -> str:
-    """A watch through this connection."""
+    """Create a watch through this connection; return the sid."""
     sid = wire.subscribe(f"to.{name}")
     wire.ping()
     asked = {**WATCH, "name": name, "deliver_subject": f"to.{name}", "filter_subject": f"$KV.{bucket}.>", **config}
@@ -49,7 +52,7 @@ def _watched(script: ClusterScript, bucket: str, wire: Wire, name: str, **config
 
 
 def _told(script: ClusterScript, label: str, wire: Wire, sid: str, count: int) -> None:
-    """Record the next entries of a watch, whatever the sequence of their delivery."""
+    """Record the next entries of a watch, regardless of their delivery sequences."""
     seen = []
     while len(seen) < count:
         frame = wire.delivered(sid, SETTLE_S)
@@ -72,7 +75,7 @@ def compare_and_set_under_another_leader(script: ClusterScript) -> None:
 
 @scenario
 def every_node_answers(script: ClusterScript) -> None:
-    """Puts, gets, lists and purges by clients of each node."""
+    """Puts, gets, lists and purges work through clients of each node."""
     _bucket(script, "ev")
     for number in range(1, 4):
         wire = script.at(number)
@@ -94,7 +97,7 @@ def every_node_answers(script: ClusterScript) -> None:
 
 @scenario
 def watches_resume_under_another_leader(script: ClusterScript) -> None:
-    """Watches through every node; resumed under the next leader as clients do it, after the last revision seen."""
+    """Watches through every node resume under the next leader, from the last revision seen, as clients resume them."""
     _bucket(script, "wa", max_msgs_per_subject=3)
     script.fill(["$KV.wa.a", "$KV.wa.b", "$KV.wa.a"])
     rows = [("last", {}, 2), ("all", {"deliver_policy": "all"}, 3), ("new", {"deliver_policy": "new"}, 0)]
@@ -113,7 +116,7 @@ def watches_resume_under_another_leader(script: ClusterScript) -> None:
 
 @scenario
 def markers_under_another_leader(script: ClusterScript) -> None:
-    """What ends by time, ends under whoever leads then, and its watchers hear of it once."""
+    """Messages that expire under a new leader are removed there, and watchers get each marker once."""
     _bucket(script, "ma", allow_msg_ttl=True, subject_delete_marker_ttl=SECOND)
     for key in ("a", "b"):
         script.publish(f"$KV.ma.{key}", b"x", {EXPECTED: "0", TTL: "5"})
@@ -125,13 +128,13 @@ def markers_under_another_leader(script: ClusterScript) -> None:
     script.state_when("KV_ma", lambda state: state["messages"] == 1)
     seen = [wire.delivered(sid, SETTLE_S) for _ in range(5)]
     found = [[frame.subject, frame.data, frame.headers] for frame in seen]
-    script.note("told", [*found[:3], *sorted(found[3:], key=str)])  # which of the two ends first is chance
+    script.note("told", [*found[:3], *sorted(found[3:], key=str)])  # the order of the two expiries is random
     script.settled("KV_ma")
 
 
 @breaking
 def the_leader_of_a_bucket_is_killed(script: ClusterScript) -> None:
-    """What was acked is there, and a create that won has won."""
+    """After the leader's death acked values are there, and a successful create stays successful."""
     _bucket(script, "kl", storage="file")
     for n in range(5):
         script.publish("$KV.kl.k", b"%d" % n, {EXPECTED: str(n)})
@@ -150,7 +153,7 @@ def the_leader_of_a_bucket_is_killed(script: ClusterScript) -> None:
 
 @breaking
 def an_upload_under_a_killed_leader(script: ClusterScript) -> None:
-    """Chunks that were acked are read back in order, the object is there once its meta is."""
+    """Acked chunks are read back in order; the object exists once its metadata is stored."""
     script.replicated(
         "OBJ_ul",
         ["$O.ul.C.>", "$O.ul.M.>"],

@@ -1,4 +1,4 @@
-"""Stepdown of streams, consumers and the meta group."""
+"""Scenarios of stepdown of streams, consumers and the meta group."""
 
 from __future__ import annotations
 

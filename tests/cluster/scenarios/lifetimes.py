@@ -1,4 +1,4 @@
-"""TTLs, delete markers and counters of replicated streams: whoever leads goes on with them."""
+"""Scenarios of TTLs, delete markers and counters of replicated streams across leader changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from tests.conformance.scenarios.lifetimes import CONDITIONS, INCR, KINDS, MARKE
 
 
 def _order(script: ClusterScript, kind: str) -> None:
-    """Without Nats-Expected-Last-Msg-Id: nats-server judges it when it applies an entry, and may forget to answer."""
+    """Record which of two violated conditions is reported.
+
+    Omits Nats-Expected-Last-Msg-Id: nats-server checks it when it applies an entry, and sometimes does not answer.
+    """
     conditions = {name: condition for name, condition in CONDITIONS.items() if name != "last_id"}
     script.replicated("OR", ["or"], 3, **KINDS[kind])
     script.wire.request("or", b"", {"Nats-Msg-Id": "known"} | ({INCR: "1"} if kind == "counter" else {}))

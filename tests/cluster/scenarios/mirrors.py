@@ -1,4 +1,4 @@
-"""Mirrors and sources with replicas, while leaders change."""
+"""Scenarios of replicated mirrors and sources across leader changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conformance.scenarios.mirror_config import mapped
 
 
 def _made(script: ClusterScript, name: str, replicas: int = 3, **config: Any) -> None:
-    """A stream as stage, once all its replicas are there."""
+    """Create a stream as preparation; return once all replicas exist."""
     script.setup(f"STREAM.CREATE.{name}", {"name": name, "num_replicas": replicas, **config})
     script.cluster.wait_current(name, SETTLE_S)
 
@@ -138,7 +138,7 @@ def every_replica_of_a_mirror_answers_for_its_origin(script: ClusterScript) -> N
     came(script, "EM", 2)
 
     def listening() -> int:
-        """On how many nodes, counting those that do for both streams twice."""
+        """Count subscriptions over all nodes; a node with replicas of both streams counts twice."""
         pages = [node.page("subsz?subs=1&limit=10000")["subscriptions_list"] for node in script.cluster.nodes]
         return sum(sub["subject"] == "$JS.API.DIRECT.GET.EO" for page in pages for sub in page)
 
@@ -221,7 +221,7 @@ def what_is_refused(script: ClusterScript) -> None:
 
 @scenario
 def alternates(script: ClusterScript) -> None:
-    """StreamInfo tells of mirrors."""
+    """StreamInfo lists mirrors as alternates."""
     _made(script, "O", 1, subjects=["o.*"])
     script.note("of a stream alone", sorted(script.wire.api("STREAM.INFO.O")))
     _made(script, "N", 1, mirror={"name": "O"})
@@ -234,7 +234,7 @@ def alternates(script: ClusterScript) -> None:
     for name in ("O", "N", "M", "P", "MM", "X", "S"):
         info = script.wire.api(f"STREAM.INFO.{name}")
         found = info.get("alternates")
-        script.note(f"of {name}", found and sorted(map(json.dumps, found)))  # in any order, if they are equally near
+        script.note(f"of {name}", found and sorted(map(json.dumps, found)))  # in undefined order
     listed = script.wire.api("STREAM.LIST")["streams"]
     script.note("in a list", ["alternates" in each for each in listed])
     script.setup("STREAM.UPDATE.N", {"name": "N", "subjects": ["n"]})

@@ -1,4 +1,4 @@
-"""Nodes that are gone, and come back."""
+"""Scenarios of nodes that fail and come back."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def without_a_majority_nothing_is_promised(script: ClusterScript) -> None:
 
     until(leaderless, "no stream leader", OFFLINE_S)
 
-    def consumer_leaderless() -> bool:  # nats-server's consumers have groups of their own, and find out by themselves
+    def consumer_leaderless() -> bool:  # nats-server's consumers have groups of their own, which notice it themselves
         return "error" in script.wire.api("CONSUMER.INFO.QL.c", timeout=3.0)
 
     until(consumer_leaderless, "no consumer leader", OFFLINE_S)

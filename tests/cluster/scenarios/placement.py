@@ -1,4 +1,4 @@
-"""Creating, finding and removing streams on a cluster of three: placement, names, who answers."""
+"""Scenarios of creating, finding and removing streams on a cluster of three: placement, names, answering nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def too_many_or_impossible_replicas(script: ClusterScript) -> None:
 
 @scenario
 def creating_twice(script: ClusterScript) -> None:
-    for number in (1, 2, 3):  # over each node the same
+    for number in (1, 2, 3):  # the answer is the same over each node
         answer = script.at(number).api(
             "STREAM.CREATE.TWICE", {"name": "TWICE", "subjects": ["twice"], "num_replicas": 3}
         )
@@ -42,7 +42,10 @@ def creating_twice(script: ClusterScript) -> None:
 
 @scenario
 def placement_by_tags(script: ClusterScript) -> None:
-    """n1 has cloud:aws and az:a, n2 cloud:gcp and az:b, n3 cloud:gcp and az:c."""
+    """Streams are placed on nodes with their tags.
+
+    n1 has cloud:aws and az:a, n2 cloud:gcp and az:b, n3 cloud:gcp and az:c.
+    """
     for name, replicas, placement in (
         ("GCP", 2, {"tags": ["cloud:gcp"]}),
         ("AWS", 1, {"tags": ["cloud:aws"]}),
@@ -61,7 +64,7 @@ def placement_by_tags(script: ClusterScript) -> None:
         if "error" not in answer:
             cluster = script.cluster.stream_cluster(name)
             nodes = sorted([cluster["leader"], *(replica["name"] for replica in cluster.get("replicas") or ())])
-            # where there is a choice, only that it is one of those
+            # with several possible nodes, record only their number
             script.note(f"nodes of {name}", nodes if placement.get("tags") else len(nodes))
 
 

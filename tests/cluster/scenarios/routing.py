@@ -1,4 +1,4 @@
-"""Core NATS over several nodes: subjects, queue groups, requests, what a client is told of the cluster."""
+"""Scenarios of core NATS over several nodes: subjects, queue groups, requests, cluster fields of INFO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.wire import Wire, WireTimeout
 
 
 def _forget(*wires: Wire) -> None:
-    """Forget what came until now, for the most part the questions of `heard`."""
+    """Discard the frames received so far, mostly the requests of `heard`."""
     for wire in wires:
         wire.ping()
         wire.waiting.clear()
@@ -72,7 +72,7 @@ def requests_are_answered_over_nodes(script: ClusterScript) -> None:
 
 
 def _numbers(reader: Wire, sid: str, count: int) -> list[int]:
-    """The numbers that a subscription gets next."""
+    """Return the numbers in the next messages of a subscription."""
     frames = [reader.next(lambda frame: frame.sid == sid and frame.data != b"heard?") for _ in range(count)]
     return [int(frame.data) for frame in frames]
 

@@ -1,4 +1,4 @@
-"""Streams that get more replicas, fewer, or others."""
+"""Scenarios of streams whose replicas increase, decrease or move."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cluster.harness import ClusterScript, scenario
 def _update(script: ClusterScript, name: str, replicas: int, **config: Any) -> Any:
     body = {"name": name, "subjects": [name.lower()], "num_replicas": replicas, "allow_direct": True, **config}
     answer = script.wire.api(f"STREAM.UPDATE.{name}", body)
-    answer.pop("cluster", None)  # nats-server shows it in the middle of the change
+    answer.pop("cluster", None)  # nats-server includes it during the change
     script.note(f"UPDATE {name} to {replicas} {config or ''}", answer)
     return answer
 

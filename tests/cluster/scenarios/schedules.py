@@ -1,4 +1,4 @@
-"""Message schedules of replicated streams: whoever leads publishes, and what is published once stays so."""
+"""Scenarios of message schedules of replicated streams: any leader publishes, and each message only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits and retention of replicated streams, and what a new leader knows of them."""
+"""Scenarios of limits and retention of replicated streams across leader changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ids_and_sequences_outlive_the_leader(script: ClusterScript) -> None:
     gone.kill()
     until(lambda: script.leader("ID") is not gone, "another leader", SETTLE_S)
     until(lambda: "seq" in script.wire.request("id.2", b"after", {"Nats-Msg-Id": "after"}).json(), "an ack", SETTLE_S)
-    for number in (0, 5):  # the first has been removed by the limit
+    for number in (0, 5):  # the limit has removed the first one
         script.publish(f"id.{number % 2}", b"again", {"Nats-Msg-Id": f"m{number}"})
     script.publish("id.1", b"next", {"Nats-Expected-Last-Subject-Sequence": "6"})
     script.publish("id.1", b"next", {"Nats-Expected-Last-Sequence": "6"})

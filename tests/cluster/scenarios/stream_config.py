@@ -1,6 +1,7 @@
-"""Configurations of streams with three replicas: what is accepted, what an update changes, on which node it is known.
+"""Scenarios of configurations of streams with three replicas.
 
-The fields and values are a selection of those that tests/conformance tries on one server.
+Accepted values, updates, and their visibility on each node. The fields and values are a selection of those that
+tests/conformance tries on one server.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ def _ask(script: ClusterScript, verb: str, name: str, config: Config) -> Any:
 
 
 def _publish(script: ClusterScript, subject: str, wire: Wire) -> None:
-    """Over a node to which the interest of the stream may still be on its way: then nothing is stored yet."""
+    """Publish over a node that may not know the stream's interest yet; then nothing is stored."""
     frame = until(lambda: heard if (heard := wire.request(subject, b"1")).status != 503 else None, subject)
     script.note(f"publish {subject}", script.show(frame))
 
 
 def _created(script: ClusterScript, configs: list[Config]) -> None:
-    """Each configuration on a stream of its own; a publish through another node than the one that created it."""
+    """Try each configuration on a stream of its own; publish through another node than the one that created it."""
     for number, config in enumerate(configs):
         name = f"C{number}"
         if "error" in _ask(script, "CREATE", name, config):

@@ -1,4 +1,4 @@
-"""Transforms, republishing and message tracing over several nodes."""
+"""Scenarios of transforms, republishing and message tracing over several nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _listener(script: ClusterScript, subject: str, number: int = 2) -> tuple[Wir
 
 
 def _traces(script: ClusterScript, listener: tuple[Wire, str], count: int) -> None:
-    """Record the next traces, by node, without what differs between any two."""
+    """Record the next traces, by node, without parts that differ between runs."""
     shown = []
     for _ in range(count):
         trace = json.loads(listener[0].delivered(listener[1]).data)
