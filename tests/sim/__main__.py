@@ -1,4 +1,4 @@
-"""`python -m tests.sim`: many seeds, or one with its trace.
+"""`python -m tests.sim`: run many seeds, or one with its trace.
 
 Belongs here: the command line.
 """
@@ -15,7 +15,7 @@ from tests.sim.runner import command, run_seed, run_seeds
 
 
 def main() -> int:
-    """The exit code is 1 when a seed failed."""
+    """Run the seeds; return 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Raft groups under simulated faults.")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default 100)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")

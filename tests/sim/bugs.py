@@ -1,8 +1,8 @@
-"""Bugs to be found.
+"""Bugs that the simulator must find.
 
-Belongs here: one planted bug a rule, most of them mistakes that Raft implementations are known to have made. Each is a
-way to patch the real code for the time of a run. The simulator must catch every one of them (test_bugs.py); what it
-cannot catch it does not test.
+Belongs here: planted bugs, at least one for each rule, most of them mistakes that Raft implementations are known to
+have made. Each patches the real code for the time of a run. test_bugs.py requires that the simulator finds every one of
+them; what it cannot find it does not test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Bug = Callable[[ExitStack], None]
 
 
 def votes_twice(stack: ExitStack) -> None:
-    """A second candidate of the same term gets a vote, too (§5.2)."""
+    """A second candidate of the same term also gets the vote (§5.2)."""
     real = election.on_vote
 
     def on_vote(state: State, sender: str, message: Vote) -> None:
@@ -49,7 +49,7 @@ def votes_twice(stack: ExitStack) -> None:
 
 
 def votes_for_anybody(stack: ExitStack) -> None:
-    """Whose log is behind gets a vote, too (§5.4.1)."""
+    """A candidate with an outdated log also gets the vote (§5.4.1)."""
     stack.enter_context(patch.object(LogView, "up_to_date", lambda self, index, term: True))
 
 
@@ -86,16 +86,16 @@ def _trusts(state: State, message: Append) -> None:
 
 
 ignores_the_term_before = _on_append(_trusts)
-"""A probe matches when the index is there, whatever its term (§5.3)."""
+"""A probe matches if the index exists, whatever its term (§5.3)."""
 
 
 def acknowledges_before_the_disk(stack: ExitStack) -> None:
-    """A follower says that it has what it has only heard (§5.3)."""
+    """A follower acknowledges entries that are not durable yet (§5.3)."""
     stack.enter_context(patch.object(State, "durable_match", lambda self: self.matched))
 
 
 def cuts_on_every_append(stack: ExitStack) -> None:
-    """A late Append cuts off what a newer one brought (§5.3: only a conflict cuts)."""
+    """A late Append truncates entries of a newer one (§5.3: only a conflict truncates)."""
     real = follower._append
 
     def append(state: State, frames: list[Frame]) -> None:
@@ -135,9 +135,9 @@ def _everybody(leader: Leader) -> list[int]:
 counts_old_terms = _counts(_voters, lambda leader: leader._quorum, guard=False)
 """An entry of an earlier term is committed by counting its replicas (§5.4.2, Figure 8)."""
 counts_one_too_few = _counts(_voters, lambda leader: max(1, leader._quorum - 1))
-"""Half of an even group, or less than half, is a majority."""
+"""Half of an even group, or less than half, counts as a majority."""
 counts_learners = _counts(_everybody, lambda leader: leader._quorum)
-"""Who does not vote is counted."""
+"""Learners count for the quorum."""
 
 
 def counts_itself_before_the_disk(stack: ExitStack) -> None:
@@ -157,7 +157,7 @@ def reads_without_asking(stack: ExitStack) -> None:
 
 
 def reads_before_its_first_commit(stack: ExitStack) -> None:
-    """A new leader serves reads from the commit index that it came with (§8)."""
+    """A new leader serves reads at its initial commit index (§8)."""
 
     def ask(self: Leader) -> None:
         if self.reads.waiting:
@@ -170,7 +170,7 @@ def reads_before_its_first_commit(stack: ExitStack) -> None:
 
 
 def changes_members_at_once(stack: ExitStack) -> None:
-    """A second change is made while the first is not committed (thesis §4.1)."""
+    """A second membership change starts before the first is committed (thesis §4.1)."""
 
     def propose(self: Leader, membership: Membership) -> int:
         self._refuse_while_transferring()
@@ -185,13 +185,13 @@ def changes_members_at_once(stack: ExitStack) -> None:
 
 
 def trusts_a_disk_that_was_rolled_back(stack: ExitStack) -> None:
-    """Nobody compares what a member has with what it had confirmed."""
+    """A member's log is not compared with what the member had confirmed."""
     stack.enter_context(patch.object(confirmed, "_fits", lambda *_, **__: True))
     stack.enter_context(patch.object(confirmed, "known_of", lambda state, member: (0, 0)))
 
 
 def votes_with_a_damaged_log(stack: ExitStack) -> None:
-    """A member that lost what it acknowledged helps to elect a leader that never had it (invariant 3)."""
+    """A member that lost acknowledged entries helps to elect a leader that never had them (invariant 3)."""
     real = core.Core.__init__
 
     def init(self: core.Core, *args: Any, **kwargs: Any) -> None:
@@ -202,7 +202,7 @@ def votes_with_a_damaged_log(stack: ExitStack) -> None:
 
 
 def commits_what_it_has(stack: ExitStack) -> None:
-    """A follower takes the leader's commit index for its own whole log, also for entries that no Append proved."""
+    """A follower applies the leader's commit index to its whole log, including entries that no Append has verified."""
     real = follower.on_append
 
     def on_append(state: State, sender: str, message: Append) -> None:
@@ -215,12 +215,12 @@ def commits_what_it_has(stack: ExitStack) -> None:
 
 
 def trusts_its_lease_too_long(stack: ExitStack) -> None:
-    """A leader that nobody answers still trusts its lease (thesis §6.4)."""
+    """A leader still trusts its lease if no member answers (thesis §6.4)."""
     stack.enter_context(patch.object(Leader, "lease_valid", property(lambda self: self.established)))
 
 
 def loses_a_promise_on_replies(stack: ExitStack) -> None:
-    """A refusal is taken for a match."""
+    """A rejected Append counts as a match."""
     real = Leader.on_append_reply
 
     def on_append_reply(self: Leader, sender: str, message: AppendReply) -> None:
@@ -232,7 +232,7 @@ def loses_a_promise_on_replies(stack: ExitStack) -> None:
 
 
 def answers_reads_of_a_later_round(stack: ExitStack) -> None:
-    """Reads are told the commit index of when they were confirmed minus what came before: an index that is too low."""
+    """Reads return an index lower than the commit index at their confirmation."""
     stack.enter_context(
         patch.object(
             Reads,
@@ -271,11 +271,11 @@ CORE_BUGS: dict[str, Bug] = {
 }
 
 
-# -- around the core -----------------------------------------------------------------------------------------------
+# -- the shell around the core -------------------------------------------------------------------------------------
 
 
 def writes_the_log_without_sync(stack: ExitStack) -> None:
-    """An entry counts as durable when it is in the page cache (invariant 1)."""
+    """An entry counts as durable while it is only in the page cache (invariant 1)."""
     real = SimFiles.sync
 
     def sync(self: SimFiles, fd: int) -> None:
@@ -286,13 +286,13 @@ def writes_the_log_without_sync(stack: ExitStack) -> None:
 
 
 def keeps_its_vote_without_sync(stack: ExitStack) -> None:
-    """Term and vote are in the page cache when the answer leaves (§5.2)."""
+    """Term and vote are only in the page cache when the answer is sent (§5.2)."""
     real = StateFile.write
     stack.enter_context(patch.object(StateFile, "write", lambda self, kept, sync: real(self, kept, False)))
 
 
 def keeps_its_vote_in_one_place(stack: ExitStack) -> None:
-    """The file with the vote is written over in place: a torn write leaves neither the old vote nor the new one."""
+    """The file with the vote is overwritten in place: a torn write leaves neither the old vote nor the new one."""
     real = StateFile.write
 
     def write(self: StateFile, kept: PersistentState, sync: bool) -> None:
@@ -303,7 +303,7 @@ def keeps_its_vote_in_one_place(stack: ExitStack) -> None:
 
 
 def does_not_wait_for_its_vote(stack: ExitStack) -> None:
-    """Messages leave while term and vote are being written."""
+    """Messages are sent while term and vote are still being written."""
 
     def put(self: Outgoing, items: Iterable[Item], unstable: Unstable, log: SegmentLog) -> None:
         for item in items:
@@ -313,7 +313,7 @@ def does_not_wait_for_its_vote(stack: ExitStack) -> None:
 
 
 def forgets_that_it_was_damaged(stack: ExitStack) -> None:
-    """A member whose log was cut takes part as if nothing had happened (invariant 3)."""
+    """A member whose log was truncated by damage takes part as if nothing had happened (invariant 3)."""
     real = RaftMember.damaged
 
     def damaged(self: RaftMember) -> None:
@@ -321,16 +321,16 @@ def forgets_that_it_was_damaged(stack: ExitStack) -> None:
         self.kept = msgspec.structs.replace(self.kept, recovering=False)
 
     stack.enter_context(patch.object(RaftMember, "damaged", damaged))
-    trusts_a_disk_that_was_rolled_back(stack)  # else the others tell it
+    trusts_a_disk_that_was_rolled_back(stack)  # otherwise the other members report it
 
 
 def keeps_contexts_after_losing(stack: ExitStack) -> None:
-    """Somebody else's entry is acknowledged to the client whose entry it replaced."""
+    """A client gets an ack when another client's entry has replaced its own."""
     stack.enter_context(patch.object(Owner, "_lose", lambda self, failed: None))
 
 
 def seals_where_it_likes(stack: ExitStack) -> None:
-    """Every member seals when its own segment is long enough."""
+    """Every member seals when its own segment is large enough."""
     real = RaftGroup._propose
 
     def propose(self: RaftGroup, proposals: list[Proposal]) -> None:
@@ -342,7 +342,7 @@ def seals_where_it_likes(stack: ExitStack) -> None:
 
 
 def goes_on_after_a_failed_sync(stack: ExitStack) -> None:
-    """A failed sync is tried again, and succeeds (invariant 4)."""
+    """A failed sync is retried, and reports success (invariant 4)."""
     real = SimFiles.sync
 
     def sync(self: SimFiles, fd: int) -> None:
@@ -371,7 +371,7 @@ GROUP_BUGS: dict[str, Bug] = {
 
 @contextmanager
 def planted(bug: Bug) -> Iterator[None]:
-    """The real code has that bug meanwhile."""
+    """Plant the bug in the real code for the duration of the block."""
     with ExitStack() as stack:
         bug(stack)
         yield

@@ -1,18 +1,17 @@
-"""What must hold in every run, whatever the faults.
+"""Properties that must hold in every run, whatever the faults.
 
-Belongs here: the properties of Raft (Figure 3) and of the log under it, checked against what the machines really have
-on their disks, at every step and not only at the end: a promise that was broken is found when it is broken, not when
-a later fault happens to expose it.
+Belongs here: the properties of Raft (Figure 3) and of the log under it, checked at every step against what the machines
+really have on their disks: a violation is found when it happens, not when a later fault exposes it.
 
 - Election Safety: a term has one leader.
 - Log Matching: entries with the same index and term are the same, and so is everything before them.
 - Leader Completeness: a leader's log holds every entry that was committed in an earlier term.
 - State Machine Safety: every member gets the same entry for an index, each once, in order.
-- Leader Append-Only: a leader never cuts its own log.
-- A member answers only after what it promises is durable: term and vote, and the entries that it says to have.
-- An entry counts as committed by its leader only if a majority of voters has it durable, and it is of its own term.
-- What was acknowledged to a client is committed, once, in the order of the proposals.
-- A read is answered with an index that is not before anything that was acknowledged when it began.
+- Leader Append-Only: a leader never truncates its own log.
+- A member answers only after the answer's content is durable: term and vote, and the acknowledged entries.
+- A leader commits an entry only if a majority of voters has it durable, and it is of the leader's own term.
+- An entry acknowledged to a client is committed, once, in the order of the proposals.
+- A read returns an index not lower than anything that was acknowledged when it began.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from lakestream.log.format.frame import Frame
 from lakestream.raft.core.messages import Append, AppendReply, HardState, Membership, Message, Vote, VoteReply
 
 Mark = tuple[int, int, bytes]
-"""An entry as the checkers know it: term, kind, body."""
+"""Entry in the checkers' form: term, kind, body."""
 
 
 class Violation(AssertionError):
-    """A property does not hold."""
+    """Raised when a property does not hold."""
 
 
 def mark_of(frame: Frame) -> Mark:
-    """An entry as the checkers know it."""
+    """Return an entry in the checkers' form."""
     return (frame.term, int(frame.kind), frame.body)
 
 
 class Shadow(msgspec.Struct):
-    """What a machine has durable, as the checkers saw it being written: entries after `base`, and the hard state.
+    """Durable state of a machine, as the checkers saw it being written: entries after `base`, and the hard state.
 
-    `exposed` is set when bits of its files were turned: then it may come back with less than it had. `lost` are entries
-    (index, term) that were damaged: an acknowledgement of them may still be under way, and counts, for who lost
-    something does not vote before it has everything again.
+    `exposed` is set when bits of its files were flipped: then it may come back with less than it had. `lost` are
+    entries (index, term) that were damaged: an acknowledgement of them may still be in flight, and counts, because a
+    member that lost entries does not vote before it has recovered them.
     """
 
     base: int = 0
@@ -58,31 +57,31 @@ class Shadow(msgspec.Struct):
         return self.base + len(self.marks)
 
     def term_of(self, index: int) -> int:
-        """0 when it has no such entry; -1 when it had one that a snapshot replaced."""
+        """Return the term of an entry; 0 if there is none, -1 if a snapshot has replaced it."""
         if index <= self.base:
             return self.base_term if index == self.base else -1
         return self.marks[index - self.base - 1][0] if index <= self.last else 0
 
 
 class Checker:
-    """One group's."""
+    """Checker of one group."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.shadows = {name: Shadow() for name in names}
         self.leaders: dict[int, str] = {}
-        self.entries: dict[tuple[int, int], tuple[Mark, int]] = {}  # (index, term) → the entry, the term before it
+        self.entries: dict[tuple[int, int], tuple[Mark, int]] = {}  # (index, term) → (the entry, the previous term)
         self.committed: list[Mark] = []
         self.acked: set[bytes] = set()
         self.acked_through = 0
         self.commits_checked = 0
         self.broken = ""
         self.segments: dict[int, int] = {}
-        self.places: dict[bytes, int] = {}  # where a command was committed
-        self._newest: dict[int, int] = {}  # term → the newest number of a command committed in it
+        self.places: dict[bytes, int] = {}  # command → index at which it was committed
+        self._newest: dict[int, int] = {}  # term → highest number of a command committed in it
 
     # ------------------------------------------------------------------ the log
     def appended(self, node: str, frames: Sequence[Frame]) -> None:
-        """Entries are durable on a machine."""
+        """Record that entries are durable on a machine."""
         shadow = self.shadows[node]
         for frame in frames:
             self._require(frame.index == shadow.last + 1, f"{node} appends {frame.index} after {shadow.last}")
@@ -99,7 +98,7 @@ class Checker:
             shadow.marks.append(mark)
 
     def truncating(self, node: str, last: int) -> None:
-        """Entries after `last` are about to go from a machine's disk; a power cut may leave them or not."""
+        """Record a truncation in progress: after a power cut the entries after `last` may be there or not."""
         shadow = self.shadows[node]
         self._require(last >= shadow.base, f"{node} cuts its log to {last}, before its snapshot at {shadow.base}")
         for index in range(last + 1, min(shadow.last, len(self.committed)) + 1):
@@ -110,21 +109,24 @@ class Checker:
         shadow.cutting = last
 
     def truncated(self, node: str, last: int) -> None:
-        """Entries after `last` are gone from a machine's disk."""
+        """Record that the entries after `last` are gone from a machine's disk."""
         self.truncating(node, last)
         shadow = self.shadows[node]
         shadow.cutting = -1
         del shadow.marks[last - shadow.base :]
 
     def damaged(self, node: str, last: int) -> None:
-        """A machine's disk lost what was after `last`."""
+        """Record that a machine's disk lost the entries after `last`."""
         shadow = self.shadows[node]
         gone = shadow.marks[last - shadow.base :]
         shadow.lost.update((index, mark[0]) for index, mark in enumerate(gone, last + 1))
         del shadow.marks[last - shadow.base :]
 
     def restored(self, node: str, copy: Shadow) -> None:
-        """A machine's disk is an old copy. What it had acknowledged since may still be under way, and counts."""
+        """Record that a machine's disk was replaced by an old copy.
+
+        Acknowledgements since that copy may still be in flight, and count.
+        """
         before = self.shadows[node]
         last = copy.base + len(copy.marks)
         gone = {(index, before.term_of(index)) for index in range(max(last, before.base) + 1, before.last + 1)}
@@ -132,11 +134,11 @@ class Checker:
         self.shadows[node] = shadow
 
     def parted(self, node: str, conflict: object) -> None:
-        """A member stopped because its committed entries are not its leader's: Raft's promise was broken before."""
+        """Fail: a member stopped because its committed entries differ from its leader's."""
         self._require(False, f"{node} stopped: {conflict}")
 
     def reopened(self, node: str, frames: Sequence[Frame], salvaged: bool) -> None:
-        """A machine came back with these entries. `salvaged`: it says itself that its log was damaged."""
+        """Check the entries of a restarted machine. `salvaged`: it reports itself that its log was damaged."""
         shadow = self.shadows[node]
         had = shadow.marks if shadow.cutting < 0 else shadow.marks[: shadow.cutting - shadow.base]
         shadow.cutting = -1
@@ -153,7 +155,7 @@ class Checker:
         shadow.exposed = False
 
     def compacted(self, node: str, index: int) -> None:
-        """Entries through `index` left a machine's log; its snapshot holds what they led to."""
+        """Record that entries through `index` left a machine's log because its snapshot covers them."""
         shadow = self.shadows[node]
         if index <= shadow.base:
             return
@@ -163,7 +165,7 @@ class Checker:
         shadow.base = index
 
     def installed(self, node: str, index: int, term: int) -> None:
-        """A machine's log was replaced by a snapshot."""
+        """Record that a machine's log was replaced by a snapshot."""
         shadow = self.shadows[node]
         self._require(
             index <= len(self.committed) and self.committed[index - 1][0] == term,
@@ -173,7 +175,7 @@ class Checker:
         shadow.cutting = -1
 
     def has(self, node: str, index: int, term: int) -> bool:
-        """Whether a machine has the entry, or a snapshot that includes it, durable."""
+        """Return True if a machine has the entry, or a snapshot that includes it, on disk."""
         shadow = self.shadows[node]
         if index < shadow.base:
             return self.committed[index - 1][0] == term
@@ -181,7 +183,7 @@ class Checker:
 
     # ------------------------------------------------------------------ hard state and messages
     def hardened(self, node: str, hard: HardState) -> None:
-        """A hard state is durable."""
+        """Record a durable hard state."""
         before = self.shadows[node].hard
         self._require(hard.term >= before.term, f"{node} went back from term {before.term} to {hard.term}")
         self._require(
@@ -191,7 +193,7 @@ class Checker:
         self.shadows[node].hard = hard
 
     def sent(self, node: str, to: str, message: Message) -> None:
-        """A message leaves a machine: what it promises must be durable there."""
+        """Check that everything a message promises is durable on the sender."""
         shadow = self.shadows[node]
         term = shadow.hard.term
         if isinstance(message, VoteReply):
@@ -221,11 +223,11 @@ class Checker:
 
     # ------------------------------------------------------------------ leaders
     def leases(self, node: str, term: int, holder: str, held: int) -> None:
-        """`node` became leader of `term` while `holder` trusted its lease on term `held`."""
+        """Check a lease that `holder` trusts in term `held` while `node` becomes leader of `term`."""
         self._require(held >= term, f"lease: {node} leads term {term} while {holder} has a valid lease on term {held}")
 
     def leads(self, node: str, term: int, base: int, term_of: Callable[[int], int | None]) -> None:
-        """A machine became leader of a term. `term_of` knows its log after `base`, durable or not."""
+        """Check a new leader. `term_of` returns the terms of its log after `base`, durable or not."""
         other = self.leaders.setdefault(term, node)
         self._require(other == node, f"election safety: {node} and {other} both lead term {term}")
         for index in range(len(self.committed), base, -1):
@@ -235,22 +237,22 @@ class Checker:
                     term_of(index) == committed[0],
                     f"leader completeness: {node} leads term {term} without entry {index} of term {committed[0]}",
                 )
-                break  # log matching says the same of everything before
+                break  # log matching implies the same for everything before
 
     def serves(self, node: str, term: int, applied: int) -> None:
-        """A new leader was told that it leads: it must have applied what was committed in earlier terms."""
+        """Check that a new leader has applied everything committed in earlier terms before it serves."""
         known = [index for index, mark in enumerate(self.committed, 1) if mark[0] < term]
         last = known[-1] if known else 0
         self._require(applied >= last, f"{node} serves term {term} with {applied} applied, {last} is committed")
 
     def sealed(self, node: str, first: int, last: int) -> None:
-        """A segment was sealed: the ranges are the same on every machine."""
+        """Check that the ranges of a sealed segment are the same on every machine."""
         other = self.segments.setdefault(first, last)
         self._require(other == last, f"{node} seals {first}..{last}, elsewhere that segment ends with {other}")
 
     # ------------------------------------------------------------------ commits
     def leader_commits(self, node: str, term: int, index: int, voters: Membership) -> None:
-        """A leader moved its commit index; it is the first to know unless others were told before."""
+        """Check a leader's new commit index, which the leader learns first unless others were told before."""
         if index <= self.commits_checked:
             return
         self.commits_checked = index
@@ -267,7 +269,7 @@ class Checker:
         )
 
     def applied(self, node: str, index: int, mark: Mark, commands: Sequence[bytes]) -> None:
-        """A member hands out a committed entry, with what clients asked for in it."""
+        """Check a committed entry that a member applies, and the client commands in it."""
         if index <= len(self.committed):
             known = self.committed[index - 1]
             self._require(known == mark, f"state machine safety: {node} applies {mark} as {index}, it is {known}")
@@ -282,7 +284,7 @@ class Checker:
             self._newest[mark[0]] = number
 
     def acked_to_client(self, node: str, index: int, commands: Sequence[bytes]) -> None:
-        """A client was told that its commands are stored."""
+        """Record that clients were told that their commands are stored."""
         for command in commands:
             self._require(
                 self.places.get(command) == index,
@@ -293,7 +295,7 @@ class Checker:
         self.acked_through = max(self.acked_through, index)
 
     def read(self, node: str, index: int, acked_before: int) -> None:
-        """A read was answered that began when `acked_before` was the newest acknowledged index."""
+        """Check the answer to a read that began when `acked_before` was the highest acknowledged index."""
         self._require(
             index >= acked_before, f"stale read: {node} answers with {index}, {acked_before} was acknowledged before"
         )
@@ -304,15 +306,15 @@ class Checker:
             raise Violation(what)
 
     def fail(self, what: str) -> None:
-        """Something else is wrong."""
+        """Fail with another error."""
         self._require(False, what)
 
     def say(self) -> None:
-        """Raise again what was found: the code under test may have taken it for a failing disk."""
+        """Raise the first violation again, because the code under test may have handled it as a disk error."""
         if self.broken:
             raise Violation(self.broken)
 
 
 def number_of(command: bytes) -> int:
-    """The number of a command: they ascend in the order in which they were proposed."""
+    """Return the number of a command; numbers ascend in the order of the proposals."""
     return int(command.split(b"-")[1])

@@ -1,7 +1,7 @@
-"""The smallest shell around a Raft core: a log in memory, a disk that is a few fields.
+"""Minimal shell around a Raft core: a log in memory, and a disk that consists of a few fields.
 
-Belongs here: doing what a `Ready` says in the order in which it has to be done, as slowly and interruptibly as a disk
-does it. It drives the core through more interleavings per second than the real shell (group_node.py) can.
+Belongs here: executing each `Ready` in the required order, as slowly and interruptibly as a disk does. It drives the
+core through more interleavings per second than the real shell (group_node.py) can.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GROUP = "sim"
 
 
 class CoreDisk(msgspec.Struct):
-    """What is durable: the hard state, a snapshot as of `base`, and the entries after it."""
+    """Durable state: the hard state, a snapshot as of `base`, and the entries after it."""
 
     hard: HardState
     base: int
@@ -48,15 +48,15 @@ class CoreDisk(msgspec.Struct):
     frames: list[Frame]
     recovering: bool = False
     forgetful: bool = False
-    confirmed: list[Confirmed] = []  # survives a kill, and here every power cut, too
+    confirmed: list[Confirmed] = []  # survives a kill, and in this model every power cut
 
     def copy(self) -> CoreDisk:
-        """What somebody who copies the disk of a machine that is down gets."""
+        """Return the copy that a backup of a stopped machine's disk would have."""
         return msgspec.structs.replace(self, frames=list(self.frames), confirmed=list(self.confirmed))
 
     @property
     def last(self) -> int:
-        """The last entry."""
+        """Return the index of the last entry."""
         return self.base + len(self.frames)
 
     def cut(self, last: int) -> None:
@@ -65,7 +65,7 @@ class CoreDisk(msgspec.Struct):
 
 
 class CoreHost:
-    """What of a machine survives its process."""
+    """State of a machine that survives its process."""
 
     def __init__(self, world: World, name: str, random: Random) -> None:
         self.world, self.name, self.random = world, name, random
@@ -73,20 +73,20 @@ class CoreHost:
         self.suspect = False
 
     def process(self) -> CoreProcess:
-        """A new process."""
+        """Return a new process."""
         return CoreProcess(self.world, self.name, self.disk, self.random, self)
 
     def ended(self, power: bool) -> None:
-        """The process saw to what became of its writes."""
+        """Do nothing: the process has completed or dropped its writes."""
 
     def fail(self, random: Random) -> None:
-        """This disk does not."""
+        """Do nothing: this disk does not fail."""
 
     def mend(self) -> None:
-        """Nothing to mend."""
+        """Do nothing: this disk does not fail."""
 
     def damage(self, random: Random) -> bool:
-        """The log of a machine that is down loses its end, and the process finds out when it starts."""
+        """Remove the end of a stopped machine's log, which the process detects when it starts."""
         disk = self.disk
         if not disk.frames:
             return False
@@ -99,7 +99,7 @@ class CoreHost:
 
 
 class Write(msgspec.Struct):
-    """What one Ready has for the log."""
+    """Log operations of one Ready."""
 
     truncate_after: int | None
     frames: list[Frame]
@@ -107,7 +107,7 @@ class Write(msgspec.Struct):
 
 
 class Copied(msgspec.Struct):
-    """A state on its way between two machines."""
+    """State in transfer between two machines."""
 
     index: int
     term: int
@@ -115,7 +115,7 @@ class Copied(msgspec.Struct):
 
 
 class CoreProcess:
-    """A core, the view of its log, and what is still on the way to the disk."""
+    """Core, the view of its log, and the operations that have not reached the disk."""
 
     def __init__(self, world: World, name: str, disk: CoreDisk, random: Random, host: CoreHost) -> None:
         self.world, self.name, self.disk, self.random, self.host = world, name, disk, random, host
@@ -135,7 +135,7 @@ class CoreProcess:
         self._led = 0
         self._commit = 0
 
-    # ------------------------------------------------------------------ what the world sees
+    # ------------------------------------------------------------------ state
     @property
     def leads(self) -> bool:
         return self.core.role is Role.LEADER
@@ -168,14 +168,14 @@ class CoreProcess:
         return [(frame.index, frame.term) for frame in self.frames]
 
     def term_of(self, index: int) -> int | None:
-        for ready in reversed(self._todo):  # what waits for the hard state counts for the core already
+        for ready in reversed(self._todo):  # the core already sees what waits for the hard state
             if ready.append and index >= ready.append[0].index:
                 return ready.append[index - ready.append[0].index].term if index <= ready.append[-1].index else None
         if index == self.base:
             return self.base_term
         return self.frames[index - self.base - 1].term if self.base < index <= self.last else None
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ start and end
     def start(self) -> None:
         disk = self.disk
         runs: list[tuple[int, int]] = []
@@ -197,7 +197,7 @@ class CoreProcess:
         self._work()
 
     def end(self) -> None:
-        """What was being written may have got there in part."""
+        """End the process; pending writes may have reached the disk in part."""
         if self._writing and self._writes:
             through = self.random.randrange(min(4, len(self._writes)) + 1)
             for position, write in enumerate(self._writes[:through], 1):
@@ -261,7 +261,7 @@ class CoreProcess:
     def change(self, membership: Membership) -> None:
         try:
             self.core.propose_membership(membership)
-        except (RaftError, ValueError):  # it is decided now, but may happen after standing still for a while
+        except (RaftError, ValueError):  # decided now, executed perhaps after a pause
             return
         self.world.count("membership changes")
         self.world.note(lambda: f"{self.name} proposes {membership}")
@@ -292,7 +292,7 @@ class CoreProcess:
                 found = decode_membership(frame.body)
         return found
 
-    # ------------------------------------------------------------------ doing what is to be done
+    # ------------------------------------------------------------------ executing Ready
     def _work(self) -> None:
         while (ready := self.core.ready()) is not None:
             self.observe()
@@ -341,7 +341,7 @@ class CoreProcess:
         for to, message in ready.messages:
             self._send(to, message)
         for send in ready.sends:
-            if self.random.random() < 0.3:  # as if they came from the disk
+            if self.random.random() < 0.3:  # as if read from disk
                 self._later(self._disk_time(), lambda send=send: self._fill_late(send))  # type: ignore[misc]
             else:
                 self._fill(send)
@@ -418,7 +418,7 @@ class CoreProcess:
             if context is not None and context[0] == frame.term:
                 self.checker.acked_to_client(self.name, frame.index, commands)
 
-    # ------------------------------------------------------------------ installing
+    # ------------------------------------------------------------------ installing snapshots
     def _fetch(self, install: Install, sender: str) -> None:
         delay = self.random.randrange(1 * MS, 400 * MS)
         self._later(delay, lambda: self._fetched(install, sender))
@@ -482,7 +482,7 @@ class CoreProcess:
 
 
 def show(message: object) -> str:
-    """A message as one short line."""
+    """Return a message as one short line."""
     fields = {name: getattr(message, name) for name in message.__struct_fields__}  # type: ignore[attr-defined]
     entries = fields.pop("entries", None)
     shown = " ".join(f"{name}={value}" for name, value in fields.items())

@@ -1,12 +1,12 @@
-"""A machine's disk, and the file layer of a process on it.
+"""Disk of a simulated machine, and the file layer of a process on it.
 
-Belongs here: what is on the disk, what is only in the page cache, and what a power cut leaves of it. `Disk` survives
-crashes; `SimFiles` has the interface of `lakestream.log.format.files.Files` and dies with its process.
+Belongs here: the content of the disk, of the page cache, and what a power cut leaves of them. `Disk` survives crashes;
+`SimFiles` has the interface of `lakestream.log.format.files.Files` and ends with its process.
 
-What is promised is what POSIX promises and no more. Written bytes are durable after `sync` of their file, names after
-`sync_directory` of their directory. A killed process (`kill`) loses neither. A power cut (`cut_power`) takes unsynced
+The disk guarantees what POSIX does and no more. Written bytes are durable after `sync` of their file, names after
+`sync_directory` of their directory. A killed process (`kill`) loses neither. A power cut (`cut_power`) loses unsynced
 bytes: all of them, none, those after a point in the middle of a write, or single sectors anywhere among them; of the
-unsynced names of a directory a tail is lost, because file systems journal them in order.
+unsynced names of a directory the last ones are lost, because file systems journal them in order.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ SECTOR = 512
 
 
 class PowerCut(BaseException):
-    """The machine went down, or the process was killed, in the middle of this file operation."""
+    """Raised when the machine goes down, or the process is killed, in the middle of a file operation."""
 
 
 class Inode:
-    """A file's content: `data` is what processes see, `durable` what is on the platter, `pending` the way there."""
+    """File content: `data` is what processes see, `durable` what is on disk, `pending` the writes in between."""
 
     __slots__ = ("data", "durable", "pending")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = bytearray()
-        # (offset, bytes written) or (length, None) for truncate, and which operation of the machine it was
+        # (offset, written bytes) or (length, None) for truncate, and the number of the operation
         self.pending: list[tuple[int, bytes | None, int]] = []
 
     def write(self, offset: int, content: bytes, order: int = 0) -> None:
@@ -46,7 +46,7 @@ class Inode:
         self.pending.append((length, None, order))
 
     def sync(self, before: int | None = None) -> None:
-        """Make durable what was written, or only what was by operations `before` that one."""
+        """Make all writes durable, or only those by operations `before` that one."""
         count = len(self.pending)
         if before is not None:
             count = sum(order < before for _, _, order in self.pending)
@@ -81,7 +81,7 @@ class Inode:
         return left
 
     def lose(self, random: Random) -> None:
-        """A power cut: `data` becomes what was durable and some of what was not."""
+        """Apply a power cut: keep the durable content and a random part of the rest."""
         self.durable = self.remains(random)
         self.pending = []
         self.data = bytearray(self.durable)
@@ -129,7 +129,7 @@ def _cut(data: bytearray, length: int) -> None:
 
 
 class Disk:
-    """What one machine has stored. `random` decides what power cuts leave."""
+    """Files of one machine. `random` decides what power cuts leave."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -139,10 +139,10 @@ class Disk:
         self._pending: dict[str, list[list[tuple[str, Inode | None]]]] = {}  # directory → steps, each atomic
 
     def kill(self) -> None:
-        """The process is gone, the page cache is not."""
+        """End the process; the page cache stays."""
 
     def cut_power(self) -> None:
-        """What was not synced is lost, or some of it."""
+        """Lose all or a part of what was not synced."""
         for steps in self._pending.values():
             self._settle(steps[: self.random.randrange(len(steps) + 1)])
         self._pending.clear()
@@ -153,7 +153,7 @@ class Disk:
             self.directories.update(_parents(path))
 
     def name(self, directory: str, step: list[tuple[str, Inode | None]]) -> None:
-        """Give names to files, or take them away (None), in one atomic step that is not durable yet."""
+        """Give names to files, or remove them (None), in one atomic step that is not durable yet."""
         for path, inode in step:
             if inode is None:
                 self.files.pop(path, None)
@@ -162,7 +162,7 @@ class Disk:
         self._pending.setdefault(directory, []).append(step)
 
     def sync_directory(self, directory: str) -> None:
-        """Make its names durable."""
+        """Make the names in a directory durable."""
         self._settle(self._pending.pop(directory, []))
 
     def _settle(self, steps: list[list[tuple[str, Inode | None]]]) -> None:
@@ -174,12 +174,12 @@ class Disk:
                     self._durable[path] = inode
 
     def durable(self, path: str) -> bytes | None:
-        """What a power cut at this moment would leave of a file for sure; None when there is no such file."""
+        """Return what a power cut now is sure to leave of a file; None if the file has no durable name."""
         inode = self._durable.get(path)
         return None if inode is None else bytes(inode.durable)
 
     def flip(self, path: str, offset: int, bit: int) -> None:
-        """Turn a bit on the platter, and in the page cache."""
+        """Flip a bit on disk and in the page cache."""
         inode = self.files[path]
         inode.sync()
         inode.data[offset] ^= 1 << bit
@@ -187,7 +187,7 @@ class Disk:
 
 
 class SimFiles(Files):
-    """The file layer of one process. `spent` adds up how long its operations took, in ns.
+    """File layer of one process. `spent` adds up the duration of its operations, in ns.
 
     Set `fail` to an operation's name to have its next call fail with `code`; set `cut_after` to a number of writes and
     syncs to have the power cut in the one after them.
@@ -198,13 +198,13 @@ class SimFiles(Files):
         self.random = random
         self.dead = False
         self.spent = 0
-        self.slow = 1  # how many times slower than usual
+        self.slow = 1  # slowdown factor
         self.fail = ""
         self.code = errno.EIO
         self.cut_after = -1
-        self.power = True  # whether it is the power that goes then; else the process is killed
+        self.power = True  # True: the power is cut; False: the process is killed
         self.unsure = False
-        """A sync has failed: what the page cache says is not what the platter has, until the machine restarts."""
+        """A sync has failed: until the machine restarts, the page cache may differ from the disk."""
         self.on_sync: Callable[[str], None] = lambda path: None
         self._open: dict[int, tuple[str, Inode]] = {}
         self._fd = 2
@@ -284,7 +284,7 @@ class SimFiles(Files):
     def sync(self, fd: int) -> None:
         inode = self._open[fd][1]
         if self.fail == "sync":
-            # As Linux does it: the pages count as clean from now on, whether they reached the disk or not.
+            # As on Linux: the pages count as clean from now on, whether they reached the disk or not.
             self.unsure = True
             if self.random.random() < 0.5:
                 inode.pending.clear()

@@ -1,7 +1,7 @@
 """Virtual time.
 
-Belongs here: the queue of what happens when. Nothing in a run reads a real clock or waits: time jumps to the next
-event. Events of the same instant happen in the order in which they were scheduled.
+Belongs here: the queue of future events. A run never reads a real clock or waits: time jumps to the next event. Events
+of the same instant happen in the order in which they were scheduled.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ US = 1_000
 MS = 1_000_000
 S = 1_000_000_000
 EPOCH = 1_700_000_000 * S
-"""What the wall clock of the simulated machines shows when a run begins."""
+"""Wall clock of the simulated machines when a run begins."""
 
 
 class Events:
-    """A heap of (time in ns, number, what to call)."""
+    """Heap of (time in ns, number, callback)."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -25,12 +25,12 @@ class Events:
         self._number = 0
 
     def after(self, delay_ns: int, call: Callable[[], None]) -> None:
-        """Call something `delay_ns` from now, at once is 0."""
+        """Call something `delay_ns` from now; 0 is at once."""
         self._number += 1
         heapq.heappush(self._heap, (self.now + delay_ns, self._number, call))
 
     def run_until(self, end_ns: int) -> None:
-        """Let everything happen that is due until `end_ns`, and stop there."""
+        """Run all events that are due until `end_ns`."""
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= end_ns:
             self.now, _, call = pop(heap)

@@ -1,7 +1,7 @@
-"""The real thing on a simulated machine: Groups, Group, Store and SegmentLog over simulated files, threads and peers.
+"""Real Groups, Group, Store and SegmentLog on a simulated machine with simulated files, threads and peers.
 
-Belongs here: a small stream that logs commands as messages, the way JetStream does it with a store; the threads and
-the clock of a process; and telling the checkers what got onto the platter.
+Belongs here: a small stream that logs commands as messages, as JetStream does with a store; the threads and the clock
+of a process; and reporting to the checkers what has reached the disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_GATHERED = 100
 
 
 class State(msgspec.Struct, frozen=True):
-    """A member's state on its way to another one."""
+    """State of a member in transfer to another one."""
 
     install: Install
     snapshot: Snapshot
@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class SimTimer:
-    """A call that is still to come."""
+    """Scheduled call."""
 
     def __init__(self) -> None:
         self.cancelled = False
@@ -69,7 +69,7 @@ class SimTimer:
 
 
 class SimClock:
-    """`Clock` of one process: its machine's quartz may be off."""
+    """`Clock` of one process; it may run at a wrong rate."""
 
     def __init__(self, process: GroupProcess) -> None:
         self._process = process
@@ -93,7 +93,7 @@ class SimClock:
 class SimIo:
     """Threads of one process: work begins some time after it was submitted, and takes as long as its files say.
 
-    What a piece of work does to shared state and to the disk happens when it begins; its end is told later.
+    The effects of a piece of work on shared state and on the disk happen when it begins; its end is reported later.
     """
 
     def __init__(self, process: GroupProcess) -> None:
@@ -119,7 +119,7 @@ class SimIo:
 
 
 class GroupHost:
-    """What of a machine survives its process."""
+    """State of a machine that survives its process."""
 
     def __init__(self, world: World, name: str, random: Random) -> None:
         self.world, self.name, self.random = world, name, random
@@ -128,19 +128,19 @@ class GroupHost:
         self.running: GroupProcess | None = None
 
     def process(self) -> GroupProcess:
-        """A new process."""
+        """Return a new process."""
         self.running = GroupProcess(self.world, self.name, self)
         return self.running
 
     def ended(self, power: bool) -> None:
-        """The process is gone. After a failed sync whoever repairs the disk restarts the machine, too."""
+        """End the process. After a failed sync the machine restarts too, because the disk had to be repaired."""
         unsure = self.running is not None and self.running.files.unsure
         self.running = None
         if power or unsure:
             self.disk.cut_power()
 
     def fail(self, random: Random) -> None:
-        """A coming write or sync fails, or the process is killed or the power goes in the middle of one."""
+        """Schedule a fault: a failing write or sync, or a kill or power cut in the middle of one."""
         if self.running is None:
             return
         files = self.running.files
@@ -150,12 +150,12 @@ class GroupHost:
             files.fail, files.code = random.choice((("sync", errno.EIO), ("write", errno.EIO), ("write", errno.ENOSPC)))
 
     def mend(self) -> None:
-        """No faults are to come any more."""
+        """Cancel the scheduled faults."""
         if self.running is not None:
             self.running.files.fail, self.running.files.cut_after = "", -1
 
     def damage(self, random: Random) -> bool:
-        """Turn a bit of a segment, or cut one short."""
+        """Flip a bit of a segment, or truncate one."""
         disk = self.disk
         paths = [path for path, inode in disk.files.items() if path.endswith(".seg") and inode.data]
         if not paths:
@@ -176,7 +176,7 @@ class GroupHost:
 
 
 def _violated(group: str, error: Exception) -> None:
-    """What the owner of a group raises is a checker's complaint, not for `Groups` to live with."""
+    """Raise the error of a group's owner, which is a checker's violation and must not be handled by `Groups`."""
     raise error
 
 
@@ -202,7 +202,7 @@ class GroupProcess:
         self.store: Store
         self._gathered: list[bytes] = []
         self._next_seq = 1
-        self._lost: set[int] = set()  # contexts that were given up
+        self._lost: set[int] = set()  # contexts that were dropped
         self._asked = 0
         self._commit = 0
         self._led = 0
@@ -262,23 +262,27 @@ class GroupProcess:
         self.group.start()
 
     def _finish_swap(self) -> None:
-        """What an install left that was ended in the middle: the new state is whole before the old one goes."""
+        """Complete an interrupted install: remove the old state only after the new one is in place."""
         files = self.files
         if not files.exists(f"{DIRECTORY}/{KEPT}") and files.exists(f"{DIRECTORY + OLD}/{KEPT}"):
             files.remove_tree(DIRECTORY)
             files.replace(DIRECTORY + ASIDE, DIRECTORY)
         if files.exists(os.path.dirname(DIRECTORY)):
-            files.sync_directory(os.path.dirname(DIRECTORY))  # a killed process may have renamed and not synced
+            files.sync_directory(os.path.dirname(DIRECTORY))  # a killed process may have renamed without a sync
         files.remove_tree(DIRECTORY + ASIDE)
         files.remove_tree(DIRECTORY + OLD)
 
     def _open(self, salvaged: bool) -> None:
-        """Open the log, read all of it, apply what is known to be committed. Raises CorruptLog."""
+        """Open the log, read all of it, apply what is known to be committed.
+
+        Raises:
+            CorruptLog: the log is damaged.
+        """
         self.store = self._store(self.member.durable_through)
         log = self.store.log
         assert isinstance(log, SegmentLog)
         if log.first_index - 1 > self.checker.shadows[self.name].base:
-            self.checker.compacted(self.name, log.first_index - 1)  # the outline was written, the segment still there
+            self.checker.compacted(self.name, log.first_index - 1)  # the outline was written before the removal
         found = list(log.frames(1))
         durable = [frame for frame, at in found if self._on_platter(frame, at)]
         self._unsynced = [(frame, at) for frame, at in found if not self._on_platter(frame, at)]
@@ -314,11 +318,11 @@ class GroupProcess:
         self.peers.dead = True
 
     def later(self, delay_ns: int, call: Callable[[], None]) -> None:
-        """Something happens to this process later, if it is still there."""
+        """Call something later, if this process still runs then."""
         self.machine.after(self, delay_ns, call)
 
     def tick(self) -> None:
-        """Groups has its own timer. A slow disk is slow from now on."""
+        """Make a slow disk slow from now on. Groups has its own timer."""
         self.files.slow = self.world.slowness(self.name)
 
     def receive(self, sender: str, channel: Channel, payload: bytes) -> None:
@@ -396,9 +400,9 @@ class GroupProcess:
 
         store.checkpoint(b"", saved)
 
-    # ------------------------------------------------------------------ states of others
+    # ------------------------------------------------------------------ states of other members
     def export(self) -> State:
-        """What another member needs to be where this one is."""
+        """Return the state that another member needs to catch up with this one."""
         store, log = self.store, self.store.log
         assert isinstance(log, SegmentLog)
         parts = [(path, bytes(self.disk.files[path].data)) for path in self.outlines(store)]
@@ -414,7 +418,7 @@ class GroupProcess:
 
     @staticmethod
     def outlines(store: Store) -> list[str]:
-        """The files that tell of segments that were dropped."""
+        """Return the files that describe dropped segments."""
         return [outline.path for outline in store._rows.outlines]  # type: ignore[union-attr]
 
     def _install(self, sender: str, install: Install, done: Callable[[Replacement | None], None]) -> None:
@@ -434,7 +438,7 @@ class GroupProcess:
         self.io.submit(lambda: self._copy(state), copied)
 
     def _copy(self, state: State) -> None:
-        """In a thread."""
+        """Copy a state into place, in a thread."""
         files, aside = self.files, DIRECTORY + ASIDE
         files.remove_tree(aside)
         files.make_directory(aside + "/log")
@@ -473,7 +477,7 @@ class GroupProcess:
 
         return Replacement(install.index, install.last_term, install.membership, DIRECTORY + ASIDE, swap, swapped)
 
-    # ------------------------------------------------------------------ what the group says
+    # ------------------------------------------------------------------ callbacks of the group
     def _committed(self, entries: list[Committed]) -> None:
         for entry in entries:
             frame = entry.frame
@@ -536,7 +540,7 @@ class GroupProcess:
             self.checker.hardened(self.name, newest.hard)
 
     def _watch(self, log: SegmentLog) -> None:
-        """See what the log does. Only what is on the platter counts."""
+        """Report the log's operations to the checkers. Only what is on disk counts."""
         append, truncate = log.append, log.truncate
 
         def appended(frames: list[Frame]) -> list[Appended]:

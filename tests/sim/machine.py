@@ -1,7 +1,7 @@
 """A machine: a disk that survives, and a process that does not.
 
-Belongs here: starting and ending the process, standing still, how fast its clock runs, and that everything that
-happens to a process happens through `run`, after which the checkers look at it.
+Belongs here: starting, ending and pausing the process, the rate of its clock, and `run`, through which every event
+reaches a process and after which the checkers look at it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TICK_NS = 100 * MS
 
 
 class Process(Protocol):
-    """What runs on a machine: a member of the group under a shell. One per kind of shell."""
+    """Process on a machine: a member of the group under a shell. One implementation per kind of shell."""
 
     leads: bool
     lease_valid: bool
@@ -28,75 +28,75 @@ class Process(Protocol):
     recovering: bool
     failed: bool
     dead: bool
-    """It ended while it did something to the disk."""
+    """The process ended in the middle of a disk operation."""
     power: bool
-    """By a power cut."""
+    """The cause was a power cut."""
     membership: Membership
 
     def start(self) -> None:
         """Read the disk and take part."""
 
     def tick(self) -> None:
-        """100 ms passed, by this machine's clock."""
+        """Handle a tick: 100 ms have passed by this machine's clock."""
 
     def receive(self, sender: str, channel: Channel, payload: bytes) -> None:
-        """A buffer arrived."""
+        """Handle a received buffer."""
 
     def node_changed(self, node: str, up: bool) -> None:
-        """A connection came or went."""
+        """Handle a connection that came up or went down."""
 
     def propose(self, bodies: Sequence[bytes]) -> bool:
-        """Clients want these stored. False when this process refuses."""
+        """Propose client commands. False if this process refuses."""
 
     def read(self) -> None:
-        """A client reads."""
+        """Start a client's read."""
 
     def transfer(self, to: str) -> None:
-        """Hand the leadership over, to anybody when `to` is ""."""
+        """Transfer the leadership to a member, or to any if `to` is ""."""
 
     def step_down(self) -> None:
-        """Lead no more."""
+        """Give up the leadership."""
 
     def change(self, membership: Membership) -> None:
-        """Change who belongs to the group."""
+        """Propose a membership change."""
 
     def compact(self, random: Random) -> None:
         """Take a snapshot and drop a part of the log that it covers."""
 
     def observe(self) -> None:
-        """Show the checkers what changed."""
+        """Show the checkers what has changed."""
 
     def end(self) -> None:
-        """The process is gone; whatever still refers to it must not act any more."""
+        """End the process; remaining references to it must have no effect."""
 
     def log(self) -> list[tuple[int, int]]:
-        """(index, term) of the entries in the log."""
+        """Return (index, term) of the entries in the log."""
 
 
 class Host(Protocol):
-    """What of a machine survives its process: the disk."""
+    """State of a machine that survives its process: the disk."""
 
     suspect: bool
-    """The disk was rolled back, and nobody has noticed yet."""
+    """The disk was rolled back, which has not been detected yet."""
 
     def process(self) -> Process:
-        """A new process."""
+        """Return a new process."""
 
     def ended(self, power: bool) -> None:
-        """The process is gone; with `power`, so are unsynced bytes."""
+        """End the process; with `power`, lose unsynced bytes."""
 
     def fail(self, random: Random) -> None:
-        """Have a coming write or sync fail."""
+        """Make a later write or sync fail."""
 
     def mend(self) -> None:
-        """No faults of the disk are to come any more."""
+        """Cancel the scheduled faults of the disk."""
 
     def damage(self, random: Random) -> bool:
-        """Turn bits on the disk of a machine that is down. False when there is nothing that could be damaged."""
+        """Damage the disk of a stopped machine. False if there is nothing to damage."""
 
 
 class Machine:
-    """One node of the cluster."""
+    """Machine of one node."""
 
     def __init__(self, name: str, host: Host, events: Events, trace: Callable[[str], None]) -> None:
         self.name = name
@@ -107,22 +107,22 @@ class Machine:
         self.tick_ns = TICK_NS
         self.on_end: Callable[[bool], None] = lambda power: None
         self.on_death: Callable[[], None] = lambda: None
-        """It ended, and nobody outside had a hand in it."""
-        self._held: list[Callable[[], None]] | None = None  # while it stands still: what happens to it afterwards
+        """Called when the process ends by itself."""
+        self._held: list[Callable[[], None]] | None = None  # events that wait while the process is paused
         self._boots = 0
 
     @property
     def up(self) -> bool:
-        """Whether a process is there, be it standing still."""
+        """Return True if a process runs, even a paused one."""
         return self.process is not None
 
     @property
     def paused(self) -> bool:
-        """Whether the process stands still."""
+        """Return True if the process is paused."""
         return self._held is not None
 
     def start(self) -> None:
-        """Begin a process."""
+        """Start a process."""
         assert self.process is None
         self._boots += 1
         self.trace(f"{self.name} starts")
@@ -132,7 +132,7 @@ class Machine:
             self._tick_later(process)
 
     def end(self, power: bool) -> None:
-        """The process ends, and with `power` the machine too: unsynced bytes are lost."""
+        """End the process, and with `power` the machine too: unsynced bytes are lost."""
         if self.process is None:
             return
         self.trace(f"{self.name} {'loses power' if power else 'is killed'}")
@@ -142,13 +142,13 @@ class Machine:
         self.on_end(power)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Pause the process, as SIGSTOP does."""
         if self.process is not None and self._held is None:
             self.trace(f"{self.name} stands still")
             self._held = []
 
     def resume(self) -> None:
-        """SIGCONT: all that came meanwhile happens now."""
+        """Resume the process, as SIGCONT does; the held events happen now."""
         held, self._held = self._held, None
         if held is not None:
             self.trace(f"{self.name} goes on")
@@ -156,7 +156,7 @@ class Machine:
             call()
 
     def run(self, process: Process, call: Callable[[], None]) -> None:
-        """Something happens to `process`, unless it is gone."""
+        """Run an event of `process`, unless that process has ended."""
         if self.process is not process:
             return
         if self._held is not None:
@@ -173,7 +173,7 @@ class Machine:
             self.on_death()
 
     def after(self, process: Process, delay_ns: int, call: Callable[[], None]) -> None:
-        """Something happens to `process` later, if it is still there."""
+        """Run an event of `process` later, if that process still runs then."""
         self.events.after(delay_ns, lambda: self.run(process, call))
 
     def _tick_later(self, process: Process) -> None:
@@ -181,6 +181,6 @@ class Machine:
 
     def _tick(self, process: Process) -> None:
         if self.process is process:
-            if self._held is None:  # timers do not pile up while a process stands still
+            if self._held is None:  # a paused process's timers do not accumulate
                 self.run(process, process.tick)
             self._tick_later(process)

@@ -1,7 +1,7 @@
-"""What goes wrong, and when.
+"""Fault injection: which faults happen, and when.
 
-Belongs here: the faults, chosen at random, each for a while; and keeping to what Raft promises to survive: at no time
-may more than a minority of the voters have lost what they had on disk.
+Belongs here: the faults, chosen at random, each for a while, within what Raft survives: at no time may more than a
+minority of the voters have lost durable entries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_SLOWNESS = 200
 
 
 class Nemesis:
-    """The one who does it."""
+    """Injects the faults."""
 
     def __init__(self, world: World, random: Random) -> None:
         self.world = world
@@ -56,11 +56,11 @@ class Nemesis:
         self.copies: dict[str, tuple[CoreDisk, Shadow]] = {}
 
     def start(self) -> None:
-        """From now on things go wrong."""
+        """Start injecting faults."""
         self._later()
 
     def end(self) -> None:
-        """Nothing goes wrong any more, and what is broken is repaired."""
+        """Stop injecting faults and repair everything."""
         self.over = True
         world = self.world
         world.network.heal()
@@ -74,7 +74,7 @@ class Nemesis:
                 world.start(name)
 
     def repair(self) -> None:
-        """A process whose disk failed is ended by whoever looks after it, and the machine gets another disk cable."""
+        """End processes whose disk failed, and start them again with a working disk."""
         for name, machine in self.world.machines.items():
             if machine.process is not None and machine.process.failed and not machine.paused:
                 machine.end(power=True)
@@ -104,7 +104,7 @@ class Nemesis:
 
     # ------------------------------------------------------------------ machines
     def crash(self, name: str = "") -> None:
-        """A process is killed, or a machine loses power; it comes back later."""
+        """Kill a process or cut a machine's power; restart it later."""
         name = name or self._pick()
         machine = self.world.machines[name]
         if machine.up:
@@ -112,7 +112,7 @@ class Nemesis:
             self.start_later(name)
 
     def start_later(self, name: str) -> None:
-        """Somebody brings it back."""
+        """Restart a machine after a random time."""
         longest = self.random.choice((300 * MS, 2 * S, 8 * S))
         self.world.events.after(self.random.randrange(10 * MS, longest), lambda: self._start(name))
 
@@ -121,16 +121,16 @@ class Nemesis:
             self.world.start(name)
 
     def crash_leader(self) -> None:
-        """The one that hurts most."""
+        """Crash the leader."""
         self.crash(self._leader())
 
     def crash_all(self) -> None:
-        """A power cut for the whole room."""
+        """Cut the power of all machines."""
         for name in self.world.names:
             self.crash(name)
 
     def pause(self) -> None:
-        """A process stands still for a while: SIGSTOP, a sleeping laptop, a long collection of garbage."""
+        """Pause a process for a while, as SIGSTOP, a suspended machine or a long garbage collection does."""
         name = self._leader() if self.random.random() < 0.5 else self._pick()
         machine = self.world.machines[name]
         if machine.up and not machine.paused:
@@ -147,13 +147,13 @@ class Nemesis:
             self.world.read_everywhere()
 
     def slow_disk(self) -> None:
-        """A disk takes its time, or is itself again."""
+        """Slow a disk down, or restore its speed."""
         name = self._pick()
         self.world.slow[name] = self.random.choice((1, 20, MAX_SLOWNESS))
         self.world.say(f"the disk of {name} is {self.world.slow[name]} times slower than usual")
 
     def skew(self) -> None:
-        """A clock goes wrong."""
+        """Change the rate of a clock."""
         name = self._pick()
         self.world.machines[name].tick_ns = int(TICK_NS * self.random.choice((0.5, 0.8, 1, 1.25, 2)))
         self.world.say(f"a tick of {name} takes {self.world.machines[name].tick_ns // MS} ms")
@@ -164,12 +164,12 @@ class Nemesis:
         self.world.network.cut(sender, to)
 
     def cut_one_way(self) -> None:
-        """One direction between two machines."""
+        """Cut one direction between two machines."""
         if len(self.world.names) > 1:
             self._cut(*self.random.sample(self.world.names, 2))
 
     def split(self) -> None:
-        """Two halves that do not hear each other; sometimes one hears the other."""
+        """Split the cluster in two, sometimes in one direction only."""
         names = self.world.names[:]
         self.random.shuffle(names)
         at = self.random.randint(0, len(names))
@@ -181,7 +181,7 @@ class Nemesis:
                     self._cut(right, left)
 
     def isolate_leader(self) -> None:
-        """The leader alone, or only unheard, or only deaf."""
+        """Cut the leader off in both directions, or in one."""
         leader, how = self._leader(), self.random.randrange(3)
         for name in self.world.names:
             if name != leader:
@@ -191,17 +191,17 @@ class Nemesis:
                     self._cut(name, leader)
 
     def heal(self) -> None:
-        """All wires whole."""
+        """Restore all links."""
         self.world.say("the network is whole")
         self.world.network.heal()
 
-    # ------------------------------------------------------------------ what operators do
+    # ------------------------------------------------------------------ operators
     def transfer(self) -> None:
-        """Leadership handed over, to somebody who may be down."""
+        """Transfer the leadership, perhaps to a member that is down."""
         self._at_leader("transfer", self.random.choice(["", *self.world.names]))
 
     def step_down(self) -> None:
-        """Leadership given up."""
+        """Have the leader step down."""
         self._at_leader("step_down")
 
     def _at_leader(self, what: str, *args: object) -> None:
@@ -212,7 +212,7 @@ class Nemesis:
             machine.run(process, lambda: getattr(process, what)(*args))
 
     def compact(self) -> None:
-        """A member, or everybody, drops what its snapshot covers."""
+        """Compact the log of one member or of all."""
         names = self.world.names if self.random.random() < 0.4 else [self._pick()]
         for name in names:
             machine = self.world.machines[name]
@@ -221,7 +221,7 @@ class Nemesis:
                 machine.run(process, lambda process=process: process.compact(self.random))  # type: ignore[misc]
 
     def change(self) -> None:
-        """A member comes, goes, or gets a vote; sometimes many at once are asked for."""
+        """Add, remove or promote members; sometimes request several changes at once."""
         if self._recovering():
             return
         for _ in range(self.random.choice((1, 1, 4))):
@@ -246,11 +246,11 @@ class Nemesis:
 
     # ------------------------------------------------------------------ disks
     def fail(self) -> None:
-        """A write or sync fails, or the power goes in the middle of one."""
+        """Schedule a failing write or sync, or a power cut in the middle of one."""
         self.world.machines[self._pick()].host.fail(self.random)
 
     def _recovering(self) -> bool:
-        """Whether somebody whose disk was damaged has not got everything back."""
+        """Return True if a member whose disk was damaged has not recovered everything."""
         machines = self.world.machines
         for name in sorted(self.damaged):
             process = machines[name].process
@@ -260,7 +260,7 @@ class Nemesis:
         return bool(self.damaged)
 
     def damage(self) -> None:
-        """Bits turn on one machine's disk; nobody else's may have been damaged and not be whole again."""
+        """Damage one machine's disk, unless another damaged machine has not recovered yet."""
         world = self.world
         leader = world.leader()
         if leader is None or self._recovering() or len(leader.membership.voters) < 3:
@@ -275,7 +275,7 @@ class Nemesis:
             self.start_later(name)
 
     def copy_disk(self) -> None:
-        """Somebody copies a machine's disk, as a backup or a virtual machine's snapshot does."""
+        """Copy a machine's disk, as a backup or a snapshot of a virtual machine does."""
         name = self._pick()
         host, shadow = self.world.machines[name].host, self.world.checker.shadows[name]
         if isinstance(host, CoreHost) and not host.disk.recovering and not shadow.lost:
@@ -283,8 +283,11 @@ class Nemesis:
             self.world.count("copies")
 
     def restore_disk(self, tries: int = 20) -> None:
-        """A machine comes back with an old copy of its disk, where that can be noticed: the others know of everything
-        that it had confirmed, and it had confirmed nothing that is not committed. Nobody promises anything else."""
+        """Restart a machine with an old copy of its disk, if the others can detect that.
+
+        They can if they know everything that it had confirmed, and it had confirmed nothing uncommitted. No other case
+        is guaranteed.
+        """
         world = self.world
         if self.over or self._recovering() or not self.copies:
             return
@@ -298,7 +301,7 @@ class Nemesis:
             return
         machine.end(power=self.random.random() < 0.5)
         self.start_later(name)
-        if not self._noticeable(name, disk, host):  # what was being written has arrived
+        if not self._noticeable(name, disk, host):  # pending writes have arrived
             return
         world.say(f"the disk of {name} goes back from entry {host.disk.last} to {disk.last}")
         world.count("restores")
@@ -310,7 +313,7 @@ class Nemesis:
 
     def _noticeable(self, name: str, copy: CoreDisk, host: CoreHost) -> bool:
         world, now = self.world, host.disk
-        # The members of former days may be a majority without anybody who knows.
+        # Members of an earlier configuration could be a majority in which no one knows.
         if any(frame.kind is Kind.MEMBERSHIP for frame in (*now.frames, *copy.frames)):
             return False
         if (

@@ -1,11 +1,11 @@
-"""The wires between the machines.
+"""Network between the machines.
 
-Belongs here: what becomes of a buffer on its way (delayed, lost, doubled, overtaken, cut off), which machines see each
+Belongs here: the fate of a buffer in flight (delayed, lost, duplicated, reordered, cut off), which machines see each
 other as alive, and the `Peers` that a process gets.
 
-Two kinds of network. An `ordered` one keeps the promise of `Peers.send`: buffers between two machines arrive in order,
-or the connection ends; what was under way is lost then, and both ends are told. The other kind promises nothing: it
-loses, doubles and reorders buffers without a word, as the Raft paper's network does.
+There are two kinds of network. An `ordered` one guarantees what `Peers.send` does: buffers between two machines arrive
+in order, or the connection ends; then buffers in flight are lost, and both ends are notified. The other kind guarantees
+nothing: it loses, duplicates and reorders buffers silently, as the Raft paper's network does.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from lakestream.raft.group.ports import Channel
 from tests.sim.events import MS, Events
 
 LIVENESS_NS = 1_000 * MS
-"""A node that was silent for so long counts as gone."""
+"""A node that was silent for this long counts as down."""
 RECONNECT_NS = 300 * MS
 
 
 class Weather(msgspec.Struct, frozen=True):
-    """How bad the network is. Delays in ns; chances per buffer."""
+    """Conditions of the network. Delays in ns; probabilities per buffer."""
 
     ordered: bool
     min_delay: int
@@ -34,7 +34,7 @@ class Weather(msgspec.Struct, frozen=True):
 
 
 class Network:
-    """All wires. `deliver(sender, to, channel, payload)` hands a buffer to a machine; it may be down."""
+    """All links. `deliver(sender, to, channel, payload)` passes a buffer to a machine, which may be down."""
 
     def __init__(self, names: list[str], events: Events, random: Random, weather: Weather) -> None:
         self.names = names
@@ -48,16 +48,16 @@ class Network:
         self._cut: set[tuple[str, str]] = set()
         self._down: set[str] = set()
         self._paused: set[str] = set()
-        self._up: dict[tuple[str, str], bool] = {}  # (at, node): at sees node as connected
-        self._epoch: dict[tuple[str, str], int] = {}  # of the connection from one to the other
-        self._free: dict[tuple[str, str], int] = {}  # ordered: when the last buffer arrives
+        self._up: dict[tuple[str, str], bool] = {}  # (at, node): `at` sees `node` as connected
+        self._epoch: dict[tuple[str, str], int] = {}  # number of the connection from one to the other
+        self._free: dict[tuple[str, str], int] = {}  # ordered: arrival time of the last buffer
         for at in names:
             for node in names:
                 self._up[at, node] = True
 
     # ------------------------------------------------------------------ sending
     def send(self, sender: str, to: str, channel: Channel, payload: bytes) -> bool:
-        """Put a buffer on the wire; False when the sender knows that there is no connection."""
+        """Send a buffer; False if the sender knows that there is no connection."""
         self.buffers += 1
         weather, random = self.weather, self.random
         if weather.ordered and not self._up[sender, to]:
@@ -82,18 +82,18 @@ class Network:
         if not same or to in self._down or (sender, to) in self._cut:
             self.lost += 1
             if self.weather.ordered and same:
-                self._break(sender, to)  # a gap in an ordered connection is its end
+                self._break(sender, to)  # a gap ends an ordered connection
             return
         self.deliver(sender, to, channel, payload)
 
     # ------------------------------------------------------------------ faults
     def cut(self, sender: str, to: str) -> None:
-        """Nothing from one arrives at the other any more. Heartbeats fail both ways."""
+        """Drop all buffers from one to another. Heartbeats fail both ways."""
         self._cut.add((sender, to))
         self._look_later(sender, to)
 
     def heal(self) -> None:
-        """All wires are whole again."""
+        """Restore all links."""
         self._cut.clear()
         for at in self.names:
             for node in self.names:
@@ -101,7 +101,10 @@ class Network:
                     self._reconnect_later(at, node)
 
     def went_down(self, node: str, at_once: bool) -> None:
-        """A machine or its process ended. `at_once`: its system closed the connections, else peers notice later."""
+        """Handle the end of a machine or process.
+
+        `at_once`: its system closed the connections, else peers notice later.
+        """
         self._down.add(node)
         self._paused.discard(node)
         for other in self.names:
@@ -114,39 +117,39 @@ class Network:
                     self._look_later(other, node)
 
     def came_up(self, node: str) -> None:
-        """A process listens again."""
+        """Handle the start of a process, which accepts connections again."""
         self._down.discard(node)
         for other in self.names:
             if other != node and other not in self._down:
                 self._reconnect_later(node, other)
 
     def paused(self, node: str) -> None:
-        """A process stands still: its buffers pile up, its heartbeats stay away."""
+        """Pause a process: its buffers accumulate, its heartbeats stop."""
         self._paused.add(node)
         for other in self.names:
             if other != node:
                 self._look_later(other, node)
 
     def resumed(self, node: str) -> None:
-        """It goes on."""
+        """Resume a paused process and reconnect its broken links."""
         self._paused.discard(node)
         for other in self.names:
             if other != node and not self._linked(other, node):
                 self._reconnect_later(other, node)
 
     def connected(self, at: str) -> list[str]:
-        """The nodes that `at` has a connection to."""
+        """Return the nodes to which `at` has a connection."""
         return [node for node in self.names if node != at and self._up[at, node]]
 
     def _linked(self, at: str, node: str) -> bool:
         return self._up[at, node] and self._up[node, at]
 
     def reachable(self, at: str, node: str) -> bool:
-        """Whether heartbeats between the two get through."""
+        """Return True if heartbeats pass between the two nodes."""
         away = self._down | self._paused
         return not away & {at, node} and not self._cut & {(at, node), (node, at)}
 
-    # ------------------------------------------------------------------ what the ends notice
+    # ------------------------------------------------------------------ detection by the ends
     def _look_later(self, at: str, node: str) -> None:
         self.events.after(LIVENESS_NS, lambda: self._look(at, node))
 
@@ -180,7 +183,7 @@ class Network:
             return
         self._break_half(at, node)
         for one, other in ((at, node), (node, at)):
-            if self._up[one, other]:  # this end had not noticed yet
+            if self._up[one, other]:  # this end had not detected it yet
                 self._lose_sight(one, other)
             self._up[one, other] = True
             self.on_change(one, other, True)

@@ -1,6 +1,6 @@
-"""Running seeds.
+"""Runs of seeds.
 
-Belongs here: one seed to its end, many seeds on several processes, and what is said about one that failed.
+Belongs here: running one seed to its end, many seeds on several processes, and the report of a failed one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.sim.world import Plan, World, plan_of
 
 
 class Outcome(msgspec.Struct):
-    """What became of a seed. `failure` is "" when everything held."""
+    """Result of a seed. `failure` is "" if every property held."""
 
     seed: int
     failure: str
@@ -32,7 +32,7 @@ class Outcome(msgspec.Struct):
 
 def run_seed(seed: int, shell: str = "core", tracing: bool = False, core_class: type[Core] = Core) -> Outcome:
     """Run one seed."""
-    logging.disable(logging.CRITICAL)  # failing disks are what this is about
+    logging.disable(logging.CRITICAL)  # disk failures are intended
     began = time.perf_counter()
     world = World(plan_of(seed, shell), core_class, tracing)
     failure = ""
@@ -53,7 +53,7 @@ def run_seed(seed: int, shell: str = "core", tracing: bool = False, core_class: 
 
 @contextmanager
 def _small(plan: Plan) -> Iterator[None]:
-    """Limits that a run of seconds would never reach."""
+    """Lower the limits that a run of seconds would not reach."""
     with (
         patch("lakestream.raft.group.raft_group.RECENT_BYTES", plan.recent_bytes),
         patch("lakestream.raft.group.raft_group.LOAD_BYTES", plan.load_bytes),
@@ -63,12 +63,12 @@ def _small(plan: Plan) -> Iterator[None]:
 
 
 def command(seed: int, shell: str) -> str:
-    """What repeats a run."""
+    """Return the command that repeats a run."""
     return f"python -m tests.sim --shell {shell} --seed {seed} --seeds 1 --trace"
 
 
 def run_seeds(seeds: Iterable[int], shell: str = "core", jobs: int = 1) -> Iterator[Outcome]:
-    """Run many, on so many processes; outcomes come in the order of the seeds."""
+    """Run the seeds on `jobs` processes; yield the outcomes in the order of the seeds."""
     if jobs == 1:
         for seed in seeds:
             yield run_seed(seed, shell)

@@ -1,4 +1,4 @@
-"""The simulator finds what it is there to find: every planted bug, within a number of seeds."""
+"""Tests of the simulator: it finds every planted bug within a number of seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.sim.runner import run_seed
 pytestmark = pytest.mark.unit
 
 ENOUGH = 400
-"""Most are found in the first few; the rare ones need an unlucky order of faults."""
+"""Maximum number of seeds. Most bugs are found in the first few; the rare ones need an unlucky order of faults."""
 
 
 def _found(shell: str) -> str:

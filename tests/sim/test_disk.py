@@ -1,4 +1,4 @@
-"""The simulated disk keeps what POSIX promises, and nothing else."""
+"""Tests of the simulated disk: it guarantees what POSIX does, and nothing else."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_after_a_failed_sync_the_bytes_count_as_clean_and_may_be_gone() -> None:
         with pytest.raises(OSError) as error:  # noqa: PT011 - the code is checked below
             files.sync(fd)
         assert error.value.errno == errno.EIO
-        files.sync(fd)  # says that all is well
+        files.sync(fd)  # reports success
         assert files.read("/d/f") == b"y"
         disk.cut_power()
         gone += SimFiles(disk, Random(0)).read("/d/f") == b""
@@ -109,7 +109,7 @@ def test_the_power_can_go_in_the_middle_of_a_write() -> None:
 @pytest.mark.parametrize("alone", [False, True], ids=["", "marked"])
 @pytest.mark.parametrize("seed", range(40))
 def test_a_log_on_it_keeps_every_acknowledged_message_through_kills_and_power_cuts(seed: int, alone: bool) -> None:
-    """Also held to its synced mark, which never claims what a crash may take."""
+    """A log keeps every acknowledged message, and its synced mark never covers anything that a crash may take."""
     random = Random(f"log {seed}")
     disk, model, number = Disk(random), Model(), 0
     options = LogOptions(seal_bytes=700, seal_age_ns=1 << 60, retain_bytes=0)
@@ -119,7 +119,7 @@ def test_a_log_on_it_keeps_every_acknowledged_message_through_kills_and_power_cu
             stream = MiniStream("/d", options, files, InlineIo(), alone=alone)
             assert not [note for note in stream.store.notes if "cannot be read" in note]
             if stream.store.last_seq == model.last_seq + 1:
-                model.publish(message(number))  # written when the power went, not acknowledged, and there
+                model.publish(message(number))  # written when the power was cut, not acknowledged, but there
             model.check(stream.store)
             files.cut_after = random.randrange(40)
             while not files.dead:

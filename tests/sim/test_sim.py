@@ -1,6 +1,6 @@
-"""Whole runs, a fixed number of seeds; `python -m tests.sim --seeds N` runs as many as one likes.
+"""Tests that run a fixed number of seeds; `python -m tests.sim --seeds N` runs any number.
 
-`LAKESTREAM_SIM_SEEDS` is how many times as many seeds are run, `LAKESTREAM_SIM_FIRST` which one comes first.
+`LAKESTREAM_SIM_SEEDS` multiplies the number of seeds, `LAKESTREAM_SIM_FIRST` is the first seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 TIMES = int(os.environ.get("LAKESTREAM_SIM_SEEDS", "1"))
 FIRST = int(os.environ.get("LAKESTREAM_SIM_FIRST", "1"))
 BATCH = 50
-"""Seeds a test: what several workers share."""
+"""Seeds per test, which several workers share."""
 CORE, GROUP = 12 * TIMES, 8 * TIMES
 
 
@@ -58,7 +58,7 @@ def test_a_group_with_its_log_keeps_its_promises_under_faults(batch: int) -> Non
 
 @pytest.mark.parametrize("shell", ["core", "group"])
 def test_a_seed_is_the_whole_run(shell: str) -> None:
-    """The same in another process, where strings hash differently."""
+    """A seed gives the same run in another process, where hashes of strings differ."""
     traces = []
     for hashing in ("1", "2"):
         done = subprocess.run(

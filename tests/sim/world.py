@@ -1,7 +1,7 @@
-"""A whole cluster in one seed.
+"""Simulated cluster for one seed.
 
-Belongs here: putting machines, network and checkers together, the clients, the end of a run (all faults cease, and
-then everything must come to agree), and the trace. Which faults happen when is nemesis.py's.
+Belongs here: machines, network and checkers together, the clients, the end of a run (all faults stop, and then all
+members must agree), and the trace. nemesis.py chooses the faults.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.sim.nemesis import Nemesis
 from tests.sim.network import Network, Weather
 
 CALM_NS = 60 * S
-"""So much virtual time a cluster without faults has to come to agree."""
+"""Virtual time within which a cluster without faults must agree."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a seed means, and what can be set instead. Times in ns."""
+    """Parameters of a run, drawn from the seed unless they are set. Times in ns."""
 
     seed: int
     shell: str = "core"
@@ -52,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan_of(seed: int, shell: str = "core") -> Plan:
-    """The plan that a seed stands for."""
+    """Return the plan for a seed."""
     random = Random(f"plan {seed}")
     nodes = random.choice((1, 2, 3, 3, 3, 3, 5, 5))
     ordered = random.random() < (0.4 if shell == "core" else 0.7)
@@ -100,7 +100,7 @@ def plan_of(seed: int, shell: str = "core") -> Plan:
 
 
 class World:
-    """One run. `core_class` is what members are made of: the mutation tests plant faulty ones."""
+    """One run. `core_class` is the class of the members' core, which the mutation tests replace."""
 
     def __init__(self, plan: Plan, core_class: type[Core] = Core, tracing: bool = False) -> None:
         self.plan = plan
@@ -135,7 +135,12 @@ class World:
 
     # ------------------------------------------------------------------ the run
     def run(self) -> None:
-        """Faults, then calm, then agreement. Raises Violation, or whatever the code under test raised."""
+        """Run with faults, then without, until all members agree.
+
+        Raises:
+            Violation: a property does not hold.
+            Exception: whatever the code under test raised.
+        """
         for machine in self.machines.values():
             machine.start()
         self._client_later()
@@ -159,7 +164,7 @@ class World:
         raise Violation(f"liveness: no agreement {CALM_NS // S} s after the last fault: {self.describe()}")
 
     def _agreed(self) -> bool:
-        """Whether every member has everything, in the log and applied."""
+        """Return True if every member has every entry in its log and has applied it."""
         leader = self.leader()
         if leader is None or leader.recovering:
             return False
@@ -181,7 +186,7 @@ class World:
             raise Violation(f"acknowledged and gone: {sorted(missing)}")
 
     def describe(self) -> str:
-        """Where everybody is."""
+        """Return a line with the state of every member."""
         parts = []
         for name, machine in self.machines.items():
             process = machine.process
@@ -198,12 +203,12 @@ class World:
 
     # ------------------------------------------------------------------ clients
     def leader(self) -> Process | None:
-        """The process that leads the newest term."""
+        """Return the process that leads the newest term."""
         leading = [m.process for m in self.machines.values() if m.process is not None and m.process.leads]
         return max(leading, key=lambda process: process.term, default=None)
 
     def next_command(self) -> bytes:
-        """Something to store that nobody has stored yet."""
+        """Return a command that no client has proposed yet."""
         self.proposed += 1
         return b"command-%d-" % self.proposed + b"." * self.random.randrange(30)
 
@@ -220,7 +225,7 @@ class World:
             self._write([self.next_command() for _ in range(self.random.randint(1, 5))])
 
     def _someone(self) -> Machine | None:
-        """A machine whose process says that it leads: in a partition there may be several."""
+        """Return a machine whose process believes to lead; in a partition there may be several."""
         leading = [m for m in self.machines.values() if m.process is not None and m.process.leads and not m.paused]
         return self.random.choice(leading) if leading else None
 
@@ -233,21 +238,21 @@ class World:
         return any(taken)
 
     def read_everywhere(self) -> None:
-        """Clients ask everybody who says that it leads: a deposed leader must not answer."""
+        """Read from every process that believes to lead; a deposed leader must not answer."""
         for machine in self.machines.values():
             if machine.process is not None and machine.process.leads and not machine.paused:
                 machine.run(machine.process, machine.process.read)
 
     # ------------------------------------------------------------------ plumbing
     def look_at_leases(self, node: str, term: int) -> None:
-        """Somebody was elected: nobody else may trust a lease, if clocks run as they should."""
+        """After an election check the leases of all other members, if clocks run at the right rate."""
         for name, machine in self.machines.items():
             process = machine.process
             if self.plan.true_clocks and name != node and process is not None and process.lease_valid:
                 self.checker.leases(node, term, name, process.term)
 
     def slowness(self, name: str) -> int:
-        """How many times slower than usual a machine's disk is."""
+        """Return the slowdown factor of a machine's disk."""
         return self.slow.get(name, 1)
 
     def _deliver(self, sender: str, to: str, channel: Channel, payload: bytes) -> None:
@@ -263,27 +268,27 @@ class World:
             machine.run(process, lambda: process.node_changed(node, up))
 
     def start(self, name: str) -> None:
-        """Bring a machine back."""
+        """Start a machine again."""
         self.network.came_up(name)
         self.machines[name].start()
 
     def say(self, what: str) -> None:
-        """A line for the trace."""
+        """Add a line to the trace."""
         if self.tracing:
             self.trace.append(f"{self.events.now / MS:10.3f} {what}")
 
     def count(self, what: str) -> None:
-        """Something happened that a run may or may not have in it."""
+        """Count an event that a run may or may not contain."""
         self.counts[what] += 1
 
     def note(self, what: Callable[[], str]) -> None:
-        """The same, when making the line costs something."""
+        """Add a line to the trace that is costly to make."""
         if self.tracing:
             self.say(what())
 
 
 def group_host(world: World, name: str, random: Random) -> Host:
-    """The host of a real group; the core alone runs without the log."""
+    """Return a host for the real group (group_node.py is imported only for it)."""
     from tests.sim.group_node import GroupHost
 
     return GroupHost(world, name, random)
