@@ -1,9 +1,9 @@
-"""The configuration of the pair of servers that all scenarios with several accounts share.
+"""Configuration of the pair of servers shared by all scenarios with several accounts.
 
-What belongs here: which accounts there are and what each is for. Starting servers takes long, so there is one such
-configuration; what needs another one starts servers of its own (test_accounts_starting.py).
+Belongs here: the accounts, and the purpose of each. Starting servers takes long, so there is one such configuration;
+tests that need another one start servers of their own (test_accounts_starting.py).
 
-Users are named as their accounts, in lower case; a second one of the same account has a 2 at the end.
+A user has the name of its account, in lower case; a second user of an account has a 2 at the end.
 """
 
 from __future__ import annotations

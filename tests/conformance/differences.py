@@ -1,6 +1,6 @@
-"""Where lakestream may answer otherwise than nats-server for good, each with its reason.
+"""Lasting differences between the answers of lakestream and nats-server, with their reasons.
 
-What belongs here: lasting differences only. A behaviour that is merely missing is a failing scenario, never an entry.
+Belongs here: differences that are intended to stay. Missing behaviour is a failing scenario, never an entry.
 """
 
 from __future__ import annotations

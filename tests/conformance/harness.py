@@ -1,12 +1,11 @@
-"""Run one scripted scenario against a server, and compare what it said with what nats-server said.
+"""Run scenarios against a server, and compare their transcripts with those of nats-server.
 
-What belongs here: the script that a scenario is given, its transcript, the normalising of what must differ (times,
-random names, ids), the register of scenarios, and the comparison. The scenarios are in `scenarios/`; what may differ
-for good is in `differences.py`.
+Belongs here: the script object that a scenario gets, its transcript, the normalization of values that differ between
+runs (times, random names, ids), the register of scenarios, and the comparison. The scenarios are in `scenarios/`,
+lasting differences in `differences.py`.
 
-A scenario is a function of a `Script`. It must say the same on every run against the same server: it waits for
-frames, never for time to pass, and fences with PING or a request what it does not wait for. All streams are removed
-after it.
+A scenario is a function of a `Script`. It must give the same transcript on every run against the same server: it waits
+for frames, never for time to pass, and uses PING or a request as a fence. All streams are removed after it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _IDENTITY_KEYS = {"server_id", "git_commit", "go", "client_id", "port", "nonce",
 
 
 class Scenario(NamedTuple):
-    """A registered script: its id, the function that plays it, with what the servers start, if it is recorded."""
+    """Registered scenario: its id, its function, the servers' setup, and True in `recorded` if it is recorded."""
 
     id: str
     play: Callable[[Script], None]
@@ -49,13 +48,13 @@ SCENARIOS: list[Scenario] = []
 
 
 def scenario(play: Callable[[Script], None]) -> Callable[[Script], None]:
-    """Register a script under `<module>.<function>`."""
+    """Register a scenario under `<module>.<function>`."""
     SCENARIOS.append(Scenario(f"{play.__module__.rsplit('.', 1)[-1]}.{play.__name__}", play))
     return play
 
 
 def configured(config: str | Setup) -> Callable[[Callable[[Script], None]], Callable[[Script], None]]:
-    """Register a script as `scenario` does, for a pair of servers with this configuration file."""
+    """Register a scenario as `scenario` does, for a pair of servers with this configuration file."""
     setup = config if isinstance(config, Setup) else Setup(config)
 
     def register(play: Callable[[Script], None]) -> Callable[[Script], None]:
@@ -68,9 +67,9 @@ def configured(config: str | Setup) -> Callable[[Callable[[Script], None]], Call
 def table(
     rows: Iterable[tuple[Any, ...]], setup: Setup = FLAGS, *, recorded: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a script once for each row; a row is its name and the arguments after the Script.
+    """Register a scenario for each row; a row is its name and the arguments after the Script.
 
-    recorded: False if the rows are others each time, so that nats-server has to play them too.
+    recorded: False if the rows change with each run, so that nats-server has to run them too.
     """
 
     def register(play: Callable[..., None]) -> Callable[..., None]:
@@ -88,11 +87,11 @@ def _with_arguments(play: Callable[..., None], arguments: tuple[Any, ...], scrip
 
 
 class Script:
-    """What a scenario works with: connections to one server, and the transcript.
+    """Script object of a scenario: connections to one server, and the transcript.
 
-    The methods that talk also record. `wire` is the main connection for what shall not be recorded. Where there are
-    accounts it is of the first user of `users`, which are users with their accounts; `as_user` gives another user's.
-    `prefix` is where that user finds the API.
+    Methods that send requests also record them. `wire` is the main connection, for what shall not be recorded; with
+    accounts it belongs to the first of `users`, (user, account) pairs. `as_user` returns the script of another user.
+    `prefix` is the API prefix of the user.
     """
 
     def __init__(self, server: Server, timeout: float, users: Sequence[tuple[str, str]] = FLAGS.users) -> None:
@@ -110,10 +109,10 @@ class Script:
         self._others: dict[str, Script] = {}
 
     def as_user(self, user: str, prefix: str = "$JS.API", account: str = "") -> Script:
-        """This script as another user: what it records goes into the same transcript, under the user's name.
+        """Return this script as another user, whose entries go into the same transcript under the user's name.
 
-        prefix: where the user finds the API, if not at its usual place.
-        account: whose API that is, if not the user's account's own.
+        prefix: API prefix of the user, if not the usual one.
+        account: account that owns the API, if not the user's own.
         """
         if user not in self._others:
             users = ((user, account or self._users.get(user, "")),)
@@ -126,15 +125,15 @@ class Script:
 
     @property
     def wire(self) -> Wire:
-        """The main connection, opened when first needed."""
+        """Return the main connection, opened on first use."""
         if self._main is None:
             self._main = self.connect()
         return self._main
 
     def connect(self, **fields: Any) -> Wire:
-        """A further connection with these CONNECT fields; closed at the end of the scenario.
+        """Open another connection with these CONNECT fields; it is closed at the end of the scenario.
 
-        It is of the script's user unless `user` names another one, or is None: nobody.
+        The user is the script's unless `user` names another one, or is None for no user.
         """
         user = fields.pop("user", self._user)
         if user:
@@ -142,7 +141,7 @@ class Script:
         return self._keep(Wire(self.address, fields, self.timeout))
 
     def connect_bare(self) -> Wire:
-        """A further connection on which no CONNECT was sent."""
+        """Open another connection without sending CONNECT."""
         return self._keep(Wire(self.address, None, self.timeout))
 
     def _keep(self, wire: Wire) -> Wire:
@@ -159,7 +158,7 @@ class Script:
     # ---- the transcript
 
     def hide(self, value: str, name: str) -> None:
-        """Show this random value as `name` from now on."""
+        """Record this random value as `name` from now on."""
         self._hidden[value] = name
 
     def note(self, label: str, value: Any) -> None:
@@ -167,7 +166,7 @@ class Script:
         self.transcript.append((self._text(self._who + label), self.normal(value)))
 
     def normal(self, value: Any, key: str = "") -> Any:
-        """The value without what differs between any two runs."""
+        """Return the value without parts that differ between any two runs."""
         if isinstance(value, dict):
             return {self._text(name): self.normal(inner, name) for name, inner in value.items()}
         if isinstance(value, (list, tuple)):
@@ -190,7 +189,7 @@ class Script:
         return _TIME.sub("<time>", text)
 
     def show(self, frame: Frame) -> Any:
-        """A frame as transcript data."""
+        """Return a frame as transcript data."""
         if frame.verb not in ("MSG", "HMSG"):
             return f"{frame.verb} {frame.text}".strip()
         shown: dict[str, Any] = {"verb": frame.verb, "subject": frame.subject, "data": frame.data}
@@ -207,7 +206,7 @@ class Script:
     # ---- JetStream
 
     def api(self, subject: str, body: Any = None, *, headers: Headers = None, wire: Wire | None = None) -> Any:
-        """An API request (subject without `$JS.API.`; body: None, bytes, or data for JSON); records the answer."""
+        """Send an API request (subject without `$JS.API.`; body: None, bytes, or data for JSON); record the answer."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         frame = (wire or self.wire).request(f"{self.prefix}.{subject}", data, headers)
         try:
@@ -218,7 +217,7 @@ class Script:
         return answer
 
     def silent(self, subject: str, body: Any = None, *, for_s: float = 0.25) -> None:
-        """An API request that must not be answered at all within `for_s` seconds."""
+        """Send an API request that must not be answered within `for_s` seconds."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         try:
             frame = self.wire.request(f"{self.prefix}.{subject}", data, timeout=for_s)
@@ -228,7 +227,7 @@ class Script:
             self.note(f"{subject} {_short(data)}", self.show(frame))
 
     def setup(self, subject: str, body: Any = None) -> Any:
-        """An API request that belongs to the stage, not to the play: not recorded, must succeed."""
+        """Send an API request as preparation: it is not recorded and must succeed."""
         answer = self.wire.api(subject, body)
         if subject.startswith("STREAM.DELETE."):
             wait_for_removal(self.server, [subject.rsplit(".", 1)[1]], self._users[self._user])
@@ -236,19 +235,22 @@ class Script:
         return answer
 
     def stream(self, name: str, subjects: Sequence[str] | None = None, **config: Any) -> None:
-        """Create a stream as stage; memory storage unless said otherwise."""
+        """Create a stream as preparation; in memory by default."""
         fields = {"name": name, "storage": "memory", **config}
         if subjects is not None:
             fields["subjects"] = list(subjects)
         self.setup(f"STREAM.CREATE.{name}", fields)
 
     def consumer(self, stream: str, name: str, **config: Any) -> None:
-        """Create a durable consumer with explicit acks (unless said otherwise) as stage."""
+        """Create a durable consumer as preparation; with explicit acks by default."""
         fields = {"durable_name": name, "ack_policy": "explicit", **config}
         self.setup(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": fields})
 
     def fill(self, subjects: Sequence[str], data: bytes | None = None, headers: Headers = None) -> None:
-        """Publish one message to each subject, in order, as stage: all must be acked. Data: `data`, or m1, m2…"""
+        """Publish one message to each subject in order as preparation; all must be acked.
+
+        The data is `data`, or else m1, m2…
+        """
         wire = self.wire
         replies = [wire.new_reply() for _ in subjects]
         bodies = [f"m{n}".encode() if data is None else data for n in range(1, len(subjects) + 1)]
@@ -267,30 +269,33 @@ class Script:
         *,
         matching: int | None = None,
     ) -> None:
-        """`fill`, and wait until the consumer counts what matches: nats-server tells its consumers after the ack."""
+        """Call `fill`, and wait until the consumer counts the matching messages.
+
+        nats-server counts them after the ack.
+        """
         awaited = self.known(stream, consumer) + (len(subjects) if matching is None else matching)
         self.fill(subjects, data, headers)
         self.wait_known(stream, consumer, awaited)
 
     def wait_known(self, stream: str, consumer: str, awaited: int) -> None:
-        """Wait until the consumer counts so many messages."""
+        """Wait until the consumer counts `awaited` messages."""
         deadline = time.monotonic() + self.timeout
         while self.known(stream, consumer) != awaited:
             assert time.monotonic() < deadline, f"{consumer} never counted the new messages"
 
     def known(self, stream: str, consumer: str) -> int:
-        """How many messages a consumer has delivered, or knows to be pending."""
+        """Return the number of messages that a consumer has delivered or counts as pending."""
         info = self.wire.api(f"CONSUMER.INFO.{stream}.{consumer}")
         return int(info["num_pending"] + info["delivered"]["consumer_seq"])
 
     def publish(self, subject: str, data: bytes = b"", headers: Headers = None, *, wire: Wire | None = None) -> Any:
-        """Publish with a reply subject; records and returns the ack."""
+        """Publish with a reply subject; record and return the ack."""
         frame = (wire or self.wire).request(subject, data, headers)
         self.note(f"publish {subject} {headers if isinstance(headers, dict) else ''}", self.show(frame))
         return frame.json() if frame.data else None
 
     def state(self, stream: str, **body: Any) -> Any:
-        """Record STREAM.INFO's state."""
+        """Record the state in STREAM.INFO."""
         answer = self.wire.api(f"STREAM.INFO.{stream}", body or None)
         self.note(f"state of {stream} {body or ''}", answer.get("state", answer))
         return answer
@@ -303,7 +308,7 @@ class Script:
         return answer
 
     def numbers_when(self, stream: str, consumer: str, ready: Callable[[Any], bool]) -> Any:
-        """Record CONSUMER.INFO once `ready` holds for it (for what the server does in its own time)."""
+        """Record CONSUMER.INFO once `ready` is true for it, for effects that the server produces asynchronously."""
         deadline = time.monotonic() + self.timeout
         while not ready(self.wire.api(f"CONSUMER.INFO.{stream}.{consumer}")):
             if time.monotonic() > deadline:
@@ -313,12 +318,12 @@ class Script:
         return self.numbers(stream, consumer)
 
     def state_when(self, stream: str, ready: Callable[[Any], bool]) -> Any:
-        """Record STREAM.INFO's state once `ready` holds for it."""
+        """Record the state in STREAM.INFO once `ready` is true for it."""
         self.when(stream, ready)
         return self.state(stream)
 
     def when(self, stream: str, ready: Callable[[Any], bool]) -> None:
-        """Wait until `ready` holds for STREAM.INFO's state; record it if it never does."""
+        """Wait until `ready` is true for the state in STREAM.INFO; record the state if it never is."""
         deadline = time.monotonic() + self.timeout
         while not ready(self.wire.api(f"STREAM.INFO.{stream}")["state"]):
             if time.monotonic() > deadline:
@@ -327,7 +332,7 @@ class Script:
             time.sleep(0.01)
 
     def pull(self, stream: str, consumer: str, body: Any, count: int, *, wire: Wire | None = None) -> list[Frame]:
-        """Ask for messages, and record the next `count` answers (messages and statuses alike)."""
+        """Send a pull request, and record the next `count` answers (messages and statuses)."""
         wire = wire or self.wire
         reply = wire.new_reply()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -337,9 +342,9 @@ class Script:
         return frames
 
     def collect(self, wire: Wire, count: int, *, sid: str = "") -> list[Frame]:
-        """The next `count` messages for a sid, or for the connection's inbox (answers of pulls and direct gets).
+        """Return the next `count` messages for a sid, or for the connection's inbox (answers to pulls and direct gets).
 
-        What comes in time is returned; a missing frame is shown as a frame of its own.
+        A frame that does not arrive in time is replaced by a frame that says so.
         """
         inbox = sid or wire.inbox_sid
         frames: list[Frame] = []
@@ -353,12 +358,12 @@ class Script:
         return frames
 
     def ack(self, frame: Frame, body: bytes = b"+ACK", *, wire: Wire | None = None) -> None:
-        """Ack with a reply subject and wait for the server's confirmation, not recorded."""
+        """Ack with a reply subject and wait for the server's confirmation; do not record it."""
         answer = (wire or self.wire).request(frame.reply, body)
         assert not answer.data, f"a confirmed ack has an empty body, not {answer.data!r}"
 
     def direct(self, stream: str, body: Any, count: int = 1) -> list[Frame]:
-        """A direct get; records the next `count` answers, or with count 0 all up to and with the status."""
+        """Send a direct get; record the next `count` answers, or with count 0 all up to and including the status."""
         wire = self.wire
         reply = wire.new_reply()
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -378,12 +383,12 @@ def _lines_of(header: bytes) -> list[str]:
 
 
 def _request_info(line: str) -> Any:
-    """A line of a header block; who made a request over an import is data, without what is measured."""
+    """Return a line of a header block; data about the requester of an imported service without measured values."""
     name, _, value = line.partition(": ")
     if name != "Nats-Request-Info":
         return line
     info = json.loads(value)
-    info.pop("rtt", None)  # not there before it was measured
+    info.pop("rtt", None)  # absent until it is measured
     if "id" in info:
         info["id"] = "<id>"
     return {name: info}
@@ -395,7 +400,7 @@ def _short(data: bytes) -> str:
 
 
 def remove_streams(server: Server, timeout: float, users: Sequence[tuple[str, str]] = FLAGS.users) -> None:
-    """Delete every stream of these users' accounts."""
+    """Delete every stream in the accounts of these users."""
     for user, account in users:
         fields = {"user": user, "pass": PASSWORD} if user else {}
         with Wire(server.address, fields, timeout) as wire:
@@ -407,10 +412,10 @@ def remove_streams(server: Server, timeout: float, users: Sequence[tuple[str, st
 
 
 def wait_for_removal(server: Server, streams: Sequence[str], account: str = "$G") -> None:
-    """Wait until nats-server has removed the files of deleted streams, and remove what it leaves.
+    """Wait until nats-server has removed the files of deleted streams, and remove the rest.
 
-    It removes them after its answer, and now and then something is written once more after that; a stream of the same
-    name created meanwhile may find the old messages, or fail.
+    It removes them after its answer, and sometimes writes once more after that; a stream of the same name created
+    meanwhile may find the old messages, or fail.
     """
     if server.kind is not Kind.REAL:
         return
@@ -423,7 +428,7 @@ def wait_for_removal(server: Server, streams: Sequence[str], account: str = "$G"
 
 
 def play(scenario: Scenario, server: Server, timeout: float) -> Transcript:
-    """The transcript of a scenario; when it could not go on, the last entry says why."""
+    """Run a scenario; return its transcript. After an error the last entry says what failed."""
     script = Script(server, timeout, scenario.setup.users)
     try:
         scenario.play(script)
@@ -435,14 +440,14 @@ def play(scenario: Scenario, server: Server, timeout: float) -> Transcript:
 
 
 def stopped(transcript: Transcript) -> str:
-    """Why the scenario did not come to its end, or an empty string."""
+    """Return the error that ended the scenario; "" if it completed."""
     return str(transcript[-1][1]) if transcript and transcript[-1][0] == "STOPPED" else ""
 
 
 def compare(
     scenario: str, expected: Transcript, got: Transcript, differences: Sequence[Difference] = DIFFERENCES
 ) -> str:
-    """Unified difference of two transcripts, empty when they agree but for the allowed differences."""
+    """Return the unified diff of two transcripts; empty if they agree except for the allowed differences."""
     wanted, seen = (_lines(scenario, transcript, differences) for transcript in (expected, got))
     return "\n".join(difflib.unified_diff(wanted, seen, "expected", "got", lineterm="", n=4))
 
@@ -457,7 +462,7 @@ def _lines(scenario: str, transcript: Transcript, differences: Sequence[Differen
 
 
 def _without(value: Any, path: str, allowed: Sequence[str]) -> Any:
-    """The value without the parts that may differ."""
+    """Return the value without the parts that may differ."""
 
     def differs(inner: str) -> bool:
         return any(fnmatch.fnmatchcase(inner, where) for where in allowed)

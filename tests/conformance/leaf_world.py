@@ -1,6 +1,6 @@
-"""A nats-server with a leaf node listener, and servers under test that dial it.
+"""nats-server with a leaf node listener, and servers under test that connect to it.
 
-Belongs here: their configuration, and what both sides of a leaf connection are asked.
+Belongs here: their configuration, and requests to both sides of a leaf connection.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tests.servers import Kind, Server
 from tests.wire import Wire
 
 SOON_S = 200.0
-"""A mirror in nats-server whose origin did not answer waits for up to two minutes before it asks anew."""
+"""Timeout: a mirror in nats-server whose origin did not answer retries after up to two minutes."""
 
 
 def until(ready: Callable[[], Any], what: str, timeout: float = SOON_S) -> Any:
-    """Ask again and again until the answer is true; returns it."""
+    """Poll until the answer is true; return it."""
     deadline = time.monotonic() + timeout
     while not (last := ready()):
         assert time.monotonic() < deadline, f"{what}: not within {timeout} s"
@@ -28,7 +28,7 @@ def until(ready: Callable[[], Any], what: str, timeout: float = SOON_S) -> Any:
 
 
 class Message(NamedTuple):
-    """As a server gives it back."""
+    """Message as a server returns it."""
 
     seq: int
     subject: str
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 def messages(wire: Wire, stream: str) -> list[Message]:
-    """All messages of a stream."""
+    """Return all messages of a stream."""
     state = wire.api(f"STREAM.INFO.{stream}")["state"]
     found = []
     for seq in range(state["first_seq"], state["last_seq"] + 1):
@@ -51,13 +51,13 @@ def messages(wire: Wire, stream: str) -> list[Message]:
 
 
 def create(wire: Wire, name: str, **config: Any) -> None:
-    """Make a stream."""
+    """Create a stream."""
     answer = wire.api(f"STREAM.CREATE.{name}", {"name": name, **config})
     assert "error" not in answer, answer
 
 
 def copied(wire: Wire, name: str, last: int, timeout: float = SOON_S) -> Any:
-    """INFO of a mirror once it has come to a sequence."""
+    """Return INFO of a mirror once it has reached a sequence."""
 
     def come() -> Any:
         info = wire.api(f"STREAM.INFO.{name}")
@@ -67,24 +67,24 @@ def copied(wire: Wire, name: str, last: int, timeout: float = SOON_S) -> Any:
 
 
 def hub_config(leaf_port: int, more: str = "", listener: str = "") -> str:
-    """A nats-server that takes leaf nodes."""
+    """Return the configuration of a nats-server that accepts leaf nodes."""
     return f"jetstream {{ domain: hub }}\nleafnodes {{ listen: '127.0.0.1:{leaf_port}'\n{listener} }}\n{more}\n"
 
 
 def lake_config(leaf_port: int, more: str = "", user: str = "", settings: str = "") -> str:
-    """A server that dials it."""
+    """Return the configuration of a server that connects to it."""
     url = f"nats-leaf://{user + '@' if user else ''}127.0.0.1:{leaf_port}"
     return f"jetstream {{ domain: lake }}\nlake {{ enabled: false }}\nremote {{\nurl: '{url}'\n{settings}\n}}\n{more}\n"
 
 
 def connected(server: Server, leaf_port: int, times: int = 1) -> None:
-    """Wait until the link was up so often."""
+    """Wait until the link has been established `times` times."""
     line = f"at nats-leaf://127.0.0.1:{leaf_port}; streams of account"
     until(lambda: server.log(2000).count(line) >= times, "the link comes up")
 
 
 def start_both(start_server: StartServer, leaf_port: int) -> tuple[Server, Server]:
-    """The server under test and a nats-server, connected."""
+    """Start a nats-server and the server under test, connected; return the server under test and nats-server."""
     there = start_server(of=Kind.REAL, config=hub_config(leaf_port), name="hub")
     here = start_server(of=Kind.OURS, config=lake_config(leaf_port), name="lake1", args=["-m", "-1"])
     connected(here, leaf_port)

@@ -1,6 +1,6 @@
-"""A nats-server in operator mode: its keys, its tokens, and a client that shows one.
+"""nats-server in operator mode: keys, JWTs, and a client that presents one.
 
-Belongs here: nkeys and JWTs as NATS writes them, made anew for each test, and a configuration that trusts them.
+Belongs here: nkeys and JWTs in NATS's formats, made anew for each test, and a configuration that trusts them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.wire import Wire
 
-# What nkeys begin with, as base32 letters.
+# Prefix bytes of nkeys, visible as their first base32 letters.
 SEED, USER, ACCOUNT, OPERATOR = 18 << 3, 20 << 3, 0, 14 << 3
 
 
 class Key:
-    """A key of a user, an account or an operator, as NATS writes them."""
+    """Key of a user, an account or an operator."""
 
     def __init__(self, kind: int) -> None:
         self._key = Ed25519PrivateKey.generate()
@@ -28,11 +28,11 @@ class Key:
         self.seed = _text(bytes([SEED | kind >> 5, (kind & 31) << 3]) + self._key.private_bytes_raw())
 
     def sign(self, message: str) -> str:
-        """A signature as CONNECT has it."""
+        """Sign a message; return the signature in the form of CONNECT."""
         return base64.urlsafe_b64encode(self._key.sign(message.encode())).decode().rstrip("=")
 
     def signed(self, subject: str, name: str, nats: dict[str, Any]) -> str:
-        """A token that says something of `subject`, signed with this key."""
+        """Return a JWT about `subject`, signed with this key."""
         claims = {
             "iat": 1_700_000_000,
             "iss": self.public,
@@ -55,7 +55,7 @@ def _part(claims: dict[str, Any]) -> str:
 
 
 class Operator:
-    """An operator with a system account and an account of one user, which may have streams and leaf nodes."""
+    """Operator with a system account and an account of one user, which may have streams and leaf nodes."""
 
     def __init__(self) -> None:
         operator, system, account, self.user = Key(OPERATOR), Key(ACCOUNT), Key(ACCOUNT), Key(USER)
@@ -76,7 +76,7 @@ class Operator:
 
     @property
     def credentials(self) -> str:
-        """A file with the user's credentials, as the tools of NATS write it."""
+        """Return a file with the user's credentials, in the format of the NATS tools."""
         return (
             f"-----BEGIN NATS USER JWT-----\n{self.token}\n------END NATS USER JWT------\n\n"
             "************************* IMPORTANT *************************\nNKEY Seed printed below is sensitive.\n\n"
@@ -84,7 +84,7 @@ class Operator:
         )
 
     def client(self, address: tuple[str, int]) -> Wire:
-        """The user as a client of a server that trusts this operator."""
+        """Connect as the user to a server that trusts this operator."""
         wire = Wire(address, connect=None)
         told = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
         login = {"jwt": self.token, "sig": self.user.sign(wire.info["nonce"])}

@@ -1,7 +1,7 @@
-"""What the scenarios of mirrors and sources have in common.
+"""Helpers of the scenarios of mirrors and sources.
 
-What belongs here: waiting until a stream holds what its origins have, and recording it without what differs between any
-two runs: times, the identities of origins, and the order in which nats-server shows sources.
+Belongs here: waiting until a stream holds what its origins have, and recording it without parts that differ between
+runs: times, the identities of origins, and the order in which nats-server lists sources.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from tests.conformance.harness import Script
 from tests.wire import Headers
 
 WAIT_S = 40.0
-"""A session with an origin begins after 0.1 to 0.2 s; after a failure nats-server waits more than 12 s, and it may
-need 20 s to see that an origin is gone."""
+"""Timeout of copying.
+
+A session with an origin starts after 0.1 to 0.2 s; after a failure nats-server waits more than 12 s, and it may need 20
+s to detect that an origin is gone.
+"""
 
 SOURCE = "Nats-Stream-Source"
 
 
 def ask(t: Script, subject: str, body: Any = None, label: str = "") -> Any:
-    """An API request; records the answer with its sources in an order of ours."""
+    """Send an API request; record the answer with its sources sorted."""
     answer = t.wire.api(subject, body)
     t.note(label or f"{subject} {json.dumps(body)}", ordered(answer))
     return answer
 
 
 def ordered(info: dict[str, Any]) -> dict[str, Any]:
-    """StreamInfo with its sources in an order of ours."""
+    """Return StreamInfo with its sources sorted."""
     if isinstance(info.get("sources"), list):
         return {**info, "sources": sorted(info["sources"], key=lambda each: json.dumps(_lasting(each), sort_keys=True))}
     return info
@@ -41,7 +44,7 @@ def _lasting(source: dict[str, Any]) -> dict[str, Any]:
 
 
 def info_when(t: Script, stream: str, ready: Callable[[Any], bool]) -> Any:
-    """StreamInfo as soon as `ready` holds for it, not recorded."""
+    """Return StreamInfo once `ready` is true for it, without recording it."""
     deadline = time.monotonic() + WAIT_S
     while not ready(info := t.wire.api(f"STREAM.INFO.{stream}", {"deleted_details": True})):
         assert time.monotonic() < deadline, f"{stream} never became what was expected: {json.dumps(info)}"
@@ -50,38 +53,38 @@ def info_when(t: Script, stream: str, ready: Callable[[Any], bool]) -> Any:
 
 
 def connected(t: Script, *streams: str) -> None:
-    """Wait until each has a consumer at all its origins."""
+    """Wait until each stream has a consumer at all its origins."""
     for stream in streams:
         info_when(t, stream, lambda info: all(each["active"] >= 0 for each in origins(info)))
 
 
 def came(t: Script, stream: str, last: int) -> None:
-    """Wait until a stream's last sequence is this one."""
+    """Wait until the stream's last sequence is `last`."""
     info_when(t, stream, lambda info: info["state"]["last_seq"] == last)
 
 
 def origins(info: dict[str, Any]) -> list[dict[str, Any]]:
-    """The origins that StreamInfo shows."""
+    """Return the origins in StreamInfo."""
     return [info["mirror"]] if "mirror" in info else list(info.get("sources", []))
 
 
 def shown(t: Script, stream: str, label: str = "") -> None:
-    """Record state and origins of a stream as they are."""
+    """Record the present state and origins of a stream."""
     info = ordered(t.wire.api(f"STREAM.INFO.{stream}", {"deleted_details": True}))
     state = info.get("state", info)
     if not state.get("messages"):
-        # nats-server shows sequence 0 as deleted in a stream without any message.
+        # nats-server reports sequence 0 as deleted in a stream without any message.
         state = {name: value for name, value in state.items() if name not in ("deleted", "num_deleted")}
     t.note(label or f"{stream} is", {"state": state, "origins": [_settled(each) for each in origins(info)]})
 
 
 def _settled(origin: dict[str, Any]) -> dict[str, Any]:
-    """An origin of which it does not matter whether it was heard this very nanosecond."""
+    """Return an origin's info without the exact time of its last activity."""
     return {**origin, "active": "never" if origin["active"] < 0 else "heard"}
 
 
 def holds(t: Script, stream: str, last: int, label: str = "") -> None:
-    """Wait until a stream's last sequence is this one; record its messages, its state and its origins."""
+    """Wait until the stream's last sequence is `last`; record its messages, state and origins."""
     info = info_when(t, stream, lambda info: info["state"]["last_seq"] >= last and not _lagging(info))
     messages(t, stream, info, label)
     shown(t, stream, f"{stream} {label} is")
@@ -116,7 +119,7 @@ def _message(t: Script, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def hide_identity(t: Script, identity: str) -> None:
-    """Show the identity of an origin as the number of its first appearance."""
+    """Replace the identity of an origin by the number of its first appearance in the transcript."""
     known = t.__dict__.setdefault("identities", [])
     if identity not in known:
         known.append(identity)
@@ -124,7 +127,7 @@ def hide_identity(t: Script, identity: str) -> None:
 
 
 def times(t: Script, stream: str) -> dict[int, str]:
-    """When the messages of a stream were stored, by sequence."""
+    """Return the store times of the messages of a stream, by sequence."""
     state = t.wire.api(f"STREAM.INFO.{stream}")["state"]
     answers = {
         seq: t.wire.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})
@@ -134,14 +137,17 @@ def times(t: Script, stream: str) -> dict[int, str]:
 
 
 def publish(t: Script, subjects: Sequence[str], data: bytes | None = None, headers: Headers = None) -> None:
-    """Publish as stage; bodies are the subjects unless `data` is given."""
+    """Publish as preparation; bodies are the subjects unless `data` is given."""
     for subject in subjects:
         answer = t.wire.request(subject, subject.encode() if data is None else data, headers).json()
         assert "error" not in answer, answer
 
 
 def retention_scene(t: Script, policy: str, name: str, **copies: Any) -> None:
-    """An origin `O` with this retention and the stream `name` that copies it: what is seen of its consumer there."""
+    """Create an origin `O` with this retention and a stream `name` that copies it.
+
+    Record the copy's consumer on the origin.
+    """
     t.stream("O", ["o.*"], retention=policy)
     if policy == "interest":
         t.consumer("O", "keep")

@@ -1,7 +1,7 @@
-"""Two servers, of which one is a remote of the other: what tests of the link have in common.
+"""Two servers, one of which is a remote of the other: helpers for tests of the link.
 
-What belongs here: starting them with a link, reading a whole stream as bytes that can be compared, and waiting until a
-copy has what its origin has.
+Belongs here: starting the servers with a link, reading a whole stream as bytes that can be compared, and waiting until
+a copy has every message of its origin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.servers import Kind, Server
 from tests.wire import Wire, pub
 
 SOON_S = 60.0
-"""Sessions begin within 0.2 s and links are made again within 5 s; machines are slow."""
+"""Timeout: sessions start within 0.2 s and links are made again within 5 s on an idle machine."""
 
 DOMAIN = "hub"
 EXTERNAL = {"api": f"$JS.{DOMAIN}.API"}
@@ -27,13 +27,13 @@ Message = tuple[int, str, str, bytes, bytes]
 
 
 def config(*addresses: tuple[str, int], more: str = "", top: str = "") -> str:
-    """A configuration with one remote; `more` goes into its block."""
+    """Return a configuration with one remote; `more` is added to its block."""
     urls = ", ".join(f'"nats://{host}:{port}"' for host, port in addresses)
     return f"lake: false\nhttp: 127.0.0.1:-1\n{top}\nremote {{ domain: {DOMAIN}, urls: [{urls}]\n{more} }}\n"
 
 
 def wait(what: str, ready: Callable[[], Any], seconds: float = SOON_S) -> Any:
-    """What `ready` returns once it is true."""
+    """Poll `ready` until it is true; return its value."""
     deadline = time.monotonic() + seconds
     while not (value := ready()):
         assert time.monotonic() < deadline, f"{what} did not come"
@@ -61,25 +61,25 @@ def create(wire: Wire, name: str, **fields: Any) -> dict[str, Any]:
 
 
 def mirror(wire: Wire, name: str, origin: str, **fields: Any) -> None:
-    """Make a mirror of a stream behind the link."""
+    """Create a mirror of a stream on the remote."""
     create(wire, name, mirror={"name": origin, "external": EXTERNAL, **fields})
 
 
 def publish(wire: Wire, subject: str, *payloads: bytes, headers: dict[str, str] | None = None) -> None:
-    """Store messages, one after the other, and see each of them acked."""
+    """Publish messages one after the other and assert that each is acked."""
     for payload in payloads:
         answer = wire.request(subject, payload, headers).json()
         assert "error" not in answer, answer
 
 
 def flood(wire: Wire, subject: str, count: int, size: int = 100) -> None:
-    """Store many messages."""
+    """Publish many messages."""
     wire.send(b"".join(pub(subject, b"%0*d" % (size, number)) for number in range(count)))
     wire.ping()
 
 
 def messages(wire: Wire, stream: str) -> list[Message]:
-    """All of a stream."""
+    """Return all messages of a stream."""
     state = wire.api(f"STREAM.INFO.{stream}", {"deleted_details": True})["state"]
     gone = set(state.get("deleted") or ())
     found = []
@@ -93,32 +93,32 @@ def messages(wire: Wire, stream: str) -> list[Message]:
 
 
 def state(wire: Wire, stream: str) -> dict[str, Any]:
-    """What STREAM.INFO says of the state."""
+    """Return the state in STREAM.INFO."""
     found: dict[str, Any] = wire.api(f"STREAM.INFO.{stream}").get("state", {})
     return found
 
 
 def upstream(wire: Wire, stream: str) -> dict[str, Any]:
-    """What STREAM.INFO says of the first origin."""
+    """Return the first origin in STREAM.INFO."""
     info = wire.api(f"STREAM.INFO.{stream}")
     found: dict[str, Any] = info.get("mirror") or info["sources"][0]
     return found
 
 
 def wait_last(wire: Wire, stream: str, seq: int) -> None:
-    """Wait until a stream's last sequence is this one."""
+    """Wait until the stream's last sequence is `seq`."""
     wait(f"message {seq} of {stream}", lambda: state(wire, stream).get("last_seq") == seq)
 
 
 def links(server: Server) -> list[dict[str, Any]]:
-    """What /varz says of the remotes."""
+    """Return the remotes in /varz."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/varz", timeout=10) as answer:
         found: list[dict[str, Any]] = json.load(answer).get("remote_servers", [])
         return found
 
 
 def wait_link(server: Server, up: bool = True) -> dict[str, Any]:
-    """Wait until the first link is up, or down."""
+    """Wait until the first link is up, or down; return its entry in /varz."""
     found: dict[str, Any] = wait(
         "a link" if up else "the end of a link",
         lambda: next((link for link in links(server)[:1] if link["connected"] is up), None),
@@ -127,7 +127,7 @@ def wait_link(server: Server, up: bool = True) -> dict[str, Any]:
 
 
 def fixed_port(server: Server) -> Server:
-    """Have a server that was started at a free port come back at the same one."""
+    """Keep the port of a running server for its later starts."""
     server.wanted_port = server.port
     return server
 

@@ -1,7 +1,6 @@
-"""Answers compared by what they consist of: names and kinds, without the values.
+"""Comparison of answers by their structure: field names and JSON types, without the values.
 
-What belongs here: what a page shows is the server's own, its fields are not; which fields only one of the two servers
-has, with the reason.
+Belongs here: the structure of an answer, and the fields that only one of the two servers has, with the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ OURS_ALONE = {"lakestream", "lake", "sync_always"}
 """Fields that nats-server does not have."""
 
 NOT_MEASURED = {
-    # About Go, or parts that this server does not have.
+    # About Go, or about parts that this server does not have.
     "git_commit",
     "go",
     "gomaxprocs",
@@ -20,7 +19,7 @@ NOT_MEASURED = {
     "feature_flags",
     "disk_io_wait_stats",
     "stalled_clients",
-    # nats-server's cache of its subject tree.
+    # About nats-server's cache of its subject tree.
     "num_cache",
     "num_inserts",
     "num_removes",
@@ -29,15 +28,15 @@ NOT_MEASURED = {
     "max_fanout",
     "avg_fanout",
     "sublist_stats",
-    # When it is first measured is up to the server.
+    # Absent until the server has measured it.
     "rtt",
-    # A sync interval where every ack waits for the disk would mislead.
+    # Misleading for a server that syncs before every ack.
     "sync_interval",
 }
 
 
 def shape(value: Any) -> Any:
-    """Names and kinds, without the values."""
+    """Return field names and JSON types, without the values."""
     if isinstance(value, dict):
         return {name: shape(item) for name, item in value.items() if name not in OURS_ALONE | NOT_MEASURED}
     if isinstance(value, list):
@@ -49,5 +48,5 @@ def shape(value: Any) -> Any:
 
 
 def order(value: Any) -> list[str]:
-    """Field names of a page, outermost, in order."""
+    """Return the names of the outermost fields of a page, in order."""
     return [name for name in value if name not in OURS_ALONE | NOT_MEASURED]

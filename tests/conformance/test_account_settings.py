@@ -1,6 +1,6 @@
-"""The table of configurations with accounts is nats-server's: it says of each what lakestream says.
+"""Tests of the table of account configurations: nats-server's answer to each is the one in the table.
 
-That lakestream does is tests/unit/config/test_accounts_settings.py's; here the table itself is put to the referee.
+tests/unit/config/test_accounts_settings.py compares lakestream with the table.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tests.unit.account_confs import Case, cases
 pytestmark = [pytest.mark.conformance, pytest.mark.live]
 
 ATTEMPTS = 20
-"""nats-server takes accounts in no particular order: of several wrong things it says now this, now that first."""
+"""Number of tries: with several errors in a configuration, nats-server reports a random one."""
 
 
 def _says(case: Case, path: Path) -> str:
-    """What nats-server says of the file; "" when it takes it."""
+    """Return nats-server's error for the file; "" if it accepts the file."""
     ended = subprocess.run(
         [*program(Kind.REAL), "-t", "-c", str(path)], capture_output=True, text=True, timeout=30, check=False
     )

@@ -1,4 +1,4 @@
-"""What a reload of accounts does to a running server and to those who are connected. Runs against either program."""
+"""Tests of reloads of accounts, with effects on the server and on connected clients. Runs against either program."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ StartServer = Callable[..., Server]
 TWO = "accounts { A {users: [{user: a, password: p}%s]%s}, S {users: [{user: s, password: p}]} }\n"
 PLAIN = TWO % ("", "")
 NAMED = "server_name: under-test\n"
-"""nats-server forgets a name that is a flag when it reloads, and refuses that."""
+"""Name of the server: at a reload nats-server forgets a name given by a flag, and refuses the change."""
 
 
 def client(server: Server, user: str = "", password: str = "p") -> Wire:
-    """A client who is in; user "": one that says no name."""
+    """Return a connected client; user "" connects without a user."""
     wire = Wire(server.address, {"user": user, "pass": password, "name": f"client-{user}"} if user else {})
     wire.ping()
     return wire
 
 
 def account_of(server: Server, user: str, password: str = "p") -> str:
-    """The account that a user gets into; why not, if not."""
+    """Return the account of a user, or the error of the login."""
     with Wire(server.address, {"user": user, "pass": password}) as wire:
         if told := what_became_of(wire):
             return told[0]
@@ -37,7 +37,7 @@ def account_of(server: Server, user: str, password: str = "p") -> str:
 
 
 def reload(server: Server, text: str) -> str:
-    """Have the server read another file; returns what it says at last."""
+    """Have the server reload another configuration; return its last log line about it."""
     assert server.process is not None
     (server.store.parent / f"{server.store.name}.conf").write_text(NAMED + text)
     known = len(server.log())
@@ -51,7 +51,7 @@ def reload(server: Server, text: str) -> str:
 
 
 def what_became_of(wire: Wire) -> list[str]:
-    """The errors that a client was told, and "closed" if it was."""
+    """Return the errors that a client got, and "closed" if it was disconnected."""
     told: list[str] = []
     try:
         wire.send(b"PING\r\n")
@@ -201,13 +201,16 @@ def test_jetstream_that_comes_and_goes(start_server: StartServer) -> None:
         assert a.api("STREAM.INFO.ORDERS")["error"]["err_code"] == 10039
         assert a.request("orders", b"1").status == 503
         assert "Reloaded" in reload(server, TWO % ("", ", jetstream: enabled"))
-        wait_for(lambda: "state" in a.api("STREAM.INFO.ORDERS"))  # opened beside the event loop here
+        wait_for(lambda: "state" in a.api("STREAM.INFO.ORDERS"))  # opened beside the event loop
         assert a.api("STREAM.INFO.ORDERS")["state"]["messages"] == 1
         assert a.request("orders", b"2").json()["seq"] == 2
 
 
 def test_the_first_account_of_a_server_with_streams_needs_a_restart(start_server: StartServer) -> None:
-    """Ours alone: nats-server takes the streams of the global account out of service then."""
+    """Adding the first account to a server with streams requires a restart.
+
+    Lakestream only: nats-server takes the streams of the global account out of service then.
+    """
     server = start_server(of=Kind.OURS, config=NAMED + "ping_max: 3")
     with client(server) as nobody:
         nobody.api("STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders"]})
@@ -217,7 +220,10 @@ def test_the_first_account_of_a_server_with_streams_needs_a_restart(start_server
 
 
 def test_an_account_that_goes_and_comes_back_has_its_streams(start_server: StartServer) -> None:
-    """Ours alone: nats-server goes on with the streams of the one that went, where nobody can reach them."""
+    """An account that is removed and added again has its streams.
+
+    Lakestream only: nats-server keeps running the streams of the removed account, where they cannot be reached.
+    """
     served = TWO % ("", ", jetstream: enabled")
     server = start_server(of=Kind.OURS, config=NAMED + served)
     with client(server, "a") as a:
@@ -232,7 +238,7 @@ def test_an_account_that_goes_and_comes_back_has_its_streams(start_server: Start
 
 
 def test_reloads_between_publishes_lose_none(start_server: StartServer) -> None:
-    """What changes is of the other account, or of this one's limits: whoever stays notices nothing."""
+    """Reloads that change another account, or only limits of this one, lose none of a client's publishes."""
     served = TWO % ("%s", ", jetstream {max_streams: %d}, exports: [{stream: orders}]")
     server = start_server(config=NAMED + served % ("", 1))
     count = 0

@@ -1,4 +1,4 @@
-"""Configurations with accounts that need servers of their own: who is where, and what a restart makes of streams.
+"""Tests of account configurations that need servers of their own: users' accounts, and streams after a restart.
 
 Each is compared with nats-server, as the scenarios are.
 """
@@ -25,7 +25,7 @@ _SHOWN = ("auth_required", "remote_account", "acc_is_sys", "max_payload")
 
 
 def _login(t: Script, label: str, **fields: Any) -> Wire | None:
-    """Connect as somebody; records what INFO says before and after."""
+    """Connect; record INFO before and after the login."""
     wire = t.connect(**fields)
     t.note(f"{label}: first INFO", {key: wire.info[key] for key in _SHOWN if key in wire.info})
     try:
@@ -38,7 +38,7 @@ def _login(t: Script, label: str, **fields: Any) -> Wire | None:
 
 
 def _everybody(t: Script, *users: str | None) -> None:
-    """Who may connect, where they are, and whether they have JetStream."""
+    """Record which users may connect, their accounts, and if they have JetStream."""
     for user in (None, *users):
         label = user or "nobody"
         if (wire := _login(t, label, user=user)) is None:
@@ -135,7 +135,10 @@ def _restarted(server: Server, config: str) -> None:
 
 
 def test_streams_are_there_again_after_a_restart(agree: Agree) -> None:
-    """Each in its own account; those of an account that has gone stay on disk, and are back when it is."""
+    """After a restart each stream is in its account.
+
+    Streams of a removed account stay on disk until it is added again.
+    """
     both = f"accounts {{ {_ONE}\n{_OTHER} }}\n"
 
     def script(t: Script) -> None:
@@ -166,7 +169,7 @@ def test_streams_are_there_again_after_a_restart(agree: Agree) -> None:
 
 
 def test_streams_of_before_there_were_accounts(agree: Agree) -> None:
-    """A server that gets accounts no longer serves the streams of before; without them it has them again."""
+    """A server that gets accounts stops serving its earlier streams; without accounts it serves them again."""
 
     def script(t: Script) -> None:
         server = t.server
@@ -195,7 +198,7 @@ def _client(server: Server, user: str) -> Wire:
 
 
 def _shown(t: Script, *users: str) -> None:
-    """What each of these finds."""
+    """Record the streams, consumers and messages that each user finds."""
     for user in users:
         with _client(t.server, user) as wire:
             for subject in ("STREAM.INFO.S", "CONSUMER.INFO.S.c", "STREAM.NAMES", "INFO"):

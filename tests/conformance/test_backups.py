@@ -1,4 +1,4 @@
-"""Backups of one server restored by the other, and what a killed server leaves of a restore."""
+"""Tests of backups of one server restored by the other, and of restores interrupted by a kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHUNK = 128 << 10
 
 
 def fill(wire: Wire) -> None:
-    """A stream of all kinds of messages, with gaps, and consumers in several states."""
+    """Create a stream with messages of all kinds, gaps, and consumers in several states."""
     config = {"name": "S", "subjects": ["s.>"], "max_msgs_per_subject": 50, "allow_direct": True, "allow_msg_ttl": True}
     assert "error" not in wire.api("STREAM.CREATE.S", config)
     for number in range(300):
@@ -49,7 +49,7 @@ def fill(wire: Wire) -> None:
 
 
 def snapshot(wire: Wire, **fields: Any) -> tuple[Any, bytes]:
-    """The answer, and the bytes that came."""
+    """Return the answer to a snapshot request, and the data."""
     sid = wire.subscribe("BACKUP.here")
     answer = wire.api("STREAM.SNAPSHOT.S", {"deliver_subject": "BACKUP.here", **fields})
     data = b""
@@ -63,7 +63,7 @@ def snapshot(wire: Wire, **fields: Any) -> tuple[Any, bytes]:
 
 
 def restore(wire: Wire, request: Any, data: bytes) -> Any:
-    """The outcome."""
+    """Return the outcome of a restore."""
     to = wire.api(f"STREAM.RESTORE.{request['config']['name']}", {key: request[key] for key in ("config", "state")})
     assert "error" not in to, to
     for at in range(0, len(data), CHUNK):
@@ -72,12 +72,12 @@ def restore(wire: Wire, request: Any, data: bytes) -> Any:
 
 
 def contents(server: Server) -> Any:
-    """All that can be asked about the stream, without what a server says of itself."""
+    """Return everything that requests return about the stream, without data specific to the server."""
     with Wire(server.address) as wire:
         info = wire.api("STREAM.INFO.S", {"deleted_details": True, "subjects_filter": ">"})
         assert "error" not in info, info
         consumers = [wire.api(f"CONSUMER.INFO.S.{name}") for name in ("ALL", "SOME")]
-        info["state"].pop("last_ts")  # of the last message, which is gone: an archive does not tell it
+        info["state"].pop("last_ts")  # of the last message, which was removed: an archive does not contain it
         for answer in (info, *consumers):
             for key in ("created", "ts", "cluster"):
                 answer.pop(key, None)
@@ -112,11 +112,11 @@ def test_a_backup_is_restored_by_the_other_server(pair: Pair, back: bool, fields
 
 
 def test_a_backup_of_an_older_release_is_taken(start_server: StartServer) -> None:
-    """Its archive is a tar of the stream's files, which the releases of today still write alike."""
+    """The archive of an older release, a tar of the stream's files in today's format, is restored."""
     theirs, ours = start_server(of=Kind.REAL), start_server(of=Kind.OURS)
     with Wire(theirs.address) as wire:
         fill(wire)
-        for seq in (3, 50):  # deleted, not erased
+        for seq in (3, 50):  # a delete without erasing
             assert wire.api("STREAM.MSG.DELETE.S", {"seq": seq, "no_erase": True})["success"]
         before = contents(theirs)
         request, _ = snapshot(wire)
@@ -137,7 +137,7 @@ def test_a_backup_of_an_older_release_is_taken(start_server: StartServer) -> Non
 
 
 def test_a_backup_of_the_real_server_that_is_packed_extremely_is_taken(start_server: StartServer) -> None:
-    """Payloads of zeros, as benchmarks send them: 24 MB in about a KiB."""
+    """A backup with payloads of zeros, 24 MB in about a KiB as benchmarks send, is restored."""
     theirs, ours = start_server(of=Kind.REAL), start_server(of=Kind.OURS)
     with Wire(theirs.address) as wire:
         wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
@@ -157,7 +157,7 @@ def _messages(data: bytes) -> Any:
 
 
 def large(count: int) -> tuple[Any, bytes]:
-    """A backup of `count` messages of 1 KiB: the request, and the bytes."""
+    """Return a backup of `count` messages of 1 KiB: the request, and the data."""
     now = time.time_ns() - count
     state = {"messages": count, "bytes": 0, "first_seq": 1, "last_seq": count, "consumer_count": 0}
     head = archive.MAGIC + archive.entry(archive.STATE_NAME, now, body=json.dumps(state).encode())

@@ -1,5 +1,7 @@
-"""Mirrors and sources of every form go on after a restart, and after a kill, as those of nats-server do: what they hold
-then, what they say of themselves, what they have of what happened to either side before and after it."""
+"""Tests of mirrors and sources of every form after a restart and after a kill, compared with those of nats-server.
+
+Compared are their messages, their INFO, and the effects of changes on either side before and after.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.wire import Wire
 pytestmark = pytest.mark.conformance
 
 SOON_S = 90.0
-"""nats-server waits up to 12 s between two attempts."""
+"""Timeout; nats-server waits up to 12 s between two attempts."""
 MIRRORS: dict[str, dict[str, Any]] = {
     "ALL": {"name": "O"},
     "FILTERED": {"name": "O", "filter_subject": "o.1"},
@@ -57,7 +59,7 @@ def _build(wire: Wire) -> None:
 
 
 def _publish(wire: Wire, first: int, count: int) -> None:
-    """Messages with numbers from `first` on, with and without headers."""
+    """Publish `count` messages with numbers from `first` on, with and without headers."""
     for number in range(first, first + count):
         fields = {"Nats-Msg-Id": f"id{number}", "Nats-Expected-Stream": "O", "Kind": "k"} if number % 3 == 0 else None
         assert "error" not in wire.request(f"o.{number % 4}", b"%d" % number, fields).json()
@@ -65,7 +67,7 @@ def _publish(wire: Wire, first: int, count: int) -> None:
 
 
 def _arrived(server: Server, last: dict[str, int]) -> None:
-    """Wait until these numbers are the last ones of each copy, and the queue is empty."""
+    """Wait until these numbers are the last ones of each copy, and the work queue is empty."""
 
     def there() -> bool:
         with Wire(server.address, timeout=20) as wire:
@@ -81,7 +83,7 @@ def _arrived(server: Server, last: dict[str, int]) -> None:
 
 
 def _last(through: int) -> dict[str, int]:
-    """The last number that each copy wants, if numbers through this one are published."""
+    """Return the last number that each copy takes if numbers through this one are published."""
 
     def of(*kinds: int) -> int:
         return max(number for number in range(1, through + 1) if number % 4 in kinds)
@@ -91,7 +93,7 @@ def _last(through: int) -> dict[str, int]:
 
 
 def _known(server: Server, names: Iterable[str]) -> dict[str, State]:
-    """What these copies hold and say. Where several sources fill one stream, nobody says in which order."""
+    """Return messages and INFO of these copies; for a stream with several sources without their order."""
     known: dict[str, State] = {}
     with Wire(server.address, timeout=20) as wire:
         times = {seq: message.time_ns for seq, message in read(wire, "O").items()}
@@ -116,15 +118,15 @@ def _known(server: Server, names: Iterable[str]) -> dict[str, State]:
 
 
 def _play(server: Server, how: signal.Signals) -> list[dict[str, State]]:
-    """What happens, and what is known before, and after. One of the mirrors becomes an ordinary stream."""
+    """Run the steps; return the state before and after the restart. One of the mirrors becomes an ordinary stream."""
     others = [name for name in (*MIRRORS, *SOURCES) if name != "LATE"]
     with Wire(server.address, timeout=20) as wire:
         _build(wire)
     _arrived(server, _last(10))
     with Wire(server.address, timeout=20) as wire:
-        _ok(wire, "STREAM.MSG.DELETE.O", {"seq": 7})  # it is in the copies, and stays there
-        _ok(wire, "STREAM.MSG.DELETE.ALL", {"seq": 2})  # it does not come again
-        _ok(wire, "STREAM.PURGE.SUM")  # how far its source has come is known without a message
+        _ok(wire, "STREAM.MSG.DELETE.O", {"seq": 7})  # copied already, so the copies keep it
+        _ok(wire, "STREAM.MSG.DELETE.ALL", {"seq": 2})  # must not be copied again
+        _ok(wire, "STREAM.PURGE.SUM")  # the position in its source is known without a message
         _ok(wire, "STREAM.PURGE.FILTERED", {"keep": 1})
         assert "error" not in wire.request("own.BEGUN", b"0").json()
         _ok(wire, "STREAM.UPDATE.LATE", {"name": "LATE", "subjects": ["late"]})

@@ -1,7 +1,7 @@
-"""A killed server starts again over damaged files: the other streams serve, and its log names each damage.
+"""Tests of a killed server that starts again with damaged files: other streams serve, and the log names each damage.
 
-The kinds of files and damages are gone through in tests/unit/meta/test_start_damage.py; here are some of each at once,
-in real servers, alone and as a node of a cluster.
+tests/unit/meta/test_start_damage.py covers all kinds of files and damages; here are several at once, in real servers,
+alone and as a node of a cluster.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def hard_state(directory: Path) -> None:
 
 
 def incoming(directory: Path) -> None:
-    """Beside a damaged replica, something that is no state from another node."""
+    """Create a directory beside a damaged replica that is not a snapshot from another node."""
     hard_state(directory)
     Path(f"{directory}.incoming").write_bytes(b"x")
 
@@ -114,13 +114,13 @@ def test_invariant_the_other_streams_serve(server: Server) -> None:
         assert b'"seq":%d' % (MESSAGES + 1) in wire.request("good.x", b"more").data
     said = [line for line in server.log().splitlines() if "[ERR]" in line or "[WRN]" in line]
     for name in damages:
-        # On the only node of a cluster what was committed and cut is damage of the log that its file `raft` knows.
+        # On the only node of a cluster, missing committed entries are damage of the log according to its file `raft`.
         assert any(f"/{name}" in line or f"stream {name}" in line for line in said), (name, said)
     assert "Traceback" not in server.log()
 
 
 def marks_are_up_to_date(streams: Path) -> bool:
-    """Every log has as many entries as messages, and its creation."""
+    """Return True if every log has one entry per message and one for its creation."""
     from lakestream.log.format.files import Files
 
     return all(

@@ -1,4 +1,4 @@
-"""A real nats-server reads streams of a lakestream that is connected to it as a leaf node."""
+"""Tests of a nats-server that reads the streams of a lakestream connected to it as a leaf node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ids = itertools.count()
 
 
 def publish(wire: Wire, count: int, subject: str = "orders", size: int = 20) -> None:
-    """Messages with headers of several kinds, and without."""
+    """Publish messages with headers of several kinds, and without."""
     for n in range(count):
         expects = {"A": "b", "Nats-Expected-Stream": subject.upper()}
         headers = ({"Nats-Msg-Id": f"{next(_ids)}"}, expects, None)[n % 3]
@@ -53,13 +53,13 @@ def publish(wire: Wire, count: int, subject: str = "orders", size: int = 20) -> 
 
 
 def here_page(server: Server, page: str) -> Any:
-    """A page of the monitoring port."""
+    """Return a page of the monitoring port."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/{page}", timeout=10) as answer:
         return json.load(answer)
 
 
 def stripped(found: list[Any]) -> list[Any]:
-    """As a mirror keeps them: what was expected of the stream is no part of the message."""
+    """Return the messages as mirrors keep them, without the Nats-Expected headers."""
     return [one._replace(header=one.header.replace(b"Nats-Expected-Stream: ORDERS\r\n", b"")) for one in found]
 
 
@@ -95,7 +95,7 @@ def test_a_mirror_of_nats_server_equals_the_stream_whatever_is_killed(start_serv
         copied(theirs, "ORDERS", 330)
         same, seen = stripped(messages(ours, "ORDERS")), messages(theirs, "ORDERS")
         assert [one for one in seen if one.seq != 240] == same
-        # Promotion: the users go over to the other server, with the same sequences.
+        # Promotion: clients move to the other server, where the sequences are the same.
         updated = theirs.api("STREAM.UPDATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
         assert "error" not in updated, updated
         assert theirs.request("orders.1", b"there").json()["seq"] == 331
@@ -131,7 +131,7 @@ def test_sources_there_take_from_streams_of_every_retention(start_server: StartS
         [shown] = here_page(here, "varz")["remote_servers"]
         assert (shown["type"], shown["domain"], shown["remote_domain"]) == ("leaf", "lake", "hub")
         assert (shown["connected"], shown["holds"], shown["connects"]) == (True, True, 1)
-        # What has come is confirmed, by the answers to flow control, and leaves the queue.
+        # Replies to flow control ack the copied messages, which the work queue then removes.
         until(lambda: ours.api("STREAM.INFO.JOBS")["state"]["messages"] == 0, "the queue is empty")
         taken = messages(theirs, "ALL")
         assert [one.data for one in taken if one.subject == "orders.1"] == [
@@ -162,7 +162,7 @@ def test_clients_there_use_streams_and_buckets_here(start_server: StartServer) -
     with Wire(here.address) as ours, Wire(there.address) as theirs:
         create(ours, "ORDERS", subjects=["orders.>"], allow_direct=True)
         create(ours, "KV_B", subjects=["$KV.B.>"], allow_direct=True, max_msgs_per_subject=5)
-        create(theirs, "ORDERS", subjects=["orders.>"])  # of the same name: their acks must not be mistaken
+        create(theirs, "ORDERS", subjects=["orders.>"])  # of the same name: the acks must not be confused
         publish(ours, 20)
         theirs.api_prefix = "$JS.lake.API"
         assert theirs.api("STREAM.NAMES")["streams"] == ["KV_B", "ORDERS"]
@@ -240,7 +240,7 @@ def test_of_the_connections_of_a_cluster_each_message_takes_one(start_server: St
     [port] = free_ports(1)
     there = start_server(of=Kind.REAL, config=hub_config(port), name="hub")
     config = lake_config(port, settings="subjects: [jobs]")
-    # Two nodes that do not see each other, or two that have nothing to do with each other.
+    # Two nodes that are not connected, or belong to different clusters.
     routes = [f"cluster {{ name: {name}, listen: '127.0.0.1:-1' }}\n" for name in ("one", "one" if together else "two")]
     nodes = [
         start_server(of=Kind.OURS, config=config + route, name=name) for route, name in zip(routes, "ab", strict=True)
@@ -279,7 +279,7 @@ def test_who_is_answered_there_hears_nothing_from_here(start_server: StartServer
             asks.publish("orders.check", b"?", reply)
             answers.publish(answers.delivered(sid).reply, b"!")
             assert asks.message(reply).data == b"!"
-        # What comes back from here comes behind whatever was sent before.
+        # A reply from this side comes after everything sent before.
         assert asks.request("$JS.lake.API.INFO").json()["streams"] == 0
         assert not asks.waiting
 
@@ -298,7 +298,7 @@ def test_nothing_else_goes_over(start_server: StartServer) -> None:
         ours.publish("y.1")
         for wire in (ours, theirs):
             wire.ping()
-            # A request that goes over and comes back comes behind whatever else would.
+            # A request to the other side and back comes after everything sent before.
             wire.api_prefix = "$JS.lake.API"
             assert wire.api("INFO")["streams"] == 1
             assert not [frame for frame in wire.waiting if frame.sid in heard and frame.subject[0] in "xy"]
@@ -344,7 +344,7 @@ def test_the_link_logs_in_and_says_why_it_can_not(start_server: StartServer) -> 
     assert "wrong" not in here.log()
     assert here.process is not None
     here.config = lake_config(port, ours_in_b, settings="user: leaf\npassword: secret\naccount: B")
-    here.command()  # writes it
+    here.command()  # writes the configuration file
     here.process.send_signal(signal.SIGHUP)
     connected(here, port)
     in_a, in_b = ({"user": name, "pass": name} for name in "ab")

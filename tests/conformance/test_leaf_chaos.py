@@ -1,6 +1,6 @@
-"""A mirror in nats-server equals the stream here, whatever of the two and of the way between them fails meanwhile.
+"""Tests of a mirror in nats-server that equals the stream here, with failures of either server or of the link.
 
-LAKESTREAM_LEAF_ROUNDS (2): how many things fail; LAKESTREAM_LEAF_SEED repeats the choices.
+LAKESTREAM_LEAF_ROUNDS (2): number of failures; LAKESTREAM_LEAF_SEED repeats the choices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BURST = 200
 
 
 class Writer:
-    """Publishes in bursts for as long as the server lives."""
+    """Publishes in bursts while the server lives."""
 
     def __init__(self, server: Server, rng: random.Random) -> None:
         self._server, self._rng = server, rng
@@ -50,12 +50,12 @@ class Writer:
             pass  # it was killed
 
     def goes_on(self) -> None:
-        """Return when three more bursts are written."""
+        """Return when three more bursts have been published."""
         wanted = self.bursts + 3
         until(lambda: self.bursts >= wanted, "it is written")
 
     def stop(self) -> None:
-        """Return when nothing is published any more."""
+        """Stop publishing and wait for the thread."""
         self._over.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
@@ -80,7 +80,7 @@ def test_a_mirror_there_equals_the_stream_whatever_fails(start_server: StartServ
         for _ in range(ROUNDS):
             writer = Writer(here, random.Random(rng.random()))
             writer.goes_on()
-            with Wire(there.address, timeout=60) as theirs:  # it is being copied when something fails
+            with Wire(there.address, timeout=60) as theirs:  # copying is in progress during the failure
                 copied(theirs, "M", writer.last)
             what = rng.choice(("here", "there", "the way", "one direction"))
             if what == "here":
@@ -105,7 +105,7 @@ def test_a_mirror_there_equals_the_stream_whatever_fails(start_server: StartServ
             copied(theirs, "M", last)
             origin = {one.seq: one for one in messages(ours, "ORDERS")}
             mirror = {one.seq: one for one in messages(theirs, "M")}
-            # Nothing else, nothing changed, and nothing missing: what was deleted here later may still be there.
+            # The mirror holds every message unchanged, and no others except those deleted here after they were copied.
             assert origin.items() <= mirror.items()
             assert len(mirror) <= last
             assert len(mirror) > len(origin)

@@ -1,4 +1,4 @@
-"""The monitoring port beside nats-server's: the same requests, the same fields of the same kinds."""
+"""Tests of the monitoring port compared with nats-server's: the same requests give the same fields and types."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ pytestmark = pytest.mark.conformance
 
 
 class Sides:
-    """The server under test, and nats-server if it is asked live, each with clients and in the same state."""
+    """Server under test, and nats-server if it is started, each with clients and in the same state."""
 
     def __init__(self, recorded: Recorded, servers: list[Server]) -> None:
         self._recorded = recorded
         self.tested, self._expected = servers[0], servers[-1]
 
     def agree(self, see: Callable[[Server], Any]) -> None:
-        """Assert that what is to be seen of nats-server is also seen of the server under test."""
+        """Assert that `see` returns the same for nats-server and the server under test."""
         assert see(self.tested) == self._recorded(lambda: see(self._expected))
 
 
 def settle(server: Server, client: Wire) -> None:
-    """The state that the pages show, made by as many requests on every server: they are counted."""
+    """Bring the server into the state that the pages show; the number of requests is the same, since it is counted."""
     client.subscribe("orders.*", "workers")
     created = client.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
     assert "error" not in created, created
@@ -84,7 +84,7 @@ def sides(plain: list[Server], recorded: Recorded) -> Sides:
 
 
 def ask(server: Server, target: str) -> list[Any]:
-    """Status, content type, body."""
+    """Return status, content type and body."""
     try:
         with urllib.request.urlopen(f"http://{server.host}:{server.http_port}{target}", timeout=10) as answer:
             return [answer.status, answer.headers["Content-Type"], answer.read().decode()]
@@ -93,12 +93,12 @@ def ask(server: Server, target: str) -> list[Any]:
 
 
 def page(server: Server, target: str) -> Any:
-    """Content of a page."""
+    """Return the content of a page."""
     return json.loads(ask(server, target)[2])
 
 
 def fields(server: Server, target: str) -> list[Any]:
-    """Status, content type, and the names and kinds of the fields."""
+    """Return status, content type, and names and types of the fields."""
     status, kind, body = ask(server, target)
     return [status, kind, shape(json.loads(body))]
 
@@ -204,7 +204,7 @@ def test_answers_are_the_same(sides: Sides, target: str) -> None:
 # ---------------------------------------------------------------------- with accounts
 @pytest.fixture(scope="module")
 def with_accounts(kinds: list[Kind], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """Servers with accounts, and clients of each in A and B."""
+    """Yield servers with accounts, and clients of each in A and B."""
     servers = [
         Server(of, tmp_path_factory.mktemp("accounts"), config=SYSTEM.config, args=["-m", "-1"], name="several").start()
         for of in kinds
@@ -274,7 +274,7 @@ def test_pages_of_accounts_have_the_same_fields(several: Sides, target: str) -> 
 
 
 def connections(page: Any) -> Any:
-    """Who is on a page of connections, and where."""
+    """Return the clients on a page of connections, with their accounts."""
     kept = ("name", "account", "authorized_user", "name_tag", "reason")
     shown = [{key: one[key] for key in kept if key in one} for one in page["connections"] or ()]
     return [page["total"], page["num_connections"], sorted(shown, key=str)]

@@ -1,4 +1,4 @@
-"""docs/moving.md, done as it is written: a nats-server's streams move to lakestream."""
+"""Tests of docs/moving.md as written: a nats-server's streams move to lakestream."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "moving.md"
 
 
 def blocks(language: str) -> list[str]:
-    """The blocks of the page's first half, as they stand there."""
+    """Return the code blocks of the page's first half."""
     half = PAGE.read_text().split("## From lakestream to nats-server")[0]
     found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", half, re.DOTALL | re.MULTILINE)
     return [re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
 
 
 def written(old: Server) -> str:
-    """The configuration of the page, with the address of this nats-server."""
+    """Return the configuration of the page, with the address of this nats-server."""
     (block,) = blocks("conf")
     return f"lake: false\nhttp: 127.0.0.1:-1\n{block.replace('old.example:4222', f'127.0.0.1:{old.port}')}"
 
@@ -40,7 +40,7 @@ def old(start_server: StartServer) -> Server:
 
 @pytest.fixture
 def steps() -> dict[str, Any]:
-    """The functions of the page."""
+    """Return the functions of the page."""
     made: dict[str, Any] = {}
     exec("\n".join(blocks("python")), made)
     return made

@@ -1,4 +1,4 @@
-"""Another NATS server as a domain: mirrors and sources of its streams, and clients that use its JetStream.
+"""Tests of another NATS server as a domain: mirrors and sources of its streams, and clients of its JetStream.
 
 The remote is nats-server, or another lakestream.
 """
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.conformance
 
 
 class Two(NamedTuple):
-    """A server and its remote, with a connection to each; `hub` uses the remote's API from here."""
+    """Server and its remote, with a connection to each; `hub` uses the remote's API from here."""
 
     here: Wire
     there: Wire
@@ -83,7 +83,7 @@ def consumer(wire: Wire, stream: str, name: str, **fields: Any) -> dict[str, Any
 
 
 def pull(wire: Wire, stream: str, name: str, batch: int) -> list[Frame]:
-    """Messages of a pull consumer, as they come to an inbox that is listened to by itself."""
+    """Return messages of a pull consumer, received at an inbox of their own."""
     inbox = wire.new_reply() + ".pull"
     sid = wire.subscribe(inbox)
     wire.publish(
@@ -322,10 +322,10 @@ def test_a_request_larger_than_the_remote_takes_is_refused(start_server: StartSe
     with Wire(server.address) as hub:
         assert hub.request("$JS.hub.API.$KV.B.k", b"x" * 1001).json()["error"]["err_code"] == 10054
         hub.api_prefix = "$JS.hub.API"
-        assert hub.api("INFO")["streams"] == 0  # the link is as it was
+        assert hub.api("INFO")["streams"] == 0  # the link is unchanged
 
 
-# ---------------------------------------------------------------------- what clients can not do
+# ---------------------------------------------------------------------- refused operations
 
 
 def test_a_request_makes_the_link_listen_to_nothing_else(two: Two) -> None:
@@ -335,7 +335,7 @@ def test_a_request_makes_the_link_listen_to_nothing_else(two: Two) -> None:
     for subject in ("CONSUMER.CREATE.O", "CONSUMER.RESET.O.c", "STREAM.SNAPSHOT.O"):
         for header in ({"Lakestream-Deliver": "secret.>"}, {"Lakestream-Deliver": "foo 9\nPUB o 2\n"}, None):
             two.hub.publish(f"$JS.hub.API.{subject}", json.dumps(body).encode(), two.hub.new_reply(), header)
-    for _ in range(2):  # a reset asks for the consumer first
+    for _ in range(2):  # a reset first requests the consumer
         two.hub.api("INFO")
     two.there.publish("secret.plan", b"secret")
     two.there.ping()
@@ -378,7 +378,7 @@ def test_what_is_pulled_for_somebody_who_left_stays_there(two: Two) -> None:
     consumer(two.hub, "O", "c", ack_policy="explicit")
     before = links(two.server)[0]["subscriptions"]
     with Wire(two.server.address) as leaving:
-        reply = leaving.new_reply()  # below a wildcard
+        reply = leaving.new_reply()  # below a wildcard subscription
         leaving.publish("$JS.hub.API.CONSUMER.MSG.NEXT.O.c", b'{"batch":1,"expires":600000000000}', reply)
         wait("a pull", lambda: two.there.api("CONSUMER.INFO.O.c")["num_waiting"] == 1)
     wait("its end", lambda: links(two.server)[0]["subscriptions"] == before)

@@ -1,4 +1,4 @@
-"""A link that is lost: what is told while it is gone, and that copies go on exactly where they were.
+"""Tests of a lost link: answers while it is down, and copying that resumes without loss or duplicates.
 
 The remote is nats-server, or another lakestream.
 """
@@ -47,7 +47,7 @@ def network() -> Iterator[Network]:
 
 
 class Publisher(threading.Thread):
-    """Stores numbered messages at a server until told to stop, whatever becomes of the server; keeps what was acked."""
+    """Publishes numbered messages to a server that may fail, until it is stopped; keeps the acked ones."""
 
     def __init__(self, server: Server, subject: str) -> None:
         super().__init__(daemon=True)
@@ -70,7 +70,7 @@ class Publisher(threading.Thread):
                 self.enough.wait(0.05)
 
     def finish(self) -> None:
-        """Stop, once there is no request under way."""
+        """Stop once no request is in flight."""
         self.enough.set()
         self.join(SOON_S)
         assert not self.is_alive()
@@ -307,7 +307,7 @@ def test_a_full_line_is_no_dead_one(start_server: StartServer, network: Network)
     with Wire(remote.address) as there, Wire(server.address, timeout=SOON_S) as here:
         create(there, "KV_B", subjects=["$KV.B.>"])
         network.slow(there_way, bytes_per_s=300e3)
-        for _ in range(7):  # a PING waits behind that for longer than two of them may be unanswered
+        for _ in range(7):  # a PING queues behind that for longer than two unanswered PINGs are allowed
             here.publish("$JS.hub.API.$KV.B.k", b"x" * 1_000_000)
         assert here.request("$JS.hub.API.$KV.B.k", b"last").json()["seq"] == 8
         assert links(server)[0]["connects"] == 1

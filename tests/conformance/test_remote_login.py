@@ -1,4 +1,4 @@
-"""Who this server is at its remote, and over what: users, tokens, keys, credentials, TLS, accounts of this side."""
+"""Tests of logins at a remote: users, tokens, nkeys, credentials, TLS, and the local account of the link."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.conformance
 
 
 def follows(server: Server, there: Wire) -> None:
-    """A stream of the remote has a mirror on this side."""
+    """Assert that a mirror of a stream of the remote gets its messages."""
     wait_link(server)
     create(there, "O", subjects=["o"])
     publish(there, "o", b"1")
@@ -92,7 +92,7 @@ def test_permissions_of_the_remote_are_told(start_server: StartServer) -> None:
         here.publish("$JS.hub.API.STREAM.NAMES", b"", here.new_reply())
         wait("a refusal", lambda: links(server)[0]["refused"] == 1)
         here.api_prefix = "$JS.hub.API"
-        assert here.api("INFO")["streams"] == 0  # the link is as it was
+        assert here.api("INFO")["streams"] == 0  # the link is unchanged
     assert 'Permissions Violation for Publish to "$JS.API.STREAM.NAMES"' in server.log()
 
 

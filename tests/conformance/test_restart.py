@@ -1,4 +1,4 @@
-"""A server that was stopped and started again knows what it knew: streams, messages, consumers, duplicates."""
+"""Tests of restarts: streams, messages, consumers and duplicate windows are the same afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _api(wire: Wire, subject: str, body: Any = None) -> Any:
 
 
 def _build(wire: Wire) -> None:
-    """Streams of several kinds, with holes, purged parts, replaced subjects, and consumers in several states."""
+    """Create streams of several kinds, with gaps and purges, and consumers in several states."""
     common = {"storage": "file", "allow_direct": True}
     _api(wire, "STREAM.CREATE.PLAIN", {"name": "PLAIN", "subjects": ["p.*"], "description": "d", **common})
     _api(wire, "STREAM.CREATE.SMALL", {"name": "SMALL", "subjects": ["s.*"], "max_msgs": 10, **common})
@@ -62,7 +62,7 @@ def _consume(wire: Wire) -> None:
 
 
 def _known(wire: Wire) -> dict[str, Any]:
-    """Everything that a client can learn, without the moment of asking."""
+    """Return everything that a client can request, without times of requests."""
     known: dict[str, Any] = {}
     for name in _api(wire, "STREAM.NAMES")["streams"]:
         info = _api(wire, f"STREAM.INFO.{name}", {"subjects_filter": ">", "deleted_details": True})

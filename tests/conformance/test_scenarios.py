@@ -1,4 +1,4 @@
-"""Every registered scenario says the same against lakestream as against nats-server, recorded or live."""
+"""Every registered scenario gives the same transcript on lakestream as on nats-server, recorded or live."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ pytestmark = pytest.mark.conformance
 
 TIMEOUT_S = 5.0
 PLAYS = 2
-"""Thousands of scenarios on a busy machine: which of two events comes first is by chance in some, on either server.
-What differs twice is a difference; what differed once is shown as a warning, to be looked at."""
+"""Number of runs before a difference counts.
+
+In some scenarios the order of two events is random on a busy machine, on either server. What differs in each run is a
+difference; what differed once is shown as a warning, to be looked at.
+"""
 
 scenarios.load()
 
@@ -50,7 +53,7 @@ def _play(scenario: Scenario, pair: Pair, side: int) -> Transcript:
     transcript = play(scenario, server, TIMEOUT_S)
     try:
         remove_streams(server, TIMEOUT_S, scenario.setup.users)
-    except Exception as error:  # the next scenario needs a clean server, whatever is wrong with this one
+    except Exception as error:  # the next scenario needs a clean server, whatever the error
         transcript.append(("CLEANING UP", f"{type(error).__name__}: {error}"))
         pair.renew(side)
     return transcript

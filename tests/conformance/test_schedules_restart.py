@@ -1,4 +1,4 @@
-"""Message schedules over ends of the server: what was due meanwhile comes once, what is due later stays."""
+"""Tests of message schedules across restarts: those due meanwhile are published once, later ones stay."""
 
 from __future__ import annotations
 

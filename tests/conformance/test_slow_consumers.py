@@ -1,4 +1,4 @@
-"""Receivers that do not read: when they are cut, with which words, and what the others notice of it."""
+"""Tests of clients that do not read: their disconnection, its error, and the effects on other clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def until(condition: Callable[[], bool], seconds: float = 10) -> None:
 
 
 def deaf(server: Server) -> Wire:
-    """A subscriber of `flood` that does not read on; the kernel takes little for it."""
+    """Return a subscriber of `flood` that stops reading, with a small receive buffer."""
     wire = Wire(server.address)
     wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     wire.subscribe("flood")
@@ -45,7 +45,7 @@ def deaf(server: Server) -> Wire:
 
 
 def ended(server: Server) -> list[str]:
-    """Why connections were closed, in the words of /connz."""
+    """Return the reasons of closed connections in /connz."""
     return [one["reason"] for one in page(server, "/connz?state=closed")["connections"]]
 
 
@@ -83,7 +83,7 @@ def test_the_unsent_bytes_of_all_clients_together_are_bounded(start_server: Star
     with Wire(server.address) as sender, Wire(server.address) as reading:
         sid = reading.subscribe("flood")
         reading.ping()
-        for _ in range(200):  # 12 MB for each: none comes to max_pending
+        for _ in range(200):  # 12 MB for each: below max_pending
             sender.publish("flood", BODY)
             assert len(reading.delivered(sid).data) == len(BODY)
         held = sum(one["pending_bytes"] for one in page(server, "/connz")["connections"])
@@ -98,7 +98,10 @@ def test_the_unsent_bytes_of_all_clients_together_are_bounded(start_server: Star
 def test_a_consumer_waits_for_a_receiver_that_does_not_read_instead_of_filling_the_bound(
     start_server: StartServer,
 ) -> None:
-    """JetStream stops where the receiver does: 80 MB are there for each, and no more than its buffer is held."""
+    """JetStream stops delivering to a client that does not read.
+
+    80 MB are stored for each client, and no more than its buffer is held in memory.
+    """
     server = start_server(of=Kind.OURS, config="max_pending_total: 64MB\n", args=["-m", "-1"])
     with Wire(server.address, timeout=20) as client:
         client.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "storage": "memory"})

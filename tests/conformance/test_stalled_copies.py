@@ -1,4 +1,4 @@
-"""A mirror or a source whose answers to flow control do not reach the origin says so, and goes on once they do."""
+"""Tests of a mirror or source whose flow control replies do not reach the origin: it reports that and resumes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.conformance
 SOON_S = 20.0
 MESSAGES = 3000
 EXTERNAL = {"api": "FROM.API", "deliver": "FROM.DELIVER"}
-# What a copy needs of the origin's account, but for the subject of flow control.
+# The exports that a copy needs from the origin's account, without the subject of flow control.
 CONFIG = """
 accounts {
   ORIGIN { jetstream: enabled, users: [{ user: o, password: o }], exports: [
@@ -29,13 +29,13 @@ FLOW = (', { service: "$JS.FC.>" }', ', { service: { account: ORIGIN, subject: "
 
 
 def create(wire: Wire, name: str, **config: Any) -> None:
-    """Make a stream."""
+    """Create a stream."""
     answer = wire.api(f"STREAM.CREATE.{name}", {"name": name, **config})
     assert "error" not in answer, answer
 
 
 def eventually(wire: Wire, name: str, wanted: Any) -> Any:
-    """What INFO says of a stream's origin once that is as wanted."""
+    """Return the stream's origin in INFO once `wanted` is true for it."""
     deadline = time.monotonic() + SOON_S
     while True:
         info = wire.api(f"STREAM.INFO.{name}")

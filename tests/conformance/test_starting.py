@@ -1,4 +1,4 @@
-"""Starts like nats-server: what tools that start, watch and stop a server rely on. Runs against either program."""
+"""Tests of starting, watching and stopping a server in ways that tools rely on. Runs against either program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ StartServer = Callable[..., Server]
 
 
 def wait_for(what: Callable[[], object], timeout: float = 10.0) -> object:
-    """Poll until `what` is truthy; for files and log lines, which nobody announces."""
+    """Poll until `what` is true, for files and log lines, which cause no event."""
     deadline = time.monotonic() + timeout
     while not (found := what()):
         assert time.monotonic() < deadline, "it did not happen"
@@ -52,7 +52,7 @@ def test_ports_file_and_pid_file(start_server: StartServer, tmp_path: Path) -> N
     server = start_server(args=["--ports_file_dir", str(tmp_path), "-P", str(tmp_path / "x.pid"), "-m", "-1"])
     assert server.process is not None
     path = tmp_path / f"nats-server_{server.process.pid}.ports"
-    wait_for(path.exists)  # nats-server writes it after its "ready"
+    wait_for(path.exists)  # nats-server writes it after "ready"
     ports = json.loads(path.read_text())
     assert ports == {"nats": [server.url], "monitoring": [f"http://127.0.0.1:{server.http_port}"]}
     assert (tmp_path / "x.pid").read_text() == str(server.process.pid)
@@ -86,7 +86,7 @@ def test_sl_sends_the_signal(kind: Kind, start_server: StartServer, tmp_path: Pa
 
 
 def test_reload_changes_what_it_may_and_refuses_the_rest(start_server: StartServer) -> None:
-    # The name again: nats-server takes its absence in the file for a change of the flag's.
+    # With the name: nats-server takes its absence from the file for a change of the flag's value.
     server = start_server(config="server_name: under-test\nmax_payload: 1000\n", port=-1)
     assert server.process is not None
     config = server.store.parent / f"{server.store.name}.conf"

@@ -1,4 +1,4 @@
-"""What the system account hears when a server is told to reload, to take no more clients, or to stop."""
+"""Tests of system account events of a server that reloads, enters lame duck mode or stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BOTH = [
 
 
 class Heard(NamedTuple):
-    """One server and a client in its system account, which listens to everything of the system."""
+    """One server, and a client in its system account that subscribes to all system subjects."""
 
     server: Server
     client: Wire

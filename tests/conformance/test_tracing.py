@@ -1,4 +1,4 @@
-"""-D and -V: the same lines about a client's traffic as nats-server writes."""
+"""Tests of -D and -V: the log has the same lines about a client's traffic as nats-server's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE = re.compile(r"\[(TRC|DBG)\] \S+ - cid:\d+ - (.*)$")
 
 
 def _lines(server: Server, until: str = "") -> list[str]:
-    """What the server logged about one client, from first to last; it is stopped once it said `until`."""
+    """Return the server's log lines about one client; stop the server once it has logged `until`."""
     with socket.create_connection(server.address, timeout=10) as client:
         client.sendall(SENT)
         got = b""
@@ -37,7 +37,7 @@ def _lines(server: Server, until: str = "") -> list[str]:
 
 
 def _simple(line: str) -> str:
-    """Without what a server may order or choose for itself: CONNECT's fields."""
+    """Return a line without the values that a server may order or choose: CONNECT's fields."""
     return "<<- [CONNECT …]" if "CONNECT" in line else line
 
 
@@ -48,7 +48,7 @@ def test_a_traced_connection_reads_as_with_nats_server(start_server: Callable[..
         "<<-",
         "->>",
         "Client",
-    ):  # a whole read buffer is handled, then answered: only the interleaving differs
+    ):  # a whole read buffer is processed before answers: only the interleaving differs
         assert [_simple(line) for line in ours if part in line] == [_simple(line) for line in real if part in line]
     assert not any("secret" in line for line in ours)
 

@@ -1,4 +1,4 @@
-"""What the log says of those who may not, and what a reload changes of what users may: the same as nats-server."""
+"""Tests of log lines about permission violations, and of reloads of permissions, compared with nats-server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _client(server: Server, user: str, **fields: object) -> Wire:
 
 
 def _until(server: Server, text: str) -> str:
-    """The server's log once it holds `text`; log lines are announced by nobody."""
+    """Poll the server's log until it contains `text`; return it."""
     deadline = time.monotonic() + 10
     while text not in (log := server.log()):
         assert time.monotonic() < deadline, f"{text!r} was not logged"
@@ -65,7 +65,7 @@ def _logged(server: Server) -> list[str]:
 
 
 def test_what_the_log_says_of_who_may_not(start_server: StartServer, recorded: Recorded) -> None:
-    """Named as in its log lines: what the client gave itself, and its account and user."""
+    """The log line of a violation names the client, its name and language, and its account and user."""
     expected = recorded(lambda: _logged(start_server(of=Kind.REAL, config=USER_RULES.config)))
     got = _logged(start_server(config=USER_RULES.config))
     assert expected
@@ -223,7 +223,7 @@ def _mapped(server: Server) -> list[Any]:
     url = f"http://127.0.0.1:{server.http_port}/accountz?acc=A"
     with urllib.request.urlopen(url) as page:
         mappings = json.load(page)["account_detail"]["mappings"]
-    # nats-server shows the clusters of a subject in any order.
+    # nats-server lists the clusters of a subject in undefined order.
     return [heard, {key: sorted(ways, key=lambda way: way.get("cluster", "")) for key, ways in mappings.items()}]
 
 
@@ -268,9 +268,9 @@ def test_users_and_mappings_of_the_global_account(start_server: StartServer, rec
     assert _in_the_global_account(start_server(config=GLOBAL)) == expected
 
 
-# ---------------------------------------------------------------------- by chance
+# ---------------------------------------------------------------------- random permissions
 class _Chance:
-    """Users with permissions, and what they try, by chance; without what is judged differently on purpose."""
+    """Draws users with permissions, and their operations, without the cases that are intentionally different."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -324,12 +324,12 @@ def _tried(server: Server, chance: _Chance) -> list[object]:
         for subject in chance.sent:
             sender.publish(subject, b"x")
         sender.ping()
-        # Which member of a group gets a message is chance.
+        # The member of a group that gets a message is random.
         told = {(frame.subject, _group(chance, user, frame.sid)) for frame in wire.ping()}
         said.append([list(each) for each in sorted(told)])
         for sid in range(len(chance.subscribed[user])):
             wire.unsubscribe(str(sid + 1))
-        wire.ping()  # so that the next one's groups are its own
+        wire.ping()  # so that the next client's groups are its own
         wire.close()
     return said
 

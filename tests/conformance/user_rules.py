@@ -1,7 +1,7 @@
-"""The configuration of the pair of servers for what users may do and where subjects are mapped to.
+"""Configuration of the pair of servers for permissions and mappings of users.
 
-What belongs here: the users by what they may do, and the mappings. `any` may do everything in the account of the
-others; those of account M have their subjects mapped.
+Belongs here: the users by their permissions, and the mappings. `any` may do everything in the account of the others;
+the users of account M have their subjects mapped.
 """
 
 from __future__ import annotations

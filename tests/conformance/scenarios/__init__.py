@@ -1,4 +1,4 @@
-"""The scenarios, a module for each part of docs/internals; importing one registers what it holds."""
+"""Scenarios, a module for each part of docs/internals; importing a module registers its scenarios."""
 
 from __future__ import annotations
 

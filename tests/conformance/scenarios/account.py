@@ -1,4 +1,4 @@
-"""The account: its limits, what it uses, its counts (docs/internals/api.md#account)."""
+"""Scenarios of account information: limits, usage and counters (docs/internals/api.md#account)."""
 
 from __future__ import annotations
 

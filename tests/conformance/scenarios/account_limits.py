@@ -1,4 +1,7 @@
-"""What JetStream allows one account: streams, consumers, reservations, storage, and which refusal comes first."""
+"""Scenarios of the JetStream limits of an account.
+
+Streams, consumers, reservations, storage, and the order of refusals.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def _config(name: str, storage: str, **more: Any) -> dict[str, Any]:
 
 
 def _account(t: Script) -> None:
-    """INFO, without counts over the server's whole life."""
+    """Record INFO without the counters over the server's whole life."""
     answer = t.wire.api("INFO")
     answer.pop("api", None)
     t.note("INFO", answer)
@@ -28,7 +31,7 @@ def info_shows_the_limits(t: Script, user: str) -> None:
     _account(t.as_user(user))
 
 
-# Sizes that are below, at and above each limit of LIM: of one stream, and of all of them.
+# Sizes below, at and above each limit of LIM: for one stream, and for all of them.
 _SIZES = (-2, -1, 0, 1, 1000, 2048, 3072, 3073, 4096, 4097, 8192, 8193, 20480, 20481)
 
 
@@ -122,7 +125,7 @@ def limits_of_one_account_are_not_anothers(t: Script) -> None:
     _account(t)
 
 
-# ---- which refusal comes first: every pair of reasons
+# ---- which refusal comes first, for every pair of reasons
 
 _REASONS: dict[str, dict[str, Any]] = {
     "no_max_bytes": {"max_bytes": -1},
@@ -201,7 +204,7 @@ def max_ack_pending_of_an_account(t: Script, fields: dict[str, Any]) -> None:
     lim.api("CONSUMER.CREATE.S.c", {"stream_name": "S", "config": {"durable_name": "c"} | fields})
 
 
-# ---- what is stored
+# ---- stored bytes
 
 
 @table(
@@ -280,7 +283,7 @@ def what_is_refused_before_and_after_the_accounts_room(t: Script, storage: str) 
     full.publish("s.0", b"x" * size, {"Nats-Rollup": "bad"})
     full.publish("s.9", b"x" * size, {"Nats-Msg-Id": "i9"})
     full.setup("STREAM.PURGE.S")
-    full.publish("s.9", b"x" * size, {"Nats-Msg-Id": "i9"})  # what was refused is no duplicate
+    full.publish("s.9", b"x" * size, {"Nats-Msg-Id": "i9"})  # a refused message does not enter the duplicate window
     full.state("S")
 
 

@@ -1,4 +1,4 @@
-"""Several accounts on one server: who is in which, what they do not see of each other, which have no JetStream."""
+"""Scenarios of several accounts on one server: users, isolation, accounts without JetStream."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def streams_of_one_name_in_two_accounts(t: Script) -> None:
 
 
 def _account(t: Script) -> None:
-    """INFO, without counts over the server's whole life."""
+    """Record INFO without the counters over the server's whole life."""
     answer = t.wire.api("INFO")
     answer.pop("api", None)
     t.note("INFO", answer)
@@ -158,7 +158,7 @@ def acks_reach_their_own_account_only(t: Script) -> None:
         who.consumer("S", "c")
     frame = a.pull("S", "c", {"batch": 1}, 1)[0]
     b.pull("S", "c", {"batch": 1}, 1)
-    b.note("ack of a's message", b.show(b.wire.request(frame.reply, b"+ACK")))  # its own: the subject is the same
+    b.note("ack of a's message", b.show(b.wire.request(frame.reply, b"+ACK")))  # a subject of its own account
     a.numbers("S", "c")
     b.numbers("S", "c")
 
@@ -258,7 +258,7 @@ def publishing_where_there_is_no_jetstream(t: Script) -> None:
     t.state("S")
 
 
-# ---- limits of connections
+# ---- connection limits
 
 
 @configured(ACCOUNTS)

@@ -1,4 +1,4 @@
-"""JetStream of another account: its API, acknowledgements, flow control and deliveries over exports and imports."""
+"""Scenarios of another account's JetStream over exports and imports: API, acks, flow control and deliveries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SILENT_S = 0.3
 
 
 def _far(t: Script) -> tuple[Script, Script]:
-    """The account that has the streams, and one that imports its API."""
+    """Return the scripts of the account that has the streams and of one that imports its API."""
     return t.as_user("js"), t.as_user("imp", "$JS.far.API", "JS")
 
 
@@ -98,7 +98,7 @@ def the_own_api_beside_an_imported_one(t: Script) -> None:
 @configured(ACCOUNTS)
 def the_audit_of_a_request_over_an_import(t: Script) -> None:
     owner, imp = _far(t)
-    # The API's audit alone: whether a stream's own advisory comes before or after it is a race in nats-server.
+    # Only the API audit: nats-server publishes a stream's own advisory before or after it, as in a race.
     heard = [_listening(t, user, "$JS.EVENT.ADVISORY.API") for user in ("js", "imp")]
     imp.wire.ping()
     _ask(imp, "STREAM.CREATE.S", {"name": "S", "storage": "memory"})
@@ -160,7 +160,7 @@ def publishing_over_an_import(t: Script) -> None:
 
 
 def _message(t: Script, stream: str, seq: int) -> None:
-    """MSG.GET with readable headers."""
+    """Record MSG.GET with readable headers."""
     message = t.wire.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]
     message["hdrs"] = base64.b64decode(message.get("hdrs", "")).decode()
     t.note(f"message {seq}", message)
@@ -186,7 +186,7 @@ def a_stream_of_what_is_imported(t: Script) -> None:
     owner.wire.publish("ev.1", b"m", owner.wire.new_reply(), {"Own": "x"})
     owner.wire.publish("ev.2.3", b"m")
     near.state_when("S", lambda state: state["messages"] == 2)
-    near.wire.publish("via.ev.4", b"m")  # its own
+    near.wire.publish("via.ev.4", b"m")  # a message of its own account
     near.wire.ping()
     owner.wire.publish("ev.5", b"m")
     near.state_when("S", lambda state: state["messages"] == 4)
@@ -256,7 +256,7 @@ def who_pulled_has_gone(t: Script, how: str) -> None:
 
 
 def _closed(t: Script, user: str) -> None:
-    """Have the server notice that a connection was closed: another one asks until its interest has gone."""
+    """Wait until the server has removed the interest of a closed connection, with requests of another one."""
     other = t.connect(user=user)
     while other.request("gone").status != 503:
         pass

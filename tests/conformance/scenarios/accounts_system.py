@@ -1,4 +1,4 @@
-"""What only the system account may ask JetStream, on one server."""
+"""Scenarios of JetStream requests that only the system account may send, on one server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Acks of every kind, redelivery, pending acks, work queues and interest
-(docs/internals/consumers.md#acks-and-redelivery, docs/internals/api.md#acks)."""
+"""Scenarios of acks of every kind, redelivery, pending acks, work queues and interest.
+
+See docs/internals/consumers.md#acks-and-redelivery and docs/internals/api.md#acks.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ def _stage(t: Script, count: int = 5, **config: Any) -> None:
     t.consumer("S", "c", **config)
 
 
-# Each row: the payload of the ack of the second of three messages; what is confirmed, and the numbers.
+# Each row: the payload of the ack of the second of three messages. Recorded: the confirmation and the counters.
 @table(
     [
         ("empty", b""),
@@ -255,7 +257,7 @@ def ack_of_what_was_never_delivered(t: Script) -> None:
     t.numbers("S", "c")
 
 
-# Each row: a subject below the consumer's ack prefix that is no ack.
+# Each row: a subject below the consumer's ack prefix that is not an ack.
 @table([("short", "1.2"), ("letters", "x.y.z.u.v"), ("long", "1.1.1.1.1.1.1.1"), ("negative", "-1.-1.-1.1.1")])
 def malformed_ack_subjects(t: Script, tail: str) -> None:
     _stage(t)

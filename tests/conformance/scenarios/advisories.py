@@ -1,4 +1,4 @@
-"""Advisories about streams and requests (docs/internals/api.md#advisories)."""
+"""Scenarios of advisories about streams and requests (docs/internals/api.md#advisories)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def _listening(t: Script, subject: str) -> tuple[Wire, str]:
 
 @scenario
 def a_streams_life(t: Script) -> None:
-    """Without its end: nats-server now and then deletes a stream before it has told of what it did last."""
+    """Record the advisories of a stream's life without its deletion.
+
+    nats-server sometimes deletes a stream before it has published the last advisories.
+    """
     wire, sid = _listening(t, "$JS.EVENT.ADVISORY.STREAM.>")
     config = {"name": "S", "subjects": ["s"], "storage": "memory"}
     for verb, body in (
@@ -35,7 +38,7 @@ def a_streams_life(t: Script) -> None:
 
 
 def _audited(t: Script, subject: str, body: Any = None) -> None:
-    """What the audit says of one request."""
+    """Send an API request; return its audit advisory."""
     wire, sid = _listening(t, "$JS.EVENT.ADVISORY.API")
     asking = t.connect(name="me", lang="py", version="1.2", user="u")
     asking.ping()

@@ -1,5 +1,7 @@
-"""Every request of the API with every kind of body, on a stream that is there and on one that is not, and with headers
-that ask for an API level (docs/internals/api.md)."""
+"""Scenarios of every API request with every kind of body, for existing and missing streams, and with API level headers.
+
+See docs/internals/api.md.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from tests.conformance.harness import Script, scenario, table
 from tests.wire import WireTimeout
 
 DONE_S = 5.0
-"""How long something that nobody answers may take."""
+"""Timeout in seconds of operations that send no answer."""
 
-# What a request with that subject is asked with when it shall be understood.
+# A valid body for each subject.
 REQUESTS: dict[str, Any] = {
     "INFO": None,
     "STREAM.CREATE.S": {"name": "S", "subjects": ["s"], "storage": "memory"},
@@ -61,7 +63,7 @@ def _ask(t: Script, subject: str, body: Any, headers: dict[str, str] | None = No
     except WireTimeout:
         t.note(subject, "no answer")
         return
-    if "api" in answer:  # counts over the server's whole life
+    if "api" in answer:  # counters over the server's whole life
         t.transcript[-1][1].pop("api")
     if isinstance(name := answer.get("name"), str) and "config" in answer and subject == "CONSUMER.CREATE.S":
         t.hide(name, "<name>")
@@ -73,7 +75,7 @@ def bodies(t: Script, subject: str) -> None:
         _stage(t)
         _ask(t, subject, body)
         t.wire.api("STREAM.DELETE.S")
-        if "RESET" not in subject:  # of a missing consumer: silence
+        if "RESET" not in subject:  # a missing consumer gives no answer
             _ask(t, subject, body)
         t.wire.api("STREAM.DELETE.S")
 

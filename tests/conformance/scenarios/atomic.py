@@ -1,5 +1,7 @@
-"""Atomic batches: members, commits, what is refused when, and what is abandoned
-(docs/internals/streams.md#atomic-batches)."""
+"""Scenarios of atomic batches: members, commits, refusals and abandoned batches.
+
+See docs/internals/streams.md#atomic-batches.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ LONG = "i" * 65
 
 
 class M(NamedTuple):
-    """A message of a batch; `seq` None: no Nats-Batch-Sequence, `id` None: none of the headers."""
+    """Message of a batch; without Nats-Batch-Sequence if `seq` is None, without any batch header if `id` is None."""
 
     seq: int | str | None
     commit: str | None = None
@@ -63,14 +65,14 @@ def fill(*subjects: str) -> Step:
 
 
 def content(t: Script) -> None:
-    """Every message that the stream holds."""
+    """Record every message in the stream."""
     state = t.state("S")["state"]
     for seq in range(state["first_seq"], state["last_seq"] + 1):
         t.api("STREAM.MSG.GET.S", {"seq": seq})
 
 
 def many(count: int, first: int = 1, batch_id: str = "b") -> Step:
-    """Members without replies."""
+    """Return members without replies."""
 
     def send(t: Script) -> None:
         t.wire.send(b"".join(pub("a.1", b"x", headers=M(seq, id=batch_id).headers) for seq in range(first, count + 1)))
@@ -322,7 +324,7 @@ FAULTS: dict[str, dict[str, str]] = {
 
 @table([(name, name) for name in FAULTS])
 def order(t: Script, name: str) -> None:
-    """Which of two failures is told, in the first and in the second member."""
+    """Record which of two violations is reported, in the first and in the second member."""
     t.stream("S", ["a.*"], allow_atomic=True, allow_msg_ttl=True, allow_msg_schedules=True, allow_rollup_hdrs=True)
     t.fill(["a.1"], headers=DUPLICATE)
     for other in FAULTS:
@@ -334,7 +336,7 @@ def order(t: Script, name: str) -> None:
 
 @table([("off", False), ("on", True)])
 def counters(t: Script, on: bool) -> None:
-    """Each member counts on from the one before."""
+    """Each member of a batch increments the value of the previous one."""
     t.stream("S", ["a.*"], allow_atomic=True, allow_msg_counter=on)
     plus = {INCR: "+2"}
     play(t, [M(1, None, plus, data=b""), M(2, None, plus, "a.2", b""), M(3, "1", {INCR: "5"}, data=b""), content])
@@ -428,7 +430,7 @@ def _listening(t: Script) -> tuple[Wire, str]:
 
 
 def _told(t: Script, wire: Wire, sid: str) -> None:
-    """Record the advisories so far: those before one that is caused here."""
+    """Record the advisories so far, up to one that is caused here as a fence."""
     t.stream("END", ["end"], allow_atomic=True)
     play(t, [M(1, None, {}, "end", id="e"), M(3, None, {}, "end", id="e")])
     events = []
@@ -490,7 +492,7 @@ def idle_batches_are_abandoned(t: Script) -> None:
 
 @scenario
 def headers_as_they_come(t: Script) -> None:
-    """Doubled and reordered headers are kept as they are; the first of a name counts."""
+    """Doubled and reordered headers are stored unchanged; the first of a name counts."""
     t.stream("S", ["a.*"], allow_atomic=True)
     doubled = header_block(M(1, "1").headers).replace(b"\r\n\r\n", b"\r\nNats-Batch-Id: other\r\nX: y\r\n\r\n")
     for block in (

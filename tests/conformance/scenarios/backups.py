@@ -1,4 +1,4 @@
-"""Snapshots and restores (docs/internals/api.md)."""
+"""Scenarios of snapshots and restores (docs/internals/api.md)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.wire import Frame
 
 SECOND = 1_000_000_000
 THEN = 1_795_286_767_245_884_336
-"""When the archived messages were stored."""
+"""Store time of the archived messages."""
 CHUNK = 1 << 20
 
 Entries = list[bytes]
 
 
 def state(first: int = 1, last: int = 2, messages: int = 2, consumers: int = 0) -> dict[str, Any]:
-    """What state.json says."""
+    """Return the content of state.json."""
     return {
         "messages": messages,
         "bytes": 0,
@@ -33,22 +33,22 @@ def state(first: int = 1, last: int = 2, messages: int = 2, consumers: int = 0) 
 
 
 def message(seq: int, subject: bytes = b"r.1", data: bytes = b"x", header: bytes = b"", after_ns: int = 0) -> bytes:
-    """An archived message."""
+    """Return an archived message."""
     return archive.entry(subject, THEN + after_ns, seq, header, data)
 
 
 def with_header(seq: int, *fields: bytes) -> bytes:
-    """An archived message with header fields."""
+    """Return an archived message with header fields."""
     return message(seq, header=b"NATS/1.0\r\n" + b"".join(field + b"\r\n" for field in fields) + b"\r\n")
 
 
 def consumer(name: str, saved: Any) -> bytes:
-    """An archived consumer."""
+    """Return an archived consumer."""
     return archive.entry(b"consumers/" + name.encode(), THEN, body=json.dumps(saved).encode())
 
 
 def raw(saved: Any, entries: Entries, end: bytes = archive.END) -> bytes:
-    """An archive without the S2 stream around it."""
+    """Return an archive without S2 compression."""
     return (
         archive.MAGIC
         + archive.entry(archive.STATE_NAME, THEN, body=json.dumps(saved).encode())
@@ -57,12 +57,12 @@ def raw(saved: Any, entries: Entries, end: bytes = archive.END) -> bytes:
 
 
 def packed(data: bytes) -> bytes:
-    """An S2 stream."""
+    """Return the data compressed with S2."""
     return s2.MAGIC + s2.encode(data)
 
 
 def send(t: Script, data: bytes, config: dict[str, Any], saved: Any, chunk: int = CHUNK) -> Any:
-    """Restore a stream; records the outcome. The acks of the chunks must be empty."""
+    """Restore a stream; record the outcome. The acks of the chunks must be empty."""
     name = config["name"]
     answer = t.wire.api(f"STREAM.RESTORE.{name}", {"config": config, "state": saved})
     assert "error" not in answer, answer
@@ -77,7 +77,7 @@ def send(t: Script, data: bytes, config: dict[str, Any], saved: Any, chunk: int 
 
 
 def stream(**fields: Any) -> dict[str, Any]:
-    """The configuration of the restored stream."""
+    """Return the configuration of the restored stream."""
     return {"name": "R", "subjects": ["r.*"], "storage": "file", "retention": "limits", **fields}
 
 
@@ -85,7 +85,7 @@ FOUR = [message(seq, b"r.%d" % seq) for seq in range(1, 5)]
 SAME = [message(seq) for seq in range(1, 5)]
 
 
-# Each row: the archive's state and messages, and the configuration over `stream()`.
+# Each row: the archive's state and messages, and configuration fields that override `stream()`.
 @table(
     [
         ("plain", state(), [message(1), message(2)], {}),
@@ -200,7 +200,7 @@ def schedules_go_on(t: Script) -> None:
 NOTHING: Entries = []
 
 
-# Each row: what the chunks hold together.
+# Each row: the content of all chunks.
 @table(
     [
         ("no_bytes", b""),
@@ -299,7 +299,7 @@ def the_name_may_be_left_out(t: Script) -> None:
 
 
 def drain(t: Script, name: str, stream_name: str = "R") -> None:
-    """Record what a pull of all there is brings, with the status at its end."""
+    """Record the answers to a pull of all messages, with the final status."""
     reply = t.wire.new_reply()
     t.wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream_name}.{name}", b'{"batch":10,"no_wait":true}', reply)
     frames = t.collect(t.wire, 1)
@@ -309,7 +309,7 @@ def drain(t: Script, name: str, stream_name: str = "R") -> None:
 
 
 def positions(consumer_seq: int, stream_seq: int) -> dict[str, int]:
-    """A position of a consumer."""
+    """Return a consumer's position."""
     return {"consumer_seq": consumer_seq, "stream_seq": stream_seq}
 
 
@@ -373,7 +373,7 @@ def a_work_queue_goes_on(t: Script) -> None:
 
 
 def take(t: Script, name: str = "S", **fields: Any) -> tuple[Any, bytes]:
-    """Take a snapshot; records the answer, the entries and the end of it."""
+    """Take a snapshot; record the answer, the entries and its end."""
     to = f"BACKUP.{len(t.transcript)}"
     sid = t.wire.subscribe(to)
     answer = t.api(f"STREAM.SNAPSHOT.{name}", {"deliver_subject": to, **fields})
@@ -398,7 +398,7 @@ def take(t: Script, name: str = "S", **fields: Any) -> tuple[Any, bytes]:
 
 
 def shown(data: bytes) -> Any:
-    """The entries of an archive as data."""
+    """Return the entries of an archive as data."""
     archived = archive.Archive([data])
     yield {key: getattr(archived.state, key) for key in ("messages", "bytes", "first_seq", "last_seq", "num_subjects")}
     yield {key: getattr(archived.state, key) for key in ("num_deleted", "consumer_count")}
@@ -415,7 +415,7 @@ def _progress(saved: archive.ConsumerState) -> Any:
 
 
 def filled(t: Script, **fields: Any) -> None:
-    """A stream with a gap, headers, and a larger message."""
+    """Create a stream with a gap, headers, and a larger message."""
     t.stream("S", ["s.*"], **fields)
     t.fill(["s.1", "s.2", "s.1"])
     t.fill(["s.3"], b"h", {"A": "b"})
@@ -466,7 +466,7 @@ def snapshot_of_consumers(t: Script) -> None:
 )
 def snapshot_in_chunks(t: Script, fields: dict[str, Any]) -> None:
     t.stream("S", ["s.*"], storage="file")
-    # What hardly shrinks: there are full chunks whether or not the server compresses.
+    # Hardly compressible data: there are full chunks whether or not the server compresses.
     for seed in range(8):
         t.fill(["s.1"], bytes((seed * 131 + at * at * 7 + at // 3 * 31) % 251 for at in range(3000)))
     take(t, **fields)
@@ -509,7 +509,7 @@ def there_and_back(t: Script) -> None:
 
 
 def event(frame: Frame) -> Any:
-    """An advisory without what is random in it."""
+    """Return an advisory without its random values."""
     fields = frame.json()
     assert fields.pop("id")
     client = fields["client"]

@@ -1,7 +1,7 @@
-"""Batches of both kinds, mixed with single messages and changes of the stream, as chance has it.
+"""Random scenarios of atomic and fast batches, mixed with single messages and configuration updates.
 
-A seed always plays the same; LAKESTREAM_CHANCE_SEEDS plays that many instead of the usual few, and begins elsewhere
-each time unless LAKESTREAM_CHANCE_FIRST says where.
+A seed always gives the same steps. LAKESTREAM_CHANCE_SEEDS sets the number of seeds, which then start at a random one,
+or at LAKESTREAM_CHANCE_FIRST.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"max_msgs_per_subject": 3, "discard": "new", "discard_new_per_subject": True},
     {"max_msg_size": 250},
 )
-"""Those that refuse messages come last."""
+"""Configurations; those that refuse messages come last."""
 
 
 class Chance:
-    """What comes next."""
+    """Draws the steps."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -43,15 +43,15 @@ class Chance:
         self.config = {"allow_rollup_hdrs": True, **self.rng.choice(CONFIGS[: 4 if self.gaps else None])}
 
     def _near(self, wanted: int) -> int:
-        """Mostly what is wanted."""
+        """Return the wanted sequence, or rarely one near it."""
         return max(0, wanted + self.rng.choice((0,) * 12 + (-1, 1, 2)))
 
     def _in_fast(self) -> dict[str, str]:
-        """Conditions of a member of a fast batch: there are either gaps or refusals.
+        """Draw the headers of a fast batch's member; a seed has either gaps or refusals.
 
-        After a gap behind a refused message nats-server takes everything for the batch and answers nothing any more.
+        After a gap behind a refused message nats-server takes everything for the batch and does not answer any more.
         And it counts the members of a refused atomic batch as stored for a while, which Nats-Expected-Last-Sequence
-        tells.
+        shows.
         """
         if self.gaps:
             return {MSG_ID: str(self.rng.randrange(12))} if self.rng.random() < 0.4 else {}
@@ -106,7 +106,7 @@ class Chance:
         )
 
     def steps(self) -> Iterator[M | Step]:
-        """All of them."""
+        """Yield all steps."""
         rng = self.rng
         for _ in range(STEPS):
             kind = rng.random()

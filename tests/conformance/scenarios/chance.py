@@ -1,4 +1,4 @@
-"""Random operations by seed, the whole stream compared after each (docs/internals/streams.md)."""
+"""Scenarios of random operations by seed, with the whole stream compared after each (docs/internals/streams.md)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ STEPS = 40
 
 @table([(f"{storage}-{seed}", storage, seed) for storage in ("memory", "file") for seed in range(1, 41)])
 def operations(t: Script, storage: str, seed: int) -> None:
-    name = f"S-{storage}-{seed}"  # nats-server now and then fails to make a stream of files anew under its name
+    name = f"S-{storage}-{seed}"  # nats-server sometimes fails to create a file stream again under the same name
     chance = Chance(random.Random(seed), counter=seed % 5 == 0, name=name)
     fixed: dict[str, object] = {"name": name, "subjects": ["a.>"], "storage": storage}
     t.api(f"STREAM.CREATE.{name}", fixed | chance.config)
-    play(t, fixed, chance, chance.first())  # of a store of files that never held any, nats-server says that it lost 0
+    play(t, fixed, chance, chance.first())  # a new file store of nats-server reports message 0 as lost
     for _ in range(STEPS):
         play(t, fixed, chance, chance.step())
         t.state(name, subjects_filter=">", deleted_details=True)
 
 
 def play(t: Script, fixed: dict[str, object], chance: Chance, step: Step) -> None:
-    """Ask for one operation."""
+    """Play one operation."""
     name = fixed["name"]
     match step:
         case Publish():
@@ -81,5 +81,5 @@ def retention(t: Script, policy: str, seed: int) -> None:
 
 
 def matches(filter: str, subject: str) -> bool:
-    """Whether one of this module's filters lets a subject through."""
+    """Return True if a filter of this module matches the subject."""
     return filter in (subject, "a.>") or (filter == "a.x.*" and subject.startswith("a.x."))

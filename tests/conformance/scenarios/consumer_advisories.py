@@ -1,4 +1,4 @@
-"""Advisories and metrics about consumers and their messages (docs/internals/api.md#advisories)."""
+"""Scenarios of advisories and metrics about consumers and their messages (docs/internals/api.md#advisories)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VARIES = {"id": "<id>", "ack_time": "<positive>"}
 
 
 class Listener:
-    """Hears what the server says of the consumer `c` of stream `S`."""
+    """Subscriber to the server's events about the consumer `c` of stream `S`."""
 
     def __init__(self, t: Script) -> None:
         self.t = t
@@ -31,12 +31,12 @@ class Listener:
         self.t.note(label, shown)
 
     def nothing_more(self) -> None:
-        """Record that nothing came that was not read."""
+        """Record that there were no further events."""
         self.t.note("nothing more", [self.t.show(frame) for frame in self.wire.ping()])
 
 
 def _pulled(t: Script, count: int = 1, **config: Any) -> list[Frame]:
-    """A consumer and messages that it has delivered."""
+    """Create a consumer; return messages that it has delivered."""
     t.stream("S", ["a.*"])
     t.fill(["a.1"] * count)
     t.consumer("S", "c", **config)
@@ -66,7 +66,7 @@ def an_inactive_one_goes(t: Script) -> None:
     listener.heard("created and deleted", 2)
 
 
-# Each row: what is sent to the ack subject of the first of two messages.
+# Each row: the payload sent to the ack subject of the first of two messages.
 @table(
     [
         ("nak", b"-NAK", 1),
@@ -84,7 +84,7 @@ def of_an_answer(t: Script, body: bytes, events: int) -> None:
     listener = Listener(t)
     t.ack(frames[0], body)
     listener.heard("what came of it", events)
-    t.ack(frames[0], body)  # nothing is pending any more, or it is again
+    t.ack(frames[0], body)  # until nothing is pending, or it is pending again
     t.numbers("S", "c")
     if events == 0:
         listener.nothing_more()

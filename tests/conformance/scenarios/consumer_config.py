@@ -1,8 +1,8 @@
-"""Every field of a consumer's configuration with valid and invalid values: on creation, asked for again, taken away, by
-an update, and pedantic (docs/internals/consumers.md).
+"""Scenarios of every field of a consumer's configuration with valid and invalid values.
 
-The rows are generated from `FIELDS`: one for each field and each configuration that it is put into. Left out are values
-whose outcome is a matter of time (thresholds that are over before the next request).
+On creation, repeated creation, removal of the value, update, and pedantic creation (docs/internals/consumers.md). The
+rows are generated from `FIELDS`: one for each field and each configuration that it is put into. Values whose outcome
+depends on timing (thresholds that expire before the next request) are left out.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ ROWS = [
 
 
 class Creator:
-    """Creates the consumer `c` and records the answers without the numbers of their requests."""
+    """Creates the consumer `c` and records the answers."""
 
     def __init__(self, t: Script) -> None:
         self.t = t
@@ -303,18 +303,18 @@ class Creator:
         t.fill(["a.1", "a.2", "a.1", "b", "a.3"])
 
     def create(self, label: str, config: Config, **asked: Any) -> bool:
-        """Ask for it; whether there is one now."""
+        """Request the creation; return True if the consumer exists now."""
         answer = self.t.wire.api("CONSUMER.CREATE.S.c", {"stream_name": "S", "config": config, **asked})
         self.t.note(label, answer)
         return "error" not in answer
 
     def info(self, label: str) -> None:
-        """Record what INFO says."""
+        """Record CONSUMER.INFO."""
         self.t.note(label, self.t.wire.api("CONSUMER.INFO.S.c"))
 
     def delete(self) -> None:
-        """Remove it, and whatever else was made."""
-        self.t.wire.api("CONSUMER.DELETE.S.c")  # NAMES does not show what `direct` made
+        """Remove the consumer and any others."""
+        self.t.wire.api("CONSUMER.DELETE.S.c")  # NAMES does not list a `direct` consumer
         for name in self.t.wire.api("CONSUMER.NAMES.S")["consumers"] or []:
             self.t.wire.api(f"CONSUMER.DELETE.S.{name}")
 
@@ -326,7 +326,7 @@ def _short(value: Any) -> str:
 
 @table(ROWS)
 def create(t: Script, field: str, values: list[Any], base: Config) -> None:
-    """Created with a value, created again with it, and the value taken away."""
+    """Create with a value, create again with it, and create without it."""
     consumer = Creator(t)
     for value in values:
         row, config = f"{field}={_short(value)}", {"name": "c", **base, field: value}
@@ -344,7 +344,7 @@ def create(t: Script, field: str, values: list[Any], base: Config) -> None:
 
 @table(ROWS)
 def update(t: Script, field: str, values: list[Any], base: Config) -> None:
-    """A value given to a consumer that was created without it."""
+    """Set a value in a consumer that was created without it."""
     consumer = Creator(t)
     for value in values:
         row, config = f"{field}={_short(value)}", {"name": "c", **base, field: value}
@@ -357,7 +357,7 @@ def update(t: Script, field: str, values: list[Any], base: Config) -> None:
             consumer.delete()
 
 
-# Each row: configurations of one consumer in turn, with the action that is asked for.
+# Each row: configurations of one consumer in turn, with the action of the request.
 @table(
     [
         (f"{name}-{action or 'any'}", configs, action)
@@ -405,7 +405,7 @@ def priorities_change(t: Script, name: str) -> None:
         consumer.create(f"back from {other}", first)
 
 
-# Each row: limits of the stream; a consumer with and without values of its own, pedantic and not.
+# Each row: limits of the stream. Consumers with and without values of their own are tried, pedantic and not.
 @table(
     [
         ("threshold", {"inactive_threshold": 60 * SECOND}),

@@ -1,5 +1,7 @@
-"""Requests about consumers but for their creation: bodies, headers, subjects; and limits that refuse one
-(docs/internals/api.md; docs/internals/consumers.md)."""
+"""Scenarios of consumer requests other than creation: bodies, headers, subjects, and refusals by limits.
+
+See docs/internals/api.md and docs/internals/consumers.md.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ MS = 1_000_000
 SECOND = 1000 * MS
 LONG_AGO, LONG_AFTER = "2024-01-02T03:04:05Z", "2090-01-01T00:00:00Z"
 QUIET_S = 0.25
-"""How long an answer that must not come is waited for."""
+"""Seconds of waiting for an answer that must not come."""
 
 Config = dict[str, Any]
 
@@ -38,7 +40,7 @@ def _stage(t: Script, *names: str) -> None:
 
 
 def _ask(t: Script, subject: str, body: Any = b"", headers: Headers = None) -> Any:
-    """A request whose answer, its header and its silence are recorded."""
+    """Send a request; record the answer and its headers, or that there is none."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     shown: Any
     try:

@@ -1,5 +1,7 @@
-"""Consumers: creating, validating, updating, listing, deleting, pausing (docs/internals/consumers.md,
-docs/internals/api.md#consumers)."""
+"""Scenarios of consumers: creation, validation, update, list, deletion, pause.
+
+See docs/internals/consumers.md and docs/internals/api.md#consumers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def _create(t: Script, config: dict[str, Any], subject: str = "S.c", **fields: A
     return t.api(f"CONSUMER.CREATE.{subject}", {"stream_name": "S", "config": config, **fields})
 
 
-# Each row: a configuration of the durable consumer c; the whole answer is compared, and the information afterwards.
+# Each row: a configuration of the durable consumer c. Recorded: the whole answer, then CONSUMER.INFO.
 @table(
     [
         ("durable", {}),
@@ -124,7 +126,7 @@ def create(t: Script, config: dict[str, Any]) -> None:
     t.api("CONSUMER.INFO.S.c")
 
 
-# Each row: the stream's configuration, the consumers created one after another.
+# Each row: the stream's configuration, and the consumers created one after another.
 @table(
     [
         ("none_acks", [{"ack_policy": "none"}]),

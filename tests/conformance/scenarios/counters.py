@@ -1,4 +1,4 @@
-"""Counters: increments, the values they add up to, and what refuses them (docs/internals/streams.md#counters)."""
+"""Scenarios of counters: increments, their sums, and refusals (docs/internals/streams.md#counters)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def increments(t: Script, value: str) -> None:
     ]
 )
 def company(t: Script, headers: dict[str, str], data: bytes) -> None:
-    """What goes with an increment, and what does not."""
+    """Record which headers and payloads an increment accepts."""
     t.stream("C", ["c.>"], allow_msg_counter=True)
     t.wire.request("c.a", b"", {INCR: "1"})
     t.wire.request("c.a", b"", {INCR: "1", MSG_ID: "i"})
@@ -159,7 +159,7 @@ def what_is_removed_counts_no_more(t: Script) -> None:
     ]
 )
 def limits(t: Script, config: dict[str, Any]) -> None:
-    """A counter goes on while its last message is there, and begins anew when limits took it."""
+    """A counter continues while its last message is stored, and restarts at 0 after limits removed it."""
     t.stream("C", ["c.>"], allow_msg_counter=True, **config)
     for subject in "aababbacccac":
         t.publish(f"c.{subject}", b"", {INCR: "1"})
@@ -168,7 +168,7 @@ def limits(t: Script, config: dict[str, Any]) -> None:
 
 @table([(str(size), size) for size in (23, 30, 34, 35, 36, 37, 40)])
 def max_msg_size(t: Script, size: int) -> None:
-    """The limit holds for the message as it is stored."""
+    """The limit applies to the message as it is stored."""
     t.stream("C", ["c.>"], allow_msg_counter=True, max_msg_size=size)
     for value in ("1", "8", "1", "89", "1"):
         t.publish("c.a", b"", {INCR: value})
@@ -217,7 +217,7 @@ def max_msg_size_in_batches(t: Script, size: int) -> None:
     ]
 )
 def sources(t: Script, told: str) -> None:
-    """What a message says of other counters goes on to the next of its subject."""
+    """The totals of sources in a message are carried over to the next message of its subject."""
     t.stream("C", ["c.>"], allow_msg_counter=True)
     t.publish("c.a", b"", {INCR: "1", SOURCES: told})
     t.publish("c.a", b"", {INCR: "1", "A": "b"})

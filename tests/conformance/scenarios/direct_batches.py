@@ -1,5 +1,4 @@
-"""Runs of messages by direct get: where they begin and end, what they count, what they cost
-(docs/internals/api.md#direct-get)."""
+"""Scenarios of direct get batches: their start and end, pending, max_bytes (docs/internals/api.md#direct-get)."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def _stage(t: Script, **config: Any) -> None:
 
 
 def _told(frames: list[Frame]) -> list[Any]:
-    """The answers as numbers: sequence, pending, the one before; then the status."""
+    """Return each answer as its sequence, pending count and previous sequence; then the status."""
     told: list[Any] = []
     for frame in frames:
         numbers = [frame.headers.get(f"Nats-{name}") for name in ("Sequence", "Num-Pending", "Last-Sequence")]
@@ -38,7 +37,7 @@ def _told(frames: list[Frame]) -> list[Any]:
 
 
 def _all(t: Script, body: Any) -> list[Frame]:
-    """All answers to a request for several, not recorded."""
+    """Return all answers to a batch request, not recorded."""
     reply = t.wire.new_reply()
     t.wire.publish("$JS.API.DIRECT.GET.S", json.dumps(body).encode(), reply)
     frames = [t.wire.message(reply)]
@@ -92,7 +91,7 @@ def after_a_purge(t: Script, purge: dict[str, Any]) -> None:
 
 
 def _costs() -> list[tuple[str, dict[str, Any]]]:
-    """Messages of 3 subject bytes and 10 of payload cost 13, or more with headers: each limit from either side."""
+    """Return rows for limits near each message's size: 3 bytes of subject, 10 of payload, and headers."""
     plain = [("plain", limit) for limit in (1, 12, 13, 14, 25, 26, 27, 39, 40, 129, 130, 131)]
     headers = [("headers", limit) for limit in (1, 34, 35, 36, 69, 70, 71, 105)]
     return [(f"{kind}-{limit}", {"kind": kind, "limit": limit}) for kind, limit in [*plain, *headers]]
@@ -125,7 +124,7 @@ def payloads(t: Script, data: bytes | None, count: int) -> None:
 
 @table([("batch", {"seq": 1, "batch": 3000}), ("filtered", {"seq": 1, "batch": 3000, "next_by_subj": "a.*"})])
 def thousands(t: Script, body: dict[str, Any]) -> None:
-    """More than any server sends in one go."""
+    """All 3,000 messages of a batch are sent, more than a server sends at once."""
     t.stream("S", ["a.*"], allow_direct=True, storage="file")
     t.fill([f"a.{n % 100}" for n in range(3200)], b"x")
     t.note("answers", _told(_all(t, body)))
@@ -159,7 +158,7 @@ def stored_headers(t: Script, case: dict[str, Any]) -> None:
 
 @scenario
 def pages_while_others_publish(t: Script) -> None:
-    """A client that pages by the sequence after the last one sees each message once, whoever writes meanwhile."""
+    """A client that pages by the next sequence sees each message once while others publish."""
     t.stream("S", ["a.*"], allow_direct=True, storage="file")
     t.fill([f"a.{n % 3}" for n in range(100)])
     writer = t.connect()
@@ -192,13 +191,13 @@ def pages_while_messages_go(t: Script) -> None:
             break
         seen += _told(frames)
         seq = int(frames[-1].headers["Nats-Last-Sequence"]) + 1
-        t.wire.api("STREAM.MSG.DELETE.S", {"seq": min(60 - page, seq + 2)})  # which may be gone already
+        t.wire.api("STREAM.MSG.DELETE.S", {"seq": min(60 - page, seq + 2)})  # which may be deleted already
     t.note("seen", seen)
 
 
 @scenario
 def several_runs_at_once(t: Script) -> None:
-    """Runs of one connection mix by message; each is whole by itself."""
+    """Batches on one connection interleave by message; each is complete in itself."""
     t.stream("S", ["a.*"], allow_direct=True, storage="file")
     t.fill([f"a.{n % 5}" for n in range(500)], b"x" * 200)
     sid = t.wire.subscribe("run.*")

@@ -1,4 +1,4 @@
-"""Direct gets drawn at random but by a seed: any fields, over streams of any state, the same for both servers.
+"""Random scenarios of direct gets by seed: any fields, over streams of any state, the same for both servers.
 
 Times are those of stored messages, or a nanosecond beside them, so each server is asked about its own.
 """
@@ -21,7 +21,7 @@ Body = dict[str, Any]
 
 
 class Chance:
-    """Draws a stream's state, and requests about it. `times` are those of the stored messages."""
+    """Draws a stream's state and requests about it. `times` are the store times of the messages."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -29,7 +29,7 @@ class Chance:
         self.times: dict[int, str] = {}
 
     def stage(self, t: Script, name: str) -> None:
-        """Make a stream with messages, some of them gone."""
+        """Create a stream with messages, some of them removed."""
         rng = self.rng
         self.count = rng.choice((0, 1, 3, 8, 12, 20))
         config: Body = {"storage": rng.choice(("file", "memory"))}
@@ -48,7 +48,7 @@ class Chance:
         self.times = {seq: answer["message"]["time"] for seq, answer in found.items() if "message" in answer}
 
     def request(self) -> Body:
-        """One request: of a usual kind three times out of four, else of any fields."""
+        """Draw a request: of a usual kind three times out of four, otherwise with any fields."""
         kind = self.rng.choice((self._one, self._batch, self._multi, self._any))
         body = kind()
         if self.rng.random() < 0.15:
@@ -75,7 +75,7 @@ class Chance:
         if kind == 0:
             return {"seq": self._seq()}
         if kind == 1:
-            return {"last_by_subj": self.rng.choice(WANTED[:-1])}  # of `>` see differences.py
+            return {"last_by_subj": self.rng.choice(WANTED[:-1])}  # for `>` see differences.py
         if kind == 2:
             return {"next_by_subj": self._subject(), "seq": self._seq()}
         if kind == 3:
@@ -114,7 +114,7 @@ class Chance:
 
 
 def _moved(text: str, ns: int) -> str:
-    """A time of the API, a little before or after."""
+    """Return an API time moved by `ns`."""
     whole, _, fraction = text.rstrip("Z").partition(".")
     seconds = int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp())
     seconds, ns = divmod(seconds * 10**9 + int(fraction.ljust(9, "0")) + ns, 10**9)
@@ -122,7 +122,10 @@ def _moved(text: str, ns: int) -> str:
 
 
 def _answers(t: Script, stream: str, body: Body) -> list[Any]:
-    """All answers: a message without a count is alone, but for bare ones of a batch."""
+    """Return all answers.
+
+    A message without a pending count is a single answer, except in a batch without headers.
+    """
     wire, reply = t.wire, t.wire.new_reply()
     wire.publish(f"$JS.API.DIRECT.GET.{stream}", json.dumps(body).encode(), reply)
     more = body.get("no_hdr") and body.get("batch")

@@ -1,4 +1,4 @@
-"""The newest message of many subjects by one direct get (multi_last), now and as of a sequence or a time."""
+"""Scenarios of multi_last direct gets: the last message of many subjects, now and up to a sequence or a time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _all(t: Script, body: Any, stream: str = "S") -> list[Frame]:
 
 
 def _told(frames: list[Frame]) -> list[Any]:
-    """Subject, payload and numbers of each answer; then the closing status."""
+    """Return subject, payload and counters of each answer; then the final status."""
     names = ("Subject", "Sequence", "Num-Pending", "Last-Sequence", "UpTo-Sequence")
     return [
         [frame.header.split(b"\r\n")[0], frame.data, *(frame.headers.get(f"Nats-{name}") for name in names)]
@@ -59,7 +59,7 @@ def _stage(t: Script, **config: Any) -> None:
 
 
 def _time_of(t: Script, seq: int, plus_ns: int = 0) -> str:
-    """When a message was stored, or a little before or after."""
+    """Return the store time of a message, moved by `plus_ns`."""
     text = t.wire.api("STREAM.MSG.GET.S", {"seq": seq})["message"]["time"]
     whole, _, fraction = text.rstrip("Z").partition(".")
     seconds = int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp())
@@ -83,7 +83,7 @@ def filters(t: Script, storage: str, filters: list[str]) -> None:
 
 @table([(storage, storage) for storage in STORAGES])
 def as_of_every_sequence(t: Script, storage: str) -> None:
-    """Before the first, each, holes, the last and beyond: no answer is of a later message."""
+    """As of each sequence (before the first, existing, deleted, last, beyond) no answer is of a later message."""
     _stage(t, storage=storage)
     for seq in (2, 6, 11):
         t.setup("STREAM.MSG.DELETE.S", {"seq": seq})
@@ -96,7 +96,7 @@ def as_of_every_sequence(t: Script, storage: str) -> None:
 
 @table([(storage, storage) for storage in STORAGES])
 def as_of_every_time(t: Script, storage: str) -> None:
-    """A nanosecond before, at and after each message's own time."""
+    """Answers are exact to a nanosecond before, at and after the time of each message."""
     _stage(t, storage=storage)
     for seq in range(1, 13):
         for ns in (-1, 0, 1):
@@ -162,7 +162,10 @@ def times(t: Script, at: str) -> None:
 
 @table([("before", "1600-01-01T00:00:00Z"), ("after", "2263-01-01T00:00:00Z"), ("end", "9999-12-31T23:59:59Z")])
 def times_beyond_64_bits_of_ns(t: Script, at: str) -> None:
-    """nats-server answers as for another time (differences.py); what it stores is the same."""
+    """For times beyond 64 bits of ns nats-server answers as for another time (differences.py).
+
+    The stream is unaffected.
+    """
     _stage(t)
     t.note("as of a time: up to", _told(_all(t, {"multi_last": [">"], "up_to_time": at})))
     t.note("as of a time: from", _told(_all(t, {"start_time": at, "batch": 2})))
@@ -208,7 +211,7 @@ def states(t: Script, config: dict[str, Any], change: tuple[str, Any] | None) ->
     ]
 )
 def the_most_subjects(t: Script, count: int, wanted: list[str]) -> None:
-    """1,024 subjects are answered, one more is refused, whatever the request wants of them."""
+    """1,024 subjects are answered and one more is refused, whatever the filters."""
     t.stream("S", ["a.*", "b.*"], allow_direct=True)
     t.fill([f"{'a' if n < 1024 else 'b'}.{n}" for n in range(count)], b"")
     for extra in ({}, {"batch": 3}, {"max_bytes": 10}, {"seq": 1020}, {"up_to_seq": 1023}, {"up_to_seq": 1024}):
@@ -220,7 +223,7 @@ def the_most_subjects(t: Script, count: int, wanted: list[str]) -> None:
 
 @scenario
 def many_literals(t: Script) -> None:
-    """A list of more subjects than may be answered is taken; what counts is what is found."""
+    """A list of more filters than the allowed number of subjects is accepted; the limit applies to subjects found."""
     t.stream("S", ["a.*"], allow_direct=True)
     t.fill([f"a.{n}" for n in range(1100)], b"")
     for names in (1000, 1024, 1025, 1100):
@@ -231,7 +234,7 @@ def many_literals(t: Script) -> None:
 
 
 def _pages(t: Script, wanted: list[str], size: int, between: Any) -> list[tuple[str, int]]:
-    """All pages of one snapshot, as clients read it: the first page says up to where, the next ones ask for that."""
+    """Return all pages of one snapshot as clients read it: the first page gives up_to_seq for the next ones."""
     body: dict[str, Any] = {"multi_last": wanted, "batch": size}
     got: list[tuple[str, int]] = []
     while True:
@@ -246,7 +249,7 @@ def _pages(t: Script, wanted: list[str], size: int, between: Any) -> list[tuple[
 
 @table([("by_one", 1), ("by_seven", 7), ("by_hundreds", 400)])
 def pages_are_one_snapshot(t: Script, size: int) -> None:
-    """While others write new versions and new subjects, the pages together are the stream as of the first page."""
+    """While others write new messages and new subjects, the pages together are the stream as of the first page."""
     t.stream("S", ["a.*"], allow_direct=True, storage="file")
     count = 40 if size == 1 else 100 if size == 7 else 900
     t.fill([f"a.{n}" for n in range(count)], b"old")
@@ -264,7 +267,7 @@ def pages_are_one_snapshot(t: Script, size: int) -> None:
 
 @scenario
 def pages_lose_what_is_overwritten(t: Script) -> None:
-    """With one message a subject, what is overwritten between two pages is in neither: no server keeps it."""
+    """With one message per subject, a message overwritten between two pages is in neither."""
     t.stream("S", ["a.*"], allow_direct=True, max_msgs_per_subject=1)
     t.fill([f"a.{n}" for n in range(20)])
     turns = iter(range(20))

@@ -1,4 +1,4 @@
-"""Which requests a direct get takes, and with what status it refuses the others (docs/internals/api.md#direct-get)."""
+"""Scenarios of valid direct gets, and of the statuses of invalid ones (docs/internals/api.md#direct-get)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _stage(t: Script) -> None:
 
 
 def _ask(t: Script, body: Any, subject: str = "S") -> None:
-    """Record all answers: until a status, or one message where only one can come."""
+    """Record all answers: up to a status, or a single message."""
     plain = isinstance(body, dict)
     several = plain and ((body.get("batch") and not body.get("last_by_subj")) or body.get("multi_last"))
     frames = t.direct(subject, body, 0 if several and subject == "S" else 1)
@@ -47,7 +47,7 @@ def _pairs() -> list[tuple[str, dict[str, Any]]]:
 
 @table(_pairs())
 def two_fields(t: Script, body: Any) -> None:
-    """Each field with each other one: which of them go together, and which of two wins."""
+    """Each pair of fields gives the same result: accepted, refused, or one field ignored."""
     _stage(t)
     _ask(t, body)
 
@@ -134,7 +134,7 @@ BY_SUBJECT_BODIES: list[tuple[str, Any]] = [
 
 @table(BY_SUBJECT_BODIES)
 def by_subject_with(t: Script, body: Any) -> None:
-    """`….S.<subject>` takes `no_hdr` and nothing that names a message."""
+    """The form `….S.<subject>` accepts `no_hdr` and no field that selects a message."""
     _stage(t)
     t.direct("S.a.1", body)
 
@@ -166,7 +166,7 @@ def by_subject(t: Script, subject: str) -> None:
 
 @scenario
 def the_newest_of_all_after_it_was_deleted(t: Script) -> None:
-    """nats-server finds none (differences.py)."""
+    """nats-server finds no message (differences.py)."""
     _stage(t)
     t.setup("STREAM.MSG.DELETE.S", {"seq": 6})
     t.note("the last of >", t.show(t.wire.request("$JS.API.DIRECT.GET.S", b'{"last_by_subj":">"}')))
@@ -211,13 +211,13 @@ def answers_go_to_any_reply_subject(t: Script) -> None:
 
 @scenario
 def a_stream_does_not_store_what_it_answers(t: Script) -> None:
-    """A reply subject that the stream itself listens to: the answer is a message like any other."""
+    """If the reply subject is one of the stream's own, the stream stores the answer as any other message."""
     t.stream("S", ["a.*"], allow_direct=True)
     t.fill(["a.1"])
     heard = t.wire.subscribe("a.2")
     t.wire.publish("$JS.API.DIRECT.GET.S.a.1", b"", "a.2")
     t.frames("heard", t.collect(t.wire, 1, sid=heard))
-    # Its length depends on how many zeros its time ends with.
+    # Its length depends on the trailing zeros of its time.
     t.when("S", lambda state: state["messages"] == 2)
     t.direct("S", {"seq": 2})
 
@@ -235,7 +235,7 @@ def who_gets_no_headers(t: Script) -> None:
 
 @scenario
 def many_at_once_on_one_connection(t: Script) -> None:
-    """Answers of one connection's gets are each other's business only by their subjects."""
+    """Concurrent direct gets on one connection are answered independently."""
     t.stream("S", ["a.*"], allow_direct=True)
     t.fill([f"a.{n}" for n in range(200)])
     sid = t.wire.subscribe("many.*")

@@ -1,5 +1,7 @@
-"""A server with a JetStream domain: where its API listens, what it maps, what shows the domain
-(docs/internals/api.md#requests)."""
+"""Scenarios of a server with a JetStream domain: API prefix, mapped subjects, and the domain in answers.
+
+See docs/internals/api.md#requests.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ DOMAIN = "jetstream { domain: D }\n"
 
 
 def _ask(t: Script, subject: str, body: Any = None, *, silent: bool = False) -> None:
-    """A request to a whole subject; records the answer."""
+    """Send a request to a full subject; record the answer."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     try:
         frame = t.wire.request(subject, data, timeout=0.2 if silent else t.timeout)
@@ -25,7 +27,7 @@ def _ask(t: Script, subject: str, body: Any = None, *, silent: bool = False) -> 
     except ValueError:
         answer = t.show(frame)
     if isinstance(answer, dict) and "api" in answer:
-        answer["api"] = sorted(answer["api"])  # counts over the server's whole life
+        answer["api"] = sorted(answer["api"])  # counters over the server's whole life
     t.note(subject, answer)
 
 

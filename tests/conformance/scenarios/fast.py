@@ -1,4 +1,4 @@
-"""Fast batches: order, gaps, flow control, failures and limits (docs/internals/streams.md#fast-batches)."""
+"""Scenarios of fast batches: order, gaps, flow control, errors, limits (docs/internals/streams.md#fast-batches)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFIX = "_INBOX.fast"
 
 
 class F(NamedTuple):
-    """A message of a batch."""
+    """Message of a batch."""
 
     seq: int | str
     op: int | str = APPEND
@@ -44,9 +44,9 @@ Step = F | Callable[[Script], None]
 
 
 class Talk:
-    """A connection that hears all answers to batches, in their order.
+    """Connection that receives all answers to batches, in order.
 
-    What comes after a step is known to be over when a batch of one message after it has its pub ack.
+    The pub ack of a batch of one message, sent after a step, shows that the step's answers are complete.
     """
 
     def __init__(self, t: Script, wire: Wire | None = None) -> None:
@@ -56,7 +56,7 @@ class Talk:
         self.fences = 0
 
     def send(self, steps: Sequence[Step], *, fence: str = "a.fence", pause: bool = True) -> None:
-        """Play steps; with `pause` every message is answered before the next one goes."""
+        """Send the messages of the steps; with `pause` each one is answered before the next is sent."""
         messages: list[F] = []
         for step in steps:
             if not isinstance(step, F):
@@ -90,7 +90,7 @@ def run(first: int, last: int, flow: int = 10, batch_id: str = "b") -> list[Step
 
 
 OPEN = F(1, START, "ok", 10, None, "open")
-"""A batch that is open beside the others."""
+"""Batch that stays open beside the others."""
 B1, B1F = F(1, START), F(1, START, "fail")
 
 BATCHES: list[tuple[Any, ...]] = [
@@ -332,7 +332,7 @@ def batches(t: Script, config: dict[str, Any], steps: Sequence[Step]) -> None:
     ]
 )
 def paces(t: Script, steps: Sequence[Step]) -> None:
-    """All at once: answers come in the order of what they answer."""
+    """Messages sent without pauses are answered in order."""
     t.stream("S", ["a.*"], allow_batched=True)
     Talk(t).send([*steps, F(2000, END)], pause=False)
     t.state("S")
@@ -408,7 +408,7 @@ def idle_batches_are_forgotten(t: Script) -> None:
     events.ping()
     talk = Talk(t)
     talk.send([B1, F(2)])
-    for name in "ab":  # atomic batches are told of when they end; the second of them begins long after the fast one
+    for name in "ab":  # advisories come when atomic batches end; the second of them starts long after the fast one
         t.wire.publish("a.1", b"x", headers={"Nats-Batch-Id": name, "Nats-Batch-Sequence": "1"})
         t.note("advisory", events.delivered(sid).json() | {"id": "<id>"})
     talk.send([F(3), F(3, COMMIT), F(3, PING), B1, F(2, COMMIT)])

@@ -1,5 +1,4 @@
-"""Fields that only change how a stream's files are kept: clients see the same with and without
-(docs/internals/streams.md)."""
+"""Scenarios of stream options that only affect files: clients see no difference (docs/internals/streams.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Ack policy flow_control: configuration, and answers to flow control requests as acks (docs/internals/consumers.md).
+"""Scenarios of ack policy flow_control: configuration, and replies to flow control requests as acks.
 
-Transcripts leave out when frames come but for their order; heartbeats are every second and can not be asked for faster.
+See docs/internals/consumers.md. Transcripts record the order of frames, not their times; the minimum heartbeat is one
+second.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _heartbeat(frame: Frame) -> bool:
 
 
 class Subscriber:
-    """The subscriber of a consumer `f` that takes at most FULL messages without an ack."""
+    """Subscriber of a consumer `f`, which may have at most FULL unacked messages."""
 
     def __init__(self, t: Script, messages: int, **config: Any) -> None:
         self.t = t
@@ -43,20 +44,20 @@ class Subscriber:
         self.t.frames(label, [self.wire.next(_message) for _ in range(count)])
 
     def asked(self, label: str) -> Frame:
-        """Record the next flow control request."""
+        """Record and return the next flow control request."""
         frame = self.wire.next(_request)
         self.t.frames(label, [frame])
         return frame
 
     def answer(self, request: Frame, consumer: object = None, stream: object = None) -> None:
-        """Answer a request, with what was received."""
+        """Reply to a request, with the sequences received."""
         fields = {"Nats-Last-Consumer": consumer, "Nats-Last-Stream": stream}
         headers = {name: str(value) for name, value in fields.items() if value is not None}
         self.wire.publish(request.reply, b"", headers=headers or None)
         _fence(self.wire)
 
     def numbers(self, ready: Any = None) -> None:
-        """Record the numbers, once `ready` holds for them."""
+        """Record CONSUMER.INFO once `ready` is true for it."""
         if ready is None:
             self.t.numbers("S", "f")
         else:
@@ -71,12 +72,12 @@ def _subscribed(t: Script) -> tuple[Wire, str]:
 
 
 def _fence(wire: Wire) -> None:
-    """What was sent has been taken; what came meanwhile stays unread."""
+    """Wait until the server has processed everything sent; frames received meanwhile stay unread."""
     wire.send(b"PING\r\n")
     wire.next(lambda frame: frame.verb == "PONG")
 
 
-# Each row: what is asked for beside a deliver subject and the ack policy.
+# Each row: configuration fields beside the deliver subject and the ack policy.
 CONFIGS: list[tuple[str, dict[str, Any]]] = [
     ("plain", {}),
     ("durable", {"durable_name": "f"}),
@@ -150,7 +151,7 @@ def stops_when_full(t: Script) -> None:
     f.numbers()
 
 
-# Each row: what the answer says, and how many messages follow it.
+# Each row: the headers of the reply, and the number of messages that follow it.
 @table(
     [
         ("all", FULL, FULL, FULL),
@@ -235,7 +236,7 @@ def a_request_before_it_is_full(t: Script) -> None:
 
 @scenario
 def another_subscriber(t: Script) -> None:
-    """What one has had, another does not get; the request goes on."""
+    """A new subscriber gets only messages that the previous one has not; the flow control request stays open."""
     f = Subscriber(t, 9)
     f.messages("at first", FULL)
     request = f.asked("full")

@@ -1,4 +1,4 @@
-"""Messages and requests between accounts, over exports and imports, without JetStream's own subjects."""
+"""Scenarios of messages and requests between accounts over exports and imports, without JetStream's own subjects."""
 
 from __future__ import annotations
 
@@ -98,17 +98,17 @@ def listener(t: Script, user: str, *subjects: str, queue: str = "") -> Wire:
 
 
 def turn(wire: Wire) -> None:
-    """Let the server take what was sent; what comes meanwhile is kept for later."""
+    """Wait until the server has processed everything sent; keep frames received meanwhile."""
     wire.waiting.extend(wire.ping())
 
 
 def came(t: Script, label: str, wire: Wire, count: int = 0) -> list[Frame]:
-    """Record what has come: within two turns of the server, or `count` messages within a second."""
+    """Record the received frames: those within two round trips, or `count` messages within a second."""
     frames = [*wire.ping(), *wire.ping()]
     deadline = time.monotonic() + 1
     while len(frames) < count and time.monotonic() < deadline:
         frames += wire.ping()
-    # One publisher's messages for one subscription come in order; those of several subscriptions do not.
+    # Messages of one publisher are in order within a subscription, but not across subscriptions.
     for frame in frames:
         if frame.subject == "trace":
             _trace(t, frame)
@@ -119,7 +119,7 @@ def came(t: Script, label: str, wire: Wire, count: int = 0) -> list[Frame]:
 
 
 def _trace(t: Script, frame: Frame) -> None:
-    """Record what a trace tells, without what differs between any two."""
+    """Record a trace without parts that differ between runs."""
     told = frame.json()
     for event in told["events"]:
         event.pop("ts")
@@ -128,7 +128,7 @@ def _trace(t: Script, frame: Frame) -> None:
     t.note("trace", [told["request"]["header"], sorted(told["events"], key=str)])
 
 
-# ---- streams of messages
+# ---- stream imports
 
 
 @table(
@@ -261,7 +261,7 @@ def headers_and_replies_of_what_is_imported(t: Script) -> None:
     came(t, "the exporter", publisher)
 
 
-# ---- services
+# ---- service imports
 
 
 def serve(t: Script, *subjects: str, user: str = "e") -> Wire:
@@ -363,7 +363,7 @@ def an_answer_too_late(t: Script, subject: str) -> None:
     client.publish(subject, b"q", client.new_reply())
     turn(client)
     [asked] = came(t, "asked", server)
-    time.sleep(1)  # beyond twice the threshold, when nats-server has looked
+    time.sleep(1)  # after twice the threshold, when nats-server has checked
     server.publish(asked.reply, b"late")
     turn(server)
     came(t, "answered", client)
@@ -472,7 +472,7 @@ def two_imports_of_one_subject(t: Script) -> None:
     came(t, "answered", client)
 
 
-# ---- nobody
+# ---- no responders
 
 
 @table(
@@ -515,7 +515,7 @@ def reserved_replies_in_any_account(t: Script) -> None:
 
 @configured(IMPORTS)
 def answers_seen_in_the_exporters_account(t: Script) -> None:
-    """Somebody who listens to all ways back sees them there, and in the importer's account only the answer itself."""
+    """Internal reply subjects are visible in the exporter's account, and only the answer in the importer's."""
     server = serve(t, "one")
     there, here = listener(t, "e", "_R_.>"), listener(t, "i", "_R_.>", "_INBOX.>")
     client = t.connect(user="i")

@@ -1,7 +1,7 @@
-"""Subscribers, messages and requests of three accounts, drawn at random: who hears what, and who answers.
+"""Random scenarios of subscriptions, messages and requests of three accounts: who receives each message.
 
-The choices depend on the seed alone, so that both servers are asked the same. After each message everybody's deliveries
-are compared; a queue group's member is drawn by the server, so only how many of a group heard it is.
+The choices depend on the seed alone, so that both servers get the same. All deliveries are compared after each message;
+for a queue group, whose member the server picks at random, only their number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS = 60
 
 
 class _Listener:
-    """One connection with its subscriptions."""
+    """Connection with its subscriptions."""
 
     def __init__(self, t: Script, user: str) -> None:
         self.user = user
@@ -53,12 +53,12 @@ def who_hears_what(t: Script, seed: int) -> None:
         one = rng.choice(listeners)
         if drawn < 0.35:
             group = rng.choice(("", "", "", "g", "h"))
-            # A group may have members in several accounts, of which one is drawn: here each account has its own.
+            # The server picks a member of a group across accounts; here each account has groups of its own.
             one.subscribe(rng.choice(LISTENED), group and f"{group}-{one.user}")
             one.wire.ping()
         elif drawn < 0.45 and one.sids:
             sid, most = rng.choice(sorted(one.sids)), rng.choice((0, 0, 1, 2))
-            # Of a group, who comes to its end is drawn; and nats-server counts what came by imports separately.
+            # The member that reaches its maximum is random; and nats-server counts imported messages separately.
             one.unsubscribe(sid, 0 if " " in one.sids[sid] or one.user in IMPORTERS else most)
             one.wire.ping()
         else:
@@ -71,13 +71,13 @@ def who_hears_what(t: Script, seed: int) -> None:
 
 
 def _heard(t: Script, listeners: list[_Listener]) -> Any:
-    """What each subscription got; of a queue group, what it got in each account."""
+    """Return the messages of each subscription; for a queue group, those in each account."""
     heard: Counter[str] = Counter()
     for n, one in enumerate(listeners):
         for frame in one.wire.ping():
             which = one.sids.get(frame.sid, "ended")
             who = f"{one.user}{n % 2}"
-            if " " in which:  # all members of an account's group, whatever they listen to
+            if " " in which:  # all members of an account's group together, whatever their subjects
                 who, which = one.user, which.partition(" ")[2]
             shown = t.show(frame)
             header = shown.get("header") if isinstance(shown, dict) else None

@@ -1,4 +1,4 @@
-"""What is told of messages and requests between accounts: measured latency, and traces."""
+"""Scenarios of latency metrics and traces of messages and requests between accounts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.conformance.harness import Script, table
 from tests.conformance.scenarios.imports import IMPORTS, came, listener, serve, turn
 from tests.wire import Wire
 
-# ---- how long it takes
+# ---- latency
 
 
 def _told(t: Script, watcher: Wire) -> None:
-    """Record what the exporter is told, without what is measured."""
+    """Record the exporter's latency metric without measured values."""
     frames = [*watcher.ping(), *watcher.ping()]
     deadline = time.monotonic() + 0.2
     while not frames and time.monotonic() < deadline:
@@ -54,7 +54,7 @@ def a_measured_request(t: Script, subject: str, end: str) -> None:
         client.unsubscribe(sid)
         turn(client)
     elif end == "late":
-        time.sleep(1)  # beyond twice the threshold, when nats-server has looked
+        time.sleep(1)  # after twice the threshold, when nats-server has checked
     for frame in asked * (2 if end == "twice" else 1):
         if frame.reply:
             server.publish(frame.reply, b"a")

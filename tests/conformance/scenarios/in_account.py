@@ -1,6 +1,6 @@
-"""Scenarios of other modules once more, by a user of an account: nothing of what they say depends on the account.
+"""Scenarios of other modules run as a user of an account, with the same transcripts as without accounts.
 
-What belongs here: which modules. Each of their scripts is registered again, for the pair of servers with accounts.
+Belongs here: the list of modules. Each of their scenarios is registered again, for the pair of servers with accounts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Schedules, transforms, republishing, delete markers, batches and updates in one stream
-(docs/internals/streams.md)."""
+"""Scenarios of schedules, transforms, republishing, delete markers, batches and updates in one stream.
+
+See docs/internals/streams.md.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def an_update_while_a_schedule_waits(t: Script) -> None:
 
 @scenario
 def the_end_of_a_schedule_and_limits(t: Script) -> None:
-    """The schedule's message makes room before the next message counts."""
+    """A finished schedule's message is removed before the next message counts towards the limits."""
     stage(t, max_msgs=4)
     plain: list[Any] = [(f"s.p{n}", b"p", None) for n in range(3)]
     together(t, plain)
@@ -169,7 +171,7 @@ def republishing_of_an_atomic_batch(t: Script) -> None:
 
 @scenario
 def headers_that_two_lines_or_nothing_give(t: Script) -> None:
-    """The first line counts, names end with the colon, and what is empty is not there."""
+    """The first of two lines with a name counts, a name ends at the colon, and an empty value counts as absent."""
     stage(t)
     for headers in (
         b"NATS/1.0\r\nNats-Msg-Id: a\r\nNats-Msg-Id: b\r\n\r\n",
@@ -227,7 +229,7 @@ def a_schedule_that_is_due_when_too_much_is_stored(t: Script) -> None:
     for _ in range(7):
         t.publish("t", b"x" * 300)
     t.publish("t", b"x")
-    time.sleep(0.8)  # nothing comes of it that could be awaited
+    time.sleep(0.8)  # there is no effect that could be awaited
     t.state("S", subjects_filter=">")
     t.api("STREAM.PURGE.T")
     together(t, [("s.2", b"y", once("s.t2"))])

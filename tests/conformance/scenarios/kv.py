@@ -1,4 +1,4 @@
-"""Key-value buckets as clients make and use them, on the wire (docs/internals/kv-object.md; ADR-8)."""
+"""Scenarios of key-value buckets as clients create and use them, on the wire (docs/internals/kv-object.md; ADR-8)."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ WATCH = {
 
 
 def bucket(t: Script, **config: Any) -> None:
-    """A bucket as the Go client makes it, as stage; in memory unless said otherwise."""
+    """Create a bucket as the Go client does, as preparation; in memory by default."""
     t.setup("STREAM.CREATE.KV_b", {**GO, "storage": "memory", **config})
 
 
 def write(t: Script, *writes: tuple[str, dict[str, str]] | str) -> None:
-    """Put, delete and purge keys as stage: a key alone is a put of v1, v2…"""
+    """Put, delete and purge keys as preparation: a key alone is a put of v1, v2…"""
     for n, one in enumerate(writes, 1):
         key, headers = (one, None) if isinstance(one, str) else one
         frame = t.wire.request(f"$KV.b.{key}", b"" if headers else f"v{n}".encode(), headers)
@@ -99,7 +99,7 @@ def write(t: Script, *writes: tuple[str, dict[str, str]] | str) -> None:
 
 
 def watch(t: Script, name: str = "w", **config: Any) -> tuple[Wire, str, Any]:
-    """A watcher's consumer, its answer recorded; returns its connection, subscription and num_pending."""
+    """Create a watcher's consumer and record the answer; return its connection, subscription and num_pending."""
     wire = t.connect()
     sid = wire.subscribe(f"to.{name}")
     wire.ping()
@@ -119,7 +119,7 @@ def told(t: Script, label: str, wire: Wire, sid: str, count: int) -> None:
 
 @table([("go", GO), ("python", PYTHON), ("javascript", JAVASCRIPT)])
 def made_by(t: Script, config: dict[str, Any]) -> None:
-    """As the clients make it, find it, make it again, change it with what they were told, and remove it."""
+    """Create, find, create again, update and remove a bucket as the clients do."""
     t.api("STREAM.INFO.KV_b")
     made = t.api("STREAM.CREATE.KV_b", config)
     t.api("STREAM.CREATE.KV_b", config)
@@ -135,7 +135,7 @@ def made_by(t: Script, config: dict[str, Any]) -> None:
     t.publish("$KV.b.key", b"v")
 
 
-# Each row: what the bucket has beside the Go client's usual configuration.
+# Each row: the bucket's configuration beside the Go client's usual one.
 @table(
     [
         ("history", {"max_msgs_per_subject": 64}),
@@ -168,7 +168,7 @@ def configured_with(t: Script, config: dict[str, Any]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ compare and set
-# What was done to the key before; every expectation is then tried, and read back.
+# Operations on the key before; every expectation is then tried, and read back.
 HISTORIES: dict[str, Sequence[tuple[str, dict[str, str]] | str]] = {
     "never_written": ["other"],
     "put": ["k", "other"],
@@ -183,7 +183,7 @@ EXPECTATIONS = ("0", "1", "2", "3", "99", "18446744073709551615", "-1", "x", "",
 
 @table([(f"{name}-history_{h}", writes, h) for name, writes in HISTORIES.items() for h in (1, 5)])
 def compared(t: Script, writes: Sequence[tuple[str, dict[str, str]] | str], history: int) -> None:
-    """Create, update, delete and purge under every expectation of the key's last revision."""
+    """Create, update, delete and purge with every expectation of the key's last revision."""
     bucket(t, max_msgs_per_subject=history)
     for operation in ({}, DELETE, PURGE):
         for value in EXPECTATIONS:
@@ -192,7 +192,7 @@ def compared(t: Script, writes: Sequence[tuple[str, dict[str, str]] | str], hist
             write(t, *writes)
             shifted = str(int(value) + before) if value in ("1", "2", "3") else value
             answer = t.wire.request("$KV.b.k", b"" if operation else b"new", {**operation, EXPECTED: shifted}).json()
-            answer.get("error", {}).pop("description", None)  # names a sequence that depends on the rows before
+            answer.get("error", {}).pop("description", None)  # contains a sequence that depends on the rows before
             if "seq" in answer:
                 answer["seq"] -= before
             t.note(f"{operation} expecting {value!r}", answer)
@@ -214,7 +214,7 @@ def an_expectation_names_the_sequence_it_missed(t: Script) -> None:
 
 @table([(v, v) for v in ("18446744073709551616", "18446744073709551619", "1" + "0" * 30)])
 def expectations_that_no_sequence_can_meet(t: Script, value: str) -> None:
-    """2^64 is 0 and 2^64 + 3 is 3, if one counts modulo 2^64."""
+    """Expected sequences are not taken modulo 2^64, where 2^64 is 0 and 2^64 + 3 is 3."""
     bucket(t, max_msgs_per_subject=5)
     write(t, "k", "k", "k")
     for key in ("k", "none"):
@@ -223,7 +223,7 @@ def expectations_that_no_sequence_can_meet(t: Script, value: str) -> None:
 
 @scenario
 def one_of_many_creates(t: Script) -> None:
-    """Creates of one key that arrive together: the first is stored."""
+    """Of concurrent creates of one key the first is stored."""
     bucket(t)
     wires = [t.connect() for _ in range(8)]
     for n, wire in enumerate(wires):
@@ -249,7 +249,7 @@ def updates_of_one_connection_build_on_each_other(t: Script) -> None:
 # ------------------------------------------------------------------------------------------------ reading
 @table([("direct", True), ("not_direct", False)])
 def read(t: Script, direct: bool) -> None:
-    """The last revision and every other, by both ways."""
+    """The last revision and every other one are read by both methods."""
     bucket(t, max_msgs_per_subject=2, allow_direct=direct)
     write(t, "k", "k", "other", "k", "gone", ("gone", DELETE), "purged", ("purged", PURGE))
     for key in ("k", "other", "gone", "purged", "none", "k.more"):
@@ -273,7 +273,7 @@ def without_direct_get_nobody_answers_it(t: Script) -> None:
 
 @scenario
 def many_keys_at_once(t: Script) -> None:
-    """Direct get of the last values of patterns, as one answer."""
+    """The last values of several patterns come as one direct get answer."""
     bucket(t, max_msgs_per_subject=3)
     write(t, "a.1", "a.2", "b.1", "a.1", ("b.1", DELETE), "c", "a.3")
     for patterns in (["$KV.b.>"], ["$KV.b.a.*"], ["$KV.b.a.1", "$KV.b.c"], ["$KV.b.none"], ["$KV.b.a.*", "$KV.b.b.*"]):
@@ -285,7 +285,7 @@ def many_keys_at_once(t: Script) -> None:
 # ------------------------------------------------------------------------------------------------ deleting
 @table([(f"{name}-history_{h}", writes, h) for name, writes in HISTORIES.items() for h in (1, 3)])
 def purged(t: Script, writes: Sequence[tuple[str, dict[str, str]] | str], history: int) -> None:
-    """A delete, a purge, and what purging the markers leaves."""
+    """Record a delete, a purge, and the state after purging the markers."""
     bucket(t, max_msgs_per_subject=history)
     write(t, *writes)
     t.publish("$KV.b.k", b"", DELETE)
@@ -365,7 +365,7 @@ def values_too_large(t: Script) -> None:
 
 @table([(f"history_{h}-{s}", h, s) for h in (1, 3) for s in ("memory", "file")])
 def full(t: Script, history: int, storage: str) -> None:
-    """A full bucket refuses new keys; a new value for an old one replaces where the history is full."""
+    """A full bucket refuses new keys; a new value of a key replaces its oldest one if the history is full."""
     bucket(t, max_msgs_per_subject=history, max_bytes=400, storage=storage)
     for key in ("a", "b", "c", "a", "d", "e", "a", "a", "a", "b", "f"):
         t.publish(f"$KV.b.{key}", b"x" * 40)
@@ -377,7 +377,7 @@ def full(t: Script, history: int, storage: str) -> None:
 
 @table([(f"history_{h}", h) for h in (1, 2)])
 def full_per_subject(t: Script, history: int) -> None:
-    """Where a full history refuses instead."""
+    """With discard_new_per_subject a key with a full history refuses new values."""
     bucket(t, max_msgs_per_subject=history, discard_new_per_subject=True)
     for key in ("a", "b", "a", "a"):
         t.publish(f"$KV.b.{key}", b"x")
@@ -389,7 +389,7 @@ def full_per_subject(t: Script, history: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ lifetimes
 class Life(NamedTuple):
-    """What is written to a bucket with lifetimes, and what is left of it: messages and last sequence."""
+    """Writes to a bucket with lifetimes, and the messages and last sequence left in the end."""
 
     config: dict[str, Any]
     writes: list[tuple[str, dict[str, str]] | str]
@@ -415,7 +415,7 @@ LIVES = {
 
 @table(list(LIVES.items()))
 def lives(t: Script, life: Life) -> None:
-    """A watcher sees what the server removes only where it leaves markers."""
+    """A watcher sees removals by the server only if the bucket has delete markers."""
     bucket(t, max_msgs_per_subject=3, duplicate_window=SECOND, **life.config)
     wire, sid, _ = watch(t, filter_subject="$KV.b.>")
     write(t, *life.writes)
@@ -428,7 +428,7 @@ def lives(t: Script, life: Life) -> None:
 
 @table([("plain", {}), ("ttl", TTLS), ("marked", MARKED)])
 def lifetimes_of_writes(t: Script, config: dict[str, Any]) -> None:
-    """Which writes may have a lifetime in which bucket."""
+    """Record which writes may have a TTL in which bucket."""
     bucket(t, max_msgs_per_subject=3, **config)
     for headers in (
         {TTL: "60"},
@@ -442,7 +442,7 @@ def lifetimes_of_writes(t: Script, config: dict[str, Any]) -> None:
     content(t, "KV_b")
 
 
-# ------------------------------------------------------------------------------------------------ told elsewhere
+# ------------------------------------------------------------------------------------------------ republishing
 @table(
     [
         ("all", {"src": ">", "dest": "told.>"}),

@@ -1,5 +1,7 @@
-"""Mirrors and sources of key-value buckets, as clients make them (docs/internals/kv-object.md;
-docs/internals/streams.md#mirrors-and-sources)."""
+"""Scenarios of mirrors and sources of key-value buckets, as clients create them.
+
+See docs/internals/kv-object.md and docs/internals/streams.md#mirrors-and-sources.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,21 @@ MIRROR = {name: value for name, value in GO.items() if name != "subjects"} | {
 
 
 def mirrored(t: Script, **config: Any) -> None:
-    """A mirror of the bucket `b` as the Go client makes it, with everything that the bucket has."""
+    """Create a mirror of the bucket `b` as the Go client does; wait until it has every message."""
     t.setup("STREAM.CREATE.KV_m", MIRROR | config)
     connected(t, "KV_m")
     info_when(t, "KV_m", lambda info: not origins(info)[0]["lag"])
 
 
 def put(t: Script, name: str, key: str, headers: dict[str, str] | None = None) -> None:
-    """Put, delete or purge a key of a bucket as stage."""
+    """Put, delete or purge a key of a bucket as preparation."""
     answer = t.wire.request(f"$KV.{name}.{key}", b"" if headers else b"of " + name.encode(), headers).json()
     assert "error" not in answer, answer
 
 
 @table([("history_1", 1), ("history_5", 5)])
 def a_mirror_of_a_bucket(t: Script, history: int) -> None:
-    """Read through the mirror under the origin's subjects, written to the origin, purged by both."""
+    """The mirror is read under the origin's subjects, writes go to the origin, purges apply to each bucket."""
     bucket(t, max_msgs_per_subject=history)
     write(t, "k", "other", "k", ("other", DELETE))
     mirrored(t, max_msgs_per_subject=history)
@@ -67,7 +69,7 @@ def a_mirror_is_watched(t: Script) -> None:
 
 @scenario
 def what_the_origin_loses_its_mirror_keeps(t: Script) -> None:
-    """Purging the origin's markers is not told to mirrors."""
+    """Purging the origin's markers does not affect mirrors."""
     bucket(t, max_msgs_per_subject=5)
     mirrored(t, max_msgs_per_subject=5)
     write(t, "a", ("a", DELETE), "b")
@@ -79,7 +81,7 @@ def what_the_origin_loses_its_mirror_keeps(t: Script) -> None:
 
 @scenario
 def a_mirror_of_keys_with_a_lifetime(t: Script) -> None:
-    """Lifetimes end in both: the origin's marker is a message like any other."""
+    """Keys with a TTL expire in both; the origin's marker is copied as any message."""
     marked = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 1_000_000_000}
     bucket(t, **marked)
     mirrored(t, allow_msg_ttl=True)
@@ -90,7 +92,7 @@ def a_mirror_of_keys_with_a_lifetime(t: Script) -> None:
 
 
 def _sources(*names: str, target: str) -> list[dict[str, Any]]:
-    """Sources as the clients make them: keys keep their names, in another bucket."""
+    """Return sources as the clients configure them: keys keep their names in another bucket."""
     return [
         {"name": f"KV_{name}", "subject_transforms": [{"src": f"$KV.{name}.>", "dest": f"$KV.{target}.>"}]}
         for name in names
@@ -99,7 +101,7 @@ def _sources(*names: str, target: str) -> list[dict[str, Any]]:
 
 @table([("history_1", 1), ("history_3", 3)])
 def a_bucket_of_two(t: Script, history: int) -> None:
-    """A bucket with keys of two others and its own: revisions of its own, compared and set like any."""
+    """A bucket with keys of two others and its own has revisions of its own, with compare-and-set as usual."""
     for name in ("a", "b"):
         t.setup(
             f"STREAM.CREATE.KV_{name}",

@@ -1,4 +1,7 @@
-"""Watches of key-value buckets, as clients make them (docs/internals/kv-object.md#key-value-operations; ADR-8)."""
+"""Scenarios of watches of key-value buckets, as clients create them.
+
+See docs/internals/kv-object.md#key-value-operations and ADR-8.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ CONTENTS = ("a.1", "a.2", "a.1", "b", ("a.2", DELETE), "c.d.e", "b", "purged", (
 
 
 def resumed_from(revision: int) -> dict[str, Any]:
-    """The configuration of a watch that goes on where another one was."""
+    """Return the configuration of a watch that resumes at a revision."""
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": revision, "filter_subject": "$KV.b.>"}
 
 
@@ -21,7 +24,7 @@ CHANGES: tuple[tuple[str, dict[str, str]] | str, ...] = ("a.1", ("a.2", PURGE), 
 ALL = range(5)
 
 
-# Each row: the consumer's configuration, how many messages it delivers at first, and which of the changes.
+# Each row: the consumer's configuration, the number of initial messages, and which changes it delivers.
 @table(
     [
         ("all", {"filter_subject": "$KV.b.>"}, 5, ALL),
@@ -69,7 +72,7 @@ def watched(t: Script, config: dict[str, Any], first: int, wanted: Sequence[int]
 
 @table([("last", "last_per_subject"), ("all", "all")])
 def watched_by_the_older_request(t: Script, policy: str) -> None:
-    """nats-py lets the server name its consumers."""
+    """A consumer may be created by the older request, with which nats-py has the server name it."""
     bucket(t, max_msgs_per_subject=2)
     write(t, "a", "b", "a")
     wire = t.connect()
@@ -86,7 +89,7 @@ def watched_by_the_older_request(t: Script, policy: str) -> None:
 
 @scenario
 def a_watch_loses_what_is_overwritten_before_it_is_told(t: Script) -> None:
-    """A bucket of one revision each: the watcher has no subscriber yet while keys change."""
+    """With a history of one, a watcher misses values that are overwritten before it subscribes."""
     bucket(t)
     write(t, "a", "b", "c")
     t.setup(
@@ -130,7 +133,7 @@ def a_watch_ends_with_its_subscriber(t: Script) -> None:
 
 @scenario
 def a_thousand_keys_are_listed(t: Script) -> None:
-    """Keys, as clients list them: headers only, answering flow control."""
+    """Keys are listed as clients do: headers only, with flow control."""
     bucket(t)
     t.fill([f"$KV.b.{n % 1000}" for n in range(1500)])
     wire, sid, pending = watch(t, filter_subject="$KV.b.>", headers_only=True)

@@ -1,4 +1,4 @@
-"""How long messages live: TTLs, ages, delete markers; the order of the header checks (docs/internals/streams.md)."""
+"""Scenarios of TTLs, max_age, delete markers, and the order of the header checks (docs/internals/streams.md)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SPACED = (" 5", "5 ", "5s ", " never", "never ", "1s 500ms", "5\t", "\u0665", ""
 
 @table([(repr(value), value) for value in (*VALUES, *SPACED)])
 def values(t: Script, value: str) -> None:
-    """What a TTL may say: where TTLs are on, where they are off, and beside delete markers."""
+    """Record valid and invalid TTL values: with TTLs enabled, disabled, and with delete markers."""
     t.stream("ON", ["on"], allow_msg_ttl=True)
     t.stream("OFF", ["off"])
     t.stream("MARKED", ["marked"], subject_delete_marker_ttl=90 * SECOND)
@@ -104,7 +104,7 @@ def _block(*lines: str) -> bytes:
     ]
 )
 def raised(t: Script, config: dict[str, Any], block: bytes) -> None:
-    """A message lives as long as its marker would, at least."""
+    """The TTL of a message is raised to that of its delete marker."""
     t.stream("S", ["a"], **{"subject_delete_marker_ttl": 90 * SECOND, "storage": "file"} | config)
     t.publish("a", b"x", block)
     content(t, "S")
@@ -149,7 +149,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @table([(f"{kind}-{one}", config, one) for kind, config in KINDS.items() for one in CONDITIONS])
 def order(t: Script, config: dict[str, Any], one: str) -> None:
-    """Which of two conditions is told, of all that go with `one`."""
+    """Record which of two violations is reported, for all that can be combined with `one`."""
     t.stream("S", ["s"], **config)
     t.wire.request("s", b"", {"Nats-Msg-Id": "known"} | ({INCR: "1"} if "allow_msg_counter" in config else {}))
     for other in CONDITIONS:
@@ -159,9 +159,9 @@ def order(t: Script, config: dict[str, Any], one: str) -> None:
     t.state("S")
 
 
-# ------------------------------------------------------------------------------------------------ what runs out
+# ------------------------------------------------------------------------------------------------ expiry
 class Life(NamedTuple):
-    """Messages (subject, headers) of a stream of its own, and its state once those with a TTL have run out."""
+    """Messages (subject, headers) of a stream, and its state once those with a TTL have expired."""
 
     config: dict[str, Any]
     messages: list[tuple[str, dict[str, str]]]
@@ -196,7 +196,7 @@ LIVES = {
 
 @scenario
 def messages_run_out(t: Script) -> None:
-    """By their own TTL; then the markers, which leave nothing."""
+    """Messages expire by their own TTL; then the markers expire, without further markers."""
     for name, life in LIVES.items():
         t.stream(name, [f"{name}.*"], **life.config)
     for name, life in LIVES.items():
@@ -211,7 +211,7 @@ def messages_run_out(t: Script) -> None:
 
 
 def _follow(t: Script, stream: str) -> str:
-    """Have every message of a stream delivered to a new subscription."""
+    """Deliver every message of a stream to a new subscription."""
     sid = t.wire.subscribe(f"to.{stream}")
     config = {"deliver_subject": f"to.{stream}", "ack_policy": "none", "durable_name": "f"}
     t.setup(f"CONSUMER.CREATE.{stream}.f", {"stream_name": stream, "config": config})
@@ -278,7 +278,7 @@ def a_new_age_takes_effect_at_once(t: Script) -> None:
 
 @scenario
 def what_may_come_meanwhile(t: Script) -> None:
-    """Deletes, purges and new messages before a TTL runs out, markers switched on, consumers that wait."""
+    """Record deletes, purges and publishes before a TTL expires, enabling of markers, and waiting consumers."""
     t.stream("DELETED", ["deleted"], **MARKED)
     t.stream("PURGED", ["purged"], **MARKED)
     t.stream("LATER", ["later"], allow_msg_ttl=True)
@@ -343,7 +343,7 @@ ROLLUPS = list(itertools.product(("limits", "interest"), ("x.a", "x.>"), ("sub",
 
 @table([("-".join(map(str, row)), *row) for row in ROLLUPS])
 def a_rollup_and_a_consumer(t: Script, retention: str, wanted: str, scope: str, others: bool, pulled: bool) -> None:
-    """What is replaced is passed over, as if it were purged. Markers do it too."""
+    """Consumers skip messages replaced by a rollup or a marker as if they had been purged."""
     t.stream("S", ["x.>"], retention=retention, allow_rollup_hdrs=True)
     t.consumer("S", "c", filter_subject=wanted)
     if others:

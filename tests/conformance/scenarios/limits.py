@@ -1,5 +1,7 @@
-"""Limits, discard policies and removal, at the boundaries (docs/internals/streams.md#limits,
-docs/internals/api.md#streams)."""
+"""Scenarios of limits, discard policies and removal, at the boundaries.
+
+See docs/internals/streams.md#limits and docs/internals/api.md#streams.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tests.conformance.harness import Script, scenario, table
 SECOND = 1_000_000_000
 
 
-# Each row: limits, and subjects published one after another; every ack and the state in the end are compared.
+# Each row: limits, and subjects published one after another. Recorded: every ack and the final state.
 @table(
     [
         ("max_msgs_old", {"max_msgs": 3}, ["a.1", "a.2", "a.3", "a.4", "a.5"]),
@@ -47,7 +49,7 @@ def reached(t: Script, limits: dict[str, Any], subjects: list[str]) -> None:
         t.setup("STREAM.DELETE.S")
 
 
-# Each row: subject, headers, payload; the size that the state reports for one message.
+# Each row: subject, headers, payload. Recorded: the size that the state reports for the message.
 @table(
     [
         ("empty", "a", None, b""),
@@ -131,7 +133,7 @@ def lowered_limits_and_discard_new(t: Script, limits: dict[str, Any]) -> None:
     t.state("S", subjects_filter=">", deleted_details=True)
 
 
-# Each row: messages stored before, and whether a purge empties the stream again.
+# Each row: number of messages stored before, and True if a purge empties the stream again.
 @table([("never_used", 0, False), ("emptied", 3, True), ("full", 3, False)])
 def switched_to_interest(t: Script, count: int, purge: bool) -> None:
     config = {"name": "S", "subjects": ["a"], "storage": "file"}
@@ -150,7 +152,7 @@ def switched_to_interest(t: Script, count: int, purge: bool) -> None:
 def a_rollup_after_limits(t: Script) -> None:
     t.stream("S", ["a.*"], max_msgs=4, allow_rollup_hdrs=True)
     t.fill(["a.1", "a.2", "a.3", "a.2"])
-    t.publish("a.2", b"", {"Nats-Rollup": "sub"})  # a.1 goes for it, although two of a.2 go as well
+    t.publish("a.2", b"", {"Nats-Rollup": "sub"})  # a.1 is removed for it, although two of a.2 are removed as well
     t.state("S", subjects_filter=">")
 
 
@@ -174,7 +176,7 @@ def rollup_passes_the_limit_per_subject(t: Script) -> None:
     t.state("S", subjects_filter=">")
 
 
-# Each row: the body of PURGE on a stream with a.1 a.2 a.1 a.3 a.1 a.2 (1…6); the answer, the state, the next sequence.
+# Each row: the body of PURGE on a stream with a.1 a.2 a.1 a.3 a.1 a.2 (1…6). Recorded: answer, state, next sequence.
 @table(
     [
         ("all", None),
@@ -243,7 +245,7 @@ def purge_denied_and_missing(t: Script) -> None:
     t.state("S")
 
 
-# Each row: sequences deleted from 1…6, one after another; the state after each.
+# Each row: sequences deleted from 1…6, one after another. Recorded: the state after each.
 @table(
     [
         ("newest", [6]),

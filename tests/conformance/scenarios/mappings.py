@@ -1,4 +1,4 @@
-"""Subjects that an account maps."""
+"""Scenarios of subject mappings of an account."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ACCOUNT = "m"
 
 
 def _client(t: Script, user: str, **fields: Any) -> Wire:
-    """A connection of that user which the server has let in: nats-server maps nothing that comes with its CONNECT."""
+    """Connect as that user and wait for the PONG, since nats-server does not map messages in one write with CONNECT."""
     wire = t.connect(user=user, **fields)
     wire.ping()
     return wire

@@ -1,4 +1,4 @@
-"""Reading single messages and runs: MSG.GET and DIRECT.GET in all forms (docs/internals/api.md)."""
+"""Scenarios of reading single messages and ranges: MSG.GET and DIRECT.GET in all forms (docs/internals/api.md)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def direct_get(t: Script, body: Any) -> None:
     t.direct("S", body)
 
 
-# Each row: a subject behind `DIRECT.GET.S.`, and a body.
+# Each row: a subject after `DIRECT.GET.S.`, and a body.
 @table(
     [
         ("literal", "a.1", None),

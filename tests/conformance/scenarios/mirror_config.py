@@ -1,5 +1,7 @@
-"""Configurations of mirrors: what is refused in which order, what is taken from the origin, updates
-(docs/internals/streams.md#mirrors-and-sources)."""
+"""Scenarios of mirror configurations: order of refusals, values taken from the origin, updates.
+
+See docs/internals/streams.md#mirrors-and-sources.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ START = "2026-01-01T00:00:00Z"
 
 
 def mapped(*pairs: tuple[str, str]) -> list[dict[str, str]]:
-    """Subject transforms."""
+    """Return subject transforms."""
     return [{"src": source, "dest": destination} for source, destination in pairs]
 
 
@@ -124,7 +126,7 @@ def origin(t: Script, fields: dict[str, Any]) -> None:
     t.api("STREAM.NAMES")
 
 
-# Each row: fields of the stream beside the mirror, and what is asked of the origin.
+# Each row: fields of the stream beside the mirror, and fields of the origin.
 STREAMS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("subjects", {"subjects": ["x"]}, {}),
     ("subjects_and_no_name", {"subjects": ["x"]}, {"name": ""}),
@@ -201,7 +203,7 @@ def forms(t: Script, form: Any) -> None:
     ask(t, "STREAM.CREATE.T", {"name": "T", "storage": "memory", "mirror": form})
 
 
-# Each row: the mirror as it is, and a series of updates.
+# Each row: the present mirror, and a series of updates.
 UPDATES: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
     ("another_origin", {"mirror": ORIGIN}, [{"mirror": {"name": "D"}}]),
     ("a_filter", {"mirror": ORIGIN}, [{"mirror": {**ORIGIN, "filter_subject": "o.a"}}]),

@@ -1,4 +1,7 @@
-"""What mirrors store of their origins, and what becomes of them (docs/internals/streams.md#mirrors-and-sources)."""
+"""Scenarios of mirrors.
+
+Stored messages, and the mirror's later changes (docs/internals/streams.md#mirrors-and-sources).
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ SUBJECTS = ["o.a", "o.b", "p.1.2", "o.a", "p.2.2", "o.c"]
 
 
 def _filled(t: Script, **config: Any) -> None:
-    """An origin with gaps: at its beginning, and between its messages."""
+    """Create an origin with gaps at its beginning and between its messages."""
     t.stream("O", ["o.>", "p.*.*"], **config)
     publish(t, ["o.x", *SUBJECTS])
     for seq in (1, 6):
         t.setup("STREAM.MSG.DELETE.O", {"seq": seq})
 
 
-# Each row: what the mirror takes, and what is the last sequence of that.
+# Each row: the mirror's filters and transforms, and the last sequence that it takes.
 TAKEN: list[tuple[str, dict[str, Any], int]] = [
     ("all", {}, 9),
     ("a_filter", {"filter_subject": "o.>"}, 9),
@@ -254,7 +257,7 @@ def consumers_read_it(t: Script) -> None:
     t.direct("M", {"seq": 6})
 
 
-# Each row: the origin's retention; what a stream that serves consumers does to those it sources to.
+# Each row: the origin's retention, and its effect on streams that source from it.
 @table([(policy, policy) for policy in ("limits", "interest", "workqueue")])
 def an_origin_with_retention(t: Script, policy: str) -> None:
     retention_scene(t, policy, "M", mirror={"name": "O"})
@@ -325,7 +328,7 @@ def direct_gets_of_the_origin_are_answered(t: Script) -> None:
     publish(t, ["o.1", "o.2"])
     t.stream("M", mirror={"name": "O"})
     came(t, "M", 2)
-    # Who answers is by chance; that both do, is not.
+    # It is random which of them answers; both do at some time.
     who: set[str] = set()
     for subject, body in (("O", {"seq": 2}), ("O", {"last_by_subj": "o.2"}), ("O.o.2", None)) * 100:
         frame = t.wire.request(f"$JS.API.DIRECT.GET.{subject}", json.dumps(body).encode() if body else b"")
@@ -357,7 +360,7 @@ def full_and_discarding_new(t: Script) -> None:
     connected(t, "M")
     publish(t, ["o.1", "o.2", "o.3"])
     came(t, "M", 2)
-    # What comes of the third in the end is another matter: nats-server loses it, and stores the fourth in its place.
+    # The final state is not recorded: nats-server loses the third message, and stores the fourth in its place.
     t.state("M")
 
 
@@ -375,7 +378,7 @@ def advisories(t: Script) -> None:
 
 @scenario
 def what_is_not_there_is_not_answered(t: Script) -> None:
-    """A mirror of another API, at whose prefix nobody listens."""
+    """A mirror of another API at a prefix without responders gets nothing."""
     watcher = t.connect()
     watcher.subscribe("elsewhere.>")
     watcher.ping()
@@ -389,7 +392,7 @@ def what_is_not_there_is_not_answered(t: Script) -> None:
 
 @scenario
 def another_api_of_the_same_account(t: Script) -> None:
-    """A prefix that leads back here: the domain's own."""
+    """A mirror may use a prefix that leads back to this server: its own domain's."""
     _filled(t)
     t.stream("M", mirror={"name": "O", "external": {"api": "$JS.API.x"}})
     info_when(t, "M", lambda info: True)

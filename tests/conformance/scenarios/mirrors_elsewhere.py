@@ -1,5 +1,7 @@
-"""Mirrors and sources whose origin is in another account and is found by a prefix
-(docs/internals/streams.md#mirrors-and-sources)."""
+"""Scenarios of mirrors and sources whose origin is in another account, reached by a prefix.
+
+See docs/internals/streams.md#mirrors-and-sources.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ FAR = {"name": "O", "external": {"api": "far.api", "deliver": "to.gets"}}
 
 
 def _origin(t: Script, **config: Any) -> Script:
-    """The script of the account that has the origin."""
+    """Return the script of the account that has the origin."""
     there = t.as_user("has")
     there.stream("O", ["o.*"], **config)
     return there
@@ -100,7 +102,7 @@ def streams_of_one_name_in_two_accounts(t: Script) -> None:
 
 @configured(TWO)
 def what_is_not_exported(t: Script) -> None:
-    """The origin's own prefix leads nowhere here."""
+    """The origin's own prefix is not reachable from the importing account."""
     _origin(t)
     t.stream("M", mirror={"name": "O", "external": {"api": "$JS.HAS.API", "deliver": "to.gets"}})
     shown(t, "M")

@@ -1,4 +1,4 @@
-"""Object stores as clients make and use them, on the wire (docs/internals/kv-object.md; ADR-20)."""
+"""Scenarios of object stores as clients create and use them, on the wire (docs/internals/kv-object.md; ADR-20)."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ JAVASCRIPT = {
 
 
 def store(t: Script, **config: Any) -> None:
-    """A store as the Go client makes it, as stage; in memory unless said otherwise."""
+    """Create a store as the Go client does, as preparation; in memory by default."""
     t.setup("STREAM.CREATE.OBJ_s", {**GO, "storage": "memory", **config})
 
 
 def meta_subject(name: str) -> str:
-    """Where the meta of an object stands."""
+    """Return the subject of an object's metadata."""
     return f"$O.s.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
 
 def meta(name: str, nuid: str, data: bytes, **more: Any) -> bytes:
-    """The meta of an object with this content, as JSON."""
+    """Return the metadata of an object with this content, as JSON."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
     fields = {
         "name": name,
@@ -90,12 +90,12 @@ def meta(name: str, nuid: str, data: bytes, **more: Any) -> bytes:
 
 
 def body(size: int) -> bytes:
-    """What an object of this size holds."""
+    """Return the content of an object of this size."""
     return bytes((n * 7 + n // 256) % 251 for n in range(size))
 
 
 def put(t: Script, name: str, nuid: str, data: bytes, wire: Wire | None = None) -> Any:
-    """Chunks together, then the meta; returns the meta's ack."""
+    """Publish all chunks together, then the metadata; return the metadata's ack."""
     wire = wire or t.wire
     chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
     replies = [wire.new_reply() for _ in chunks]
@@ -109,7 +109,10 @@ def put(t: Script, name: str, nuid: str, data: bytes, wire: Wire | None = None) 
 
 
 def read(t: Script, nuid: str) -> tuple[bytes, list[int]]:
-    """An object's chunks through an ordered consumer, answering flow control; and what was pending with each."""
+    """Read an object through an ordered consumer with flow control.
+
+    Return its data and the pending count of each chunk.
+    """
     wire = t.connect()
     sid = wire.subscribe(f"to.{nuid}")
     wire.ping()
@@ -131,7 +134,7 @@ def read(t: Script, nuid: str) -> tuple[bytes, list[int]]:
 
 @table([("go", GO), ("python", PYTHON), ("javascript", JAVASCRIPT)])
 def made_by(t: Script, config: dict[str, Any]) -> None:
-    """As the clients make it, find it, seal it with what they were told, and remove it."""
+    """Create, find, seal and remove a store as the clients do."""
     t.api("STREAM.INFO.OBJ_s")
     made = t.api("STREAM.CREATE.OBJ_s", config)
     t.api("STREAM.CREATE.OBJ_s", config)
@@ -145,7 +148,7 @@ def made_by(t: Script, config: dict[str, Any]) -> None:
     t.api("STREAM.DELETE.OBJ_s")
 
 
-# Each row: what the store has beside the Go client's usual configuration.
+# Each row: the store's configuration beside the Go client's usual one.
 @table(
     [
         ("ttl", {"max_age": 90 * SECOND}),
@@ -169,7 +172,7 @@ def configured_with(t: Script, config: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------ contents
 @table([(str(size), size) for size in (0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 10 * CHUNK, 200 * CHUNK + 3)])
 def of_size(t: Script, size: int) -> None:
-    """Put, found by its name in both ways, read back whole."""
+    """Put an object, find it by its name in both ways, read it back."""
     store(t)
     t.note("put", put(t, "o", "n", body(size)))
     t.direct(f"OBJ_s.{meta_subject('o')}", None)
@@ -191,7 +194,7 @@ def named(t: Script, name: str) -> None:
 
 @scenario
 def replaced(t: Script) -> None:
-    """A new version: its chunks, its meta in the old one's place, and the old chunks purged."""
+    """A new version has new chunks and replaces the metadata; the old chunks are purged."""
     store(t)
     put(t, "o", "first", body(5000))
     put(t, "other", "second", body(2000))
@@ -205,7 +208,7 @@ def replaced(t: Script) -> None:
 
 @scenario
 def a_reader_of_the_old_version(t: Script) -> None:
-    """Who reads a version while it is purged is told no more of it, and its consumer says so."""
+    """A consumer that reads a version while it is purged gets no more messages, and its num_pending is 0."""
     store(t)
     put(t, "o", "first", body(40 * CHUNK))
     t.setup(
@@ -246,7 +249,7 @@ def renamed(t: Script) -> None:
 
 @scenario
 def meta_without_rollup_has_a_history(t: Script) -> None:
-    """Clients update a meta without a rollup; only the last one counts."""
+    """Without rollups the updates of an object's metadata all stay; only the last one counts."""
     store(t)
     put(t, "o", "n", body(1500))
     for n in range(3):
@@ -259,7 +262,7 @@ def meta_without_rollup_has_a_history(t: Script) -> None:
 
 @table([("first", "0"), ("right", "5"), ("wrong", "4"), ("of_a_chunk", "1")])
 def expected(t: Script, revision: str) -> None:
-    """A meta that expects the revision before it."""
+    """The metadata may expect the sequence of its previous revision."""
     store(t)
     t.note("put", put(t, "o", "n", body(3500)))
     t.publish(meta_subject("o"), meta("o", "m", b""), ROLLUP | {"Nats-Expected-Last-Subject-Sequence": revision})
@@ -284,7 +287,7 @@ def sealed(t: Script) -> None:
 
 @scenario
 def full(t: Script) -> None:
-    """Chunks are refused; what was there stays; purging the half of an object makes room again."""
+    """A full store refuses chunks and keeps its objects; purging half of an object makes room again."""
     store(t, max_bytes=6000)
     put(t, "o", "n", body(2000))
     for _ in range(5):
@@ -298,7 +301,7 @@ def full(t: Script) -> None:
 # ------------------------------------------------------------------------------------------------ listing, watching
 @table([("last", "last_per_subject", 3), ("all", "all", 3), ("new", "new", 0)])
 def watched(t: Script, policy: str, first: int) -> None:
-    """Metas alone: chunks are of other subjects."""
+    """A watch delivers only metadata: chunks have other subjects."""
     store(t)
     put(t, "a", "1", body(1500))
     put(t, "b", "2", body(500))
@@ -331,7 +334,7 @@ def an_empty_store_is_watched(t: Script) -> None:
 # ------------------------------------------------------------------------------------------------ interrupted
 @scenario
 def an_interrupted_upload_leaves_no_object(t: Script) -> None:
-    """The uploader goes away between chunks, and within one: nothing has a meta, what was there is as it was."""
+    """An uploader that disconnects between chunks, or within one, leaves no metadata, and earlier objects unchanged."""
     store(t, storage="file")
     put(t, "o", "old", body(2500))
     wire = t.connect()
@@ -348,7 +351,7 @@ def an_interrupted_upload_leaves_no_object(t: Script) -> None:
 
 @scenario
 def uploads_at_the_same_time(t: Script) -> None:
-    """Two uploaders of one name: the later meta counts, each version is whole."""
+    """Of two concurrent uploads of one name the later metadata counts; each version is complete."""
     store(t)
     wires = [t.connect(), t.connect()]
     for at in range(0, 5000, CHUNK):
@@ -363,7 +366,7 @@ def uploads_at_the_same_time(t: Script) -> None:
 
 @scenario
 def in_a_fast_batch(t: Script) -> None:
-    """Chunks and meta as one batch, the way newer clients upload."""
+    """Chunks and metadata are uploaded as one batch, as newer clients do."""
     store(t, allow_batched=True)
     wire = t.connect()
     inbox = "_INBOX.batch.b"

@@ -1,4 +1,4 @@
-"""What users may publish, subscribe to and answer (docs/internals/protocol.md#errors)."""
+"""Scenarios of user permissions: publish, subscribe, and responses (docs/internals/protocol.md#errors)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ TRACE = {"Nats-Trace-Dest": "trace"}
 
 
 def _client(t: Script, user: str, **fields: Any) -> Wire:
-    """A connection of that user which the server has let in: nats-server maps nothing that comes with its CONNECT."""
+    """Connect as that user and wait for the PONG, since nats-server does not map messages in one write with CONNECT."""
     wire = t.connect(user=user, **fields)
     wire.ping()
     return wire
 
 
 def _subscriptions(t: Script, wire: Wire, *wanted: str) -> None:
-    """Records what is said to each subscription: a subject, perhaps with a queue group."""
+    """Record the answer to each subscription: a subject, perhaps with a queue group."""
     for each in wanted:
         subject, _, queue = each.partition(" ")
         wire.subscribe(subject, queue)
@@ -27,7 +27,7 @@ def _subscriptions(t: Script, wire: Wire, *wanted: str) -> None:
 
 
 def _publish(t: Script, wire: Wire, *subjects: str) -> None:
-    """Records what is said to a message to each subject."""
+    """Record the answer to a message to each subject."""
     for subject in subjects:
         wire.publish(subject, b"x")
         t.frames(f"PUB {subject}", wire.ping())
@@ -89,7 +89,7 @@ def denied_and_denied_to_a_group(t: Script) -> None:
 
 @configured(USER_RULES)
 def all_of_what_is_denied_in_part(t: Script) -> None:
-    """A deny of `b.w.*` is one of `b.w.>`, too."""
+    """A deny of `b.w.*` also restricts a subscription to `b.w.>`."""
     _subscriptions(t, _client(t, "sub_deny"), "q.> grp", "q.> other", "b.w.>", "b.>", "e.>", "e.*", "a.>")
 
 
@@ -108,7 +108,7 @@ def what_a_user_is_told_of_itself(t: Script, user: str) -> None:
     answer = _client(t, user).request("$SYS.REQ.USER.INFO").json()
     for rules in (answer["data"].get("permissions") or {}).values():
         for name, entries in rules.items():
-            rules[name] = sorted(entries) if isinstance(entries, list) else entries  # there they come in any order
+            rules[name] = sorted(entries) if isinstance(entries, list) else entries  # in undefined order
     t.note("USER.INFO", answer["data"])
 
 
@@ -174,7 +174,7 @@ def refused_messages_count(t: Script) -> None:
     t.frames("refused request", wire.ping())
 
 
-# ---- what is denied inside a wider subscription
+# ---- denied subjects inside a wider subscription
 @configured(USER_RULES)
 def denied_inside_a_wider_subscription(t: Script) -> None:
     wire, sender = _client(t, "sub_deny"), _client(t, "any")
@@ -255,7 +255,7 @@ def denied_subjects_of_a_stream(t: Script) -> None:
     t.numbers("S", "pull")
 
 
-# ---- answers
+# ---- allow_responses
 @table(
     [(user, user) for user in ("answer", "answer2", "answers", "answer0", "answer_deny", "answer_more")],
     USER_RULES,
@@ -273,7 +273,7 @@ def answers(t: Script, user: str) -> None:
 
 @configured(USER_RULES)
 def acks_are_answers(t: Script) -> None:
-    """Acks of a pull consumer are answers: each message has its own."""
+    """Acks of a pull consumer are responses: each message has its own reply subject."""
     t.stream("S", ["s.>"])
     t.fill(["s.1", "s.2"])
     t.consumer("S", "c")
@@ -316,10 +316,10 @@ def traces_of_what_is_refused_and_denied(t: Script) -> None:
     t.frames("denied", [frame for frame in denied.ping() if frame.subject != "trace"])
 
 
-# ---- a domain
+# ---- domains
 @table([(user, user) for user in ("no_delete", "api", "domain")], DOMAIN_RULES)
 def requests_under_a_domains_prefix(t: Script, user: str) -> None:
-    """They are looked at as what they ask."""
+    """Requests under a domain's prefix have the permissions of the request itself."""
     t.stream("S", ["s"])
     wire = _client(t, user)
     requests = ("STREAM.DELETE.S", "STREAM.INFO.S", "INFO", "OTHER.X", "$KV.b.x", "$KV.c.x", "$O.c.x")

@@ -1,4 +1,4 @@
-"""Priority groups of pull consumers: requests, who is served, pins, advisories (docs/internals/consumers.md)."""
+"""Scenarios of priority groups of pull consumers: requests, order, pins, advisories (docs/internals/consumers.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _stage(t: Script, policy: str, messages: int = 0, **config: Any) -> None:
 
 
 def _shown(t: Script, frame: Frame) -> Any:
-    """A frame without the random part of its pin."""
+    """Return a frame without the random part of its pin id."""
     pin = frame.headers.get("Nats-Pin-Id") if frame.header else None
     if pin:
         t.hide(pin, "<pin>")
@@ -36,7 +36,7 @@ def _shown(t: Script, frame: Frame) -> Any:
 
 
 class Asker:
-    """Requests with names, of one connection, and what each of them got."""
+    """Named pull requests on one connection, with the answers to each."""
 
     def __init__(self, t: Script, consumer: str = "c") -> None:
         self.t, self.consumer = t, consumer
@@ -44,17 +44,17 @@ class Asker:
         self.names: dict[str, str] = {}
 
     def ask(self, name: str, body: Any = None, *, group: str = "g") -> None:
-        """Send a request; a body without a group is of group `g`."""
+        """Send a pull request, for group `g` unless the body names a group."""
         self.names[self.wire.subscribe(f"r.{name}")] = name
         data = body if isinstance(body, bytes) else json.dumps({"group": group, **(body or {})}).encode()
         self.wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.S.{self.consumer}", data, f"r.{name}")
 
     def waiting(self, count: int) -> None:
-        """Wait until so many requests are in the queue."""
+        """Wait until `count` requests are in the queue."""
         self.t.numbers_when("S", self.consumer, lambda info: info["num_waiting"] == count)
 
     def got(self, label: str, count: int) -> list[Frame]:
-        """Record the next frames with the requests that they are for."""
+        """Record the next frames with the requests that they answer."""
         frames: list[Frame] = []
         shown = []
         for _ in range(count):
@@ -65,14 +65,14 @@ class Asker:
                 break
             frames.append(frame)
             what = _shown(self.t, frame)
-            if frame.reply:  # how many are left depends on how many had come
+            if frame.reply:  # its rest depends on the requests that had arrived
                 what["reply"] = what["reply"].rsplit(".", 1)[0]
             shown.append((self.names[frame.sid], what))
         self.t.note(label, shown)
         return frames
 
     def order(self, label: str, count: int) -> None:
-        """Record for the next frames only whose they are, and the sequence or the status."""
+        """Record the requests that the next frames answer, with the sequence or the status."""
         shown = []
         for _ in range(count):
             frame = self.wire.next(lambda frame: frame.sid in self.names)
@@ -81,7 +81,7 @@ class Asker:
         self.t.note(label, shown)
 
     def nothing(self, label: str) -> None:
-        """Record what came until now: nothing."""
+        """Record that there were no further frames."""
         self.t.note(label, [self.t.show(frame) for frame in self.wire.ping()])
 
 
@@ -91,7 +91,7 @@ def _pin_of(t: Script, consumer: str = "c") -> str:
 
 
 def _pinned(t: Script, asker: Asker, name: str = "first") -> str:
-    """Have a request of one message pinned; returns the pin."""
+    """Pin a client with a request for one message; return the pin id."""
     asker.ask(name, {"batch": 1})
     [frame] = asker.got(f"{name} is pinned", 1)
     return frame.headers.get("Nats-Pin-Id", "")
@@ -163,7 +163,7 @@ def ack_and_next(t: Script, body: bytes) -> None:
     asker.got("next", 1)
 
 
-# ---------------------------------------------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------------------------------------------- INFO
 @table([(policy, policy) for policy in POLICIES[1:]])
 def groups_in_answers(t: Script, policy: str) -> None:
     t.stream("S", ["a.*"])
@@ -178,7 +178,7 @@ def groups_in_answers(t: Script, policy: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- overflow
-# Each row: the request, how many frames answer it (with five messages, two of them unacked), and how many are left.
+# Each row: the request, its number of answers (with five messages, two of them unacked), and of requests left.
 @table(
     [
         ("min_pending_of_all", {"min_pending": 3}, 2),
@@ -651,7 +651,7 @@ def a_renamed_group_keeps_the_pin(t: Script) -> None:
 
 @scenario
 def policies_change(t: Script) -> None:
-    """A policy may become any other one; whoever waits goes on waiting."""
+    """A policy may be changed to any other one; waiting requests keep waiting."""
     _stage(t, "none")
     asker = Asker(t)
     asker.ask("before", {"batch": 1})
@@ -693,5 +693,5 @@ def a_pause_and_a_pin(t: Script) -> None:
     asker.waiting(1)
     t.note("still pinned", _pin_of(t) == pin)
     t.setup("CONSUMER.PAUSE.S.c", {})
-    t.fill(["a.1"])  # nats-server waits for a message before it looks again
+    t.fill(["a.1"])  # nats-server checks again at the next message
     asker.order("goes on", 1)

@@ -1,4 +1,4 @@
-"""The client protocol: verbs, lexical rules, limits, delivery, closing (docs/internals/protocol.md)."""
+"""Scenarios of the client protocol: verbs, lexical rules, limits, delivery, closing (docs/internals/protocol.md)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def info_comes_once_for_protocol_0(t: Script) -> None:
     t.note("how many", len(wire.told()))
 
 
-# Each row: what is sent on a connection without CONNECT, before a PING whose PONG ends the exchange.
+# Each row: data sent on a connection without CONNECT, before a PING whose PONG ends the exchange.
 @table(
     [
         ("nothing", b""),
@@ -101,7 +101,7 @@ def exchange(t: Script, sent: bytes) -> None:
     t.frames("answer", wire.ping())
 
 
-# Each row: what is sent, after which the server closes the connection.
+# Each row: data after which the server closes the connection.
 @table(
     [
         ("unknown_verb", QUIET + b"HELLO\r\n"),
@@ -182,7 +182,7 @@ def longest_control_line(t: Script) -> None:
     t.note("delivered", wire.delivered(sid).subject == subject)
 
 
-# Each row: a subscription, and subjects; recorded is which of them arrive.
+# Each row: a subscription, and subjects. Recorded: the messages that arrive.
 @table(
     [
         ("literal", "a.b.c", ["a.b.c", "a.b", "a.b.c.d", "a.b.C"]),

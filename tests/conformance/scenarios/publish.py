@@ -1,5 +1,7 @@
-"""Publishing into streams: acks, header conditions, duplicates, rollup (docs/internals/streams.md#publish-headers,
-docs/internals/api.md#pub-acks)."""
+"""Scenarios of publishing into streams: acks, header conditions, duplicates, rollup.
+
+See docs/internals/streams.md#publish-headers and docs/internals/api.md#pub-acks.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ def first_sequence_is_respected(t: Script) -> None:
     t.state("S")
 
 
-# Each row: where a stream begins. Above 2^62 there is none here; see differences.py.
+# Each row: the first sequence of a stream. For those above 2^62 see differences.py.
 @table(
     [
         ("highest", 1 << 62),
@@ -109,11 +111,11 @@ def first_sequence_is_respected(t: Script) -> None:
 def first_sequence_is_huge(t: Script, first: int) -> None:
     answer = t.api("STREAM.CREATE.S", {"name": "S", "subjects": ["a"], "storage": "file", "first_seq": first})
     if "error" in answer or first > 1 << 62:
-        return  # past its last sequence nats-server goes on with 0
+        return  # after its last sequence nats-server continues with 0
     t.state("S")
     t.publish("a", b"x")
     t.publish("a", b"y")
-    t.state("S")  # it is not asked for more: nats-server does not find the second one
+    t.state("S")  # nothing further: nats-server does not find the second one
 
 
 # Each row: headers, published to `a.1` on a stream whose last message is 4, last of a.1 is 3, last id is `id3`.
@@ -294,7 +296,7 @@ def rollup_on_an_empty_stream(t: Script) -> None:
     t.state("S")
 
 
-# Each row: a raw header block; stored and given back as it is.
+# Each row: a raw header block, which is stored and returned unchanged.
 @table(
     [
         ("repeated_field", b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"),

@@ -1,5 +1,7 @@
-"""Pull consumers: requests, statuses, deliver policies, the numbers (docs/internals/consumers.md;
-docs/internals/api.md#statuses)."""
+"""Scenarios of pull consumers: requests, statuses, deliver policies, counters.
+
+See docs/internals/consumers.md and docs/internals/api.md#statuses.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def _stage(t: Script, **config: Any) -> None:
     t.consumer("S", "c", **config)
 
 
-# Each row: the body of one request, and how many answers it has, on a stream with six messages.
+# Each row: the body of one request, and its number of answers, on a stream with six messages.
 @table(
     [
         ("empty", b"", 1),
@@ -229,7 +231,7 @@ def deleted_stream_tells_the_waiting(t: Script) -> None:
     t.frames("409", [wire.message(reply)])
 
 
-# Each row: the deliver policy and filter; everything that is delivered from six messages, then one more.
+# Each row: the deliver policy and filter. Recorded: the deliveries from six messages, then one more.
 @table(
     [
         ("all", {}),

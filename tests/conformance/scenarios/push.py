@@ -1,4 +1,4 @@
-"""Push and ordered consumers: delivery, heartbeats, flow control, interest (docs/internals/consumers.md)."""
+"""Scenarios of push and ordered consumers: delivery, heartbeats, flow control (docs/internals/consumers.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUBJECTS = ["a.1", "a.2", "a.1", "a.3", "a.2"]
 
 
 def _push(t: Script, **config: Any) -> tuple[Wire, str]:
-    """A stream of five messages, a push consumer on it, and its subscriber."""
+    """Create a stream of five messages and a push consumer; return its subscriber."""
     t.stream("S", ["a.*"])
     t.fill(SUBJECTS)
     wire = t.connect()
@@ -23,7 +23,7 @@ def _push(t: Script, **config: Any) -> tuple[Wire, str]:
     return wire, sid
 
 
-# Each row: the consumer's configuration, and how many messages it delivers at first.
+# Each row: the consumer's configuration, and the number of messages that it delivers at first.
 @table(
     [
         ("all", {}, 5),
@@ -205,7 +205,7 @@ def ephemeral_goes_with_its_subscriber(t: Script) -> None:
 
 
 def _drain(t: Script, wire: Wire, sid: str, count: int) -> tuple[list[int], int]:
-    """The sequences of `count` messages, answering flow control; and how many times it was asked for."""
+    """Return the sequences of `count` messages, and the number of flow control requests, which are answered."""
     sequences: list[int] = []
     asked = 0
     while len(sequences) < count:

@@ -1,4 +1,4 @@
-"""Message schedules: what is refused, and what is published when (docs/internals/streams.md#schedules)."""
+"""Scenarios of message schedules: refusals, and published messages (docs/internals/streams.md#schedules)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = tuple[str, bytes, dict[str, str] | Sequence[tuple[str, str]] | None]
 
 
 def block(headers: dict[str, str] | Sequence[tuple[str, str]] | None) -> bytes | None:
-    """A header block, also of several lines with one name."""
+    """Return a header block, perhaps with several lines of one name."""
     if headers is None or isinstance(headers, dict):
         return header_block(headers) if headers else None
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
@@ -39,7 +39,7 @@ def stage(t: Script, name: str = "S", subjects: Sequence[str] = ("s.>",), **conf
 
 
 def judged(t: Script, stream: str, subject: str, headers: dict[str, str]) -> None:
-    """Publish, and say what the server says; whatever was stored is removed again."""
+    """Publish and record the answer; remove the message if it was stored."""
     answer = t.publish(subject, b"x", headers)
     if answer and "error" not in answer:
         t.setup(f"STREAM.PURGE.{stream}")
@@ -56,7 +56,7 @@ def together(t: Script, rows: Sequence[Row]) -> None:
 
 
 def content(t: Script, stream: str, last: int) -> None:
-    """Record everything in the stream once its last sequence is `last`."""
+    """Record all messages of the stream once its last sequence is `last`."""
     t.state_when(stream, lambda state: state["last_seq"] >= last)
     for seq in range(1, last + 1):
         message = t.wire.api(f"STREAM.MSG.GET.{stream}", {"seq": seq}).get("message")
@@ -67,12 +67,12 @@ def content(t: Script, stream: str, last: int) -> None:
 
 
 def once(target: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
-    """A schedule that is due at once."""
+    """Return the headers of a schedule that is due at once."""
     return [(PATTERN, PAST), (TARGET, target), *more]
 
 
 def soon(seconds: float) -> str:
-    """`@at`, so many seconds from now."""
+    """Return an `@at` schedule this many seconds from now."""
     return f"@at {datetime.now(UTC) + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S.%f}1Z"
 
 
@@ -325,7 +325,7 @@ def switched_on_and_not_off(t: Script) -> None:
     t.state("S")
 
 
-# ------------------------------------------------------------------------------------------------ what is produced
+# ------------------------------------------------------------------------------------------------ published messages
 @table([("memory", "memory"), ("file", "file")])
 def due_at_once(t: Script, storage: str) -> None:
     stage(t, storage=storage, allow_msg_ttl=True)
@@ -546,13 +546,13 @@ def again_and_again(t: Script) -> None:
             times.append(_seconds(shown))
             lines[at] = f"{NEXT}: …{shown[19:]}"
             t.note(subject, [lines, base64.b64decode(message["data"]).decode()])
-        if subject != "s.cron.t":  # of which some were replaced
+        if subject != "s.cron.t":  # some of them were replaced
             t.note(f"seconds between times of {subject}", [b - a for a, b in itertools.pairwise(times)])
     t.note("left", len(t.wire.api("STREAM.INFO.S", {"subjects_filter": "s.cron.t"})["state"]["subjects"]))
 
 
 def _seconds(text: str) -> float:
-    """Since the epoch, to the microsecond."""
+    """Return a time in seconds since the epoch, to the microsecond."""
     whole, zone = text[:19], text[19:]
     fraction = zone.rstrip("Z").split("+")[0]
     offset = zone.removeprefix(fraction)
@@ -561,7 +561,7 @@ def _seconds(text: str) -> float:
 
 
 def _next_on(t: Script, subject: str, seq: int) -> Any:
-    """The first message of a subject from `seq` on, once there is one."""
+    """Return the first message of a subject from `seq` on, once there is one."""
     deadline = time.monotonic() + t.timeout
     while True:
         answer = t.wire.api("STREAM.MSG.GET.S", {"seq": seq, "next_by_subj": subject})

@@ -1,5 +1,4 @@
-"""The server's limits for storage: reservations, and what is refused once too much is stored
-(docs/internals/errors.md)."""
+"""Scenarios of server storage limits: reservations, and refusals once too much is stored (docs/internals/errors.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Configurations of streams with sources: refusals and their order, cycles, updates
-(docs/internals/streams.md#mirrors-and-sources)."""
+"""Scenarios of stream configurations with sources: refusals and their order, cycles, updates.
+
+See docs/internals/streams.md#mirrors-and-sources.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def origin(t: Script, fields: dict[str, Any]) -> None:
 
 
 def elsewhere(**prefixes: str) -> dict[str, Any]:
-    """A source of another API."""
+    """Return a source of another API."""
     return {"name": "X", "external": prefixes}
 
 
@@ -182,7 +184,7 @@ def _maps(source: str, destination: str) -> dict[str, Any]:
     return {"subject_transforms": mapped((source, destination))}
 
 
-# Each row: what F takes of G, and G of F.
+# Each row: the filter with which F sources from G, and that of G from F.
 LOOPS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("all", {}, {}),
     ("all_by_a_filter", _filter(">"), {}),
@@ -217,7 +219,7 @@ def loop(t: Script, there: dict[str, Any], here: dict[str, Any]) -> None:
     )
 
 
-# Each row: streams as they are made, in order: name, subjects, mirror, sources.
+# Each row: streams in the order of creation: name, subjects, mirror, sources.
 CHAINS: list[tuple[str, list[tuple[str, str, str, list[str]]]]] = [
     ("three_in_a_ring", [("A", "a", "", ["B"]), ("B", "b", "", ["C"]), ("C", "c", "", ["A"])]),
     ("three_in_a_row", [("C", "c", "", []), ("B", "b", "", ["C"]), ("A", "a", "", ["B"])]),
@@ -252,7 +254,7 @@ def chain(t: Script, streams: list[tuple[str, str, str, list[str]]]) -> None:
         t.note(f"{name} of {mirror}{sources}", answer.get("error", "made"))
 
 
-# Each row: the stream as it is, and a series of updates.
+# Each row: the present stream, and a series of updates.
 UPDATES: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
     ("more_and_fewer", {"sources": [ORIGIN]}, [{"sources": [ORIGIN, {"name": "P"}]}, {"sources": [{"name": "P"}]}, {}]),
     ("subjects", {"sources": [ORIGIN]}, [{"sources": [ORIGIN], "subjects": ["t"]}, {"sources": [ORIGIN]}]),

@@ -1,4 +1,4 @@
-"""Counters that come from other streams: each origin's total counts once (docs/internals/streams.md)."""
+"""Scenarios of counters with sources: the total of each origin counts once (docs/internals/streams.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What streams store of their sources, once each, and what becomes of it
-(docs/internals/streams.md#mirrors-and-sources)."""
+"""Scenarios of sources: stored messages, each once, and later changes.
+
+See docs/internals/streams.md#mirrors-and-sources.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ SECOND = 1_000_000_000
 
 
 def _filled(t: Script, **config: Any) -> None:
-    """An origin with gaps: at its beginning, and between its messages."""
+    """Create an origin with gaps at its beginning and between its messages."""
     t.stream("O", ["o.>", "p.*.*"], **config)
     publish(t, ["o.x", *SUBJECTS])
     for seq in (1, 6):
         t.setup("STREAM.MSG.DELETE.O", {"seq": seq})
 
 
-# Each row: what is taken of the origin, how many messages that are, and how many when two more came.
+# Each row: the source's filters and transforms, the number of messages taken, and their number after two more.
 TAKEN: list[tuple[str, dict[str, Any], int, int]] = [
     ("all", {}, 5, 7),
     ("a_filter", {"filter_subject": "o.>"}, 4, 5),
@@ -230,7 +232,7 @@ def an_origin_with_retention(t: Script, policy: str) -> None:
 
 @scenario
 def a_work_queue_for_two(t: Script) -> None:
-    """Each message goes to one of them: filters that do not overlap."""
+    """Two streams source from one work queue with filters that do not overlap; each message goes to one of them."""
     t.stream("O", ["o.*"], retention="workqueue")
     for name in ("1", "2"):
         t.stream(f"S{name}", sources=[{"name": "O", "filter_subject": f"o.{name}"}])
@@ -278,7 +280,7 @@ def elsewhere(t: Script) -> None:
 
 @scenario
 def a_source_that_is_added(t: Script) -> None:
-    """It begins where the stream ends in time, not at its own beginning."""
+    """An added source starts at the time of the stream's last message, not at its own beginning."""
     for name in "OP":
         t.stream(name, [f"{name.lower()}.*"])
     publish(t, ["p.old"])
@@ -294,7 +296,10 @@ def a_source_that_is_added(t: Script) -> None:
 
 @table([("first", 1), ("middle", 2)])
 def a_source_added_to_a_stream_that_lacks_its(t: Script, deleted: int) -> None:
-    """Without its beginning it can not know what it had; then it takes nothing that is older than its last message."""
+    """A stream without its first messages cannot know its position in a source.
+
+    It takes nothing older than its last message.
+    """
     t.stream("O", ["o.*"])
     publish(t, ["o.old"])
     t.stream("S", ["s.*"])
@@ -323,7 +328,7 @@ def a_source_that_was_there_before(t: Script) -> None:
 
 @scenario
 def another_start_of_the_same_source(t: Script) -> None:
-    """Nothing is asked for anew."""
+    """A changed start of the same source does not copy anything again."""
     t.stream("O", ["o.*"])
     publish(t, ["o.1"])
     t.stream("S", ["s.*"], sources=[{"name": "O"}])
@@ -373,7 +378,7 @@ def a_source_that_is_removed(t: Script) -> None:
 
 @scenario
 def full_and_discarding_new(t: Script) -> None:
-    """What there is no room for comes when there is."""
+    """A message for which there is no room is stored once there is room."""
     t.stream("O", ["o.*"])
     t.stream("S", sources=[{"name": "O"}], max_msgs=2, discard="new")
     connected(t, "S")

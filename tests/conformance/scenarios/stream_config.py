@@ -1,7 +1,7 @@
-"""Every field of a stream's configuration with valid and invalid values: on creation, by an update, and taken away
-again (docs/internals/streams.md).
+"""Scenarios of every field of a stream's configuration with valid and invalid values.
 
-The rows are generated from `FIELDS`. A field that the server under test does not have yet has no rows.
+On creation, by an update, and taken away again (docs/internals/streams.md). The rows are generated from `FIELDS`. A
+field that the server under test does not have yet has no rows.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Config = dict[str, Any]
 
 
 class Field(NamedTuple):
-    """What is tried with a field.
+    """Values to try for a field.
 
     values: for CREATE, and for an UPDATE of a stream without them.
-    base: fields that a stream has beside it.
+    base: fields that the stream has beside it.
     sets: values with which a stream can be created, to be taken away by an update; `values` when None.
-    quiet: nothing is published after the update (no answer would come, or messages would expire meanwhile).
+    quiet: nothing is published after the update (there would be no answer, or messages would expire meanwhile).
     """
 
     values: list[Any]
@@ -44,7 +44,7 @@ def _enum(*values: str) -> list[Any]:
 
 
 def _json(text: str) -> list[Any]:
-    """The values of a text, with blanks between them."""
+    """Return the JSON values in a text, separated by blanks."""
     found, decoder = [], json.JSONDecoder()
     while text := text.strip():
         value, end = decoder.raw_decode(text)
@@ -135,7 +135,7 @@ FIELDS: dict[str, Field] = {
         [None, {}, {"a": "b"}, {"": ""}, {"a": None}, {"a": 1}, {"_nats.x": "1"}, {"_nats.req.level": "9"}, [], "x"],
         sets=[{"a": "b"}, {"_nats.x": "1"}],
     ),
-    # Of earlier and later servers, and of none.
+    # Of earlier and later servers, and unknown ones.
     "template_owner": Field(["", "x", None], sets=[]),
     "pedantic": Field([True, False, 1, None], sets=[]),
     "colour": Field([None, "red"], sets=[]),
@@ -199,7 +199,7 @@ def unset(t: Script, field: str, value: Any) -> None:
     _publish(t, field)
 
 
-# Each row: fields that depend on one another; all in one CREATE.
+# Each row: fields that depend on one another, in one CREATE.
 _PAIRS: list[Config] = [
     {"max_msgs": -2, "pedantic": True},
     {"max_bytes": -2, "pedantic": True},
@@ -276,7 +276,7 @@ def together(t: Script, config: Config) -> None:
         t.api("STREAM.CREATE.S", {**_plain({}), **config})
 
 
-# Each row: a configuration, and what an update makes of it.
+# Each row: a configuration, and the fields of an update.
 _CHANGES: list[tuple[Config, Config]] = [
     ({"allow_msg_ttl": True}, {"allow_msg_ttl": True, "discard": "new"}),
     ({"allow_msg_ttl": True}, {"allow_msg_ttl": False}),

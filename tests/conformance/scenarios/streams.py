@@ -1,5 +1,7 @@
-"""Streams: creating, validating, updating, info, names, lists, deleting (docs/internals/streams.md,
-docs/internals/api.md)."""
+"""Scenarios of streams: creation, validation, update, info, names, lists, deletion.
+
+See docs/internals/streams.md and docs/internals/api.md.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ SECOND = 1_000_000_000
 LONG = "n" * 256
 
 
-# Each row: a configuration over {"name": "S"}; accepted or refused, the whole answer is compared.
+# Each row: fields that override {"name": "S"}. Recorded: the whole answer, accepted or refused.
 @table(
     [
         ("name_alone", {}),
@@ -186,7 +188,7 @@ def create_too_many_tokens_in_the_request(t: Script) -> None:
     t.api("STREAM.NAMES")
 
 
-# Each row: the first configuration, and fields of the update.
+# Each row: the first configuration, and the fields of the update.
 @table(
     [
         ("nothing", {}, {}),
@@ -348,7 +350,7 @@ def names_and_lists(t: Script) -> None:
 @scenario
 def a_page_of_names_ends_at_1024(t: Script) -> None:
     wire, replies = t.wire, []
-    wire.timeout = 60.0  # some seconds on a machine that is busy
+    wire.timeout = 60.0  # some seconds on a busy machine
     for n in range(1030):
         body = json.dumps({"name": f"P{n:04d}", "subjects": [f"p{n}"], "storage": "memory"}).encode()
         replies.append(wire.new_reply())

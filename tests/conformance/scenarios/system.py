@@ -1,4 +1,4 @@
-"""The system account: what it may ask and hears, and what every account may ask of its own.
+"""Scenarios of the system account: its requests and events, and the requests of every account about itself.
 
 Pages are compared by their fields, refusals word for word.
 """
@@ -67,7 +67,7 @@ def _data(frame: Frame) -> Any:
 
 
 def _ask(wire: Wire, subject: str, body: Any = None, headers: Headers = None) -> Any:
-    """The answer of `$SYS.REQ.<subject>`; body: None, bytes, or data for JSON."""
+    """Return the answer to `$SYS.REQ.<subject>`; body: None, bytes, or data for JSON."""
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
         return _data(wire.request(f"$SYS.REQ.{subject}", data, headers, timeout=SILENT_S * (4 if headers else 1)))
@@ -104,7 +104,7 @@ QUESTIONS: list[tuple[str, str, Any]] = [
     ("jsz_without_jetstream", "PING.JSZ", {"account": "N"}),
     ("accountz_of_account", "PING.ACCOUNTZ", {"account": "B"}),
     ("accountz_of_system", "PING.ACCOUNTZ", {"account": "SYS"}),
-    # Not of an account nor of all: the file that keeps nats-server's directory is no stream.
+    # Neither of an account nor of all: nats-server's directory has a file that is no stream.
     ("healthz_js_enabled_only", "PING.HEALTHZ", {"js-enabled-only": True}),
     ("healthz_js_server_only_by_id", "<id>.HEALTHZ", {"js-server-only": True}),
     ("healthz_of_stream", "PING.HEALTHZ", {"account": "A", "stream": "S"}),
@@ -116,7 +116,7 @@ QUESTIONS: list[tuple[str, str, Any]] = [
 
 @table(QUESTIONS, SYSTEM)
 def pages(t: Script, subject: str, body: Any) -> None:
-    t.stream("S", ["x.*"], storage="file")  # nats-server finds none in memory when asked for the health of one
+    t.stream("S", ["x.*"], storage="file")  # nats-server does not check streams in memory
     t.consumer("S", "c")
     t.fill(["x.1", "x.2"])
     t.wire.subscribe("x.y", "grp")
@@ -292,7 +292,7 @@ def who_a_user_is(t: Script, user: str) -> None:
 
 
 def _counted(answer: Any) -> Any:
-    """An account's detail without what only the server knows."""
+    """Return an account's detail without values that are specific to the server."""
     detail = answer["account_detail"]
     for name in ("update_time", "sublist_stats", "subscriptions", "client_connections"):
         detail.pop(name, None)
@@ -366,7 +366,7 @@ def _listening(t: Script) -> Wire:
 
 
 def _events(t: Script, wire: Wire, name: str, *subjects: str) -> None:
-    """The next event under each subject; those of a client: of the one of that name."""
+    """Record the next event under each subject; of client events, the one of the client with that name."""
     for subject in subjects:
         while True:
             frame = wire.message(subject.replace("<id>", _server_id(t)))

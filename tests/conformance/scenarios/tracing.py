@@ -1,4 +1,7 @@
-"""Message tracing: Nats-Trace-Dest and what it tells (docs/internals/streams.md#publish-headers; ADR-41)."""
+"""Scenarios of message tracing.
+
+Nats-Trace-Dest and the trace events (docs/internals/streams.md#publish-headers; ADR-41).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ DESTINATIONS = [
 
 
 class Listener:
-    """A second connection that gets the traces."""
+    """Second connection, which receives the traces."""
 
     def __init__(self, t: Script, subject: str = "trace") -> None:
         self.t = t
@@ -68,11 +71,11 @@ class Listener:
         self.names: dict[int, str] = {t.wire.info["client_id"]: "<main>", self.wire.info["client_id"]: "<listener>"}
 
     def call(self, wire: Wire, name: str) -> None:
-        """Show this connection's number as `name`."""
+        """Record this connection's number as `name`."""
         self.names[wire.info["client_id"]] = name
 
     def seen(self, label: str = "trace") -> None:
-        """Record the next trace without what differs between any two."""
+        """Record the next trace without parts that differ between runs."""
         frame = self.wire.delivered(self.sid)
         self.t.note(label, self.shown(frame))
 
@@ -88,7 +91,7 @@ class Listener:
         return {"reply": frame.reply, "header": frame.header, "trace": trace}
 
     def silent(self) -> None:
-        """Record that no trace came for what was published before; the publisher has its answer already."""
+        """Record that there was no trace of the messages published before; the publisher has its answer already."""
         self.t.wire.ping()
         self.t.wire.publish("trace", b"fence")
         frame = self.wire.delivered(self.sid)
@@ -105,7 +108,7 @@ def _answered(t: Script, subject: str, headers: Headers, data: bytes = b"x") -> 
 
 
 def _unanswered(t: Script, to: Listener, subject: str, headers: Headers, data: bytes = b"x") -> None:
-    """Publish with a reply, and record the trace and that nothing comes to the publisher before or with it."""
+    """Publish with a reply; record the trace, and that the publisher gets nothing before or with it."""
     wire = t.wire
     reply = wire.new_reply()
     wire.publish(subject, data, reply, headers)

@@ -1,4 +1,4 @@
-"""Subject transforms and republishing of streams (docs/internals/streams.md)."""
+"""Scenarios of subject transforms and republishing of streams (docs/internals/streams.md)."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def what_a_schedule_makes_has_a_new_subject_too(t: Script) -> None:
 
 
 def _again(t: Script, count: int, pattern: str = "again.>") -> Any:
-    """Subscribe to what comes again; returns what records the next `count` of it."""
+    """Subscribe to republished messages; return a function that records the next `count` of them."""
     other = t.connect()
     sid = other.subscribe(pattern)
     other.ping()
