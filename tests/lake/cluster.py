@@ -1,4 +1,4 @@
-"""A Spark standalone cluster of real processes: one master, some workers, and programs submitted to it."""
+"""Spark standalone cluster of real processes: one master, several workers, and programs submitted to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REGISTERED = re.compile(r"Successfully registered with master")
 
 
 class Daemon:
-    """One process of the cluster; what it says goes into a file."""
+    """Process of the cluster; its output goes into a file."""
 
     def __init__(self, main: str, arguments: list[str], log: Path, environ: Mapping[str, str]) -> None:
         self.log = log
@@ -35,7 +35,7 @@ class Daemon:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def wait_for(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """Wait until it has said something that matches."""
+        """Wait until the output matches a pattern; return the match."""
         with self._news:
             self._news.wait_for(lambda: self._find(pattern) or self._process.poll() is not None, START_SECONDS)
             found = self._find(pattern)
@@ -43,12 +43,12 @@ class Daemon:
         return found
 
     def kill(self) -> None:
-        """End it, at once."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """End it; a worker's executors go with it."""
+        """Stop the process; a worker's executors end with it."""
         self._process.terminate()
         try:
             self._process.wait(30)
@@ -72,10 +72,12 @@ class Daemon:
 
 
 class Cluster:
-    """Args:
-    directory: for logs and the workers' files.
-    environ: what master, workers and programs see, beside what Spark needs.
-    workers: how many.
+    """Spark standalone cluster.
+
+    Args:
+        directory: for logs and the workers' files.
+        environ: environment of master, workers and programs, besides what Spark needs.
+        workers: number of workers.
     """
 
     def __init__(self, directory: Path, environ: Mapping[str, str], workers: int = 2) -> None:
@@ -97,7 +99,7 @@ class Cluster:
         self.workers: list[Daemon] = []
 
     def start(self) -> None:
-        """Start the master, then the workers, and wait until they have found each other."""
+        """Start the master, then the workers, and wait until all are registered."""
         (self.directory / "conf").mkdir(parents=True)
         host = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         main = "org.apache.spark.deploy.master.Master"
@@ -112,17 +114,17 @@ class Cluster:
             worker.wait_for(_REGISTERED)
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop all processes."""
         for daemon in [*self.workers, *([self._master] if self._master else [])]:
             daemon.stop()
 
     @property
     def work(self) -> list[Path]:
-        """The workers' directories, with what their executors said."""
+        """Return the workers' directories, with the executors' output."""
         return [self.directory / f"work{number}" for number in range(self._wanted)]
 
     def submit(self, program: Path, properties: Path, jars: list[str], executors: int) -> list[str]:
-        """The command that submits a program in client mode."""
+        """Return the command that submits a program in client mode."""
         conf = {
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
@@ -132,7 +134,7 @@ class Cluster:
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "1",
-            # The same files are on every machine here: nothing has to be sent.
+            # All machines have the same files here: nothing has to be sent.
             "spark.driver.extraClassPath": os.pathsep.join(jars),
             "spark.executor.extraClassPath": os.pathsep.join(jars),
         }
@@ -141,7 +143,7 @@ class Cluster:
         return [*command, *options, str(program)]
 
     def logs(self) -> list[Path]:
-        """Everything that was written: daemons and executors."""
+        """Return all log files of daemons and executors."""
         return [path for path in self.directory.rglob("*") if path.is_file() and path.suffix != ".jar"]
 
 

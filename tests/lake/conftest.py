@@ -1,4 +1,4 @@
-"""One Spark for all tests of the stage, which run in one process; only tests of the jobs themselves start others."""
+"""One Spark for all tests of the stage, which run in one process; only tests of the jobs start others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-"""Plans are interpreted: compiling one takes longer than running it. In the jobs' own Sparks they are compiled."""
+"""Settings for small data: plans are interpreted, since compiling one takes longer than running it.
+
+The jobs' own Sparks compile them.
+"""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A session as the compactor has it, but for what costs more than it saves with a few hundred rows."""
+    """Yield a session like the compactor's, without features that cost more than they save with a few hundred rows."""
     session = sessions.session("lakestream tests", extra=SMALL)
     yield session
     session.stop()
@@ -30,14 +33,14 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """An empty lake's root; its spelling is not the easiest."""
+    """Return the root of an empty lake, with blanks and non-ASCII characters in its path."""
     root = tmp_path / "lake of $X #1"
     lakes.require(str(root), create=True)
     return root
 
 
 def job() -> Path:
-    """The compactor's program."""
+    """Return the path of the compactor's program."""
     found = importlib.util.find_spec("lakestream")
     assert found is not None
     assert found.origin is not None

@@ -1,4 +1,4 @@
-"""Five readers that lakestream did not write, each giving a table's rows in the same shape."""
+"""Readers of Delta tables that are not lakestream's, which return rows in one common form."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Readers:
         return frame.sort_values("seq").astype(object).to_dict("records")
 
     def polars(self, table: str, subject: str | None = None) -> list[Row]:
-        """By its own scan of Delta tables."""
+        """Read with Polars' own scan of Delta tables."""
         return self._polars(polars.scan_delta(table), subject)
 
     def polars_arrow(self, table: str, subject: str | None = None) -> list[Row]:
-        """By Arrow, which works for tables at any path."""
+        """Read with Polars over Arrow, which works for tables at any path."""
         return self._polars(polars.from_arrow(readers.reader(table)).lazy(), subject)
 
     def _polars(self, frame: polars.LazyFrame, subject: str | None) -> list[Row]:
@@ -82,7 +82,7 @@ class Readers:
 
 
 def record(row: Row) -> Record:
-    """The message that a row gives back, byte for byte."""
+    """Return the message of a row, byte for byte."""
     header = _bytes(row["header_block"])
     if header is None:
         headers = _headers(row["headers"])
@@ -98,14 +98,14 @@ def record(row: Row) -> Record:
 
 
 def micros(row: Row) -> int:
-    """The column `time` as µs since the epoch."""
-    if "micros" in row:  # Spark's rows have times of this machine's zone
+    """Return the column `time` in µs since the epoch."""
+    if "micros" in row:  # Spark's rows have times in this machine's zone
         return int(row["micros"])
     return round(row["time"].timestamp() * 1_000_000)
 
 
 def _headers(value: Any) -> list[tuple[str, list[str]]] | None:
-    """A map as each library shows it: a dict, pairs, or structs of key and value."""
+    """Convert a map in any library's form: a dict, pairs, or structs of key and value."""
     if value is None:
         return None
     pairs = value.items() if isinstance(value, dict) else value

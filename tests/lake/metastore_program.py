@@ -1,6 +1,6 @@
-"""What test_metastore.py runs in a process of its own: a session's catalog is chosen when its JVM starts.
+"""Program that test_metastore.py runs in a process of its own, because a session's catalog is set when its JVM starts.
 
-Prints one JSON object: what was seen at each step.
+Prints one JSON object with the result of each step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.lake.model import StreamModel, flights
 
 
 class Program:
-    """Streams that go on, and a metastore that has their tables."""
+    """Streams that get messages, and a metastore with their tables."""
 
     def __init__(self, base: Path) -> None:
         self.lake = base / "lake of $X #1"

@@ -1,4 +1,4 @@
-"""A stream in small: owner of a real segment log, and of the answer that the table has to give."""
+"""Model of a stream: owns a real segment log, and knows the expected content of the table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unstage_through(lake: str, stream: StreamIdentity, index: int) -> None:
 
 
 class StreamModel:
-    """Publishes, removes and seals as a server would, and knows which messages are alive at each seal."""
+    """Publishes, removes and seals as a server does, and knows which messages are stored at each seal."""
 
     def __init__(self, directory: Path, name: str = "ORDERS", uid: str = "UID1", account: str = "$G") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ class StreamModel:
         self.operation()
 
     def publish(self, messages: Iterable[Message], per_frame: int = 100, time_ns: int | None = None) -> list[Record]:
-        """Store messages, so many to an entry; returns them as records."""
+        """Store messages, `per_frame` in each log entry; return them as records."""
         records = []
         for subject, header, data in messages:
             stamp = T0 + self.next_seq * 1_000_003 if time_ns is None else time_ns
@@ -63,16 +63,16 @@ class StreamModel:
         return records
 
     def operation(self) -> None:
-        """An entry that is no message."""
+        """Append an entry that is no message."""
         self.log.append([Frame(Kind.OPERATION, 1, self.log.last_index + 1, 0, b"\x80")])
 
     def configure(self, metadata: dict[str, str]) -> None:
-        """Give the stream this metadata, as the segments sealed from now on say."""
+        """Set the stream's metadata, which segments sealed from now on contain."""
         config = msgspec.json.encode({"name": self.identity.name, "metadata": metadata})
         self.identity = msgspec.structs.replace(self.identity, config=msgspec.Raw(config))
 
     def remove(self, seqs: Sequence[int], erase: bool = False, shred: bool = False) -> None:
-        """Messages go: by a limit, or because somebody asked for it (`erase`), their bytes as well (`shred`)."""
+        """Remove messages: by a limit, or by a delete request (`erase`), perhaps with their bytes (`shred`)."""
         self.operation()
         for seq in seqs:
             if self.live.pop(seq, None) is not None:
@@ -82,12 +82,12 @@ class StreamModel:
         self.floor = min(self.live, default=self.next_seq)
 
     def purge(self, below: int) -> None:
-        """Purge everything below a sequence; beyond the end it moves the next sequence."""
+        """Purge everything below a sequence; beyond the end this sets the next sequence."""
         self.next_seq = max(self.next_seq, below)
         self.remove([seq for seq in self.live if seq < below], erase=True)
 
     def seal(self) -> SealedSegment:
-        """End the segment."""
+        """Seal the open segment."""
         identity = self.identity
         state = SealState(
             uid=identity.uid,
@@ -108,16 +108,16 @@ class StreamModel:
         return sealed
 
     def stage(self, lake: Path | str, sealed: SealedSegment | None = None) -> str:
-        """Seal and stage, or stage what was sealed before."""
+        """Seal and stage a segment, or stage one that is sealed already."""
         sealed = sealed or self.seal()
         return staging.stage(sealed.path, sealed.first_index, sealed.last_index, self.identity, str(lake))
 
     def expected(self) -> list[Record]:
-        """What the table has to hold once every sealed segment is in it."""
+        """Return the messages that the table must hold once every sealed segment is compacted."""
         return [self.sealed_live[seq] for seq in sorted(self.sealed_live)]
 
     def table(self, lake: Path | str) -> str:
-        """Path of the stream's table."""
+        """Return the path of the stream's table."""
         return paths.table(str(lake), self.identity.name, self.identity.account)
 
     def _frame(self, records: list[Record]) -> None:
@@ -133,7 +133,7 @@ class StreamModel:
 
 
 def flights(count: int, subjects: int = 10, size: int = 128, headers: bool = False) -> list[Message]:
-    """Messages that look like something, over so many subjects."""
+    """Return messages with realistic content on so many subjects."""
     block = b"NATS/1.0\r\nTrace: %d\r\n\r\n"
     return [
         (b"flights.%d" % (n % subjects), block % n if headers and n % 3 == 0 else b"", (b"%d " % n * size)[:size])

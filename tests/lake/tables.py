@@ -1,4 +1,4 @@
-"""Reading a stream's table in a test, by other means than the code under test."""
+"""Reading a stream's table in tests by other means than the code under test."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ALL = 1 << 62
 
 
 def rows(table: str) -> list[dict[str, Any]]:
-    """Every row of the table's newest version, in sequence order."""
+    """Return every row of the table's newest version, in sequence order."""
     query = QueryBuilder().register("t", DeltaTable(table))
     return pa.table(query.execute("SELECT * FROM t ORDER BY seq").read_all()).to_pylist()
 
 
 def records(table: str) -> list[Record]:
-    """Every row as the message that it has to give back."""
+    """Return every row as the message that it represents."""
     found = []
     for row in rows(table):
         header = row["header_block"]
@@ -32,10 +32,10 @@ def records(table: str) -> list[Record]:
 
 
 def version(table: str) -> int:
-    """The table's newest version."""
+    """Return the table's newest version."""
     return int(DeltaTable(table).version())
 
 
 def partition_columns(table: str) -> list[str]:
-    """What the table is partitioned by."""
+    """Return the table's partition columns."""
     return list(DeltaTable(table).metadata().partition_columns)

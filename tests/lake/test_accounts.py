@@ -1,4 +1,4 @@
-"""Streams of one name in several accounts, and from before there were accounts: in the lake each has its own table."""
+"""Tests of streams of one name in several accounts, and from before accounts: each has a table of its own in the lake."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNTS = {"$G": 30, "A": 50, "B_C": 20}
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """Without accounts at first."""
+    """Yield a server, without accounts at first."""
     server = Server(Kind.OURS, tmp_path / "store", config=LAKE)
     server.start()
     yield server
@@ -68,7 +68,7 @@ def _rows(lake: str, account: str) -> dict[int, bytes]:
 
 
 def _below(lake: str, account: str) -> str:
-    """Where in the lake an account's table is, which is what queries call it."""
+    """Return the path of an account's table below the lake, which is its name in queries."""
     return str(Path(paths.table(lake, "S", account)).relative_to(lake))
 
 
@@ -125,7 +125,7 @@ async def _sql_names_the_account(server: Server, lake: str) -> None:
     for login in ((), ("--user", "a", "--password", PASSWORD)):
         code, out, said = await asyncio.to_thread(_command, "sql", "--lake", lake, "-f", "json", "-q", query, *login)
         assert (code, json.loads(out)) == (0, [{"n": COUNTS["$G"] - 1}])
-        # Its stream of the same name is not what was asked for.
+        # Another account's stream of the same name is not queried instead.
         assert ("asked by a user of account A; log in as one of account $G" in said) == bool(login)
 
 

@@ -1,4 +1,4 @@
-"""Archives: what a stream lets go by limits stays in its table, marked; what somebody deletes goes."""
+"""Tests of archives: messages removed by limits stay in the table, marked; deleted ones are removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARCHIVE = {"lakestream.retention": "archive"}
 
 
 def removed(table: str) -> dict[int, int | None]:
-    """Sequence → removed_time_ns."""
+    """Return removed_time_ns of each sequence."""
     return {row["seq"]: row["removed_time_ns"] for row in rows(table)}
 
 
@@ -33,7 +33,7 @@ def test_what_limits_end_stays_with_its_time_and_what_is_deleted_goes(spark: Any
     model = StreamModel(tmp_path / "log")
     model.configure(ARCHIVE)
     model.publish(flights(20))
-    model.remove([1, 2])  # the floor moves
+    model.remove([1, 2])  # the first sequence increases
     model.remove([7], erase=True)
     model.stage(lake)
     compact(spark, lake, model)
@@ -114,14 +114,14 @@ def test_a_table_is_kept_that_was_to_be_kept_since_its_last_commit(spark: Any, l
     model.publish(flights(10))
     model.stage(lake)
     compact(spark, lake, model)
-    model.configure({"lakestream.on_delete": "keep"})  # and deleted before another message came
+    model.configure({"lakestream.on_delete": "keep"})  # and deleted before another message was published
     staging.mark_deleted(str(lake), model.identity)
     last = compaction(spark, lake, model)
     assert not last.drop_table()
     check(lake, model)
     found = StreamTable(spark, open_storage(lake), model.identity).find()
     assert found is not None
-    assert found.kept  # so that the next stream of the name moves it aside
+    assert found.kept  # so that the next stream of that name moves it aside
 
 
 def test_a_table_goes_once_its_clones_have_files_of_their_own(spark: Any, lake: Path, tmp_path: Path) -> None:

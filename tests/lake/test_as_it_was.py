@@ -1,7 +1,7 @@
-"""A stream with time travel is read as it was: by the server, from log and table, and by SQL.
+"""Tests of time travel: past states of a stream, read by the server from log and table, and by SQL.
 
-The states that a stream was in are known from a model in plain Python. Streams are made, changed and read over the
-socket; tables are written by Spark.
+A model in plain Python knows the past states. Streams are created, changed and read over the socket; tables are written
+by Spark.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ lake { seal_bytes: 4096, seal_age: "200ms", retain_bytes: 0, poll: "100ms", stag
 CATCH_UP_S = 240.0
 LONG = int(os.environ.get("LAKESTREAM_PROPERTY_ROUNDS", "200")) > 200
 LIMITS = [(-1, 1), (100, 3), (60, -1), (-1, -1)]
-"""(max_msgs, max_msgs_per_subject) of the streams; the first two but where there is time."""
+"""(max_msgs, max_msgs_per_subject) of the streams; tests with little time use the first two."""
 SEED = os.environ.get("LAKESTREAM_PROPERTY_SEED", "1")
 if SEED == "random":
     SEED = str(random.randrange(1 << 30))
@@ -59,7 +59,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 class Tables(Compaction):
-    """The tables of a server's streams, written when the test says so, without a streaming query."""
+    """Tables of a server's streams, compacted when the test asks for it, without a streaming query."""
 
     def __init__(self, spark: Any, server: Server) -> None:
         self.server, self.lake = server, str(server.store / "lake")
@@ -70,7 +70,7 @@ class Tables(Compaction):
         await asyncio.to_thread(self.compact)
 
     async def until_in_table(self, stream: str) -> None:
-        """Compact until the table has all that was stored, whether the log still has it or not."""
+        """Compact until the table has everything stored, even if the log still has it too."""
         log = self.server.store / "jetstream" / "$G" / "streams" / stream / "log"
 
         async def done() -> bool:
@@ -90,7 +90,7 @@ class Tables(Compaction):
 
 
 async def add(client: Client, name: str, **config: Any) -> None:
-    """A stream with time travel."""
+    """Create a stream with time travel."""
     config.setdefault("metadata", {"lakestream.time_travel": "30d"})
     await client.jetstream().add_stream(
         StreamConfig(name=name, subjects=[f"{name}.>"], allow_direct=True, allow_rollup_hdrs=True, **config)
@@ -98,14 +98,14 @@ async def add(client: Client, name: str, **config: Any) -> None:
 
 
 async def change(client: Client, name: str, model: Model, dice: random.Random) -> None:
-    """One change, on the server and in the model."""
+    """Make one random change on the server and in the model."""
     js = client.jetstream()
     kind = dice.choices(["publish", "burst", "rollup", "purge", "delete"], [60, 10, 5, 6, 6])[0]
     subject = f"{name}.{dice.randrange(8)}"
     if kind == "publish":
         data = b"%d" % dice.randrange(1 << 30) * dice.randrange(1, 6)
         model.publish((await js.publish(subject, data)).seq, subject, data)
-    elif kind == "burst":  # of one turn of the server: limits act within it
+    elif kind == "burst":  # handled by the server in one turn, within which limits apply
         sent = [(f"{name}.{dice.randrange(8)}", b"%d" % number * 9) for number in range(dice.randrange(2, 40))]
         acks = await asyncio.gather(*[js.publish(*one) for one in sent])
         for ack, (one, data) in sorted(zip(acks, sent, strict=True), key=lambda pair: pair[0].seq):
@@ -130,7 +130,7 @@ async def change(client: Client, name: str, model: Model, dice: random.Random) -
 
 
 async def compare(client: Client, name: str, model: Model, dice: random.Random, most: int) -> None:
-    """Some moments and some sequences; what the server says of each is what the model knows."""
+    """Compare the server's answers with the model at random times and sequences."""
     for moment in dice.sample(model.at, min(most, len(model.at))):
         answer = await ask(client, name, up_to_time=rfc3339(moment.ns))
         assert answer.held == moment.held, f"at {moment.ns}, after sequence {moment.last} of {model.last}"
@@ -144,13 +144,19 @@ async def compare(client: Client, name: str, model: Model, dice: random.Random, 
 
 
 def by_sql(session: Session, name: str, at_ns: int) -> dict[int, tuple[str, bytes]]:
-    """All messages as of a moment, by `lakestream sql`. The API's moment is the first ns that does not count."""
+    """Return all messages as of a time from `lakestream sql`.
+
+    The API's time is exclusive, that of SQL inclusive.
+    """
     rows = session.query(f"SELECT seq, subject, data FROM as_of('{name}', {at_ns - 1})").fetchall()
     return {seq: (subject, bytes(data)) for seq, subject, data in rows}
 
 
 def compare_sql(server: Server, name: str, model: Model, dice: random.Random, most: int) -> None:
-    """The same of `lakestream sql`, whose server stages its newest messages, and of what `restore --as-of` reads."""
+    """Compare `lakestream sql` and `restore --as-of` with the model.
+
+    The server stages its newest messages for them.
+    """
     with Session(server.store / "lake", server=Asked(server.url)) as session:
         for moment in dice.sample(model.at, min(most, len(model.at))):
             past = open_past(str(server.store / "lake"), name, moment.ns - 1, server=server.url)
@@ -316,7 +322,7 @@ async def test_a_compactor_that_dies_between_rows_and_deletes_leaves_no_dead_in_
         seqs = session.query("SELECT seq FROM delta.`streams/HALF` ORDER BY seq").fetchall()
         assert [seq for (seq,) in seqs] == sorted(model.live)
     await compare(client, "HALF", model, random.Random(1), 10)
-    again = Tables(spark, server)  # another compactor
+    again = Tables(spark, server)  # a new compactor
     await again.until_in_table("HALF")
     assert [record.seq for record in records(table)] == sorted(model.live)
     await compare(client, "HALF", model, random.Random(2), 10)
@@ -324,7 +330,7 @@ async def test_a_compactor_that_dies_between_rows_and_deletes_leaves_no_dead_in_
 
 
 def staged_all(tables: Tables) -> Any:
-    """Whether the server has staged what was published."""
+    """Return a condition that is true once the server has staged the published messages."""
 
     async def staged() -> bool:
         return len(tables.staged()) >= 2

@@ -1,4 +1,4 @@
-"""A stream with three replicas is read as it was, from every node, when its leader died and when it is in the lake."""
+"""Tests of time travel on a stream with three replicas: over every node, after its leader died, and from the lake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.lake, pytest.mark.cluster]
 
 
 async def put(client: Client, model: Model, subject: str, data: bytes) -> None:
-    """Publish; who listens may not be known everywhere yet."""
+    """Publish; retry while a node does not know the stream's subscription yet."""
     js = client.jetstream(timeout=20)
     while True:
         try:
@@ -47,7 +47,7 @@ async def rounds(client: Client, model: Model, dice: random.Random, count: int) 
 
 
 async def compare(cluster: Cluster, model: Model, dice: random.Random, most: int) -> None:
-    """From every node that runs: any replica may answer, none otherwise than the others."""
+    """Compare answers over every running node with the model, since any replica may answer."""
     for node in cluster.running:
         client = await nats.connect(node.url)
         for moment in dice.sample(model.at, most):
@@ -73,7 +73,7 @@ async def test_every_replica_knows_the_past_also_after_its_leader_died(spark: An
         leader = cluster.stream_leader("WAS")
         await client.close()
         leader.kill()
-        cluster.stream_leader("WAS")  # another one: who asks before is not told what became of it
+        cluster.stream_leader("WAS")  # the next leader: requests before its election get no answer
         client = await nats.connect([node.url for node in cluster.running])
         await rounds(client, model, dice, 45)
         await compare(cluster, model, dice, 6)

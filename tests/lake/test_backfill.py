@@ -1,4 +1,4 @@
-"""A stream from before the lake was turned on gets into its table from its first message."""
+"""Test of a stream from before the lake was enabled: it is compacted from its first message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def content(server: Server, stream: str) -> list[Record]:
 
 
 async def history(server: Server) -> None:
-    """Publishes, deletes, purges and limits of two streams."""
+    """Publish, delete, purge and apply limits in two streams."""
     client = await nats.connect(server.url)
     js = client.jetstream()
     if not await js.streams_info():
@@ -47,7 +47,7 @@ async def history(server: Server) -> None:
 
 
 async def all_staged(server: Server, stream: str) -> bool:
-    """Whether every entry of a stream's log is in a sealed segment, and those are staged from the first one on."""
+    """Return True if every log entry of a stream is in a sealed segment, and all segments are staged."""
     segments = sorted((server.store / "jetstream" / "$G" / "streams" / stream / "log").glob("*.seg"))
     found = [each for each in scan.Scanner(str(server.store / "lake")).scan() if each.identity.name == stream]
     staged = staging.segments(found[0].directory) if found else []

@@ -1,4 +1,4 @@
-"""Tables of mirrors that begin as clones: made by the compactor, kept whole by maintenance, independent in the end."""
+"""Tests of mirrors' tables that begin as clones: made by the compactor, maintained, and independent in the end."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ from tests.lake.test_maintenance import NOW, check, compact, grow
 pytestmark = pytest.mark.lake
 
 SOON_S = 120.0
-"""For what is done by other threads, on a busy machine."""
+"""Timeout in seconds for work of other threads, on a busy machine."""
 
 
 class MirrorModel(StreamModel):
-    """A mirror's log: what it holds at first came with its table."""
+    """Mirror's log, whose first messages came with its table."""
 
     def __init__(self, directory: Path, name: str = "MIRROR", uid: str = "UID2") -> None:
         super().__init__(directory, name, uid)
         self.identity = msgspec.structs.replace(self.identity, created_ns=T0 + 1)
 
     def begin(self, held: list[Record], last_seq: int) -> None:
-        """Go on from what the origin held."""
+        """Continue after the messages that the origin held."""
         self.live = {record.seq: record for record in held}
         self.floor = min(self.live, default=last_seq + 1)
         self.next_seq = last_seq + 1
@@ -86,7 +86,7 @@ def new_bytes(table: str) -> int:
 
 @pytest.fixture
 def origin(spark: Any, lake: Path, tmp_path: Path) -> StreamModel:
-    """A stream whose table has deletion vectors, files of several commits, and odd subjects."""
+    """Return a stream whose table has deletion vectors, files of several commits, and unusual subjects."""
     model = StreamModel(tmp_path / "origin")
     grow(spark, lake, model, 1)
     model.remove([3, 4, 50])
@@ -102,7 +102,7 @@ def mirror(tmp_path: Path) -> MirrorModel:
 def test_a_clone_has_the_rows_and_none_of_the_bytes(
     spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel
 ) -> None:
-    """And the mirror's own segments follow, with deletes of what came with the clone."""
+    """A clone has the origin's rows without copies of the files; the mirror's segments then follow, with deletes."""
     answer = make(spark, lake, mirror, origin)
     assert (answer.state, answer.copied, answer.messages) == ("made", False, 117)
     assert (answer.first_row_seq, answer.last_row_seq, answer.last_seq, answer.floor) == (1, 120, 120, 1)
@@ -183,7 +183,7 @@ def test_a_request_that_cannot_be_met_is_refused_and_one_that_is_early_waits(
 def test_a_mirror_is_the_origin_as_it_was(
     spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel, tmp_path: Path
 ) -> None:
-    """By sequence, and by time: later rows are in the same files."""
+    """A mirror shows the origin's past state by sequence and by time, although the same files have later rows."""
     answer = make(spark, lake, mirror, origin, as_of_seq=100)
     before = [record for record in origin.expected() if record.seq <= 100]
     held = {record.seq: record for record in records(mirror.table(lake))}
@@ -294,7 +294,7 @@ def test_what_was_withdrawn_goes_before_a_segment_comes(
 
 @pytest.fixture
 def cloned(spark: Any, lake: Path, origin: StreamModel, mirror: MirrorModel) -> MirrorModel:
-    """The mirror with a table that names the origin's files, and some of its own."""
+    """Return a mirror whose table refers to the origin's files, and has some of its own."""
     answer = make(spark, lake, mirror, origin)
     clone_request.settle(str(lake), mirror.identity)
     mirror.begin(origin.expected(), answer.last_seq)
@@ -314,7 +314,10 @@ def compactor(spark: Any, lake: Path, lines: list[str]) -> Compactor:
 def test_reads_go_on_after_the_origin_is_deleted_and_everything_is_vacuumed(
     spark: Any, lake: Path, origin: StreamModel, cloned: MirrorModel
 ) -> None:
-    """Its table goes, though the lake has a maintainer that waits for its next round."""
+    """Clones stay readable after their origin was deleted and everything was vacuumed.
+
+    The origin's table is removed although the lake has a maintainer that waits for its next round.
+    """
     rounds = importlib.util.spec_from_file_location("maintain", job().with_name("maintain.py"))
     assert rounds is not None
     assert rounds.loader is not None
@@ -393,8 +396,11 @@ def test_detaching_that_is_killed_goes_on_where_it_was(
 def test_a_secure_delete_in_the_origin_leaves_its_clone_whole(
     spark: Any, lake: Path, origin: StreamModel, cloned: MirrorModel
 ) -> None:
-    """The mirror has message 20 still: it gets the file as its own, and the origin loses it. Message 10 it has no
-    longer: the file that it got loses it as well."""
+    """A secure delete in the origin rewrites the clone's shared file as its own.
+
+    The mirror still has message 20: it gets the file as its own, and the origin's loses the message. The mirror has
+    removed message 10: the file that it got loses that as well.
+    """
     with Session(str(lake), committed=True) as session:
         assert list(session.query("SELECT count(*) FROM delta.`streams/MIRROR`")) == [(len(cloned.expected()),)]
     cloned.publish([(b"plain", b"", b"on its way")])

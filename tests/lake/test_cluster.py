@@ -1,4 +1,4 @@
-"""`jobs/compact.py` on a Spark cluster: a master and two workers as processes, the lake on a mount and on S3."""
+"""Tests of `jobs/compact.py` on a Spark cluster of a master and two workers, with the lake on a mount and on S3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.lake
 
 PROPERTIES = job().parents[1] / "spark_conf" / "cluster" / "spark-defaults.conf"
 SECONDS = 900.0
-"""A busy machine starts six JVMs slowly."""
+"""Timeout; a busy machine starts six JVMs slowly."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`jobs/compact.py` as a process: its command line, its ends, and its deaths."""
+"""Tests of `jobs/compact.py` as a process: its command line, its exits, and kills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROUNDS = int(os.environ.get("LAKESTREAM_COMPACTOR_KILLS", "3"))
 
 
 class Job:
-    """One run of the program, with what it has said."""
+    """One run of the program, with its output."""
 
     def __init__(self, lake: Path | str, *arguments: str, program: list[str] | None = None) -> None:
         self.lines: list[str] = []
@@ -49,7 +49,7 @@ class Job:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def wait_for(self, text: str, seconds: float = START_SECONDS, times: int = 1) -> None:
-        """Wait until it has printed so many lines with `text`."""
+        """Wait until it has printed `times` lines that contain `text`."""
 
         def there() -> bool:
             return sum(text in line for line in self.lines) >= times
@@ -60,11 +60,11 @@ class Job:
         assert there(), "\n".join(self.lines)
 
     def end(self, seconds: float = START_SECONDS) -> int:
-        """Wait until it has ended by itself."""
+        """Wait until it has exited by itself."""
         return self.process.wait(seconds)
 
     def kill(self) -> None:
-        """Kill it and everything that it has started, at once and without a word."""
+        """Kill it and all its children."""
         try:
             children = psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
@@ -92,7 +92,7 @@ class Job:
 
 @pytest.fixture
 def started() -> Iterator[list[Job]]:
-    """Jobs of a test; whatever still runs at its end is killed."""
+    """Yield the list of a test's jobs; kill those that still run at its end."""
     running: list[Job] = []
     yield running
     for each in running:
@@ -204,7 +204,10 @@ def test_once_without_anything_to_do_says_so_and_needs_no_java(lake: Path, tmp_p
 def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(
     lake: Path, tmp_path: Path, started: list[Job]
 ) -> None:
-    """The driver and its JVM die by SIGKILL again and again; once, the checkpoint goes with them."""
+    """A job that is killed at random moments neither loses nor repeats a row.
+
+    Driver and JVM get SIGKILL several times; once, the checkpoint is lost too.
+    """
     choose = random.Random(20)
     model = StreamModel(tmp_path / "log")
     for round_number in range(ROUNDS):
@@ -216,7 +219,7 @@ def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(
         running = Job(lake, "--interval", "0.2")
         started.append(running)
         running.wait_for("compactor ready")
-        time.sleep(choose.uniform(0, 4))  # from before the first commit to after the last
+        time.sleep(choose.uniform(0, 4))  # from before the first commit to after the last one
         running.kill()
         if round_number == 1:
             shutil.rmtree(paths.checkpoint(str(lake)), ignore_errors=True)
@@ -262,7 +265,7 @@ def test_it_says_what_it_does_and_how_it_ends(lake: Path, tmp_path: Path, starte
     second.process.send_signal(signal.SIGTERM)
     assert second.end() == 0, second.lines
     assert running.process.stdin is not None
-    running.process.stdin.close()  # what its parent's death looks like
+    running.process.stdin.close()  # the same effect as its parent's death
     assert running.end() == 0, running.lines
     assert not any("Traceback" in line or "Exception" in line for line in running.lines + second.lines)
     _, alive = psutil.wait_procs(java, timeout=30)
@@ -279,7 +282,7 @@ def test_it_says_what_it_does_and_how_it_ends(lake: Path, tmp_path: Path, starte
 
 
 def test_a_fresh_lake_is_for_its_owner_and_group_only(tmp_path: Path, started: list[Job]) -> None:
-    """What the server and Spark make has the modes of the store, whatever the umask says."""
+    """Files that server and Spark create have the modes of the store, whatever the umask."""
     before = os.umask(0o022)
     config = 'lake { seal_bytes: 16384, seal_age: "200ms", poll: "100ms" }'
     server = Server(Kind.OURS, tmp_path / "store", config=config)

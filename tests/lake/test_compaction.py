@@ -1,4 +1,4 @@
-"""One stream's segments into its table: rows, deletions, layouts, replacement, and crashes between the steps."""
+"""Tests of compaction of one stream's segments: rows, deletes, layouts, replacement, and crashes between the steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compact(spark: Any, lake: Path, model: StreamModel, **options: int) -> Outco
 
 
 def check(lake: Path, model: StreamModel) -> None:
-    """The table holds exactly what the stream held at its last seal, by two readers."""
+    """Assert with two readers that the table holds exactly the messages that the stream held at its last seal."""
     table = model.table(lake)
     assert records(table) == model.expected()
     assert TableHistory(table).read(1, ALL, 1_000_000) == model.expected()
@@ -98,16 +98,16 @@ def test_removed_messages_leave_the_table(spark: Any, lake: Path, tmp_path: Path
     compact(spark, lake, model)
     model.remove([20, 30, 31, 32, 150])
     model.publish(flights(100))
-    model.remove([205, 250])  # dead before they reach the table
+    model.remove([205, 250])  # removed before they are compacted
     model.stage(lake)
     compact(spark, lake, model)
     check(lake, model)
     model.purge(120)
-    model.stage(lake)  # no message at all
+    model.stage(lake)  # a segment without messages
     assert compact(spark, lake, model).rows == 0
     check(lake, model)
     model.publish(flights(10))
-    model.purge(5_000)  # beyond the end: everything goes, and numbers jump
+    model.purge(5_000)  # beyond the end: everything is removed, and the next sequence increases
     model.publish(flights(10))
     model.stage(lake)
     compact(spark, lake, model)
@@ -280,7 +280,7 @@ def test_a_damaged_segment_adds_nothing(spark: Any, lake: Path, tmp_path: Path) 
     os.unlink(sealed.path)
     Path(sealed.path).write_bytes(damaged)
     staged = model.stage(lake, sealed)
-    for _ in range(2):  # it stays out of the way, and goes on saying why
+    for _ in range(2):  # it stays quarantined, and the reason is reported each time
         with pytest.raises(QuarantinedSegment, match=r"set aside.*crc of the frame does not match"):
             compact(spark, lake, model)
         assert not os.path.exists(staged)

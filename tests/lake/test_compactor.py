@@ -1,4 +1,7 @@
-"""The streaming query over all streams: news, repetition, lost checkpoints, failures that stay alone, deletion."""
+"""Tests of the compactor's streaming query over all streams.
+
+New segments, repetition, lost checkpoints, failures, deletions.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ pytestmark = pytest.mark.lake
 
 @pytest.fixture
 def compactor(spark: Any, lake: Path) -> Iterator[Callable[[], Compactor]]:
-    """Makes compactors of the test's lake, one after the other, as one process after the other would."""
+    """Yield a function that makes compactors of the test's lake one after the other, as successive processes would."""
     made: list[Compactor] = []
 
     def make() -> Compactor:
@@ -64,7 +67,7 @@ def caught_up(lake: Path, model: StreamModel) -> bool:
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for what another thread does."""
+    """Poll until the condition is true, for work of another thread."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -73,7 +76,10 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 @pytest.fixture
 def late_worker(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The first Python worker of a streaming source takes longer to start than Spark waits; the file says it was."""
+    """Make the first Python worker of a streaming source start later than Spark waits.
+
+    Return the file that shows it.
+    """
     program, began = tmp_path / "python", tmp_path / "began"
     program.write_text(
         "#!/bin/sh\n"
@@ -148,7 +154,7 @@ def test_once_compacts_all_streams_and_again_changes_nothing(
     assert compactor().once() == BatchReport(0, 0, pytest.approx(0, abs=5), {})
     models[1].publish(flights(20))
     models[1].stage(lake)
-    shutil.rmtree(paths.checkpoint(str(lake)))  # a lost checkpoint, and news
+    shutil.rmtree(paths.checkpoint(str(lake)))  # a lost checkpoint, and new segments
     compactor().once()
     check(lake, *models)
     after = [version(model.table(lake)) for model in models]
@@ -158,7 +164,7 @@ def test_once_compacts_all_streams_and_again_changes_nothing(
 def test_a_table_that_went_missing_is_made_again_from_what_is_staged(
     compactor: Callable[[], Compactor], lake: Path, tmp_path: Path
 ) -> None:
-    """The checkpoint believes these segments done; the table decides."""
+    """A missing table is compacted again from staged segments, although the checkpoint counts them as done."""
     model = stream(lake, tmp_path, "A")
     compactor().once()
     shutil.rmtree(model.table(lake))
@@ -233,7 +239,7 @@ def test_a_deleted_stream_that_cannot_be_dropped_does_not_end_the_compactor(
     assert directory == paths.staging(str(lake), "GONE", gone.identity.uid)
     assert "cannot be read" in reason
     check(lake, good)
-    assert running.sweep().failures == {}  # not at every sweep
+    assert running.sweep().failures == {}  # only at some sweeps
     entry.unlink()
     assert running.once().failures == {}
     assert os.listdir(lake / "streams") == ["GOOD"]
@@ -262,7 +268,10 @@ def test_a_table_whose_log_is_damaged_stops_its_own_stream_only(
 def test_invariant_unreadable_places_of_the_staging_area_stop_no_other_stream(
     spark: Any, lake: Path, tmp_path: Path
 ) -> None:
-    """An identity that is cut, one that is a directory, and a request for a clone with an answer that is none."""
+    """Unreadable entries of the staging area do not stop other streams.
+
+    A truncated identity, a directory in place of one, and a clone request with an invalid answer.
+    """
     names = ("CUT", "DIR", "ASKED", "GOOD")
     models = {name: stream(lake, tmp_path, name) for name in names}
     places = {name: Path(paths.staging(str(lake), name, model.identity.uid)) for name, model in models.items()}
@@ -305,7 +314,7 @@ def test_once_does_not_wait_for_a_stream_that_was_deleted_meanwhile(
 
     monkeypatch.setattr(running, "sweep", sweep)
     monkeypatch.setattr(running, "_compact", lambda streams, tally=None: BatchReport(0, 0, 0.0, {}))
-    running._unfinished.add(directory)  # a batch that had gone on long enough
+    running._unfinished.add(directory)  # a batch that had run for too long
     running.once()
 
 

@@ -1,5 +1,4 @@
-"""Consumers that begin in the table, and direct gets from it, while it is compacted, rewritten and vacuumed under
-them."""
+"""Tests of consumers and direct gets that read from the table while it is compacted, optimized and vacuumed."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 async def read(client: Client, name: str, config: ConsumerConfig, wanted: int, paced: asyncio.Semaphore) -> list[int]:
-    """Pull everything in small batches, each when it is allowed; the sequences as they came."""
+    """Pull everything in small batches, each after `paced` allows it; return the sequences in order of delivery."""
     sub = await client.jetstream().pull_subscribe(config.filter_subject or "", name, "HIST", config=config)
     seqs: list[int] = []
     while len(seqs) < wanted:
@@ -48,7 +47,7 @@ async def read(client: Client, name: str, config: ConsumerConfig, wanted: int, p
 
 
 async def answers(client: Client, asked: dict[str, object]) -> list[int]:
-    """The sequences that a direct get of several messages answers with."""
+    """Return the sequences in the answers to a direct get of several messages."""
     inbox = client.new_inbox()
     sub = await client.subscribe(inbox)
     await client.publish("$JS.API.DIRECT.GET.HIST", json.dumps(asked).encode(), reply=inbox)
@@ -63,7 +62,7 @@ async def answers(client: Client, asked: dict[str, object]) -> list[int]:
 
 
 async def get(client: Client, sent: dict[int, tuple[str, bytes, str]], live: list[int], over: asyncio.Event) -> int:
-    """Direct gets of every kind, again and again; how often."""
+    """Send direct gets of every kind until `over`; return their number."""
     choose, rounds = random.Random(4), 0
     while not over.is_set():
         at = choose.randrange(len(live) - BATCH)
@@ -102,7 +101,7 @@ async def test_consumers_read_a_table_that_is_rewritten_and_vacuumed_meanwhile(s
     ]  # fmt: skip
     over = asyncio.Event()
     gets = asyncio.create_task(get(client, dict(sent), deep, over))
-    for _ in range(2):  # files become few; then those that they replaced go
+    for _ in range(2):  # files are merged; then the replaced ones are removed
         for _ in range(9):
             paced.release()
         (done,) = await asyncio.to_thread(maintainer.once)
@@ -112,7 +111,7 @@ async def test_consumers_read_a_table_that_is_rewritten_and_vacuumed_meanwhile(s
     more = await publish(client, len(sent) + 1, COUNT)
     for _ in range(10 * ROUNDS * COUNT):
         paced.release()
-    await compaction.run()  # what is left goes on while they read
+    await compaction.run()  # further compaction runs while they read
     async with asyncio.timeout(120):
         everything, some, last = await asyncio.gather(*readers)
     assert everything == [*deep, *sorted(more)], "no gap, no repeat, in order, from the table into the log"

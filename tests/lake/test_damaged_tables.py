@@ -1,4 +1,4 @@
-"""Tables whose files a power loss has taken, emptied or zeroed behind their commits."""
+"""Tests of tables whose committed files a power loss has removed, emptied or zeroed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def serve(directory: Path, grace: str) -> Server:
 
 @pytest.fixture
 def patient(tmp_path: Path) -> Iterator[Server]:
-    """A server that leaves segments staged which the table holds."""
+    """Yield a server that keeps segments staged after the table holds them."""
     server = serve(tmp_path / "store", "1h")
     yield server
     server.kill()
@@ -48,14 +48,14 @@ def patient(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Server]:
-    """One that does not."""
+    """Yield a server that removes staged segments at once."""
     server = serve(tmp_path / "store", "0s")
     yield server
     server.kill()
 
 
 def shown(server: Server) -> dict[str, Any]:
-    """What /varz says of the lake."""
+    """Return the `lake` object of /varz."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/varz", timeout=10) as answer:
         found: dict[str, Any] = json.load(answer)["lake"]
         return found
@@ -81,7 +81,7 @@ async def until_let_go(server: Server, stream: str = "HIST") -> None:
 
 
 async def until_staged(compaction: Compaction, server: Server) -> None:
-    """Everything is sealed, and staged."""
+    """Wait until everything is sealed and staged."""
 
     async def done() -> bool:
         newest = sorted(log_of(server).glob("*.seg"))[-1]
@@ -105,13 +105,13 @@ HARMS: dict[str, Callable[[Path], object]] = {
 
 
 def harm_all(files: Iterable[Path]) -> None:
-    """Do to a table's files what a power loss does: to each another kind of it."""
+    """Damage a table's files as a power loss does, each in another way."""
     for number, path in enumerate(sorted(files)):
         list(HARMS.values())[number % len(HARMS)](path)
 
 
 async def until_table_holds(compaction: Compaction, wanted: dict[int, tuple[str, bytes, str]]) -> None:
-    """Compact until SQL sees exactly these messages, each once."""
+    """Compact until SQL returns exactly these messages, each once."""
     table = paths.table(compaction.lake, "HIST")
 
     async def same() -> bool:
@@ -123,14 +123,18 @@ async def until_table_holds(compaction: Compaction, wanted: dict[int, tuple[str,
 
 
 async def made(server: Server, **metadata: str) -> Client:
-    """The stream, and a client that stays."""
+    """Create the stream; return a client."""
     client = await nats.connect(server.url)
     await client.jetstream().add_stream(name="HIST", subjects=["HIST.>"], allow_direct=True, metadata=metadata)
     return client
 
 
 async def test_invariant_10_segments_stay_until_the_files_that_hold_them_are_whole(spark: Any, hasty: Server) -> None:
-    """Committed while the server was away, damaged before it is back: the log has them, and lets go of none."""
+    """Segments stay in the log until the table's files that hold them are undamaged.
+
+    The commit happens while the server is down, and the damage before it is back: the log has the segments and releases
+    none.
+    """
     compaction, server = Compaction(spark, hasty), hasty
     table = Path(paths.table(compaction.lake, "HIST"))
     client = await made(server, **{"lakestream.time_travel": "1h"})
@@ -197,7 +201,7 @@ async def test_what_left_the_log_is_read_from_staged_segments_and_the_table_made
     await compaction.until_in_table("HIST")
     assert tables.partition_columns(str(table)) == ["bucket"], "the version that is gone back to has another schema"
     await until_let_go(server)
-    expected |= await publish(client, 321, 20)  # in the log
+    expected |= await publish(client, 321, 20)  # still in the log
     await client.close()
     server.kill()
     harm_all([*data_files(table), *vectors])
@@ -256,7 +260,7 @@ async def test_what_is_in_no_segment_any_more_is_named_and_nothing_else_suffers(
     assert "Nothing was changed" in next(iter(failures.values()))
     assert names <= data_files(table)
     assert (await js.get_msg("HIST", 220)).data == expected[220][1], "the log keeps what is new"
-    victim.write_bytes(content)  # brought back from a copy
+    victim.write_bytes(content)  # restored from a copy
     await until_shown(server, lambda lake: not lake["errors"])
     await until_table_holds(compaction, expected)
     assert await replay(client) == expected

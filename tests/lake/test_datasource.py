@@ -1,4 +1,4 @@
-"""The data source `lakestream` in Spark, over a real server that goes on storing and a real compactor."""
+"""Tests of the Spark data source `lakestream` with a server that stores messages and a compactor, both running."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def source(spark: Any, server: Server) -> Callable[..., Any]:
-    """`source(name=value …)` is a reader of stream S with these options."""
+    """Return a function `source(name=value …)`, a reader of stream S with these options."""
     register(spark, str(server.store / "lake"))
     assert spark.conf.get(PUSHDOWN) == "true"
 
@@ -49,7 +49,7 @@ def source(spark: Any, server: Server) -> Callable[..., Any]:
 
 
 async def publish(client: Client, held: Messages, count: int) -> None:
-    """Publish messages, and note what is acked."""
+    """Publish messages; record the acked ones."""
     js = client.jetstream()
     first = max(held, default=0) + 1
     sent = {seq: (f"S.{seq % 5}", b"message %d" % seq) for seq in range(first, first + count)}
@@ -75,14 +75,14 @@ async def purge(client: Client, held: Messages, below: int, subject: str) -> Non
 
 
 def of(rows: list[Any]) -> Messages:
-    """Rows of Spark, of which no sequence may come twice."""
+    """Return Spark's rows as messages; assert that no sequence occurs twice."""
     found = {row.seq: (row.subject, bytes(row.data)) for row in rows}
     assert len(found) == len(rows), "nothing twice"
     return found
 
 
 def seen(view: live_rows.LiveView) -> Messages:
-    """The same of a live view, without Spark."""
+    """Return the messages of a live view, read without Spark."""
     found: Messages = {}
     table = live_rows.table_batches(view, live_rows.ranges(view, 1, (1 << 63) - 1), view.columns)
     for batches in (table, view.tail_batches()):
@@ -145,8 +145,11 @@ async def test_a_batch_is_the_stream_at_that_moment(spark: Any, server: Server, 
 
 
 async def test_invariant_a_view_under_load_misses_nothing(spark: Any, server: Server) -> None:
-    """Publishers, deletes and compaction go on while views are opened. What was acked before a view was opened is in
-    it; what was deleted before is not; and nothing is there that was never published."""
+    """A live view under load misses nothing.
+
+    Messages are published and deleted, and compaction runs, while views are opened. What was acked before a view was
+    opened is in it; what was deleted before is not; and nothing is in it that was never published.
+    """
     lake = str(server.store / "lake")
     compactor = Compactor(spark, lake)
     client = await nats.connect(server.url)
@@ -196,7 +199,7 @@ async def test_invariant_a_view_under_load_misses_nothing(spark: Any, server: Se
 
 
 async def consumed(client: Client) -> Messages:
-    """What the server itself says that the stream holds."""
+    """Return the stream's messages as read through a consumer."""
     config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL)
     sub = await client.jetstream().subscribe("S.>", ordered_consumer=True, config=config)
     found: Messages = {}
@@ -218,7 +221,7 @@ async def test_invariant_a_stream_gives_each_message_once_over_restarts(
     sink, checkpoint = str(tmp_path / "sink"), str(tmp_path / "checkpoint")
 
     def run(**options: object) -> int:
-        """One run until nothing is new; returns how many batches there were."""
+        """Run once until there is nothing new; return the number of batches."""
         writer = source(stream=True, **options).writeStream.format("delta").option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start(sink)
         query.awaitTermination()
@@ -237,7 +240,7 @@ async def test_invariant_a_stream_gives_each_message_once_over_restarts(
     assert await asyncio.to_thread(run) == 1
     assert await asyncio.to_thread(sunk) == sent, "what is deleted later was read all the same"
 
-    # Until somebody stops it, and killed servers are no end of it.
+    # It runs until it is stopped, and survives kills of the server.
     got: list[Any] = []
     reader = source(stream=True, start_seq="latest").writeStream
     query = await asyncio.to_thread(

@@ -1,4 +1,4 @@
-"""`lakestream demo` end to end: its own server, nats-py, real Spark, SQL, and the verdict."""
+"""Test of `lakestream demo` end to end: its own server, nats-py, real Spark, SQL, and the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Direct gets across the border of log and table: what nats-server answers, who has no such border."""
+"""Tests of direct gets over log and table: the answers are those of nats-server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STAMP = re.compile(rb"Nats-Time-Stamp: \S+")
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
-    """nats-server, and ours with a lake."""
+    """Yield nats-server and a lakestream with a lake."""
     pair = Server(Kind.REAL, tmp_path / "nats"), Server(Kind.OURS, tmp_path / "ours", config=CONFIG)
     for server in pair:
         server.start()
@@ -36,7 +36,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
 
 
 def publish(wire: Wire, first: int, count: int) -> None:
-    """Numbered messages, every third with headers; each is acked."""
+    """Publish numbered messages, every third with headers; assert that each is acked."""
     for number in range(first, first + count):
         headers = {"N": str(number)} if number % 3 == 0 else None
         reply = wire.new_reply()
@@ -47,7 +47,7 @@ def publish(wire: Wire, first: int, count: int) -> None:
 
 
 def answers(wire: Wire, body: Any, *, several: bool) -> list[Any]:
-    """All answers but for what two servers can not have in common: when they stored the messages."""
+    """Return all answers without the store times, which differ between two servers."""
     reply = wire.new_reply()
     wire.publish("$JS.API.DIRECT.GET.HIST", json.dumps(body).encode(), reply)
     frames: list[Frame] = [wire.message(reply)]
@@ -57,7 +57,7 @@ def answers(wire: Wire, body: Any, *, several: bool) -> list[Any]:
 
 
 def moved(text: str, ns: int) -> str:
-    """A time of the API, a little before or after."""
+    """Return an API time moved by `ns`."""
     whole, _, fraction = text.rstrip("Z").partition(".")
     seconds = int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp())
     seconds, ns = divmod(seconds * 10**9 + int(fraction.ljust(9, "0")) + ns, 10**9)
@@ -65,7 +65,7 @@ def moved(text: str, ns: int) -> str:
 
 
 def by_sequence(seq: int) -> list[tuple[Any, bool]]:
-    """(body, whether several answer) of requests about a sequence."""
+    """Return (body, True for several answers) of requests for a sequence."""
     return [
         ({"seq": seq}, False),
         ({"next_by_subj": "dg.c.*", "seq": seq}, False),
@@ -78,7 +78,7 @@ def by_sequence(seq: int) -> list[tuple[Any, bool]]:
 
 
 def by_time(at: str) -> list[tuple[Any, bool]]:
-    """The same about a time."""
+    """Return (body, True for several answers) of requests for a time."""
     return [
         ({"start_time": at}, False),
         ({"start_time": at, "next_by_subj": "dg.d"}, False),
@@ -88,7 +88,10 @@ def by_time(at: str) -> list[tuple[Any, bool]]:
 
 
 async def test_the_border_of_log_and_table_is_not_seen(spark: Any, servers: tuple[Server, Server]) -> None:
-    """By sequence and by nanosecond, before the first message and after the last, where messages were deleted too."""
+    """The boundary between log and table does not affect answers.
+
+    By sequence and by nanosecond, before the first message and after the last, and at deleted messages.
+    """
     wires = [Wire(server.address, {}, 30.0) for server in servers]
     config = {"name": "HIST", "subjects": ["dg.>"], "allow_direct": True}
     for wire in wires:
@@ -126,6 +129,6 @@ async def test_the_border_of_log_and_table_is_not_seen(spark: Any, servers: tupl
 
 
 def stored_times(wire: Wire, seqs: range) -> dict[int, str]:
-    """When messages were stored, of those that there are."""
+    """Return the store times of those messages that exist."""
     found = {seq: wire.api("STREAM.MSG.GET.HIST", {"seq": seq}) for seq in seqs}
     return {seq: answer["message"]["time"] for seq, answer in found.items() if "message" in answer}

@@ -1,4 +1,4 @@
-"""The whole way and back: published over NATS, compacted by Spark, gone from the log, read back through the server."""
+"""Tests of the whole path: published over NATS, compacted by Spark, removed from the log, read back through the server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 class Compaction:
-    """The compactor over a server's lake, run when the test says so."""
+    """Compactor over a server's lake, run when the test asks for it."""
 
     def __init__(self, spark: Any, server: Server) -> None:
         self.lake = str(server.store / "lake")
@@ -50,8 +50,10 @@ class Compaction:
         self._compactor = Compactor(spark, self.lake)
 
     async def until_caught_up(self, stream: str, account: str = "$G", within_s: float = DEADLINE_S) -> None:
-        """Compact until everything is sealed and in the table, and the log has let go of what it need not keep: all but
-        its newest segments, and those that are too small to be worth a checkpoint."""
+        """Compact until everything is sealed and in the table, and the log has released what it can.
+
+        The log keeps its newest segments, and those that are too small to be worth a checkpoint.
+        """
         directory = self.server.store / "jetstream" / account / "streams" / stream
         log = directory / "log"
 
@@ -76,7 +78,7 @@ class Compaction:
         await self.report()
 
     async def report(self) -> BatchReport:
-        """Compact what is staged; returns what came of it."""
+        """Compact what is staged; return the report."""
         return await asyncio.to_thread(self._compactor.once)
 
     def staged(self) -> list[Any]:
@@ -87,14 +89,14 @@ class Compaction:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_S) -> None:
-    """Ask until it is so; other processes tell of it by files only."""
+    """Poll until the condition is true, for effects that other processes show in files only."""
     async with asyncio.timeout(within_s):
         while not await condition():
             await asyncio.sleep(0.05)
 
 
 async def publish(client: Client, first: int, count: int) -> dict[int, tuple[str, bytes, str]]:
-    """Publish messages with sequences from `first` on; returns what they hold."""
+    """Publish messages with sequences from `first` on; return them."""
     js = client.jetstream()
     sent: dict[int, tuple[str, bytes, str]] = {}
     for seq in range(first, first + count):
@@ -106,7 +108,7 @@ async def publish(client: Client, first: int, count: int) -> dict[int, tuple[str
 
 
 async def replay(client: Client, subject: str = "HIST.>", start: int = 1) -> dict[int, tuple[str, bytes, str]]:
-    """Everything from `start` on through an ordered consumer, which complains about any gap."""
+    """Read everything from `start` on through an ordered consumer, which reports gaps."""
     js = client.jetstream()
     config = ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start)
     sub = await js.subscribe(subject, ordered_consumer=True, config=config)
@@ -125,7 +127,10 @@ async def replay(client: Client, subject: str = "HIST.>", start: int = 1) -> dic
 
 
 async def test_a_stream_from_publish_to_maintenance(spark: Any, server: Server) -> None:
-    """Published, compacted, read back, asked by SQL, now and as it was, and all of that again after maintenance."""
+    """A stream is published, compacted, read back, and queried by SQL, present and past.
+
+    And again after maintenance.
+    """
     compaction = Compaction(spark, server)
     table = paths.table(compaction.lake, "HIST")
     client = await nats.connect(server.url)
@@ -256,7 +261,7 @@ async def test_what_age_and_time_to_live_end_leaves_the_table_too(spark: Any, se
 
         return same
 
-    # Compaction may be slower than the first message's life: then it never comes into the table at all.
+    # If compaction is slower than the first message's TTL, the message never comes into the table.
     await eventually(holds([3]))
     state = (await js.stream_info("AGED")).state
     assert (state.messages, state.first_seq) == (1, 3)
@@ -284,10 +289,10 @@ async def test_what_is_deleted_securely_leaves_every_file(spark: Any, server: Se
             raise AssertionError(f"no {count} rows; staged {compaction.staged()}\n{server.log()}") from None
 
     def found() -> list[str]:
-        """Files of the table, of the log and of the staging area that hold the message."""
+        """Return the files of the table, the log and the staging area that contain the message."""
         hits = []
         for path in server.store.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # a segment that leaves just now
+            with contextlib.suppress(FileNotFoundError):  # a segment that is removed just now
                 hits += [str(path)] if path.is_file() and _holds(path, b"a secret, number 7.") else []
         return hits
 
@@ -302,7 +307,7 @@ async def test_what_is_deleted_securely_leaves_every_file(spark: Any, server: Se
         return not found()
 
     try:
-        await eventually(gone)  # the log takes some seconds, to do several at once
+        await eventually(gone)  # the log waits some seconds to rewrite several at once
     except TimeoutError:
         raise AssertionError(f"still in {found()}\n{server.log()}") from None
     assert len(tables.rows(table)) == 39

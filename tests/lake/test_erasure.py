@@ -1,4 +1,4 @@
-"""Secure deletes: the bytes of such messages leave every file of the table by the next maintenance run."""
+"""Tests of secure deletes: the next maintenance run removes the messages' bytes from every file of the table."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tests.lake.test_maintenance import KEEP, check, compact, maintain
 pytestmark = pytest.mark.lake
 
 WEEK = Policy()
-"""What a lake has by default: files with few deleted rows stay, and old ones for seven days."""
+"""Default policy: files with few deleted rows stay, and old versions for seven days."""
 
 
 def secrets(count: int) -> list[bytes]:
-    """Payloads of which no two are the same."""
+    """Return distinct payloads."""
     return [b"secret %d" % number for number in range(count)]
 
 
 def holders(table: str, payload: bytes) -> list[str]:
-    """Data files in the table's directory, of whatever version, in which a payload can be found."""
+    """Return the data files in the table's directory, of any version, that contain a payload."""
     found = []
     for path in Path(table).rglob("*.parquet"):
         if "_delta_log" not in path.parts:
@@ -48,7 +48,7 @@ def stored(spark: Any, lake: Path, model: StreamModel, payloads: Iterable[bytes]
 
 
 def test_one_deleted_message_of_many_leaves_all_files(spark: Any, lake: Path, tmp_path: Path) -> None:
-    """Also those that OPTIMIZE replaced before, and that time travel would still read."""
+    """One deleted message among many is removed from all files, also from those replaced by OPTIMIZE."""
     model, table = StreamModel(tmp_path / "log"), ""
     payloads = secrets(200)
     for start in range(0, 200, 50):
@@ -81,7 +81,7 @@ def test_one_deleted_message_of_many_leaves_all_files(spark: Any, lake: Path, tm
 
 
 def test_a_file_that_holds_nothing_else_goes(spark: Any, lake: Path, tmp_path: Path) -> None:
-    """And what dies before it reaches the table needs no note."""
+    """A file without other messages is removed; a message deleted before compaction needs no erasure."""
     model, payloads = StreamModel(tmp_path / "log"), secrets(50)
     stored(spark, lake, model, payloads[:20], 1)
     stored(spark, lake, model, payloads[20:40], 1)

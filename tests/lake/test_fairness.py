@@ -1,4 +1,4 @@
-"""Many streams, one compactor: who gets a turn when."""
+"""Tests of fairness between many streams of one compactor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def publish(model: StreamModel, lake: Path, segments: int = 1) -> None:
 
 
 def first_append(log: CommitLog) -> int:
-    """When the first messages came into the table, in ms."""
+    """Return the time of the first commit with messages, in ms."""
     return min(log.commit(version).time_ms for version in log.versions if log.commit(version).adds)
 
 
@@ -76,7 +76,7 @@ def test_a_batch_that_takes_too_long_is_taken_up_again(
 
 
 class Wavering:
-    """A lock that is not sure of itself for a while, as a lease whose store is slow to answer."""
+    """Lock that is uncertain for a while, as a lease whose store answers slowly."""
 
     def __init__(self, doubts: range) -> None:
         self._doubts = doubts

@@ -1,4 +1,4 @@
-"""Readers that lakestream did not write, on the tables that it did: after each thing that can happen to a table."""
+"""Tests that other Delta readers return the right rows of lakestream's tables after each kind of change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.lake.tables import partition_columns
 pytestmark = pytest.mark.lake
 
 PREFIXES = "lakestream.properties.delta.randomizeFilePrefixes"
-"""Without it, and with subjects that a directory's name has to escape, two readers fail: see the tests of that."""
+"""Property without which two readers fail for subjects that a directory name has to escape: see their tests."""
 LAYOUTS = {"subject": ["subject"], "tokens:1,2": ["token1", "token2"], "bucket:3": ["bucket"]}
 BLOCKS = [
     b"",
@@ -38,7 +38,7 @@ NO_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """A lake's root that Polars can read from too; for the others see the test of odd paths."""
+    """Return a lake's root that Polars can read too; for unusual paths see the test of them."""
     root = tmp_path / "lake_$X~1"
     root.mkdir()
     return root
@@ -59,7 +59,7 @@ def messages(count: int) -> list[tuple[bytes, bytes, bytes]]:
 
 
 class Table:
-    """A stream and its table, which every reader has to find equal."""
+    """Stream and its table, which every reader must find equal."""
 
     def __init__(self, spark: Any, foreign: Readers, lake: Path, log: Path, metadata: dict[str, str]) -> None:
         self.spark, self.foreign, self.lake = spark, foreign, lake
@@ -78,7 +78,7 @@ class Table:
         self.spark.sql(statement.format(table=f"delta.`{self.path}`"))
 
     def check(self) -> None:
-        """All readers give the rows of the stream, and of what an archive has kept."""
+        """Assert that all readers return the rows of the stream, and those that an archive has kept."""
         wanted = sorted([*self.model.expected(), *self.kept.values()], key=lambda found: found.seq)
         for name, read in self.foreign.all.items():
             rows = read(self.path, None)
@@ -90,14 +90,14 @@ class Table:
                 assert row["subject"] == schema.subject_text(found.subject)[0], name
 
     def check_subject(self, subject: str = "größe.日本") -> None:
-        """All readers find the rows of one subject."""
+        """Assert that all readers return the rows of one subject."""
         wanted = [found for found in self.model.expected() if found.subject == subject.encode()]
         for name, read in self.foreign.all.items():
             found = [record(row) for row in read(self.path, subject)]
             assert [each for each in found if each.seq not in self.kept] == wanted, name
 
     def ended(self) -> dict[str, list[int]]:
-        """By each reader, the sequences that the stream no longer has."""
+        """Return for each reader the sequences that the stream no longer has."""
         return {
             name: [row["seq"] for row in read(self.path, None) if not _null(row[schema.REMOVED_COLUMN])]
             for name, read in self.foreign.all.items()
@@ -110,7 +110,7 @@ def _null(value: Any) -> bool:
 
 @pytest.fixture
 def unchecked(spark: Any) -> Iterator[None]:
-    """VACUUM may take what was removed a moment ago."""
+    """Allow VACUUM to remove files that were replaced a moment ago."""
     spark.conf.set(NO_CHECK, "false")
     yield
     spark.conf.unset(NO_CHECK)
@@ -135,17 +135,17 @@ def test_every_reader_sees_the_stream_after_every_step(
     table.check()
     table.sql("OPTIMIZE {table}")
     table.check()
-    # From now on what limits remove stays, with one more column.
+    # From now on messages removed by limits stay, with one more column.
     model.configure({**table.metadata, "lakestream.retention": "archive"})
     before = model.expected()
     model.remove([6, 7])
-    model.remove([8, 41], erase=True)  # deletion vectors in the files that OPTIMIZE made
+    model.remove([8, 41], erase=True)  # deletion vectors in the files that OPTIMIZE wrote
     model.publish(messages(5))
     table.compact()
     table.kept = {found.seq: found for found in before if found.seq in (6, 7)}
     table.check()
     assert set(map(tuple, table.ended().values())) == {(6, 7)}
-    table.sql("ALTER TABLE {table} ADD COLUMNS (note STRING)")  # and somebody else's
+    table.sql("ALTER TABLE {table} ADD COLUMNS (note STRING)")  # and a change by another writer
     model.publish(messages(5))
     table.compact()
     table.check()
@@ -156,7 +156,7 @@ def test_every_reader_sees_the_stream_after_every_step(
 
 
 def _deletion_vectors(table: str) -> list[int]:
-    """Deleted rows of each file that has some."""
+    """Return the number of deleted rows of each file that has some."""
     found = pa.table(DeltaTable(table).deletion_vectors())["selection_vector"].to_pylist()
     return [kept.count(False) for kept in found]
 
@@ -178,7 +178,10 @@ def test_a_table_that_turns_into_buckets_stays_readable(
 def test_by_subject_polars_scan_needs_names_without_escapes(
     spark: Any, foreign: Readers, lake: Path, tmp_path: Path, prefixes: str
 ) -> None:
-    """It looks deletion vectors up by a path, and spells that path in two ways. All others are right in any case."""
+    """Polars' scan needs names without escapes, as it looks deletion vectors up by a path that it spells in two ways.
+
+    All other readers are right in any case.
+    """
     table = Table(spark, foreign, lake, tmp_path / "log", {PREFIXES: prefixes})
     table.model.publish([(subject, b"", b"") for subject in (b"plain", b"k=v", "größe".encode()) for _ in range(2)])
     table.compact()
@@ -187,7 +190,7 @@ def test_by_subject_polars_scan_needs_names_without_escapes(
     found = {name: [row["seq"] for row in read(table.path, None)] for name, read in foreign.all.items()}
     assert found.pop("polars") == ([2, 4, 6] if prefixes == "true" else [2, 3, 4, 5, 6])
     assert set(map(tuple, found.values())) == {(2, 4, 6)}
-    with pytest.raises(Exception, match="deletionVectors"):  # rather than show what is dead
+    with pytest.raises(Exception, match="deletionVectors"):  # an error, rather than deleted rows
         DeltaTable(table.path).to_pyarrow_dataset()
     with pytest.raises(Exception, match="deletionVectors"):
         DeltaTable(table.path).to_pandas()
@@ -259,7 +262,7 @@ def test_the_change_data_feed_says_what_came_and_went(spark: Any, foreign: Reade
     assert [seq for _, what, seq in found if what == "insert"] == list(range(1, 16))
     assert [seq for _, what, seq in found if what == "delete"] == [2, 9, 3]
     assert len(found) == 18, "OPTIMIZE changes no row"
-    # What a copy would hold that follows the feed.
+    # The content of a copy that follows the feed.
     copy: set[int] = set()
     for version, what, seq in sorted(found, key=lambda change: (change[0], change[1] == "insert")):
         (copy.add if what == "insert" else copy.remove)(seq)
@@ -283,7 +286,7 @@ def test_in_the_feed_a_change_of_layout_takes_every_row_out_and_in(
     assert [change for change in found if change[0] == rewrite] == [
         (rewrite, what, seq) for what in ("delete", "insert") for seq in range(1, 11)
     ]
-    # Applied in order, deletes of a version first, it makes the same copy; and after it all is as before.
+    # The changes since then, applied in order with deletes of a version first, give the same copy.
     last = int(DeltaTable(table.path).version())
     assert [change for change in found if change[0] > rewrite] == [(last, "insert", 11)]
     assert by_deltalake(table.path, rewrite + 1) == [(last, "insert", 11)]

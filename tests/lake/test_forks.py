@@ -1,4 +1,4 @@
-"""Mirrors that begin as clones of their origins' tables, through real servers: what clients see of them."""
+"""Tests of mirrors that begin as clones of their origins' tables, through real servers, as clients see them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALWAYS = {"lakestream.clone": "always"}
 
 
 class Compaction:
-    """A compactor as the job runs it, in a thread. It looks at what mirrors ask for only while that is wanted."""
+    """Compactor as in the job, in a thread. It handles mirrors' clone requests unless it is paused."""
 
     def __init__(self, spark: Any, lake: Path) -> None:
         self.failures: list[str] = []
@@ -50,27 +50,27 @@ class Compaction:
                     self._compactor.sweep()
 
     def pause(self) -> None:
-        """Be there, but let mirrors wait from now on."""
+        """Stop handling clone requests, but stay registered."""
         self._wanted.clear()
-        with self._sweeping:  # what was begun is done
+        with self._sweeping:  # wait for the sweep in progress
             return
 
     def go_on(self) -> None:
-        """See to them."""
+        """Handle clone requests again."""
         self._wanted.set()
 
     def leave(self) -> None:
-        """Be a compactor no more."""
+        """Deregister as a compactor."""
         self.pause()
         self._compactor.release()
 
     def come_back(self) -> None:
-        """Be one again."""
+        """Register again."""
         assert self._compactor.acquire()
         self.go_on()
 
     def stop(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join()
         self._compactor.stop()
@@ -78,7 +78,7 @@ class Compaction:
 
 
 class World:
-    """A server, its compactor, and a stream O whose beginning is in its table."""
+    """Server, its compactor, and a stream O whose first messages are in its table."""
 
     def __init__(self, spark: Any, directory: Path) -> None:
         self.server = Server(Kind.OURS, directory / "store", config=CONFIG)
@@ -87,9 +87,9 @@ class World:
         self.compaction = Compaction(spark, self.lake)
 
     def begin(self) -> None:
-        """Have the stream."""
+        """Create and compact the stream."""
         with self.wire() as wire:
-            # Else its mirrors would answer direct gets for it.
+            # Otherwise its mirrors would answer direct gets for it.
             create(wire, "O", subjects=["o.*"], allow_direct=False)
             publish(wire, 1, 300)
             for seq in (1, 2, 70, 71, 200):
@@ -97,26 +97,26 @@ class World:
         self.until_compacted("O", 300)
 
     def wire(self) -> Wire:
-        """A new client."""
+        """Return a new connection."""
         return Wire(self.server.address, timeout=30)
 
     def until_compacted(self, name: str, last_seq: int) -> None:
-        """Wait until the stream's table has what came through a sequence."""
+        """Wait until the stream's table has everything through a sequence."""
         eventually(lambda: in_table(self.lake, name) >= last_seq)
 
     def base_of(self, name: str) -> Path:
-        """What shows that a stream began as a copy."""
+        """Return the file that shows that a stream began as a clone."""
         return self.server.store / "jetstream" / "$G" / "streams" / name / "base" / "checkpoint"
 
     def stop(self) -> None:
-        """End."""
+        """Stop compactor and server."""
         self.server.kill()
         self.compaction.stop()
         assert self.compaction.failures == []
 
 
 def in_table(lake: Path, name: str) -> int:
-    """The last sequence in a stream's table."""
+    """Return the last sequence in a stream's table."""
     return max((row.seq for row in _rows(paths.table(str(lake), name))), default=0)
 
 
@@ -135,7 +135,7 @@ def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Ask until it is so; other processes tell of it by files and answers only."""
+    """Poll until the condition is true, for effects that other processes show in files and answers only."""
     deadline = time.monotonic() + SOON_S
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"
@@ -143,14 +143,14 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def create(wire: Wire, name: str, **config: Any) -> dict[str, Any]:
-    """Make a stream."""
+    """Create a stream."""
     answer: dict[str, Any] = wire.api(f"STREAM.CREATE.{name}", {"name": name, "allow_direct": True, **config})
     assert "error" not in answer, answer
     return answer
 
 
 def publish(wire: Wire, first: int, count: int) -> None:
-    """Messages of O, some with headers, on four subjects."""
+    """Publish messages to O, some with headers, on four subjects."""
     replies = [(number, wire.new_reply()) for number in range(first, first + count)]
     headers = [{"N": str(number)} if number % 3 else None for number, _ in replies]
     wire.send(
@@ -164,7 +164,7 @@ def publish(wire: Wire, first: int, count: int) -> None:
 
 
 def held(wire: Wire, name: str, by_leader: bool = False) -> dict[int, tuple[str, str, str, bytes]]:
-    """What a stream has of each message, by sequence, by direct gets; of O, which has none, by its leader."""
+    """Return a stream's messages by sequence, by direct gets, or from the leader for O, which has none."""
 
     def shown(frame: Frame) -> tuple[str, str, str, bytes]:
         fields = frame.headers
@@ -185,13 +185,13 @@ def held(wire: Wire, name: str, by_leader: bool = False) -> dict[int, tuple[str,
 
 
 def state(wire: Wire, name: str) -> dict[str, Any]:
-    """The state that INFO shows."""
+    """Return the state in STREAM.INFO."""
     found: dict[str, Any] = wire.api(f"STREAM.INFO.{name}")["state"]
     return found
 
 
 def until_copied(wire: Wire, name: str, origin: str = "O") -> None:
-    """Wait until a mirror has all that its origin has."""
+    """Wait until a mirror has every message of its origin."""
 
     def copied() -> bool:
         info = wire.api(f"STREAM.INFO.{name}")
@@ -204,19 +204,19 @@ def until_copied(wire: Wire, name: str, origin: str = "O") -> None:
 
 
 def until_begun(wire: Wire, name: str) -> None:
-    """Wait until a mirror holds what it begins with."""
+    """Wait until a mirror holds the messages that it begins with."""
     eventually(lambda: state(wire, name)["last_seq"] > 0)
 
 
 def delivered(wire: Wire, name: str, count: int, filter_subject: str = "") -> list[tuple[str, bytes]]:
-    """The first messages that a new consumer of a stream delivers."""
+    """Return the first messages that a new consumer of a stream delivers."""
     config = {"ack_policy": "none", "deliver_policy": "all", "filter_subject": filter_subject, "mem_storage": True}
     consumer = wire.api(f"CONSUMER.CREATE.{name}", {"stream_name": name, "config": config})["name"]
     return fetched(wire, name, consumer, count)
 
 
 def fetched(wire: Wire, name: str, consumer: str, count: int) -> list[tuple[str, bytes]]:
-    """So many messages of a consumer."""
+    """Return `count` messages of a pull consumer."""
     reply = wire.new_reply()
     wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.{name}.{consumer}", b'{"batch":%d,"expires":60000000000}' % count, reply)
     found: list[tuple[str, bytes]] = []
@@ -228,7 +228,10 @@ def fetched(wire: Wire, name: str, consumer: str, count: int) -> list[tuple[str,
 
 
 def test_a_mirror_begins_as_a_clone_and_goes_on_after_it(world: World) -> None:
-    """Its consumer, made before the copy was there, gets all of it; so do direct gets, also after a kill."""
+    """A mirror begins as a clone and continues from there.
+
+    A consumer made before the clone gets all of it; so do direct gets, also after a kill.
+    """
     with world.wire() as wire:
         create(wire, "M", mirror={"name": "O"}, metadata=ALWAYS)
         config = {"durable_name": "early", "ack_policy": "explicit", "deliver_policy": "all", "max_ack_pending": 1000}
@@ -316,10 +319,14 @@ def test_a_mirror_of_a_moment_is_its_origin_then_and_follows_no_further(world: W
 
 
 def test_a_kill_while_the_copy_is_made_leaves_a_mirror_that_is_whole_in_the_end(world: World) -> None:
-    """Before the compactor has seen the request, and right when the copy is there. Meanwhile reads are answered."""
+    """After a kill during cloning the mirror becomes complete.
+
+    Once before the compactor has seen the request, and once right after the clone is made. Meanwhile reads are
+    answered.
+    """
     world.compaction.pause()
     with world.wire() as wire:
-        wire.api("STREAM.MSG.DELETE.O", {"seq": 9})  # what is gone by now must not come with an older table
+        wire.api("STREAM.MSG.DELETE.O", {"seq": 9})  # messages deleted by now must not come back with an older table
         create(wire, "K", mirror={"name": "O"}, metadata=ALWAYS)
         request = next((world.lake / "segments").glob("K"), None)
         eventually(lambda: any((world.lake / "segments" / "K").glob("*/clone.json")))
@@ -347,7 +354,10 @@ def test_a_kill_while_the_copy_is_made_leaves_a_mirror_that_is_whole_in_the_end(
 
 
 def test_without_a_compactor_a_mirror_reads_its_origin_itself(world: World) -> None:
-    """And its table is right once there is one again."""
+    """Without a compactor a mirror reads its origin through the server.
+
+    Its table is right once there is a compactor.
+    """
     world.compaction.leave()
     with world.wire() as wire:
         create(wire, "N", mirror={"name": "O"}, metadata=ALWAYS)

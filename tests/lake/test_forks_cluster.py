@@ -1,4 +1,4 @@
-"""A replicated mirror begins as a clone on every replica: those that hear of it at once, and those that come later."""
+"""Test of a replicated mirror that begins as a clone on every replica: present ones, and later ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.lake, pytest.mark.cluster]
 
 
 def based(node: Node) -> bool:
-    """Whether the node's replica of the mirror began with a copy."""
+    """Return True if the node's replica of the mirror began with a clone."""
     return (node.stream_directory("M") / "base" / "checkpoint").exists()
 
 
@@ -54,7 +54,7 @@ def test_every_replica_of_a_mirror_begins_with_the_same_copy(spark: Any, tmp_pat
             publish(wire, 201, 50)
             wanted = held(wire, "O")
         last = 250
-        for node in cluster.nodes:  # what a replica holds is what it says when it leads
+        for node in cluster.nodes:  # a replica's content is what it answers as the leader
             cluster.lead("M", node)
             eventually(copied)
             with cluster.wire(node, timeout=60) as wire:

@@ -1,4 +1,4 @@
-"""How a table grows with its number of commits while it is looked after: it does not."""
+"""Test that a maintained table does not grow with its number of commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.lake
 COMMITS = 600
 EVERY = 100
 SMALL = 15 + 16
-"""Small files of a partition at most: fewer than 16 of about one size, and some that each outweigh the smaller ones."""
+"""Upper bound of small files in a partition: fewer than 16 of about one size, and some larger than those below."""
 
 
 def test_files_and_log_of_a_maintained_table_are_bounded(spark: Any, lake: Path) -> None:
@@ -36,7 +36,7 @@ def test_files_and_log_of_a_maintained_table_are_bounded(spark: Any, lake: Path)
         assert before.files <= len(SUBJECTS) * (SMALL + EVERY)
         assert after.files <= len(SUBJECTS) * SMALL
         assert after.on_disk <= len(SUBJECTS) * (kept + EVERY + SMALL)
-        # Back to the checkpoint before the retention's begin; a commit is a file, 50 of them have a checkpoint.
+        # Commits since the checkpoint before the retention's begin; each is a file, and every 50th has a checkpoint.
         assert after.log_files <= 1.1 * (kept + EVERY + CHECKPOINT_EVERY) + 10
     last = samples[-1][1]
     assert last.files < len(SUBJECTS) * 5

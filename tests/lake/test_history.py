@@ -1,4 +1,4 @@
-"""Reading history from tables that real Spark wrote, deleted from, optimized and vacuumed, while a reader goes on."""
+"""Tests of reading history from tables that Spark wrote, deleted from, optimized and vacuumed during the reads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def grow(model: StreamModel, lake: Path, segments: int, subjects: int) -> None:
 
 
 def rewrite(spark: Any, table: str) -> None:
-    """What any user may do at any time: nobody but the reader is at these tables, and it copes with files that go."""
+    """Optimize and vacuum without retention, as any user may; the reader copes with removed files."""
     from delta.tables import DeltaTable as SparkTable
 
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
@@ -51,7 +51,7 @@ def rewrite(spark: Any, table: str) -> None:
 
 
 def check(history: TableHistory, rows: list[Record], seed: int) -> None:
-    """Every kind of read, against the rows that are alive. Deleted ones may come too: the stream leaves them out."""
+    """Compare every kind of read with the stored rows. Deleted rows may be returned too: the stream leaves them out."""
     choose = random.Random(seed)
     alive = {row.seq for row in rows}
 
@@ -82,7 +82,7 @@ def test_deletes_optimize_and_vacuum_under_a_reader(
     grow(model, lake, 3, subjects)
     compact(spark, lake, model)
     table = model.table(lake)
-    small = TableHistory(table, BlockCache(0))  # next to nothing is kept
+    small = TableHistory(table, BlockCache(0))  # hardly anything is cached
     large = TableHistory(table, BlockCache(0))
     check(small, model.expected(), 1)
 
@@ -134,7 +134,10 @@ def test_reads_go_on_while_files_are_rewritten_and_vacuumed(spark: Any, lake: Pa
 def test_a_large_commit_lies_in_runs_of_sequences(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sorted by subject as a whole, every range of sequences would lie all over its files."""
+    """A large commit is written in runs of sequences.
+
+    Sorted by subject as a whole, it would spread every range of sequences over all its files.
+    """
     monkeypatch.setattr(tables_of_streams, "RUN_SEQS", 50)
     model = StreamModel(tmp_path / "log")
     grow(model, lake, 1, 80)

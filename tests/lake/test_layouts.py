@@ -1,4 +1,4 @@
-"""How tables are partitioned: by rule and by metadata, and how they change over."""
+"""Tests of table partitioning: by rule, by metadata, and changes of the layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTITION = "lakestream.partition"
 
 
 def files(table: str) -> list[dict[str, Any]]:
-    """The files of the newest version with their statistics."""
+    """Return the files of the newest version with their statistics."""
     import pyarrow as pa
 
     return pa.table(DeltaTable(table).get_add_actions(flatten=True)).to_pylist()

@@ -1,4 +1,4 @@
-"""``SELECT … FROM delta.`streams/ORDERS` `` in a session of ours, and in stock spark-sql, pyspark and Thrift server."""
+"""Tests of ``SELECT … FROM delta.`streams/ORDERS` `` in our session, stock spark-sql, pyspark and Thrift server."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.lake
 T = "delta.`streams/ORDERS`"
 THRIFT_SERVER = "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"
 BEELINE = ("--silent=true", "--outputformat=csv2")
-# A metastore that leaves nothing behind; without it Spark keeps one in the working directory.
+# An in-memory metastore; by default Spark creates one in the working directory.
 METASTORE = "spark.hadoop.javax.jdo.option.ConnectionURL=jdbc:derby:memory:metastore;create=true"
 
 
 @pytest.fixture(scope="module")
 def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake with two versions of ORDERS and tables whose names need care."""
+    """Return a lake with two versions of ORDERS, and tables whose names need quoting."""
     root = tmp_path_factory.mktemp("root") / "lake of $X #1"
     for number in range(2):
         frame = spark.createDataFrame([(f"orders.{number}", number)], "subject string, seq long").coalesce(1)
@@ -39,7 +39,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sql(spark: Any, lake: Path) -> Any:
-    """Ask a session of ours; rows as tuples."""
+    """Return a function that queries one of our sessions; rows are tuples."""
     ours = session(lake)
 
     def ask(text: str, **arguments: Any) -> list[tuple[Any, ...]]:
@@ -82,7 +82,7 @@ def test_times_by_commit(spark: Any, sql: Any, lake: Path) -> None:
     at = {row["version"]: row["at"] for row in history.collect()}
     assert sql(f"SELECT count(*) FROM {T} TIMESTAMP AS OF '{at[0]}'") == [(1,)]
     assert sql(f"SELECT count(*) FROM {T} TIMESTAMP AS OF '{at[1]}'") == [(2,)]
-    # Delta itself does not take expressions here for tables by path.
+    # Delta itself does not accept expressions here for tables by path.
     assert sql(f"SELECT count(*) FROM {T} TIMESTAMP AS OF TIMESTAMP '{at[1]}' - INTERVAL 1 MILLISECOND") == [(1,)]
     assert sql(f"SELECT count(*) FROM {T} TIMESTAMP AS OF date_trunc('MILLISECOND', '{at[0]}')") == [(1,)]
     with pytest.raises(Exception, match=r"DELTA_TIMESTAMP_GREATER_THAN_COMMIT"):
@@ -183,7 +183,7 @@ def test_two_lakes_in_one_spark(spark: Any, lake: Path, tmp_path: Path) -> None:
 
 
 def options(*more: str) -> list[str]:
-    """What docs/spark.md says to start Spark's programs with."""
+    """Return the options with which docs/spark.md starts Spark's programs."""
     return ["--jars", ",".join(jars.ensure()), "--properties-file", jars.configuration(), "--conf", METASTORE, *more]
 
 
@@ -192,7 +192,7 @@ def program(name: str) -> str:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """As in a shell with the virtual environment activated."""
+    """Return the environment of a shell with the virtual environment activated."""
     ours = ("PYSPARK_", "LAKESTREAM_", "SPARK_", "PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = os.pathsep.join([sysconfig.get_path("scripts"), kept["PATH"]])
@@ -233,7 +233,7 @@ def test_the_stock_pyspark_shell(lake: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def thrift_server(lake: Path, tmp_path: Path) -> Iterator[int]:
-    """The port of a Thrift server whose working directory is the lake."""
+    """Yield the port of a Thrift server whose working directory is the lake."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     classes = ["--driver-class-path", os.pathsep.join(jars.ensure()), "--class", THRIFT_SERVER, "spark-internal"]
@@ -263,7 +263,7 @@ def thrift_server(lake: Path, tmp_path: Path) -> Iterator[int]:
 
 
 def logging_to_stdout(directory: Path) -> Path:
-    """A configuration in which the server says when it is ready."""
+    """Return a log4j configuration with which the server prints when it is ready."""
     text = """
 rootLogger.level = error
 rootLogger.appenderRef.out.ref = out

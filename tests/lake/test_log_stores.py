@@ -1,4 +1,4 @@
-"""Of two processes that commit to one table at once, exactly one gets each version; what it names is on disk."""
+"""Tests of concurrent commits: of two processes exactly one gets each version, and the files it names are on disk."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ spark.stop()
 
 @pytest.fixture(autouse=True)
 def plain_java_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Spark in this process has PySpark translate all errors of Java, and ask Spark's own JVM about them."""
+    """Undo PySpark's error translation, which a Spark in this process installs, and which asks Spark's own JVM."""
     monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
 
 
 @contextmanager
 def jvm(*options: str, s3: bool = False) -> Iterator[Any]:
-    """A Java process with Hadoop, Delta and our classes; no Spark in it."""
+    """Yield a Java process with Hadoop, Delta and our classes, without Spark."""
     brought = Path(pyspark.__file__).parent / "jars"
     classes = [str(path) for path in sorted(brought.iterdir()) if path.name.startswith(NEEDED)] + jars.ensure(s3)
     found = jars.find_java()
@@ -79,7 +79,7 @@ def jvm(*options: str, s3: bool = False) -> Iterator[Any]:
 
 
 def writer(java_process: Any, store: Any, configuration: Any) -> Callable[[str, str], bool]:
-    """A function that writes one file of the log, and says whether it was the one to do so."""
+    """Return a function that writes one file of the log, and returns True if it was the one to create it."""
 
     def write(path: str, content: str) -> bool:
         actions = java_process.java.util.ArrayList()
@@ -96,7 +96,7 @@ def writer(java_process: Any, store: Any, configuration: Any) -> Callable[[str, 
 
 
 def race(writers: Sequence[Callable[[str, str], bool]], paths: Sequence[str]) -> tuple[list[bool], list[bool]]:
-    """Both write each file at the same moment; which of them says that it did."""
+    """Have both writers write each file at the same moment; return which ones succeeded."""
     together = threading.Barrier(2)
 
     def run(name: str, write: Callable[[str, str], bool]) -> list[bool]:
@@ -165,7 +165,7 @@ def test_files_that_may_be_replaced_are_replaced_whole(tmp_path: Path) -> None:
         configuration = java_process.org.apache.hadoop.conf.Configuration(False)
         store = java_process.io.lakestream.delta.LocalCommitLogStore(configuration)
         hadoop_path = java_process.org.apache.hadoop.fs.Path(f"file:{path}")
-        # Hadoop's own file system leaves a checksum beside the file; it must not condemn what comes after it.
+        # Hadoop's own file system leaves a checksum beside the file, which must not apply to later content.
         out = hadoop_path.getFileSystem(configuration).create(hadoop_path)
         out.write(65)
         out.close()
@@ -194,7 +194,7 @@ def local_commit(java_process: Any, table: Path, version: int, *actions: dict[st
 
 
 def vector(at: Path, **changes: Any) -> dict[str, Any]:
-    """How a commit calls the deletion vector in a file of this table."""
+    """Return the deletion vector descriptor of a file of this table."""
     uuid = UUID(at.name.removeprefix("deletion_vector_").removesuffix(".bin"))
     found = {"storageType": "u", "pathOrInlineDv": to_z85(uuid.bytes), "offset": 1, "sizeInBytes": 40}
     return {**found, "cardinality": 1, **changes}
@@ -236,7 +236,7 @@ def test_a_commit_is_refused_that_names_a_file_which_is_not_whole(tmp_path: Path
 
 
 def forced(java_process: Any, work: Callable[[], None], scratch: Path) -> set[Path]:
-    """The files and directories that a Java process brings to disk meanwhile, as its flight recorder saw it."""
+    """Return the files and directories that a Java process syncs during `work`, from its flight recorder."""
     recording = java_process.jdk.jfr.Recording()
     recording.enable("jdk.FileForce").withoutThreshold()
     recording.start()
@@ -310,16 +310,16 @@ def test_a_file_is_on_disk_when_it_is_closed_and_has_no_checksum_beside_it(tmp_p
         write(old)
         write(tmp_path / "pipe")
         assert (tmp_path / ".old.crc").exists()
-        # From here on as in a session; Hadoop's own is in its cache by now.
+        # From here on as in a session, with Hadoop's own file system already in its cache.
         java_process.io.lakestream.delta.DurableFileSystem.use(configuration)
-        with pytest.raises(Py4JJavaError, match="SyncFailedException"):  # a pipe cannot be synced: so it was tried
+        with pytest.raises(Py4JJavaError, match="SyncFailedException"):  # from syncing a pipe
             write(tmp_path / "pipe")
         write(tmp_path / "new")
         path = java_process.org.apache.hadoop.fs.Path(str(old))
         store = path.getFileSystem(configuration)
         assert [each.getPath().getName() for each in store.listStatus(path.getParent())].count(".old.crc") == 0
         assert store.open(path).read() == 65
-        (tmp_path / ".old.crc").write_bytes(b"")  # as a power failure leaves it
+        (tmp_path / ".old.crc").write_bytes(b"")  # as after a power loss
         assert store.open(path).read() == 65, "a torn checksum condemns no file"
         write(old)
         assert store.open(path).read() == 65

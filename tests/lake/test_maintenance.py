@@ -1,4 +1,4 @@
-"""OPTIMIZE, VACUUM and log cleanup of real tables: no row changes, nobody notices, and the files become few."""
+"""Tests of OPTIMIZE, VACUUM and log cleanup of real tables: the rows stay the same, and the files become few."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.lake.tables import ALL, records, rows, version
 pytestmark = pytest.mark.lake
 
 NOW = Policy(min_files=2, retain_ns=0)
-"""Nobody else is at these tables, so that VACUUM may take everything."""
+"""Policy without retention, since no other process uses these tables."""
 KEEP = Policy(min_files=2)
 NAMES = [b"a'b\\c", b"x%y=z", "größe.»".encode(), b"plain"]
 
@@ -44,7 +44,7 @@ def compact(spark: Any, lake: Path, model: StreamModel, **options: int) -> None:
 
 
 def grow(spark: Any, lake: Path, model: StreamModel, commits: int, **options: int) -> None:
-    """So many commits of messages on subjects whose names are not the easiest, some with headers."""
+    """Commit messages `commits` times, on subjects with special characters, some with headers."""
     for _ in range(commits):
         blocks = [b"", b"NATS/1.0\r\nA: 1\r\n\r\n", b"NATS/1.0 503\r\n\r\n"]
         model.publish([(NAMES[n % 4], blocks[n % 3], b"%d" % n * 9) for n in range(60)])
@@ -81,7 +81,7 @@ def test_files_become_few_and_every_row_stays(spark: Any, lake: Path, tmp_path: 
     grow(spark, lake, model, 1, subject_limit=2)
     table = model.table(lake)
     before, count = rows(table), files(table)
-    for path in list(Path(table).rglob("part-*.parquet")):  # as earlier versions, and a power failure, left them
+    for path in list(Path(table).rglob("part-*.parquet")):  # as earlier versions, or a power loss, left them
         (path.parent / f".{path.name}.crc").touch()
     done = maintain(spark, lake, NOW)
     assert files(table) == count - done.removed + done.added < count
@@ -110,7 +110,7 @@ def test_deletion_vectors_are_counted_and_purged(spark: Any, lake: Path, tmp_pat
     facts = maintainer.look(open_storage(lake), table, NOW, time.time_ns())
     assert facts is not None
     assert [(file.partition, file.rows, file.deleted) for file in facts.files] == [(("s",), 1000, 500)]
-    (vector,) = {str(path) for path in Path(table).rglob("*.bin")} - set(facts.stale)  # it is in use
+    (vector,) = {str(path) for path in Path(table).rglob("*.bin")} - set(facts.stale)  # in use
     done = maintain(spark, lake, NOW)
     assert (done.removed, done.added) == (1, 1)
     maintain(spark, lake, NOW)
@@ -120,7 +120,11 @@ def test_deletion_vectors_are_counted_and_purged(spark: Any, lake: Path, tmp_pat
 
 
 def test_new_files_are_in_runs_with_statistics(spark: Any, lake: Path, tmp_path: Path) -> None:
-    """By sequence in a table by subject; runs of sequences, by subject within each, in one by bucket."""
+    """New files have runs of sequences with statistics.
+
+    In a table by subject they are sorted by sequence; in one by bucket by runs of sequences, and by subject within
+    each.
+    """
     for limit, name in ((50, "FEW"), (1, "MANY")):
         model = StreamModel(tmp_path / name, name, name)
         for _ in range(3):
@@ -154,7 +158,7 @@ def test_a_running_reader_survives_optimize_vacuum_and_log_cleanup(spark: Any, l
     assert history.read(100, 105, 10) == model.expected()[99:105]
     assert watch.read() == model.sealed[-1].last_index
     done = maintain(spark, lake, NOW)
-    assert done.plan.stale == []  # what OPTIMIZE has just replaced was in use when it was looked at
+    assert done.plan.stale == []  # OPTIMIZE has just replaced it: it was in use when the plan was made
     assert len(maintain(spark, lake, NOW).plan.stale) > 10
     assert history.read(110, 160, 1000) == model.expected()[109:160]
     grow(spark, lake, model, 1)
@@ -192,7 +196,7 @@ def test_a_table_may_say_how_long_its_versions_stay(spark: Any, lake: Path, tmp_
     held = on_disk(table)
     spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('lakestream.time_travel' = '{500 * HOUR_NS}')")
     maintain(spark, lake, NOW)
-    # Delta's checkpoints forget after a week what left the table; its commits tell.
+    # Delta's checkpoints drop removed files after a week; the commits still name them.
     maintain(spark, lake, NOW, 400 * HOUR_NS)
     assert on_disk(table) == held + 4
     assert spark.read.format("delta").option("versionAsOf", 2).load(table).count() == 120
@@ -232,7 +236,10 @@ def test_compactor_and_maintainer_at_the_same_table(spark: Any, lake: Path, tmp_
 def test_a_commit_in_between_is_in_the_way_only_if_it_took_the_same_files(
     spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The compactor commits while new files are being written: an append at first, then also a DELETE."""
+    """A concurrent commit conflicts only if it removed the same files.
+
+    The compactor commits while new files are being written: first an append, then a DELETE too.
+    """
     model = StreamModel(tmp_path / "log")
     grow(spark, lake, model, 2)
     table = model.table(lake)
@@ -250,7 +257,7 @@ def test_a_commit_in_between_is_in_the_way_only_if_it_took_the_same_files(
     monkeypatch.setattr(Rewriter, "_write", interrupted)
     deleting = False
     done = maintain(spark, lake, KEEP)
-    assert (done.removed, done.added) == (8 + 8, 4 + 4)  # a second commit takes what came in between
+    assert (done.removed, done.added) == (8 + 8, 4 + 4)  # a second run handles the files added meanwhile
     assert len(attempts) == 2
     deleting = True
     attempts.clear()
@@ -262,7 +269,7 @@ def test_a_commit_in_between_is_in_the_way_only_if_it_took_the_same_files(
     held = on_disk(table)
     names = {path.name for path in Path(table).rglob("part-*.parquet")}
     log = "".join(path.read_text() for path in Path(table, "_delta_log").glob("*.json"))
-    assert all(name in log for name in names), held  # what a conflict made useless is gone at once
+    assert all(name in log for name in names), held  # files made useless by a conflict are removed at once
 
 
 def test_a_table_under_maintenance_is_not_committed_to(

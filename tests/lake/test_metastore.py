@@ -1,4 +1,4 @@
-"""Streams' tables by catalog names, in a metastore of Hive's kind."""
+"""Test of streams' tables by catalog names, in a Hive metastore."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Mirrors and sources hold the history of their origins, whatever happens to either side and to the lake.
+"""Tests of mirrors and sources under random changes and failures of either side and of the lake: copies stay equal.
 
 Rounds of random publishes, deletes and purges in an origin of a random configuration, while servers are killed or
-stopped (that of the origin, that of the mirror, that of the sources), while compactor and maintainer (OPTIMIZE, VACUUM)
-work on the tables, and while mirrors are deleted and made anew, in some lives as clones of the origin's table. On one
-server, and on three where each stream is on another. After each round the copies have caught up and are compared by
-sequence, subject, time, header block and data; at the end their tables are compared with them as well.
+stopped (that of the origin, of the mirror, of the sources), while compactor and maintainer (OPTIMIZE, VACUUM) work on
+the tables, and while mirrors are deleted and created again, in some lives as clones of the origin's table. On one
+server, and on three with each stream on another one. After each round the copies catch up and are compared by sequence,
+subject, time, header block and data; at the end their tables are compared with them as well.
 
 LAKESTREAM_MIRROR_ROUNDS (1): rounds of each life; LAKESTREAM_MIRROR_LIVES (1): lives of each kind, each with streams
-and servers of its own. LAKESTREAM_MIRROR_SEED repeats a run's choices, but not what the servers' timing decides.
+and servers of its own. LAKESTREAM_MIRROR_SEED repeats a run's choices, but not the servers' timing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROUNDS = int(os.environ.get("LAKESTREAM_MIRROR_ROUNDS", "1"))
 LIVES = int(os.environ.get("LAKESTREAM_MIRROR_LIVES", "1"))
 SEED = int(os.environ.get("LAKESTREAM_MIRROR_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 STEPS = (5, 9)
-"""At least and at most so many steps in a round."""
+"""Minimum and maximum number of steps in a round."""
 BURST = 60
 SOON_S = 120.0
 LAKE = 'seal_bytes: 8192, seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0'
@@ -62,14 +62,14 @@ MIRRORS: list[tuple[dict[str, Any], Callable[[bytes], bool], Callable[[bytes], b
         lambda subject: b"was.%b.l" % subject[2:],
     ),
 ]
-"""How a mirror is configured, and what that means."""
+"""Configurations of mirrors, with their filters and transforms as functions."""
 
 
 class World:
-    """Three streams that copy or are copied, where they are, and what they must hold.
+    """Streams that are copied or copy, their servers, and their expected contents.
 
     Args:
-        homes: the servers of L and W, of M, and of S; all the same, or all others.
+        homes: the servers of L and W, of M, and of S; all the same, or all different.
         tags: of these servers, in a cluster.
     """
 
@@ -92,10 +92,10 @@ class World:
         from_l: Callable[[bytes], bool] = lambda subject: subject == b"l.2"  # noqa: E731
         self.sources = Sources("S", {"L": (self.origin, from_l), "W": (self.queue, lambda subject: True)})
         self.done: list[str] = []
-        """The steps of this round."""
+        """Steps of this round."""
 
     def begin(self) -> None:
-        """Make the streams."""
+        """Create the streams."""
         limits = self._dice.choice([{}, {}, {"max_msgs_per_subject": 50}, {"max_msgs": 120}])
         self._create(0, {"name": "L", "subjects": ["l.*"], "allow_rollup_hdrs": True, **limits})
         self._create(0, {"name": "W", "subjects": ["w.*"], "retention": "workqueue"})
@@ -118,12 +118,12 @@ class World:
 
     @contextmanager
     def wire(self, home: int) -> Iterator[Wire]:
-        """A connection to where a stream is."""
+        """Connect to the server of a stream."""
         with Wire(self._homes[home].address, timeout=20) as wire:
             yield wire
 
     def _look(self, stream: Origin | Mirror | Sources, home: int) -> None:
-        """Read a stream, as soon as it is there. A comparison that fails is no answer that comes too late."""
+        """Read a stream once it is available. Timeouts are retried, failed comparisons are not."""
 
         def served() -> bool:
             with self.wire(home) as wire:
@@ -134,7 +134,7 @@ class World:
 
     # ------------------------------------------------------------------ steps
     def step(self) -> None:
-        """Do one thing."""
+        """Do one random step."""
         steps: list[tuple[int, Callable[[], None]]] = [
             (40, self.publish),
             (8, self.publish_and_kill),
@@ -152,12 +152,12 @@ class World:
         chosen()
 
     def publish(self) -> None:
-        """Publish to all streams that take messages, and hear that they are stored."""
+        """Publish to all streams that accept messages, and await the acks."""
         self._publish(0, self._dice.choices(("l.1", "l.2", "w.1"), (4, 3, 2), k=self._dice.randint(1, BURST)))
         self._publish(2, ["own.1"] * self._dice.randint(0, 3))
 
     def _burst(self, subjects: list[str]) -> list[tuple[str, bytes, bytes]]:
-        """Messages for these subjects, each of which is noted."""
+        """Return messages for these subjects, after recording each."""
         burst = []
         for subject in subjects:
             self._number += 1
@@ -173,7 +173,7 @@ class World:
     def _publish(self, home: int, subjects: list[str]) -> None:
         waiting = self._burst(subjects)
         with self.wire(home) as wire:
-            while waiting:  # a stream that is not led yet, after a start, does not answer: those come again
+            while waiting:  # while a stream has no leader after a start, messages get no answer and are published again
                 asked = [(wire.new_reply(), one) for one in waiting]
                 wire.send(b"".join(pub(one[0], one[2], reply, one[1] or None) for reply, one in asked))
                 waiting = []
@@ -186,13 +186,13 @@ class World:
                         self._of(one[0]).acked[seq] = one[2]
 
     def publish_and_kill(self) -> None:
-        """SIGKILL to the origin's server while it takes messages: what was not acked may be there or not."""
+        """Kill the origin's server during publishes; unacked messages may be stored or not."""
         burst = self._burst(self._dice.choices(("l.1", "l.2", "w.1"), k=4 * BURST))
         with self.wire(0) as wire:
             asked = {wire.new_reply(): one for one in burst}
             wire.send(b"".join(pub(one[0], one[2], reply, one[1] or None) for reply, one in asked.items()))
             came = []
-            if self._dice.random() < 0.7:  # in the middle of it
+            if self._dice.random() < 0.7:  # in the middle of the publishes
                 came.append(wire.message(self._dice.choice(list(asked))))
             self._homes[0].kill()
             with suppress(ConnectionError):
@@ -207,7 +207,7 @@ class World:
         self._start(0)
 
     def delete(self) -> None:
-        """Remove one message of the origin, for good or not."""
+        """Delete one message of the origin, perhaps securely."""
         self._look(self.origin, 0)
         self._look_at_copies()
         if self.origin.live:
@@ -215,7 +215,7 @@ class World:
             self._change("STREAM.MSG.DELETE.L", body)
 
     def purge(self) -> None:
-        """Remove many messages of the origin."""
+        """Purge many messages of the origin."""
         self._look(self.origin, 0)
         self._look_at_copies()
         last = max(self.origin.history, default=0)
@@ -231,26 +231,26 @@ class World:
         until(done, f"{subject} {body}", SOON_S)
 
     def _look_at_copies(self) -> None:
-        """What is there now has to stay, whatever the origin lets go."""
+        """Read one of the copies; its present messages must stay, whatever the origin removes."""
         if self._dice.random() < 0.5:
             self._look(self.mirror, 1)
         else:
             self._look(self.sources, 2)
 
     def kill(self) -> None:
-        """SIGKILL to a server."""
+        """Kill a server and start it again."""
         home = self._dice.randrange(3)
         self._homes[home].kill()
         self._start(home)
 
     def stop(self) -> None:
-        """A server ends as it should, and begins again."""
+        """Stop a server and start it again."""
         home = self._dice.randrange(3)
         self._homes[home].stop()
         self._start(home)
 
     def away(self) -> None:
-        """The copies' servers are away while the origin goes on, is compacted and maintained."""
+        """Stop the copies' servers while the origin gets messages, is compacted and maintained."""
         homes = [home for home in (1, 2) if self._homes[home] is not self._homes[0]]
         if not homes:
             self.compact()
@@ -263,7 +263,7 @@ class World:
         self._start(home)
 
     def publish_there(self) -> None:
-        """Publish to the origins alone."""
+        """Publish to the origins only."""
         self._publish(0, self._dice.choices(("l.1", "l.2", "w.1"), (4, 3, 2), k=2 * BURST))
 
     def _start(self, home: int) -> None:
@@ -271,18 +271,18 @@ class World:
         self._ready()
 
     def compact(self) -> None:
-        """What a compactor does in a moment."""
+        """Run one sweep of the compactor."""
         report = self._compactor.sweep(retry_now=True)
-        # While a clone is made its table is not for others.
+        # A table is locked while it is cloned.
         assert all("is under maintenance" in why for why in report.failures.values()), report.failures
 
     def maintain(self) -> None:
-        """OPTIMIZE and VACUUM, for all tables that are worth it."""
+        """Run OPTIMIZE and VACUUM on all tables that need it."""
         for done in self._maintainer.once():
             assert done.failure is None, done
 
     def mirror_anew(self) -> None:
-        """The mirror is deleted, and one of the same name begins."""
+        """Delete the mirror and create one of the same name."""
 
         def gone() -> bool:
             with self.wire(1) as wire:
@@ -295,13 +295,13 @@ class World:
         self._create_mirror()
 
     def end(self) -> None:
-        """Let go of the lake."""
+        """Close the lake."""
         self._compactor.stop()
         self._compactor.release()
 
-    # ------------------------------------------------------------------ what must be
+    # ------------------------------------------------------------------ comparison
     def check(self) -> None:
-        """Wait until the copies have caught up, and compare."""
+        """Wait until the copies have caught up, and compare them."""
         self._look(self.origin, 0)
 
         def complete(copy: Mirror | Sources, home: int) -> bool:
@@ -328,7 +328,7 @@ class World:
         until(empty, "the work queue is empty", SOON_S)
 
     def check_tables(self) -> None:
-        """Invariant 6: the copies' tables hold what the copies hold."""
+        """Assert invariant 6: the copies' tables hold the copies' messages."""
         for stream, home, seen in (("M", 1, self.mirror.seen), ("S", 2, self.sources.seen)):
             if not seen:
                 continue
@@ -347,7 +347,7 @@ class World:
 
 @contextmanager
 def servers(kind: str, directory: Path) -> Iterator[tuple[str, list[Server], list[str], Callable[[], Any]]]:
-    """The lake; servers of origin, mirror and sources; their tags; what waits until they serve."""
+    """Yield the lake; servers of origin, mirror and sources; their tags; a function that waits until they serve."""
     if kind == "one":
         server = Server(Kind.OURS, directory / "store", config=f"lake {{ {LAKE} }}").start()
         try:
@@ -379,7 +379,7 @@ def test_copies_are_the_history_of_their_origins(spark: Any, tmp_path: Path, kin
 
 
 def live(world: World, dice: random.Random, where: str) -> None:
-    """All rounds of a life."""
+    """Run all rounds of a life."""
     world.begin()
     for number in range(ROUNDS):
         world.done = []

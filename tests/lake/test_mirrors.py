@@ -1,4 +1,4 @@
-"""Copies in the lake: their gaps, sequences and times survive compaction, and origins are read from their tables."""
+"""Tests of copies in the lake: gaps, sequences and times survive compaction, and origins are read from their tables."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def create(wire: Wire, name: str, **config: Any) -> None:
-    """Make a stream."""
+    """Create a stream."""
     answer = wire.api(f"STREAM.CREATE.{name}", {"name": name, "allow_direct": True, **config})
     assert "error" not in answer, answer
 
 
 def fill(wire: Wire, rng: random.Random, first: int) -> None:
-    """Messages, and now and then one less."""
+    """Publish messages, and delete some."""
     for number in range(first, first + MESSAGES):
         reply = wire.new_reply()
         wire.send(pub(f"o.{rng.choice('aabbcd')}", b"%d " % number * rng.randint(0, 90), reply, {"N": str(number)}))
@@ -56,20 +56,20 @@ def fill(wire: Wire, rng: random.Random, first: int) -> None:
 
 
 def stored(frame: Frame) -> tuple[str, str, bytes]:
-    """What a copy has to keep."""
+    """Return the parts of a message that a copy keeps unchanged."""
     fields = frame.headers
     return fields["Nats-Time-Stamp"], fields["N"], frame.data
 
 
 def has_all(wire: Wire, copies: list[str]) -> bool:
-    """Whether these copies have everything that their origin has."""
+    """Return True if these copies have every message of their origin."""
     infos = [wire.api(f"STREAM.INFO.{name}") for name in copies]
     origins = [info.get("mirror") or info["sources"][0] for info in infos]
     return all(origin["active"] >= 0 and origin["lag"] == 0 for origin in origins)
 
 
 def compare(origin: dict[int, Frame], wire: Wire) -> None:
-    """Whether the copies hold what they must."""
+    """Assert that the copies hold the messages that they must."""
     whole, filtered, sums = (contents(wire, name) for name in COPIES)
     assert {seq: stored(frame) for seq, frame in origin.items()}.items() <= {
         seq: stored(frame) for seq, frame in whole.items()
@@ -92,7 +92,7 @@ async def test_copies_are_in_the_lake_as_they_are(spark: Any, server: Server) ->
         create(wire, "O", subjects=["o.*"])
         fill(wire, rng, 1)
         await compaction.until_caught_up("O", within_s=SOON_S)
-        # What they begin with is in the origin's table alone.
+        # The messages that they begin with are only in the origin's table.
         for name, config in COPIES.items():
             create(wire, name, **config)
     server.kill()

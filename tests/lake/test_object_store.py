@@ -1,4 +1,4 @@
-"""A lake in an object store, from end to end: a real server, a real compactor, a real S3-compatible store."""
+"""Tests of a lake in an object store, end to end: a real server, a real compactor, an S3-compatible store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.lake
 
 LEASE_SECONDS = "8"
 SECONDS = 600.0
-"""How long a busy machine may take for any one step."""
+"""Timeout in seconds of any one step, on a busy machine."""
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ async def connected(server: Server) -> AsyncIterator[Client]:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until it is so; other processes tell of it by objects only."""
+    """Poll until the condition is true, for effects that other processes show in objects only."""
     async with asyncio.timeout(SECONDS):
         while not await condition():
             await asyncio.sleep(0.2)
 
 
 async def let_go(server: Server) -> None:
-    """Wait until the log holds only its newest segments: the table has the rest."""
+    """Wait until the log holds only its newest segments, because the table has the others."""
     log = server.store / "jetstream" / "$G" / "streams" / "HIST" / "log"
 
     async def done() -> bool:
@@ -82,7 +82,7 @@ async def test_publish_compact_kill_resume_and_read_back(
     s3_server: S3Server, lake: str, server: Server, started: list[Job]
 ) -> None:
     storage = open_storage(lake)
-    s3_server.put(f"{storage.root}/streams/HIST/_delta_log/_staged_commits/")  # a creation that failed leaves it
+    s3_server.put(f"{storage.root}/streams/HIST/_delta_log/_staged_commits/")  # left by a failed creation
     first = Job(lake, "--interval", "0.2")
     started.append(first)
     async with connected(server) as client:
@@ -163,7 +163,7 @@ def _owner(lake: str, stream: str) -> str:
 
 
 def _left(storage: Storage, lake: str, stream: str = "") -> list[str]:
-    """What there is of a stream, or of all; the empty objects by which Hadoop marks directories do not count."""
+    """Return the objects of a stream, or of all, without the empty ones with which Hadoop marks directories."""
     below = f"/{stream}" if stream else ""
     found = [*storage.tree(f"{lake}/{paths.SEGMENTS}{below}"), *storage.tree(f"{lake}/{paths.STREAMS}{below}")]
     return [entry.path for entry in found if entry.size or entry.path.endswith(paths.DELETED_FILE)]

@@ -1,4 +1,4 @@
-"""Object stores and the lake: chunks are messages like any other, compacted, released by the log, read back whole."""
+"""Tests of object stores and the lake: chunks are compacted and released from the log as any message, and read back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = """
 lake { seal_bytes: 1048576, seal_age: "200ms", retain_bytes: 0, poll: "100ms", staged_grace: 0 }
 """
 COLD_S = 240.0
-"""The first commit of a Spark that has just started may take minutes on a busy machine."""
+"""Timeout: the first commit of a Spark that has just started may take minutes on a busy machine."""
 SIZES = {"large": 1_500_000, "middle": 300_000, "small": 10, "empty": 0}
 
 
@@ -37,12 +37,12 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def content(name: str) -> bytes:
-    """What an object of that name holds."""
+    """Return the content of the object with this name."""
     return hashlib.shake_256(name.encode()).digest(SIZES[name])
 
 
 async def check(store: ObjectStore, names: list[str]) -> None:
-    """These objects are there, whole (the client verifies digests), and no others."""
+    """Assert that exactly these objects exist, complete (the client verifies digests)."""
     for name in names:
         assert (await store.get(name)).data == content(name), name
     assert sorted(info.name or "" for info in await store.list(ignore_deletes=True)) == sorted(names)

@@ -1,4 +1,4 @@
-"""Lakes and stores that were brought back from older copies, and segments that were damaged on the way."""
+"""Tests of lakes and stores restored from older copies, and of segments damaged in transfer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def errors(server: Server) -> dict[str, str]:
-    """What /varz says is wrong with tables."""
+    """Return the errors of tables in /varz."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/varz", timeout=10) as answer:
         found: dict[str, str] = json.load(answer)["lake"]["errors"]
         return found
@@ -162,7 +162,7 @@ async def test_a_damaged_staged_segment_stops_its_stream_until_the_server_brings
     await eventually(both_staged)
     victim = next(each for each in compaction.staged() if "/HIST/" in each.path)
     good = Path(victim.path).read_bytes()
-    Path(victim.path).unlink()  # not the log's own file, which is the same one
+    Path(victim.path).unlink()  # not the log's own file, of which it is a hard link
     Path(victim.path).write_bytes(good[:-200] + bytes(100) + good[-100:])
     await compaction.run()
     assert Path(f"{victim.path}.bad").exists() or Path(victim.path).read_bytes() == good
@@ -194,7 +194,7 @@ async def test_a_segment_that_is_damaged_in_the_log_too_is_shown_as_an_error(spa
     victim = compaction.staged()[0]
     content = bytearray(Path(victim.path).read_bytes())
     content[len(content) // 2] ^= 1
-    with open(victim.path, "r+b") as file:  # one and the same file with the log's
+    with open(victim.path, "r+b") as file:  # a hard link of the log's file
         file.write(content)
     await compaction.run()
     await until_error(server, "HIST", "was set aside")

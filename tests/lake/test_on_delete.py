@@ -1,5 +1,8 @@
-"""Tables that outlive their streams (`lakestream.on_delete: keep`): they get all that the stream held when it was
-deleted, through kills, without its leader, and when a new stream has its name."""
+"""Tests of tables kept after their streams (`lakestream.on_delete.
+
+Keep`): they get all that the stream held at its deletion. Through kills, without the stream's leader, and when a new
+stream has its name.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ pytestmark = pytest.mark.lake
 
 KEEP = {"lakestream.on_delete": "keep"}
 CONFIG = 'lake { seal_bytes: 4096, seal_age: "1h", retain_bytes: 0, poll: "100ms", staged_grace: 0 }'
-"""Segments end by their length only, so that there is an open one whenever a stream is deleted."""
+"""Segments are sealed by size only, so that there is an open one whenever a stream is deleted."""
 KILLS = int(os.environ.get("LAKESTREAM_KILL_ROUNDS", "12"))
 LONGEST_LIFE_S = 0.03
 ANSWER_S = 5.0
@@ -58,14 +61,14 @@ async def create(client: Client, name: str, replicas: int = 1) -> None:
 
 
 async def publish(client: Client, name: str, first: int, count: int) -> None:
-    """Acked messages, whose payloads are their sequences."""
+    """Publish messages until they are acked; their payloads are their sequences."""
     js = client.jetstream(timeout=20)
     for seq in range(first, first + count):
         while True:
             try:
                 ack = await js.publish(f"{name}.{seq % 3}", b"%d" % seq * 20)
                 break
-            except (nats.errors.NoRespondersError, APIError):  # not every node knows yet who listens
+            except (nats.errors.NoRespondersError, APIError):  # not every node knows the stream's subscription yet
                 await asyncio.sleep(0.1)
         assert ack.seq == seq
 
@@ -116,7 +119,7 @@ async def test_a_stream_that_never_had_a_table_gets_one_when_it_is_deleted(
     js = client.jetstream()
     await create(client, "BRIEF")
     uids = []
-    for count in (5, 3):  # the second one has the name before the compactor has seen the first
+    for count in (5, 3):  # the second one gets the name before the compactor has seen the first
         await publish(client, "BRIEF", 1, count)
         assert await js.delete_stream("BRIEF")
         await gone(server, "BRIEF")
@@ -133,7 +136,7 @@ async def test_a_stream_that_never_had_a_table_gets_one_when_it_is_deleted(
 
 
 async def gone(server: Server, name: str) -> None:
-    """Until the files of all deleted streams of this name have gone, which is when the lake has what it is owed."""
+    """Wait until the files of all deleted streams of this name are removed, after their last messages are staged."""
     base = server.store / "jetstream" / "$G" / "streams"
 
     async with asyncio.timeout(20):
@@ -209,7 +212,7 @@ async def test_a_replicated_stream_leaves_its_kept_table_whole(
             await left(node)
         without((await asyncio.to_thread(running.once)).failures)
         assert held(lake / "streams" / "KEPT") == published(75)
-        if leader == "dead":  # it hears of it, has nothing that the others had not, and leaves nothing behind
+        if leader == "dead":  # it learns of the deletion, has no other messages, and removes its files
             led.start()
             await left(led)
             without((await asyncio.to_thread(running.once)).failures)
@@ -220,10 +223,10 @@ async def test_a_replicated_stream_leaves_its_kept_table_whole(
 
 
 async def left(node: Node) -> None:
-    """Until nothing of any stream is on this node."""
+    """Wait until this node has no files of any stream."""
     base = node.store / "jetstream" / "$G" / "streams"
     async with asyncio.timeout(60):
-        while base.is_dir() and os.listdir(base):  # a slow node hears of creation and deletion together
+        while base.is_dir() and os.listdir(base):  # a slow node learns of creation and deletion together
             await asyncio.sleep(0.05)
 
 
@@ -285,7 +288,7 @@ def test_a_table_that_is_kept_since_its_last_commit_is_moved_when_the_name_is_us
     without(running.once().failures)
     old.configure(KEEP)
     staging.mark_deleted(str(lake), old.identity, keep=True)
-    unstage_through(str(lake), old.identity, old.sealed[-1].last_index)  # the table alone has it
+    unstage_through(str(lake), old.identity, old.sealed[-1].last_index)  # only the table has it
     new.publish(flights(3))
     new.stage(lake)
     without(running.once().failures)

@@ -1,4 +1,4 @@
-"""The table is the stream, and so is what the server reads back, whatever happened before.
+"""Tests of random changes and failures: the table and the server's reads both equal the stream.
 
 Rounds of random publishes, deletes, purges and updates, with kills of the server, crashes of the compactor between any
 two of its steps, OPTIMIZE and VACUUM between them. After each round the table has caught up and is compared with a
@@ -38,23 +38,23 @@ SEED = os.environ.get("LAKESTREAM_PROPERTY_SEED", "1")
 if SEED == "random":
     SEED = str(random.randrange(1 << 30))
 ROUNDS_OF_A_LIFE = 20
-"""Rounds over one lake; as many lives as make ROUNDS."""
+"""Number of rounds on one lake; there are as many lakes as ROUNDS requires."""
 ROUNDS_OF_A_STREAM = 10
 OPERATIONS = 40
 """Changes in one round."""
 CATCH_UP_SECONDS = 120.0
 STEPS = ["_append", "_end_rows", "_table.create", "_table.delta", "_table.rewrite", "_table.adapt", "_decoded"]
-"""Where a compactor crashes."""
+"""Methods before which a compactor crashes."""
 
 Content = dict[int, tuple[str, bytes]]
 
 
 class Crash(BaseException):
-    """The compactor's end in mid-step."""
+    """Raised to end the compactor in the middle of a step."""
 
 
 class Model:
-    """What a stream holds, in plain Python; and what it held once and let go by a limit (`ended`)."""
+    """Expected messages of a stream, and those that limits have removed (`ended`)."""
 
     def __init__(self) -> None:
         self.live: Content = {}
@@ -68,12 +68,12 @@ class Model:
         self.live[seq] = (subject, data)
         self.limit_subjects()
         self.limit()
-        for earlier in list(self.live) if rollup else ():  # limits come first, as in nats-server
+        for earlier in list(self.live) if rollup else ():  # limits apply first, as in nats-server
             if earlier < seq and (rollup == "all" or self.live[earlier][0] == subject):
                 self.ended[earlier] = self.live.pop(earlier)
 
     def update(self) -> None:
-        """The limits are others now; those of the whole stream come first."""
+        """Apply changed limits; those of the whole stream first."""
         self.limit()
         self.limit_subjects()
 
@@ -101,7 +101,7 @@ class Model:
 
 
 class World:
-    """One stream on a real server, the compactor and maintainer beside it, and the model of it."""
+    """One stream on a real server, with compactor and maintainer, and its model."""
 
     def __init__(self, spark: Any, server: Server, dice: random.Random) -> None:
         self.spark, self.server, self.dice = spark, server, dice
@@ -121,18 +121,18 @@ class World:
         )
 
     async def begin(self, number: int) -> None:
-        """A new stream; the one before is deleted."""
+        """Create a new stream; delete the previous one."""
         client = await nats.connect(self.server.url)
         if self.name:
             await client.jetstream().delete_stream(self.name)
-        # Some take the name of one that was deleted a moment ago.
+        # Some get the name of a stream that was deleted a moment ago.
         self.name, self.model = "SAME" if number % 3 else f"S{number}", Model()
         self.choose()
         await client.jetstream().add_stream(self.config())
         await client.close()
 
     def choose(self) -> None:
-        """Limits and metadata anew."""
+        """Draw new limits and metadata."""
         dice, model = self.dice, self.model
         model.max_msgs = dice.choice([-1, -1, 50, 200])
         model.per_subject = dice.choice([-1, -1, 1, 5])
@@ -143,7 +143,7 @@ class World:
     archive = False
 
     async def change(self) -> None:
-        """One round of changes, each acknowledged."""
+        """Make one round of changes, each acknowledged."""
         dice, model = self.dice, self.model
         client = await nats.connect(self.server.url)
         js = client.jetstream()
@@ -174,7 +174,7 @@ class World:
         await client.close()
 
     async def replay(self) -> Content:
-        """The stream as a client reads it from its first message on."""
+        """Return the stream's messages as a client reads them from the first one on."""
         client = await nats.connect(self.server.url)
         js = client.jetstream()
         left = (await js.stream_info(self.name)).state.messages
@@ -189,14 +189,14 @@ class World:
         return found
 
     def compact(self, crash: bool) -> None:
-        """What a compactor does with the streams of the lake; with `crash`, one that ends at a random step."""
+        """Run a compactor once over the streams of the lake; with `crash` it ends at a random step."""
         live, gone = staging.current(scan.Scanner(self.lake).scan())
         for stream in gone:
             StreamCompaction(self.spark, self.lake, stream).drop_table()
             staging.discard(stream.directory)
         for stream in live:
             compaction = StreamCompaction(
-                # Mostly all in one commit: it is commits that take the time.
+                # Mostly all in one commit, since commits take most of the time.
                 self.spark,
                 self.lake,
                 stream,
@@ -221,7 +221,7 @@ class World:
                 continue
 
     def table_rows(self) -> tuple[Content, Content]:
-        """(what the table says the stream has, what it says it had)."""
+        """Return the table's (present messages, removed messages)."""
         table = paths.table(self.lake, self.name)
         if not os.path.isdir(os.path.join(table, "_delta_log")):
             return {}, {}
@@ -234,12 +234,12 @@ class World:
         return live, ended
 
     async def check(self, where: str) -> None:
-        """Catch up, then compare table, stream and model."""
+        """Compact everything, then compare table, stream and model."""
         expected = (self.model.live, self.model.ended if self.archive else {})
         until = asyncio.get_running_loop().time() + CATCH_UP_SECONDS
         found = None
         client = await nats.connect(self.server.url)
-        await client.request(f"$LAKE.API.FLUSH.{self.name}", timeout=30)  # all in one commit, where it may be
+        await client.request(f"$LAKE.API.FLUSH.{self.name}", timeout=30)  # all in one commit, where possible
         await client.close()
         while found != expected:
             assert asyncio.get_running_loop().time() < until, f"{where}: {describe(found, expected)}"
@@ -249,7 +249,7 @@ class World:
 
 
 def describe(found: tuple[Content, Content] | None, expected: tuple[Content, Content]) -> str:
-    """What is too much and what is missing, in sequences."""
+    """Return the sequences that are unexpected or missing."""
     words = []
     for kind, have, want in zip(("live", "ended"), found or ({}, {}), expected, strict=True):
         words.append(

@@ -1,4 +1,4 @@
-"""`lakestream restore --as-of` against a running server, by its command line."""
+"""Tests of `lakestream restore --as-of` against a running server, by its command line."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def run(server: Server, *arguments: str) -> Result:
 
 
 def held(wire: Wire, stream: str) -> list[Any]:
-    """Every message of a stream, as MSG.GET gives it."""
+    """Return every message of a stream, as answered by MSG.GET."""
     last = wire.api(f"STREAM.INFO.{stream}")["state"]["last_seq"]
     answers = [wire.api(f"STREAM.MSG.GET.{stream}", {"seq": seq}) for seq in range(1, last + 1)]
     return [answer["message"] for answer in answers if "message" in answer]
 
 
 def filled(wire: Wire) -> tuple[list[Any], str]:
-    """A stream with gaps and headers: what it held at a time, and that time. It went on since."""
+    """Fill a stream with gaps and headers; return its content at a time, and that time. Later messages follow."""
     answer = wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.*"], "metadata": {"a": "b"}})
     assert "error" not in answer
     for number in range(20):

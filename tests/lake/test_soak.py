@@ -1,4 +1,4 @@
-"""Everything at once: publishes, overwrites, deletes and purges while server and compactor are killed again and again.
+"""Soak test: publishes, overwrites, deletes and purges while server and compactor are killed repeatedly.
 
 LAKESTREAM_SOAK_ROUNDS sets the number of rounds (default 3); LAKESTREAM_SOAK_SEED repeats a run's choices.
 """
@@ -35,11 +35,11 @@ lake { seal_bytes: 16384, seal_age: "300ms", retain_bytes: 0, poll: "100ms" }
 ROUNDS = int(os.environ.get("LAKESTREAM_SOAK_ROUNDS", "3"))
 SEED = int(os.environ.get("LAKESTREAM_SOAK_SEED", str(random.randrange(1 << 30))))
 OPERATIONS = 400
-"""Changes in one round."""
+"""Number of changes in one round."""
 
 
 class Compactor:
-    """The job as a process of its own, which can be killed with its JVM."""
+    """The compactor's job as a process, which is killed together with its JVM."""
 
     def __init__(self, lake: Path) -> None:
         self._lake = lake
@@ -77,7 +77,7 @@ def world(tmp_path: Path) -> Iterator[tuple[Server, Compactor]]:
 
 
 async def change(url: str, dice: random.Random, count: int) -> None:
-    """Random changes to the stream; what a kill interrupts is lost or not, the stream alone knows."""
+    """Make random changes to the stream; the stream alone shows the outcome of one that a kill interrupts."""
     client = await nats.connect(url, allow_reconnect=False)
     js = client.jetstream(timeout=2)
     with contextlib.suppress(APIError, NoStreamResponseError, TimeoutError, nats.errors.Error):
@@ -88,7 +88,7 @@ async def change(url: str, dice: random.Random, count: int) -> None:
                 await js.publish(subject, data, headers={"N": str(dice.random())} if what < 0.2 else None)
             elif what < 0.97:
                 state = (await js.stream_info("SOAK")).state
-                last = max(1, state.last_seq)  # an empty stream begins behind it
+                last = max(1, state.last_seq)  # an empty stream's first sequence is the next one
                 with contextlib.suppress(APIError):
                     await js.delete_msg("SOAK", dice.randint(max(1, min(state.first_seq, last)), last))
             elif what < 0.99:
@@ -100,7 +100,7 @@ async def change(url: str, dice: random.Random, count: int) -> None:
 
 
 async def stream_content(url: str) -> dict[int, tuple[str, bytes]]:
-    """The stream as a client reads it from its first message on, from table and log."""
+    """Return the stream's messages as a client reads them from the first one on, from table and log."""
     client = await nats.connect(url)
     js = client.jetstream()
     sub = await js.subscribe("SOAK.>", ordered_consumer=True)
@@ -128,7 +128,7 @@ async def test_the_table_is_the_stream_whatever_was_killed(world: tuple[Server, 
     for _ in range(ROUNDS):
         changes = asyncio.create_task(change(server.url, dice, OPERATIONS))
         victim = dice.choice(["server", "compactor", "both"])
-        await asyncio.sleep(dice.uniform(0.3, 4))  # the moment of the kill is the point
+        await asyncio.sleep(dice.uniform(0.3, 4))  # a random moment for the kill
         if victim in ("compactor", "both"):
             compactor.kill()
             compactor.start()
@@ -143,7 +143,7 @@ async def test_the_table_is_the_stream_whatever_was_killed(world: tuple[Server, 
     async def same() -> bool:
         try:
             rows = tables.records(table)
-        except TableNotFoundError:  # it is being made
+        except TableNotFoundError:  # it is being created
             return False
         return {row.seq: (row.subject.decode(), row.data) for row in rows} == expected
 

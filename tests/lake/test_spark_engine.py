@@ -1,4 +1,4 @@
-"""`lakestream sql` with Spark as its engine: the same questions, answers and complaints as with DuckDB."""
+"""Tests of `lakestream sql` with Spark as its engine: the same queries, answers and errors as with DuckDB."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = "delta.`streams/ORDERS`"
 
 @pytest.fixture(scope="module")
 def engine(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
-    """An engine over a lake with two tables, on the Spark that the tests have."""
+    """Yield an engine over a lake with two tables, on the tests' Spark."""
     root = tmp_path_factory.mktemp("root") / "lake"
     for number in range(2):
         frame = spark.createDataFrame([("orders", number, b"{}")], "subject string, seq long, data binary").coalesce(1)

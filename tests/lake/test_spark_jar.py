@@ -1,4 +1,4 @@
-"""The JAR in the repository is what the sources beside it compile to."""
+"""Tests that the JAR in the repository is compiled from the sources beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.lake, pytest.mark.smoke]
 
 
 def builder() -> ModuleType:
-    """jvm/build.py, which is a program and no part of a package."""
+    """Return jvm/build.py, a program outside any package, as a module."""
     spec = importlib.util.spec_from_file_location("jvm_build", Path(__file__).parents[2] / "jvm" / "build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -36,7 +36,7 @@ def test_the_jar_is_built_from_these_sources(tmp_path: Path) -> None:
     assert sources == build.digest(), "the sources in jvm/ have changed: run `make jar`"
     program = build.javac()
     if program is None:
-        # Only a Java runtime: the hash has to do.
+        # Only a Java runtime: compare the hash only.
         return
     again = tmp_path / "again.jar"
     build.build(again, program)
@@ -44,7 +44,7 @@ def test_the_jar_is_built_from_these_sources(tmp_path: Path) -> None:
     if build.compiler_version(program) == compiler:
         assert again.read_bytes() == kept.read_bytes()
     else:
-        # Another compiler may write the same classes in other bytes; by itself it always writes the same ones.
+        # Another compiler may write the same classes in other bytes; one compiler always writes the same.
         once_more = tmp_path / "once_more.jar"
         build.build(once_more, program)
         assert again.read_bytes() == once_more.read_bytes()

@@ -1,4 +1,4 @@
-"""`lakestream.lake.sql.session` on tables that the compactor wrote, beside Spark on the same tables."""
+"""Tests of `lakestream.lake.sql.session` on tables that the compactor wrote, compared with Spark on the same tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ORDERS = "delta.`streams/ORDERS`"
 
 
 class Lake:
-    """A stream compacted in three steps with deletes between, and what each version has to hold."""
+    """Stream compacted in three steps with deletes in between, and the expected content of each version."""
 
     def __init__(self, spark: Any, root: Path, log: Path) -> None:
         self.spark, self.root = spark, root
@@ -114,7 +114,10 @@ def test_timestamps_are_sparks_on_both_sides_of_every_commit(lake: Lake, session
 
 @pytest.mark.smoke
 def test_as_of_holds_all_messages_stored_by_then(lake: Lake, session: Session) -> None:
-    """At, before and after every message: all stored by T, but for the one that died before its first commit."""
+    """As of a time T at, before and after every message, all messages stored by T are returned.
+
+    Except one that was deleted before its first commit.
+    """
     for record in lake.stored:
         for at_ns in (record.time_ns - 1, record.time_ns, record.time_ns + 1):
             found = as_of(lake.table, at_ns)
@@ -194,11 +197,11 @@ def test_answers_are_sparks(lake: Lake, session: Session, question: str) -> None
 
 
 def _comparable(value: object) -> object:
-    """PySpark gives times without a zone, in the machine's; the session's are in UTC."""
+    """Convert PySpark's times, which are without a zone in that of the machine, to UTC as the session's."""
     return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else value
 
 
-# ---------------------------------------------------------------------------- as of now
+# ---------------------------------------------------------------------------- live reads
 
 LIVE = """
 lake { seal_bytes: 1048576, seal_age: "1h", poll: "100ms" }
@@ -216,7 +219,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.smoke
 async def test_what_was_acked_a_moment_ago_is_there(server: Server) -> None:
-    """No compactor is at work and nothing is sealed: the server stages its open segment when it is asked."""
+    """A message acked a moment ago is returned, although no compactor runs and nothing is sealed.
+
+    The server stages its open segment on request.
+    """
     lake = str(server.store / "lake")
     client = await nats.connect(server.url, user="reader", password="s3cret")
     js = client.jetstream()
@@ -233,7 +239,7 @@ async def test_what_was_acked_a_moment_ago_is_there(server: Server) -> None:
         code, out, _ = await asyncio.to_thread(ask, lake, query, *credentials, *place)
         assert [row["seq"] for row in json.loads(out)] == [1, 3]
 
-    # A stranger is told that there may be more, and sees what is staged.
+    # Without access to the server, a notice says that newer messages may exist, and staged ones are returned.
     await js.publish("NOW.4", b"4")
     code, out, said = await asyncio.to_thread(ask, lake, query)
     assert (code, [row["seq"] for row in json.loads(out)]) == (0, [1, 3])
@@ -245,7 +251,7 @@ async def test_what_was_acked_a_moment_ago_is_there(server: Server) -> None:
 
 
 def ask(lake: str, query: str, *options: str) -> tuple[int, str, str]:
-    """The command, inside this process: exit code, and what it wrote."""
+    """Run the command inside this process; return exit code, output and errors."""
     result = CliRunner().invoke(app, ["sql", "--lake", lake, "-f", "json", "-q", query, *options])
     return result.exit_code, result.stdout, result.stderr
 
@@ -254,7 +260,7 @@ def ask(lake: str, query: str, *options: str) -> tuple[int, str, str]:
 
 
 def test_a_lake_in_an_object_store(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Table and tail, now and then, as in a directory."""
+    """Table and staged segments in an object store are read as in a directory, present and past."""
     s3_server.enter(monkeypatch)
     lake = test_sql_live.Lake(tmp_path, s3_server.url("a_lake"))
     lake.publish(5)

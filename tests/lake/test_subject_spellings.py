@@ -1,4 +1,4 @@
-"""Subjects of every legal spelling, in every layout, found again by every reader."""
+"""Tests of subjects of every legal spelling, in every layout, which every reader must find."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _check_all(spark: Any, table: str, model: StreamModel) -> None:
 
 
 def _check_each(spark: Any, lake: Path, table: str, model: StreamModel, subjects: list[bytes]) -> None:
-    """`WHERE subject = …` finds a subject's messages and no others; two raw subjects may show as one text."""
+    """Assert that `WHERE subject = …` returns a subject's messages only; two raw subjects may show as one text."""
     texts = {subject: schema.subject_text(subject)[0] for subject in subjects}
     expected = {text: [found for found in model.expected() if texts[found.subject] == text] for text in texts.values()}
     found = Readers(spark)
@@ -132,15 +132,15 @@ def _check_each(spark: Any, lake: Path, table: str, model: StreamModel, subjects
     _check_spark(spark, table, expected)
     with Session(lake) as session:
         for text, wanted in expected.items():
-            if "\0" in text:  # where DuckDB takes an SQL text to end
+            if "\0" in text:  # where DuckDB ends an SQL text
                 continue
             query = f"SELECT seq FROM delta.`streams/ORDERS` WHERE subject = {schema.quoted(text)} ORDER BY seq"
             assert [seq for (seq,) in session.query(query)] == [each.seq for each in wanted], text
 
 
 def _check_spark(spark: Any, table: str, expected: dict[str, list[Any]]) -> None:
-    """One query for all: Spark takes its time for each."""
-    # As arguments: in the text itself Spark would replace `${Y}`.
+    """Check all subjects in one query, since each query takes Spark long."""
+    # As parameters: in the text itself Spark would replace `${Y}`.
     parts = [
         f"SELECT {number} AS number, seq FROM delta.`{table}` WHERE subject = :s{number}"
         for number in range(len(expected))
@@ -156,7 +156,7 @@ def _check_spark(spark: Any, table: str, expected: dict[str, list[Any]]) -> None
 
 
 def test_a_range_of_subjects_skips_files_by_statistics(spark: Any, tmp_path: Path) -> None:
-    """Long common prefixes too: the statistics hold enough of each subject to tell files apart."""
+    """A range of subjects skips files by statistics, even with long common prefixes."""
     lake = tmp_path / "lake"
     model = StreamModel(tmp_path / "log")
     model.configure({"lakestream.partition": "bucket:4"})

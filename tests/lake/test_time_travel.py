@@ -1,5 +1,7 @@
-"""The ways to ask for the past agree message for message: as_of, VERSION AS OF and TIMESTAMP AS OF in SQL, by DuckDB
-and by Spark, and the server's direct get with `up_to_time`."""
+"""Tests that all ways of reading the past agree, message for message.
+
+as_of, VERSION AS OF and TIMESTAMP AS OF in SQL, by DuckDB and by Spark, and the server's direct get with `up_to_time`.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,11 @@ PARTS = 3
 DEADLINE_S = 240.0
 TABLE = "delta.`streams/TIME`"
 Found = dict[str, int]
-"""Subject to sequence."""
+"""Subject → sequence."""
 
 
 class Past:
-    """A stream in three commits, all of it compacted, and the four that can be asked about its past."""
+    """Stream in three compacted commits, and the four readers of its past."""
 
     def __init__(self, spark: Any, server: Server) -> None:
         self.spark, self.server = spark, server
@@ -50,7 +52,7 @@ class Past:
         self.borders: list[int] = []
 
     async def fill(self) -> None:
-        """Publish and compact, part by part; some messages are deleted before they are committed."""
+        """Publish and compact in parts; some messages are deleted before they are compacted."""
         compaction = Compaction(self.spark, self.server)
         client = await nats.connect(self.server.url)
         js = client.jetstream()
@@ -68,7 +70,7 @@ class Past:
 
             async with asyncio.timeout(DEADLINE_S):
                 while not await committed():
-                    await asyncio.sleep(0.05)  # files tell of it
+                    await asyncio.sleep(0.05)  # only files show it
             self.borders.append(ack.seq)
         info = await js.stream_info("TIME")
         for seq in range(1, info.state.last_seq + 1):
@@ -79,7 +81,7 @@ class Past:
         await client.close()
 
     async def server_last(self, client: Client, at_ns: int) -> Found:
-        """The last message of each subject before a moment, by one batch."""
+        """Return the last message of each subject before a time, by one multi_last request."""
         inbox = client.new_inbox()
         sub = await client.subscribe(inbox)
         request = {"multi_last": ["TIME.*"], "up_to_time": rfc3339(at_ns)}
@@ -95,7 +97,7 @@ class Past:
         return found
 
     def moments(self) -> list[int]:
-        """At every message, 1 ns before and after it, between them, and outside of all."""
+        """Return times at every message, 1 ns before and after it, between messages, and outside of all."""
         times = list(self.times.values())
         around = {time + offset for time in times for offset in (-1, 0, 1)}
         between = {(one + other) // 2 for one, other in pairwise(times)}
@@ -103,7 +105,7 @@ class Past:
 
 
 def last(rows: list[tuple[int, str]]) -> Found:
-    """The last sequence of each subject."""
+    """Return the last sequence of each subject."""
     return {subject: seq for seq, subject in sorted(rows)}
 
 
@@ -119,7 +121,7 @@ def past(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]
 
 
 async def test_the_servers_past_is_that_of_sql(past: Past) -> None:
-    """up_to_time T leaves out a message stored at T itself: it is as_of(T - 1 ns)."""
+    """The server's past is that of SQL: up_to_time T excludes a message stored at T, so it is as_of(T - 1 ns)."""
     client = await nats.connect(past.server.url)
     with Session(past.lake, committed=True) as session:
         for at_ns in past.moments():
@@ -129,7 +131,7 @@ async def test_the_servers_past_is_that_of_sql(past: Past) -> None:
 
 
 def test_as_of_is_its_version_and_a_filter(past: Past) -> None:
-    """as_of, VERSION AS OF what was found, TIMESTAMP AS OF when that was committed: the same messages."""
+    """as_of, VERSION AS OF that version, and TIMESTAMP AS OF its commit time return the same messages."""
     log = CommitLog(past.table)
     with Session(past.lake, committed=True) as session:
         for at_ns in past.moments():
@@ -149,7 +151,7 @@ def test_as_of_is_its_version_and_a_filter(past: Past) -> None:
 
 
 def test_spark_finds_the_same(past: Past) -> None:
-    """At the first and last message of every commit, to the ns."""
+    """Spark returns the same at the first and last message of every commit, to the ns."""
     log = CommitLog(past.table)
     edges = [past.times[seq] for border in past.borders for seq in (border, border + 1) if seq in past.times]
     for at_ns in [0, *(edge + offset for edge in edges for offset in (-1, 0))]:
@@ -181,7 +183,7 @@ def test_spark_takes_texts_times_and_expressions(past: Past) -> None:
 
 
 def test_spark_reads_as_of_as_a_table(past: Past) -> None:
-    """Filters and columns reach the files, and two mentions join."""
+    """Spark reads as_of as a table: filters and columns are pushed down, and two mentions can be joined."""
     at_ns = max(past.times.values())
     rows = past.spark.sql(f"SELECT seq FROM as_of('TIME', {at_ns}) WHERE subject = '{SUBJECTS[1]}' AND seq > 1")
     plan = rows._jdf.queryExecution().executedPlan().toString()
@@ -209,7 +211,7 @@ def test_spark_says_what_is_wrong(past: Past, call: str, message: str) -> None:
 
 
 def test_a_version_is_restored_as_a_stream(past: Past) -> None:
-    """At the edges of commits, in the middle of one, and after all: as many streams, each what there was then."""
+    """A past version is restored as a stream: at the edges of commits, within one, and after all."""
     first, final = min(past.times.values()), max(past.times.values())
     moments = [past.times[border] - 1 for border in past.borders] + [first, final, final + 10**15]
     for number, at_ns in enumerate(moments):

@@ -1,4 +1,4 @@
-"""`lakestream import` and `lakestream export` against a running server, by their command lines."""
+"""Tests of `lakestream import` and `lakestream export` against a running server, by their command lines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def refused(server: Server, *arguments: str) -> str:
 
 
 def messages(server: Server, stream: str) -> list[Record]:
-    """Everything in a stream, asked for one by one through the API of JetStream."""
+    """Return all messages of a stream, each by an API request of its own."""
     found = []
     with Wire(server.address) as wire:
         state = wire.api(f"STREAM.INFO.{stream}")["state"]
@@ -69,7 +69,7 @@ def messages(server: Server, stream: str) -> list[Record]:
 
 
 def wait_for_messages(server: Server, stream: str, count: int) -> None:
-    """Wait until the stream has so many: what precedes a row that is refused may still be on its way to the disk."""
+    """Wait until the stream has `count` messages: those before a refused row may still be in flight."""
     deadline = time.monotonic() + 20
     with Wire(server.address) as wire:
         while wire.api(f"STREAM.INFO.{stream}")["state"]["messages"] != count:
@@ -326,7 +326,7 @@ def test_another_publisher_is_noticed(server: Server) -> None:
 
 
 def filled(server: Server) -> list[Record]:
-    """A stream with everything that is hard to keep: gaps, repeated headers, odd blocks, sizes up to the limit."""
+    """Fill a stream with gaps, repeated headers, malformed header blocks, and sizes up to the limit."""
     largest = 1024 * 1024 - 40
     with Wire(server.address) as wire:
         config = {"name": "FULL", "subjects": ["full.>"], "allow_msg_ttl": True, "allow_rollup_hdrs": True}

@@ -1,4 +1,4 @@
-"""Views with typed columns: DuckDB and Spark agree on every row, and each row is in one of the two views."""
+"""Tests of views with typed columns: DuckDB and Spark agree on every row, and each row is in one of the two views."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ EDGES = [
 
 
 class Engines:
-    """The view of payloads, by each engine."""
+    """The view of given payloads, by each engine."""
 
     def __init__(self, spark: Any, ddl: str) -> None:
         self.schema = json_schema.parse(ddl)
@@ -172,7 +172,7 @@ def test_what_the_edges_are(engines: Engines) -> None:
 
 
 class Stream:
-    """A stream with a schema, compacted."""
+    """Compacted stream with a schema."""
 
     def __init__(self, spark: Any, base: Path, name: str = "ORDERS") -> None:
         self.spark, self.lake = spark, base / "lake of $X #1"
@@ -193,13 +193,13 @@ class Stream:
         StreamCompaction(self.spark, str(self.lake), stream).run()
 
     def by_duckdb(self, name: str) -> list[dict[str, Any]]:
-        """In `lakestream sql`."""
+        """Return a view's rows from `lakestream sql`."""
         with Session(self.lake, committed=True) as session:
             found = session.query(f"SELECT * FROM delta.`streams/{name}` ORDER BY seq")
             return [dict(zip(found.columns, row, strict=True)) for row in found]
 
     def by_spark(self, name: str) -> list[dict[str, Any]]:
-        """As DuckDB shows it: a map as a dict."""
+        """Return a view's rows from Spark in DuckDB's form: a map as a dict."""
         rows = self.spark.sql(f"SELECT * FROM {name} ORDER BY seq").toArrow().to_pylist()
         return [{**row, "headers": dict(row["headers"])} if "headers" in row else row for row in rows]
 
@@ -225,12 +225,12 @@ def test_views_follow_the_table_and_its_schema(spark: Any, stream: Stream) -> No
     assert "$.qty" in misfits[1]["reason"]
     assert stream.by_duckdb("ORDERS_json_misfits") == misfits
     assert typed.fit(str(stream.lake), "ORDERS") == Fit(3, 2)
-    # A deleted message leaves the view, a new one comes; no view is made anew for that.
+    # A deleted message leaves the view and a new one appears, without recreating the view.
     stream.model.remove([1], erase=True)
     stream.compact("price DOUBLE, qty INT", [b'{"qty":9}'])
     assert [row["seq"] for row in stream.by_spark("ORDERS_json")] == [2, 3, 6]
     assert stream.by_spark("ORDERS_json") == stream.by_duckdb("ORDERS_json")
-    # Another schema: the same rows fit it or not.
+    # With another schema other rows match it.
     stream.compact("qty STRING", [], **{"lakestream.retention": "archive"})
     assert spark_functions.register_views(spark, str(stream.lake)) == ["ORDERS_json", "ORDERS_json_misfits"]
     assert [(row["seq"], row["qty"]) for row in stream.by_spark("ORDERS_json")] == [(2, None), (5, "many")]
@@ -248,7 +248,7 @@ def test_views_are_there_before_the_table_is(spark: Any, stream: Stream) -> None
     assert typed.fit(lake, "ORDERS") == Fit(0, 0)
     stream.compact("price DOUBLE", [b'{"price":2.5}'])
     assert [row["price"] for row in stream.by_spark("ORDERS_json")] == [1.5, 2.5], "the same view"
-    # What the stream has named since counts, before its table's next commit.
+    # The newest metadata of the stream applies before its table's next commit.
     stream.stage("price STRING", [b'{"price":"none"}'])
     assert typed.typed_table(lake, "ORDERS").text == "price STRING"
 

@@ -1,4 +1,4 @@
-"""Maintenance beside a compactor: in its own process, and in another one."""
+"""Tests of maintenance beside a compactor: in its own process, and in another one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS = 180.0
 
 @pytest.fixture
 def started() -> Iterator[list[Job]]:
-    """Processes of a test; whatever still runs at its end is killed."""
+    """Yield the list of a test's processes; kill those that still run at its end."""
     running: list[Job] = []
     yield running
     for each in running:
@@ -43,7 +43,7 @@ def operations(table: str) -> list[str]:
 
 
 class Compacting:
-    """A compactor with upkeep beside it, and what they report."""
+    """Compactor with upkeep beside it, and their reports."""
 
     def __init__(self, spark: Any, lake: Path, commits: int) -> None:
         self.done: list[Done] = []
@@ -98,7 +98,7 @@ def test_a_table_with_many_commits_is_looked_after_while_it_is_compacted(
             running.wait(40 * (number + 1), number // 2)
         running.wait(160, 2)
         other = Maintainer(spark, str(lake))
-        assert other.acquire()  # the lock is held for a round at a time
+        assert other.acquire()  # the lock is held for one round at a time
         other.release()
     assert [done.failure for done in running.done if done.failure] == []
     assert operations(model.table(lake)).count("OPTIMIZE") >= 2

@@ -1,4 +1,4 @@
-"""Our VACUUM against Delta's own, and clones that outlive it."""
+"""Tests of our VACUUM compared with Delta's own, and of clones that outlive it."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def test_what_is_dead_is_what_delta_says(spark: Any, tmp_path: Path) -> None:
             (directory / f"part-stray-{number}.parquet").touch()
             dead = ours(table)
             assert dead == deltas(spark, table)
-            # A retention that has just passed since now, also one that checkpoints do not remember.
+            # A retention that has just passed, also for one that checkpoints do not remember.
             assert ours(table, 2 * HOUR_NS, 2 * HOUR_NS + MARGIN_NS) == dead
             assert ours(table, 500 * HOUR_NS, 500 * HOUR_NS + MARGIN_NS) == dead
-            assert ours(table, 2 * HOUR_NS) == set()  # everything is young
+            assert ours(table, 2 * HOUR_NS) == set()  # everything is too new
     held = spark.read.format("delta").load(table).count()
     open_storage(table).delete_all(ours(table))
     assert ours(table) == deltas(spark, table) == set()
@@ -104,7 +104,7 @@ def test_what_is_dead_is_what_delta_says(spark: Any, tmp_path: Path) -> None:
 
 
 def test_every_version_within_the_retention_can_be_read(spark: Any, lake: Path, tmp_path: Path) -> None:
-    """The table's past is cut at a moment between its versions."""
+    """With the table's history cut between its versions, every version within the retention stays readable."""
     model = StreamModel(tmp_path / "log")
     grow(spark, lake, model, 2)
     table = model.table(lake)
@@ -191,7 +191,7 @@ def test_clones_survive_maintenance_of_their_origin(spark: Any, lake: Path, tmp_
     assert spark.read.format("delta").option("versionAsOf", 0).load(plain).count() == 120
     check(lake, model)
     kept = on_disk(table)
-    # A clone in the lake that is gone needs nothing; one elsewhere may come back.
+    # A deleted clone in the lake needs no files; one elsewhere may come back.
     open_storage(registered).delete_tree(registered)
     os.rename(outside, outside + " moved")
     references = References(open_storage(lake))

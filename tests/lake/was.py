@@ -1,4 +1,4 @@
-"""Asking a server, over the socket, what a stream held; and a model that knows."""
+"""Requests of a stream's past state over the socket, and a model that knows it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Held = dict[str, tuple[int, bytes]]
 
 
 class Refused(Exception):
-    """The answer was a status that tells of an error."""
+    """Raised when the answer is an error status."""
 
 
 class Answer:
-    """What one multi_last request brought."""
+    """Answer to a multi_last request."""
 
     def __init__(self) -> None:
         self.held: Held = {}
@@ -27,13 +27,17 @@ class Answer:
 
 
 def rfc3339(at_ns: int) -> str:
-    """A time as the API takes it."""
+    """Return a time in the API's format."""
     seconds, fraction = divmod(at_ns, 1_000_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{fraction:09d}Z"
 
 
 async def ask(client: Client, stream: str, **request: Any) -> Answer:
-    """One multi_last request; its 404 is an empty answer. Raises Refused."""
+    """Send a multi_last request; status 404 is an empty answer.
+
+    Raises:
+        Refused: another error status.
+    """
     inbox = client.new_inbox()
     sub = await client.subscribe(inbox)
     request.setdefault("multi_last", [">"])
@@ -58,13 +62,12 @@ async def ask(client: Client, stream: str, **request: Any) -> Answer:
 
 
 async def held(client: Client, stream: str, **request: Any) -> Held:
-    """What `ask` brings."""
+    """Return the messages that `ask` returns."""
     return (await ask(client, stream, **request)).held
 
 
 class Moment(NamedTuple):
-    """A time between two changes, the last sequence stored by then, the last message of each subject, and all of them
-    by sequence."""
+    """Time between two changes, with the stream's state: last sequence, last message per subject, all messages."""
 
     ns: int
     last: int
@@ -73,7 +76,7 @@ class Moment(NamedTuple):
 
 
 class Model:
-    """A stream in plain Python, and every state that it has been in."""
+    """Stream in plain Python, with every state that it has been in."""
 
     def __init__(self, max_msgs: int = -1, per_subject: int = -1) -> None:
         self.max_msgs, self.per_subject = max_msgs, per_subject
@@ -81,10 +84,10 @@ class Model:
         self.last = 0
         self.at: list[Moment] = []
         self.after: dict[int, Held] = {}
-        """What was held right after each sequence was stored."""
+        """State right after each sequence was stored."""
 
     async def note(self) -> None:
-        """Remember the state of this moment: the clocks of here and of the server are one, to the microsecond."""
+        """Record the present state and time; this machine's clock and the server's are one, to the microsecond."""
         now = time.time_ns()
         while time.time_ns() - now < 20_000:
             await asyncio.sleep(0)
