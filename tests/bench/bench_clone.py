@@ -1,4 +1,4 @@
-"""How long a mirror of a large stream takes when it begins as a clone, and what it costs.
+"""Measure how long a mirror of a large stream takes when it begins as a clone, and what it costs.
 
     python -m tests.bench.bench_clone [--messages 5000000] [--subjects 10] [--keep DIR]
 
@@ -36,13 +36,13 @@ SIZE = 128
 
 
 def state(wire: Wire, name: str) -> dict[str, Any]:
-    """What INFO says of a stream; nothing while there is none."""
+    """Return the state in STREAM.INFO; {} while there is no such stream."""
     found: dict[str, Any] = wire.api(f"STREAM.INFO.{name}").get("state", {})
     return found
 
 
 def fill(wire: Wire, messages: int, subjects: int) -> None:
-    """Bring the stream BIG to so many messages; each burst waits for the ack of its last one."""
+    """Fill the stream BIG up to `messages`; each burst waits for the ack of its last one."""
     if not state(wire, "BIG"):
         wire.api("STREAM.CREATE.BIG", {"name": "BIG", "subjects": ["big.*"], "allow_direct": True})
     for first in range(state(wire, "BIG")["last_seq"] + 1, messages + 1, BURST):
@@ -58,11 +58,11 @@ def until_in_table(table: Path, messages: int) -> None:
     while (found := latest_progress(str(table)) if (table / "_delta_log").exists() else None) is None or (
         found.last_seq < messages
     ):
-        time.sleep(LOOK_S)  # the commit is made by another process
+        time.sleep(LOOK_S)  # another process commits
 
 
 def until_ready(wire: Wire, lake: Path) -> None:
-    """Wait until the compactor works, and has taken away what an earlier run made."""
+    """Wait until the compactor runs, and has removed the files of an earlier run."""
     wire.api("STREAM.DELETE.COPY")
     wire.api("STREAM.CREATE.READY", {"name": "READY", "subjects": ["ready"]})
     reply = wire.new_reply()
@@ -73,7 +73,7 @@ def until_ready(wire: Wire, lake: Path) -> None:
 
 
 def count(table: Path) -> int:
-    """The messages that SQL finds in a table; 0 while there is none that is its stream's."""
+    """Return the number of messages that SQL finds in a table; 0 while the stream has none."""
     from deltalake import DeltaTable, QueryBuilder
 
     try:
@@ -84,24 +84,24 @@ def count(table: Path) -> int:
             QueryBuilder().register("t", delta).execute("SELECT count(*) AS n FROM t WHERE octet_length(subject) > 0")
         )
         found: int = query.read_all().column("n")[0].as_py()
-    except Exception:  # while it is being made
+    except Exception:  # while it is being created
         return 0
     return found
 
 
 def cpu(process: psutil.Process) -> float:
-    """CPU seconds of a process tree."""
+    """Return the CPU seconds of a process tree."""
     return sum(sum(each.cpu_times()[:4]) for each in [process, *process.children(recursive=True)])
 
 
 def size_of(directory: Path, pattern: str, log: bool = False) -> int:
-    """Bytes of the files below a directory."""
+    """Return the bytes of the files below a directory."""
     files = [path for path in directory.rglob(pattern) if path.is_file()]
     return sum(path.stat().st_size for path in files if ("_delta_log" in path.parts) == log)
 
 
 async def measure(address: tuple[str, int], store: Path, messages: int, parent: psutil.Process) -> dict[str, Any]:
-    """Make the mirror and wait for all that it can."""
+    """Create the mirror, and measure the time until each kind of read works."""
     table = store / "lake" / "streams" / "COPY"
     figures: dict[str, Any] = {}
     longest = 0.0

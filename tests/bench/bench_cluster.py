@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a cluster of three costs: ours beside nats-server's, alternating rounds on the same machine.
+"""Measure a cluster of three: ours and nats-server's, in alternating rounds on the same machine.
 
     python -m tests.bench.bench_cluster publish [--rounds 3] [--scale 1.0] [--size 3] [--only default,always,ours]
     python -m tests.bench.bench_cluster idle [--streams 500] [--seconds 20]
@@ -50,13 +50,13 @@ ACKED = b'"seq":'
 
 
 def chosen(options: argparse.Namespace) -> list[tuple[Kind, bool]]:
-    """The kinds of cluster that were asked for."""
+    """Return the kinds of cluster that were asked for."""
     return [VARIANTS[name] for name in options.only.split(",")]
 
 
 @contextmanager
 def cluster(kind: Kind, size: int = 3, **options: Any) -> Iterator[Cluster]:
-    """A cluster on empty stores, ended afterwards."""
+    """Yield a cluster on empty stores; stop it afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-cluster-") as directory:
         made = Cluster(kind, Path(directory), size, **options)
         try:
@@ -66,7 +66,7 @@ def cluster(kind: Kind, size: int = 3, **options: Any) -> Iterator[Cluster]:
 
 
 def processor_s(node: Node) -> float:
-    """Processor seconds that a node's process has used."""
+    """Return the processor seconds that a node's process has used."""
     assert node.process is not None
     fields = Path(f"/proc/{node.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_S
@@ -76,7 +76,7 @@ def processor_s(node: Node) -> float:
 
 
 class Client:
-    """A connection that only counts answers; made for load, not for looking."""
+    """Connection that only counts answers, made for load."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address)
@@ -103,7 +103,7 @@ class Client:
         self.socket.sendall(frame * count)
 
     def answers(self) -> int:
-        """Wait for bytes; how many acks ended in them."""
+        """Wait for data; return the number of acks that are complete."""
         data = self._rest + self._receive()
         self._rest = data[-len(ACKED) + 1 :] if not data.endswith(ACKED) else b""
         if b'"error"' in data:
@@ -116,7 +116,7 @@ class Client:
 
 
 def asynchronous(address: tuple[str, int], size: int, count: int) -> float:
-    """Acked messages a second, with thousands in flight."""
+    """Return acked messages a second, with thousands in flight."""
     client = Client(address)
     chunk = WINDOW // 4
     began = time.perf_counter()
@@ -132,7 +132,7 @@ def asynchronous(address: tuple[str, int], size: int, count: int) -> float:
 
 
 def one_at_a_time(address: tuple[str, int], count: int) -> float:
-    """Median microseconds until the ack."""
+    """Return the median microseconds until the ack."""
     client = Client(address)
     times = []
     for _ in range(count):
@@ -146,7 +146,7 @@ def one_at_a_time(address: tuple[str, int], count: int) -> float:
 
 
 def many_clients(address: tuple[str, int], each: int) -> float:
-    """Acked messages a second of 64 clients with one message in flight each."""
+    """Return acked messages a second of 64 clients with one message in flight each."""
     clients = [Client(address) for _ in range(CLIENTS)]
     left = dict.fromkeys(clients, each)
     with selectors.DefaultSelector() as selector:
@@ -168,7 +168,7 @@ def many_clients(address: tuple[str, int], each: int) -> float:
 
 
 def publish_once(made: Cluster, scale: float) -> dict[str, float]:
-    """All workloads through node n1; figures by name."""
+    """Run all workloads through node n1; return the figures by name."""
     made.stream("BENCH", ["bench.*"], min(len(made.nodes), 5))
     address = (made.nodes[0].host, made.nodes[0].wanted_port)
     leader = made.stream_leader("BENCH")
@@ -187,7 +187,7 @@ def publish_once(made: Cluster, scale: float) -> dict[str, float]:
 
 
 def wirebench_once(program: str, made: Cluster, scale: float) -> dict[str, float]:
-    """The same by the program that the project is judged by."""
+    """Run the workloads of the wirebench program; return the figures by name."""
     node = made.nodes[0]
     command = [sys.executable, program, "run", "--url", f"{node.host}:{node.wanted_port}", "--replicas", "3"]
     command += ["--only", "js_async,js_sync,js_sync_many", "--scale", str(scale)]
@@ -196,7 +196,7 @@ def wirebench_once(program: str, made: Cluster, scale: float) -> dict[str, float
 
 
 def publish(options: argparse.Namespace) -> None:
-    """Alternating rounds; medians, and ours against the others."""
+    """Measure publishing in alternating rounds; print medians, and the ratio of ours to the others."""
     names = options.only.split(",")
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for turn in range(options.rounds):
@@ -222,7 +222,7 @@ def publish(options: argparse.Namespace) -> None:
 
 
 def idle(options: argparse.Namespace) -> None:
-    """Share of a core that each node uses, without streams and with many."""
+    """Measure the share of a core that each node uses, without streams and with many."""
     for kind, durable in chosen(options):
         with cluster(kind, durable=durable) as made:
             for count in (0, options.streams):
@@ -233,7 +233,7 @@ def idle(options: argparse.Namespace) -> None:
                 if count:
                     made.wait_current(f"I{count - 1}")
                     print(f"  {count} streams made in {time.perf_counter() - began:.1f} s")
-                time.sleep(5)  # whatever follows their creation
+                time.sleep(5)  # let the work after their creation finish
                 before = [processor_s(node) for node in made.nodes]
                 time.sleep(options.seconds)
                 shares = [(processor_s(n) - b) / options.seconds for n, b in zip(made.nodes, before, strict=True)]
@@ -244,7 +244,7 @@ def idle(options: argparse.Namespace) -> None:
 
 
 def failover(options: argparse.Namespace) -> None:
-    """Seconds from kill -9 of the leader to the next ack, for a client of another node that tries again and again."""
+    """Measure the seconds from kill -9 of the leader to the next ack, for a client of another node that retries."""
     for kind, durable in chosen(options):
         times = []
         with cluster(kind, durable=durable) as made:
@@ -270,7 +270,7 @@ def _acked(wire: Wire) -> bool:
 
 
 def grow(options: argparse.Namespace) -> None:
-    """R1 to R3 with many messages in the stream."""
+    """Measure the change from one replica to three, with many messages in the stream."""
     for kind, durable in chosen(options):
         with tempfile.TemporaryDirectory(prefix="bench-lake-") as lake:
             ours = kind is Kind.OURS
@@ -295,17 +295,17 @@ def grow(options: argparse.Namespace) -> None:
 
 
 def compact(lake: str, made: Cluster) -> None:
-    """Move what is sealed into the lake, and wait until the node has dropped it."""
+    """Compact the sealed segments, and wait until the node has released them."""
     lakestream = Path(sys.executable).with_name("lakestream")
     subprocess.run([str(lakestream), "compact", "--once", "--lake", lake], check=True, capture_output=True)
-    time.sleep(5)  # the server looks by itself what the lake holds
+    time.sleep(5)  # the server polls the lake's tables
 
 
 # ----------------------------------------------------------------------------------------------------
 
 
 def short(options: argparse.Namespace) -> None:
-    """All of them, briefly."""
+    """Run all measurements briefly."""
     for run, arguments in (
         (publish, {"rounds": 1, "scale": 0.3, "size": 3, "wirebench": ""}),
         (idle, {"streams": 100, "seconds": 5}),
@@ -317,7 +317,7 @@ def short(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.set_defaults(run=short)
     commands = parser.add_subparsers()

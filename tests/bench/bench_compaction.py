@@ -1,4 +1,4 @@
-"""How fast staged segments get into tables, and what the compactor weighs meanwhile.
+"""Measure how fast staged segments are compacted, and the compactor's memory meanwhile.
 
     python -m tests.bench.bench_compaction [--messages 1000000] [--large] [--profile] [--draw]
 
@@ -49,7 +49,7 @@ HEADINGS = {
 
 
 def measure(messages: int, subjects: int, profile: bool) -> dict[str, Any]:
-    """All figures of one table."""
+    """Measure all figures of one table."""
     with tempfile.TemporaryDirectory() as scratch:
         work, lake = Path(scratch) / "work", Path(scratch) / "lake"
         backlog = Publisher(work, Path(scratch) / "later", "MEASURED", subjects).publish(messages)
@@ -87,7 +87,7 @@ def measure(messages: int, subjects: int, profile: bool) -> dict[str, Any]:
 
 
 def into_partitions(partitions: int) -> list[float]:
-    """Seconds of each of some commits to a table by subject; the first one makes it."""
+    """Return the seconds of some commits to a table by subject; the first one creates it."""
     seconds = []
     with tempfile.TemporaryDirectory() as scratch:
         lake = Path(scratch) / "lake"
@@ -109,14 +109,14 @@ def into_partitions(partitions: int) -> list[float]:
 
 
 def stage_again(staged: Staged, lake: Path) -> None:
-    """Put segments that another lake has in its staging area into this one's."""
+    """Stage the segments of another lake's staging area in this one."""
     for each in staging.segments(staged.directory):
         path = staging.stage(each.path, each.first_index, each.last_index, staged.identity, str(lake))
     staged.directory = str(Path(path).parent)
 
 
 def pieces(spark: SparkSession, lake: str, staged: Staged, scratch: Path, whole: float) -> dict[str, float]:
-    """Seconds that parts of the work take by themselves: each one includes those before it, from `decode` on."""
+    """Measure parts of the work separately: each one includes those before it, from `decode` on."""
     compaction = StreamCompaction(spark, lake, staged.stream)
     table = compaction._table
     layout = table.find().layout  # type: ignore[union-attr]
@@ -147,7 +147,7 @@ def pieces(spark: SparkSession, lake: str, staged: Staged, scratch: Path, whole:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """The better of two tries: warm."""
+    """Return the better of two runs, so that caches are warm."""
     times = []
     for _ in range(2):
         began = time.perf_counter()

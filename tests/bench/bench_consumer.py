@@ -1,4 +1,4 @@
-"""How fast a consumer delivers and takes acks, without sockets.
+"""Measure how fast a consumer delivers and takes acks, without sockets.
 
     python -m tests.bench.bench_consumer [--messages N] [--size BYTES]
 
@@ -26,7 +26,7 @@ BATCH = 500
 
 
 class Counter:
-    """A receiver that counts messages and keeps the ack subjects of the last ones."""
+    """Receiver that counts messages and keeps the ack subjects of the last ones."""
 
     congested = False
     echo = True
@@ -49,20 +49,20 @@ class Counter:
 
 
 def create(world: World, name: str, config: ConsumerConfig) -> None:
-    """A consumer from the beginning of the stream."""
+    """Create a consumer from the beginning of the stream."""
     world.stream.propose(CreateConsumer(name, msgspec.json.encode(config), 1, 1))
     world.settle()
 
 
 def receiver(world: World, subject: bytes) -> Counter:
-    """A subscriber."""
+    """Subscribe a counter to a subject; return it."""
     counter = Counter()
     world.hub.join(Subscription(counter, subject, b"", b"1"))
     return counter
 
 
 def push(world: World, total: int, filters: list[str]) -> float:
-    """Messages a second of a replay."""
+    """Return messages a second of a replay."""
     counter = receiver(world, b"deliver.to")
     started = time.perf_counter()
     config = ConsumerConfig(
@@ -78,7 +78,7 @@ def push(world: World, total: int, filters: list[str]) -> float:
 
 
 def pull(world: World, total: int) -> tuple[float, float]:
-    """(messages a second with an ack each, ns for an ack)."""
+    """Return (messages a second with an ack each, ns for an ack)."""
     Acks(world.hub, {"S": world.stream}).listen()
     counter = receiver(world, b"_INBOX.pull.*")
     config = ConsumerConfig(

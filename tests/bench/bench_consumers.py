@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Many consumers, many waiting requests, many filters, many unacked messages, many subjects; nats-server beside it.
+"""Measure many consumers, waiting requests, filters, unacked messages and subjects; beside nats-server.
 
     python -m tests.bench.bench_consumers [--only NAME] [--against real]
 
@@ -35,7 +35,7 @@ PING_S = 0.005
 
 
 class Watch(threading.Thread):
-    """The longest round trip of a connection that does nothing else."""
+    """Measures the longest round trip of a connection that does nothing else."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
@@ -50,7 +50,7 @@ class Watch(threading.Thread):
             self.longest = max(self.longest, time.perf_counter() - began)
 
     def end(self) -> float:
-        """Stop. The longest round trip in ms."""
+        """Stop; return the longest round trip in ms."""
         self._over.set()
         self.join()
         self._client.close()
@@ -58,7 +58,7 @@ class Watch(threading.Thread):
 
 
 def main() -> int:
-    """Run it."""
+    """Run the measurements of the command line."""
     parts: dict[str, Callable[[Server], None]] = {
         "consumers": many_consumers, "requests": many_requests, "filters": many_filters, "unacked": many_unacked,
         "subjects": many_subjects,
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def many_consumers(server: Server) -> None:
-    """Publish to a stream without consumers, with many that each want one subject, with some that want everything."""
+    """Publish to a stream without consumers, with many consumers of one subject each, and with some of all subjects."""
     client = Replay(*server.address)
     client.stream("S", ["s.>"])
     print(f"{CONSUMERS:,} consumers of one stream")
@@ -110,7 +110,7 @@ def many_consumers(server: Server) -> None:
 
 
 def many_requests(server: Server) -> None:
-    """Many requests of one consumer wait, and end one after another; then messages come."""
+    """Leave many requests of one consumer waiting until they expire one after another; then publish messages."""
     client = Replay(*server.address)
     client.stream("S", ["s.>"])
     consumer(client, "c", max_waiting=REQUESTS, ack_policy="none")
@@ -118,7 +118,7 @@ def many_requests(server: Server) -> None:
     wait_s, before = 20, used(server)
     began, watch = time.perf_counter(), Watch(server)
     watch.start()
-    for number in range(REQUESTS):  # they end evenly over the second half of that time
+    for number in range(REQUESTS):  # they expire evenly over the second half of that time
         expires = int((wait_s * (0.5 + 0.5 * number / REQUESTS)) * 1e9)
         client.send(request("c", client.inbox + b".p", 1, expires))
     client.count(b"408 Request Timeout", REQUESTS)
@@ -138,7 +138,7 @@ def many_requests(server: Server) -> None:
 
 
 def many_filters(server: Server) -> None:
-    """A consumer with many filters reads a stream with ten times as many subjects."""
+    """Read a stream with a consumer with many filters, and ten times as many subjects."""
     client = Replay(*server.address)
     client.stream("S", ["sensor.>"])
     store(client, [b"sensor.%d.x" % (number % (10 * FILTERS)) for number in range(200_000)])
@@ -158,7 +158,7 @@ def many_filters(server: Server) -> None:
 
 
 def many_unacked(server: Server) -> None:
-    """Fetch many messages without acking, publish beside that, restart, ack all of them with one ack."""
+    """Fetch many messages without acking, publish meanwhile, restart, ack all of them with one ack."""
     client = Replay(*server.address)
     client.stream("S", ["s.>"])
     store(client, [b"s.x"] * UNACKED)
@@ -193,7 +193,7 @@ def many_unacked(server: Server) -> None:
 
 
 def many_subjects(server: Server) -> None:
-    """The last message of each of many subjects."""
+    """Read the last message of each of many subjects."""
     client = Replay(*server.address)
     client.stream("S", ["sensor.>"])
     store(client, [b"sensor.%d" % number for number in range(SUBJECTS)])
@@ -210,13 +210,13 @@ def many_subjects(server: Server) -> None:
 
 
 def consumer(client: Replay, name: str, **config: object) -> None:
-    """A durable pull consumer of S."""
+    """Create a durable pull consumer of S."""
     fields = {"durable_name": name, "ack_policy": "explicit", **config}
     client.api(f"CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": fields})
 
 
 def request(name: str, reply: bytes, batch: int, expires_ns: int = 600 * 10**9) -> bytes:
-    """A pull request as it goes over the wire."""
+    """Return the bytes of a pull request."""
     body = b'{"batch":%d,"expires":%d}' % (batch, expires_ns)
     return b"PUB $JS.API.CONSUMER.MSG.NEXT.S.%s %s %d\r\n%s\r\n" % (name.encode(), reply, len(body), body)
 
@@ -229,7 +229,7 @@ def store(client: Replay, subjects: list[bytes]) -> None:
 
 
 def publish_ms(client: Replay) -> float:
-    """The median of publishes one after another, to subjects that one consumer each wants."""
+    """Return the median of successive publishes, to subjects that match one consumer each."""
     took = []
     for number in range(PUBLISHES):
         began = time.perf_counter()

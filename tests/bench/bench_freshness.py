@@ -1,4 +1,4 @@
-"""How long a published message takes into its Delta table, and what the embedded compactor weighs.
+"""Measure how long a published message takes into its Delta table, and the embedded compactor's memory.
 
     python -m tests.bench.bench_freshness [--seconds 60] [--rate 10] [--draw]
 
@@ -33,7 +33,7 @@ PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "freshness.svg"
 
 
 class Watch:
-    """Notes when messages were acked, and when a table was first seen to hold them."""
+    """Records when messages were acked, and when a table was first seen to hold them."""
 
     def __init__(self, table: Path) -> None:
         self._table = table
@@ -42,11 +42,11 @@ class Watch:
         """Seconds, in the order of commits."""
 
     def acked(self, seq: int) -> None:
-        """The server has stored it, now."""
+        """Record that the server has just stored it."""
         self._acked[seq] = time.perf_counter()
 
     async def until_empty(self, more: asyncio.Event) -> None:
-        """Look at the table until it holds every acked message and `more` says that no other comes."""
+        """Poll the table until it holds every acked message and `more` is set, after which no other comes."""
         while self._acked or not more.is_set():
             progress = latest_progress(str(self._table)) if self._table.exists() else None
             now = time.perf_counter()
@@ -54,11 +54,11 @@ class Watch:
                 if progress is None or seq > progress.last_seq:
                     break
                 self.took.append(now - self._acked.pop(seq))
-            await asyncio.sleep(LOOK_S)  # the commit is made by another process
+            await asyncio.sleep(LOOK_S)  # another process commits
 
 
 async def measure(url: str, table: Path, seconds: float, rate: float) -> tuple[float, list[float]]:
-    """Seconds of the first message, and of all others."""
+    """Return the seconds of the first message, and of all others."""
     client = await nats.connect(url)
     js = client.jetstream()
     await js.add_stream(name="FRESH", subjects=["fresh.>"])
@@ -80,7 +80,7 @@ async def measure(url: str, table: Path, seconds: float, rate: float) -> tuple[f
 
 
 def jvm_mib(parent: int) -> float:
-    """Resident MiB of the JVM below a process; 0 while there is none."""
+    """Return the resident MiB of the JVM below a process; 0 while there is none."""
     sizes = [0.0]
     for child in psutil.Process(parent).children(recursive=True):
         if child.name() == "java":

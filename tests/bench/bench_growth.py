@@ -1,4 +1,4 @@
-"""What two days of one commit every 10 s leave behind, with and without maintenance.
+"""Measure the files of a table after two days of one commit every 10 s, with and without maintenance.
 
     python -m tests.bench.bench_growth [--commits 17000] [--every 60] [--retain-hours 168] [--without]
     python -m tests.bench.bench_growth --draw OUTPUT...
@@ -42,8 +42,10 @@ UID = "GROWTH"
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A table after so many commits: files of its newest version, data files that are there, files in its log, and the
-    time to open it and to read a message."""
+    """State of a table after some commits.
+
+    Files of its newest version, data files on disk, files in its log, and the time to open it and to read a message.
+    """
 
     commits: int
     files: int
@@ -53,11 +55,11 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Simulation:
-    """A stream's table that gets commits as from a compactor, in a time of its own.
+    """Stream's table that gets commits as from a compactor, in simulated time.
 
     Args:
-        lake: root of a lake; the table's own directory must not be there.
-        began_ns: the simulated time of the first commit. It must not be in the past, as in-commit timestamps rise.
+        lake: root of a lake; the table's own directory must not exist.
+        began_ns: simulated time of the first commit. It must not be in the past, as in-commit timestamps increase.
     """
 
     def __init__(self, lake: Path, began_ns: int) -> None:
@@ -75,7 +77,7 @@ class Simulation:
         )
 
     def commit(self) -> None:
-        """Ten seconds later: ten messages on each subject."""
+        """Commit ten messages on each subject, ten simulated seconds later."""
         self.now_ns += STEP_NS
         self.commits += 1
         version = self.latest() + 1
@@ -87,7 +89,7 @@ class Simulation:
             DeltaTable(self.table).create_checkpoint()
 
     def latest(self) -> int:
-        """The table's newest version."""
+        """Return the table's newest version."""
         known = getattr(self, "_latest", -1)
         while (self._log / f"{known + 1:020d}.json").exists():
             known += 1
@@ -95,7 +97,7 @@ class Simulation:
         return known
 
     def sample(self) -> Sample:
-        """The table as it is now."""
+        """Measure the table as it is now."""
         began = time.perf_counter()
         table = DeltaTable(self.table)
         query = QueryBuilder().register("t", table)
@@ -107,7 +109,7 @@ class Simulation:
         return Sample(self.commits, len(table.file_uris()), on_disk, len(names), round(took * 1000, 1))
 
     def count(self) -> int:
-        """Rows of the newest version."""
+        """Count the rows of the newest version."""
         query = QueryBuilder().register("t", DeltaTable(self.table))
         return int(pa.table(query.execute("SELECT count(DISTINCT seq) AS n FROM t").read_all())["n"][0].as_py())
 
@@ -194,7 +196,7 @@ _METADATA = {
 
 
 def grow(simulation: Simulation, commits: int, every: int, look_after: Callable[[], object]) -> Iterator[Sample]:
-    """Commit, and look after the table every so many commits; yields samples."""
+    """Commit, and maintain the table every `every` commits; yield samples."""
     for number in range(1, commits + 1):
         simulation.commit()
         if number % every == 0:
@@ -204,7 +206,7 @@ def grow(simulation: Simulation, commits: int, every: int, look_after: Callable[
 
 
 def run(commits: int, every: int, retain_hours: float | None, spark: Any) -> list[Sample]:
-    """One simulation; `retain_hours` None: nobody looks after the table. Prints its samples."""
+    """Run one simulation, without maintenance if `retain_hours` is None; print its samples."""
     lake = Path(tempfile.mkdtemp(prefix="growth-"))
     spent: list[float] = []
     rewritten = [0]
@@ -244,7 +246,7 @@ def run(commits: int, every: int, retain_hours: float | None, spark: Any) -> lis
 
 
 def draw(outputs: list[str]) -> None:
-    """The figures as pictures for the documentation."""
+    """Draw the figures for the documentation."""
     from tests.bench.draw import lines
 
     results: dict[str, list[Sample]] = {}
@@ -267,7 +269,7 @@ def draw(outputs: list[str]) -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=17_000)
     parser.add_argument("--every", type=int, default=60, help="commits between two rounds of maintenance")

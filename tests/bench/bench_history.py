@@ -1,4 +1,4 @@
-"""How fast the server reads old messages back from tables of different shapes.
+"""Measure how fast the server reads old messages back from tables of different shapes.
 
     python -m tests.bench.bench_history [--rows 1000000] [--tables DIRECTORY] [--picture docs/pictures/history.svg]
 
@@ -44,7 +44,7 @@ FIGURES = {
 
 
 def measure(table: str, rows: int) -> dict[str, float]:
-    """All figures of one table."""
+    """Measure all figures of one table."""
     from lakestream.lake.read.history.history import TableHistory
 
     choose = random.Random(7)
@@ -76,7 +76,7 @@ def measure(table: str, rows: int) -> dict[str, float]:
 
 
 def index_bytes(table: str) -> float:
-    """What the index of a table holds for each file."""
+    """Return the bytes of a table's index for each file."""
     import tracemalloc
 
     from lakestream.lake.files.lake import open_storage
@@ -101,7 +101,7 @@ def _median(work: Callable[[], Any], rounds: int = ROUNDS) -> float:
 
 
 def _rate(history: Any, subjects: list[bytes] | None) -> float:
-    """Messages a second when everything is read as a consumer does: 1,024 at a time."""
+    """Return messages a second when everything is read as a consumer does: 1,024 at a time."""
     first, count, last = 1, 0, history.max_seq()
     began = clock()
     while first <= last:

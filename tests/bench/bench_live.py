@@ -1,4 +1,4 @@
-"""Zero lag: what a flush costs, and opening and reading a live view.
+"""Measure live reads: a flush, and opening and reading a live view.
 
     python -m tests.bench.bench_live [--messages 200000]
 
@@ -41,7 +41,7 @@ async def prepare(url: str) -> None:
 
 
 def timed(times: int, work: Any) -> str:
-    """Median and worst of some calls, in ms."""
+    """Return median and maximum duration of some calls, in ms."""
     found = []
     for _ in range(times):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How fast the log is, without a server around it.
+"""Measure the log without a server.
 
 Belongs here: micro-benchmarks of encoding, applying, reading and committing. Run `python -m tests.bench.bench_log`;
 it writes below a temporary directory and prints one line for each figure.

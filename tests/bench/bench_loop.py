@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Operations on whole streams: how long each takes, and how long everybody else waits meanwhile; nats-server beside it.
+"""Measure operations on whole streams, and the longest wait of other clients meanwhile; beside nats-server.
 
     python -m tests.bench.bench_loop [purge] [filter] [keep] [filter-keep] [consumer] [info] [age] [lower] [delete]
                                      [restart] [--messages 1000000] [--subjects 100000] [--many 300000]
@@ -39,7 +39,7 @@ NS = 1_000_000_000
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=[*PARTS, "restart", "consumer", "info"])
     parser.add_argument("--messages", type=int, default=1_000_000, help="(default: 1 million)")
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def fill(server: Server, messages: int, subjects: int, *, quiet: bool) -> None:
-    """The stream BIG anew: so many messages, on the subjects in turn."""
+    """Create the stream BIG anew and publish `messages` messages, on the subjects in turn."""
     with Wire(server.address, timeout=LONG_S) as wire:
         wire.api("STREAM.DELETE.BIG", timeout=LONG_S)
         answer = wire.api("STREAM.CREATE.BIG", {"name": "BIG", "subjects": ["big.>"], "allow_direct": True})
@@ -92,9 +92,9 @@ def fill(server: Server, messages: int, subjects: int, *, quiet: bool) -> None:
 
 
 def measure(server: Server, part: str) -> None:
-    """One operation on the full stream, to its end."""
+    """Run one operation on the full stream to its end."""
     with Wire(server.address, timeout=LONG_S) as wire:
-        time.sleep(1)  # what the fill left to do in the background is not the operation's
+        time.sleep(1)  # let the background work of the fill finish
         config = wire.api("STREAM.INFO.BIG", timeout=LONG_S)["config"]
         with pause(server, part):
             PARTS[part](wire, config)
@@ -129,7 +129,7 @@ PARTS: dict[str, Callable[[Wire, dict[str, object]], None]] = {
 
 
 def restart(server: Server) -> None:
-    """Stop and start, kill and start."""
+    """Stop and start the server, kill and start it."""
     for how in (partial(server.stop, timeout=LONG_S), server.kill):
         began = time.perf_counter()
         how()
@@ -143,7 +143,7 @@ def restart(server: Server) -> None:
 
 
 def ask(server: Server, parts: list[str], subjects: int) -> None:
-    """What looks at every subject."""
+    """Run the operations that visit every subject."""
     with Wire(server.address, timeout=LONG_S) as wire:
         if "consumer" in parts:
             for turn in ("first", "second"):
@@ -168,7 +168,7 @@ def ask(server: Server, parts: list[str], subjects: int) -> None:
 
 @contextmanager
 def pause(server: Server, what: str, *, quiet: bool = False) -> Iterator[None]:
-    """Print how long something took, and how long a connection waited meanwhile."""
+    """Print the duration of an operation, and the longest round trip of another connection meanwhile."""
     longest, ready, over = 0.0, threading.Event(), threading.Event()
 
     def ping() -> None:
@@ -180,7 +180,7 @@ def pause(server: Server, what: str, *, quiet: bool = False) -> Iterator[None]:
                 began = time.perf_counter()
                 other.ping()
                 longest = max(longest, time.perf_counter() - began)
-                over.wait(0.002)  # without it, it takes a core from what is measured
+                over.wait(0.002)  # without this pause it would take a core from what is measured
 
     thread = threading.Thread(target=ping)
     thread.start()

@@ -1,4 +1,4 @@
-"""How far a copy is behind its origin while messages come evenly: a mirror and a source, ours and nats-server's.
+"""Measure the lag of a mirror and of a source at an even publish rate; ours and nats-server's.
 
     python -m tests.bench.bench_mirror [--rate 20000] [--seconds 10] [--size 128] [--rounds 1] [--store DIR]
                                        [--only origin,mirror,source,cluster,remote] [--against default,always,ours]
@@ -35,10 +35,10 @@ from tests.servers import Kind, Server
 from tests.wire import Wire, pub
 
 TICK_S = 0.001
-"""The publisher sends what is due this often."""
+"""Interval at which the publisher sends the messages that are due."""
 WARM_S = 1.0
 LEAST_PAUSE_S = 0.001
-"""Between an answer and the next question."""
+"""Pause between an answer and the next request."""
 CPU_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 SUBJECT = "lag"
 COPIES: dict[str, dict[str, Any]] = {
@@ -49,11 +49,11 @@ COPIES: dict[str, dict[str, Any]] = {
     "remote": {"name": "COPY", "mirror": {"name": "ORIGIN", "external": {"api": "$JS.there.API"}}},
 }
 VARIANTS = {"default": (Kind.REAL, False), "always": (Kind.REAL, True), "ours": (Kind.OURS, False)}
-"""Which program, and whether nats-server syncs before it acks."""
+"""Program, and if nats-server syncs before it acks."""
 
 
 class Load(NamedTuple):
-    """What the publisher did: (first number, ns of the monotonic clock) of each group, how many messages, seconds."""
+    """Result of the publisher: (first number, ns of the monotonic clock) of each group, messages, seconds."""
 
     groups: list[tuple[int, int]]
     messages: int
@@ -61,8 +61,11 @@ class Load(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Percentiles of the copy's lag, and of how much of that it is behind its origin, in ms; µs of processor time for a
-    message; ms of a look; the rate that was reached."""
+    """Figures of a row.
+
+    Percentiles of the copy's lag, and of the part by which it is behind its origin, in ms; µs of processor time for a
+    message; ms of a request; the achieved rate.
+    """
 
     lag: list[float]
     behind: list[float]
@@ -74,7 +77,7 @@ class Row(NamedTuple):
 def publish(
     address: tuple[str, int], rate: int, seconds: float, size: int, told: multiprocessing.connection.Connection
 ) -> None:
-    """Publish evenly, in a process of its own; what was done goes to `told`."""
+    """Publish evenly, in a process of its own; send the result to `told`."""
     with Wire(address, timeout=60) as wire:
         reply, acks = wire.new_reply(), _Acks(wire)
         wire.ping()
@@ -105,7 +108,7 @@ class _Acks:
         self._mark, self._rest = b'"seq":', b""
 
     def read(self, timeout: float = 0) -> None:
-        """What has come; `timeout`: wait so long for something."""
+        """Read the acks that have arrived; wait up to `timeout` seconds for some."""
         self._socket.settimeout(timeout)
         try:
             data = self._socket.recv(1 << 20)
@@ -119,14 +122,14 @@ class _Acks:
 
 
 def cpu_s(server: Server) -> float:
-    """Processor time that a server has used, all its threads, user and kernel."""
+    """Return the processor time that a server has used, all its threads, user and kernel."""
     assert server.process is not None
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * CPU_TICK_S
 
 
 class Watch:
-    """Asks streams for their newest message, all of them at once, and notes when which was shown.
+    """Requests the newest message of several streams at once, and records the time at which each was returned.
 
     Args:
         wires: a connection for each stream, by the stream's name.
@@ -137,10 +140,10 @@ class Watch:
         self.seen: dict[str, list[tuple[int, int]]] = {stream: [] for stream in wires}
         """(number of the newest message, ns of the monotonic clock) of each answer."""
         self.took: list[float] = []
-        """ms of each look."""
+        """Duration of each round of requests in ms."""
 
     def look(self) -> None:
-        """Ask once."""
+        """Request the newest messages once."""
         began, body = time.monotonic_ns(), b'{"last_by_subj":"%b"}' % SUBJECT.encode()
         asked = {}
         for stream, wire in self._wires.items():
@@ -154,12 +157,12 @@ class Watch:
         time.sleep(LEAST_PAUSE_S)
 
     def all_have(self, number: int) -> bool:
-        """Whether every stream has shown this message, or a later one."""
+        """Return True if every stream has returned this message or a later one."""
         return all(seen and seen[-1][0] >= number for seen in self.seen.values())
 
 
 def lags_ms(load: Load, seen: list[tuple[int, int]]) -> list[float]:
-    """The lag of each group that was sent after the warm-up."""
+    """Return the lag of each group that was sent after the warm-up."""
     numbers = [number for number, _ in seen]
     begins = load.groups[0][1] + int(WARM_S * 1e9)
     following = [first for first, _ in load.groups[1:]] + [load.messages]
@@ -173,14 +176,14 @@ def lags_ms(load: Load, seen: list[tuple[int, int]]) -> list[float]:
 
 
 def parts(values: list[float], *shares: int) -> list[float]:
-    """Percentiles."""
+    """Return percentiles."""
     values = sorted(values)
     return [values[min(len(values) - 1, len(values) * share // 100)] for share in shares]
 
 
 @contextmanager
 def servers(variant: str, row: str, parent: str | None) -> Iterator[Sequence[Server]]:
-    """All servers; the first has the origin, the last the copy."""
+    """Return all servers; the first has the origin, the last the copy."""
     kind, always = VARIANTS[variant]
     with tempfile.TemporaryDirectory(prefix="bench-mirror-", dir=parent) as directory:
         if row == "cluster":
@@ -204,7 +207,7 @@ def servers(variant: str, row: str, parent: str | None) -> Iterator[Sequence[Ser
 
 
 def measure(variant: str, row: str, options: argparse.Namespace) -> Row:
-    """One row."""
+    """Measure one row."""
     with servers(variant, row, options.store) as nodes, ExitStack() as stack:
         there, here = (stack.enter_context(Wire(node.address, timeout=60)) for node in (nodes[0], nodes[-1]))
         wires = {"ORIGIN": there}
@@ -215,7 +218,7 @@ def measure(variant: str, row: str, options: argparse.Namespace) -> Row:
         answer = there.request(SUBJECT, b"-1", timeout=60)
         assert b'"seq"' in answer.data, answer
         watch = Watch(wires)
-        while not watch.all_have(-1):  # whatever the copy waits for before its first attempt is over
+        while not watch.all_have(-1):  # let the copy's wait before its first attempt pass
             watch.look()
         told, tell = multiprocessing.Pipe(duplex=False)
         arguments = (nodes[0].address, options.rate, options.seconds + WARM_S, options.size, tell)
@@ -240,7 +243,7 @@ def measure(variant: str, row: str, options: argparse.Namespace) -> Row:
 
 
 def _create(wire: Wire, config: dict[str, Any], tag: str) -> None:
-    """Make a stream that allows direct gets; `tag`: of the node that shall have it."""
+    """Create a stream that allows direct gets; `tag`: of the node that shall have it."""
     fields = {**config, "allow_direct": True}
     if tag:
         fields["placement"] = {"tags": [tag]}

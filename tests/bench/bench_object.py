@@ -1,4 +1,4 @@
-"""A large object through an object store, and how much memory the server needs for it.
+"""Measure a large object in an object store, and the server's memory for it.
 
     python -m tests.bench.bench_object [--mib 1024] [--chunk-kib 128] [--kind ours|real]
 
@@ -29,7 +29,7 @@ from tests.servers import Kind, Server
 from tests.wire import Wire, pub
 
 WINDOW = 64
-"""Chunks on their way, without an ack yet."""
+"""Maximum number of unacked chunks."""
 LOOK_S = 0.02
 META = "$O.big.M.b2JqZWN0"
 STORE = {"name": "OBJ_big", "subjects": ["$O.big.C.>", "$O.big.M.>"], "discard": "new", "storage": "file"}
@@ -37,7 +37,7 @@ SWITCHES = {"allow_rollup_hdrs": True, "allow_direct": True}
 
 
 class Watched:
-    """Resident memory and CPU of a process while something runs."""
+    """Resident memory and CPU of a process during the block."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -68,14 +68,14 @@ class Watched:
 
 
 def chunks(total: int, size: int) -> Iterator[bytes]:
-    """Contents that differ from chunk to chunk and do not compress to nothing."""
+    """Yield chunks that differ from each other and hardly compress."""
     block = hashlib.shake_256(b"lakestream").digest(size)
     for number in range(total // size):
         yield number.to_bytes(8, "big") + block[8:]
 
 
 def put(wire: Wire, nuid: str, total: int, size: int) -> str:
-    """Upload; returns the digest."""
+    """Upload the object; return the digest."""
     digest, waiting = hashlib.sha256(), deque[str]()
     for chunk in chunks(total, size):
         digest.update(chunk)
@@ -99,7 +99,7 @@ def _acked(wire: Wire, reply: str) -> None:
 
 
 def get(address: tuple[str, int]) -> tuple[int, str]:
-    """Read the object as clients do; returns its size and digest, which must be what its meta says."""
+    """Read the object as clients do; return its size and digest, after comparing them with its metadata."""
     with Wire(address, timeout=120) as wire:
         stored = wire.request(f"$JS.API.DIRECT.GET.OBJ_big.{META}")
         meta = stored.json()
@@ -144,11 +144,11 @@ def _report(what: str, seen: Watched, total: int) -> None:
 
 
 def run(server: Server, total: int, size: int) -> None:
-    """Put, get, replace, get again after a restart."""
+    """Put, get, replace, and get again after a restart."""
     server.start()
     with Wire(server.address, timeout=120) as wire:
         assert "error" not in wire.api("STREAM.CREATE.OBJ_big", STORE | SWITCHES)
-        put(wire, "small", 10 * size, size)  # what any first object costs is not the large one's
+        put(wire, "small", 10 * size, size)  # exclude the cost of the first object of any size
         get(server.address)
         assert server.process is not None
         with Watched(server.process.pid) as seen:

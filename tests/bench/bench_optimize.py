@@ -1,4 +1,4 @@
-"""What maintenance does to reads: a table of many small files, after Delta's OPTIMIZE, and after ours.
+"""Measure the effect of maintenance on reads: a table of many small files, after Delta's OPTIMIZE, and after ours.
 
     python -m tests.bench.bench_optimize [--rows 1000000] [--commits 125]
 
@@ -38,7 +38,7 @@ COLUMNS = "seq, time_ns, subject, subject_bytes, headers, header_block, data"
 
 
 def make(spark: Any, table: str, rows: int, commits: int) -> None:
-    """The table, with a contiguous stretch of sequences in each file."""
+    """Create the table, with a contiguous range of sequences in each file."""
     found = spark.range(0, rows, 1, commits).selectExpr(
         f"concat('sensor.', lpad(id * 7919 % {SUBJECTS}, 5, '0')) AS subject",
         "id + 1 AS seq",
@@ -55,7 +55,7 @@ def make(spark: Any, table: str, rows: int, commits: int) -> None:
 
 
 def reads(table: str, rows: int) -> dict[str, float]:
-    """Median milliseconds of three kinds of reads."""
+    """Return the median milliseconds of three kinds of reads."""
     query = QueryBuilder().register("t", DeltaTable(table))
 
     def median(where: str, expected: int) -> float:
@@ -77,7 +77,7 @@ def reads(table: str, rows: int) -> dict[str, float]:
 
 
 def ours(spark: Any, table: str) -> None:
-    """What the maintainer does."""
+    """Run the maintainer's rewrite."""
     storage = open_storage(table)
     policy = Policy()
     rewriter = Rewriter(spark.newSession(), storage, policy.target_bytes)
@@ -92,7 +92,7 @@ def ours(spark: Any, table: str) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--commits", type=int, default=125)

@@ -1,4 +1,4 @@
-"""Figures of the protocol core and the interest graph: `python -m tests.bench.bench_protocol`.
+"""Measure the protocol core and the interest graph: `python -m tests.bench.bench_protocol`.
 
 Each figure is the best of several short runs, on one core, with no sockets.
 """
@@ -20,12 +20,12 @@ RUNS = 5
 
 
 def best(work: Callable[[], object], number: int = 3) -> float:
-    """Seconds that one call of `work` takes at best."""
+    """Return the minimum seconds of one call of `work`."""
     return min(timeit.repeat(work, number=number, repeat=RUNS)) / number
 
 
 def bench_parser() -> None:
-    """Whole read buffers, buffers cut at 64 KiB, and a large payload in pieces."""
+    """Parse whole read buffers, buffers cut at 64 KiB, and a large payload in pieces."""
     reply = b"_INBOX.abcdefghijklmnopqrstuv.000001"
     lines = {
         "PUB": b"PUB orders.new %d\r\n" % PAYLOAD,
@@ -56,13 +56,13 @@ def bench_parser() -> None:
 
 
 def _feed_large(parts: list[bytes], size: int) -> None:
-    """One large payload through a new parser."""
+    """Parse one large payload with a new parser."""
     parser = Parser(max_payload=size)
     assert sum(len(parser.feed(part)) for part in parts) == 1
 
 
 def bench_match() -> None:
-    """Each kind of subject, as fresh bytes objects, on a graph like a busy server's."""
+    """Match each kind of subject, as fresh bytes objects, on a graph like a busy server's."""
     graph = Interest()
     for i in range(1000):
         graph.insert(_subscription(b"_INBOX.client%d.*" % i))
@@ -116,7 +116,7 @@ def _match_all(graph: Interest, subjects: list[bytes]) -> None:
 
 
 def bench_headers() -> None:
-    """Reading and building one block."""
+    """Read and build one header block."""
     block = headers.build([(b"Nats-Expected-Last-Sequence", b"12"), (b"Nats-Msg-Id", b"abc"), (b"X", b"1")])
     for name, work in {
         "get, there": lambda: headers.get(block, b"Nats-Msg-Id"),

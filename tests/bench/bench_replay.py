@@ -1,4 +1,4 @@
-"""How fast a consumer replays what only the lake holds, beside the same messages replayed from the log.
+"""Measure how fast a consumer replays messages from the lake only, beside the same messages from the log.
 
     python -m tests.bench.bench_replay [--messages 1000000] [--subjects 10 1000] [--rounds 3] [--store DIRECTORY]
 
@@ -37,24 +37,24 @@ PUBLISH_ROWS = 2_000
 GROUPS = "abcdefghij"
 FILTERS = {"everything": "", "filter": "sensor.d.>"}
 LAKE = 'lake { seal_bytes: 1048576, seal_age: "1s", retain_bytes: 0, poll: "250ms", staged_grace: 0 }'
-"""Small segments, so that hardly anything stays in the log."""
+"""Configuration with small segments, so that hardly anything stays in the log."""
 SIDES = ("log", "lake")
 LEFT_MOST = 0.05
-"""Share of the messages that may have stayed in the log."""
+"""Maximum share of the messages that may stay in the log."""
 
 
 def names(subjects: int) -> list[bytes]:
-    """The stream's subjects: as many under each token."""
+    """Return the stream's subjects, as many under each token."""
     return [b"sensor.%s.%05d" % (GROUPS[n % len(GROUPS)].encode(), n // len(GROUPS)) for n in range(subjects)]
 
 
 def server_of(side: str, store: Path) -> Server:
-    """One of the two."""
+    """Return one of the two servers."""
     return Server(Kind.OURS, store, **({"args": ["--no-lake"]} if side == "log" else {"config": LAKE}))
 
 
 def prepare(side: str, store: Path, messages: int, subjects: int) -> None:
-    """A store with the messages, unless it is there."""
+    """Create a store with the messages, unless it exists."""
     if (store / "complete").exists():
         return
     server = server_of(side, store)
@@ -74,7 +74,7 @@ def prepare(side: str, store: Path, messages: int, subjects: int) -> None:
 
 
 def empty_the_log(store: Path, messages: int) -> None:
-    """Have the compactor move what is sealed, until next to nothing is left in the log."""
+    """Have sealed segments compacted until hardly anything is left in the log."""
     lakestream = Path(sys.executable).with_name("lakestream")
     log = store / "jetstream" / "$G" / "streams" / NAME / "log"
     deadline = time.monotonic() + 1200
@@ -85,12 +85,12 @@ def empty_the_log(store: Path, messages: int) -> None:
             left = sum(path.stat().st_size for path in log.glob("*.seg"))
             if left < LEFT_MOST * messages * 170:
                 return
-            time.sleep(0.5)  # the server looks by itself what the table holds
+            time.sleep(0.5)  # the server polls the tables
         assert time.monotonic() < deadline, f"{left:,} bytes stay in the log"
 
 
 def replay(side: str, store: Path, wanted: str, messages: int) -> tuple[float, float]:
-    """Seconds by the clock and of the server's CPU."""
+    """Return the seconds by the clock and of the server's CPU."""
     server = server_of(side, store)
     server.start()
     try:
@@ -111,7 +111,7 @@ def replay(side: str, store: Path, wanted: str, messages: int) -> tuple[float, f
 
 
 def main() -> int:
-    """Run it."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--subjects", type=int, nargs="+", default=[10, 1_000])
@@ -133,7 +133,7 @@ def main() -> int:
 
 
 def compare(title: str, wanted: str, stores: dict[str, Path], messages: int, rounds: int) -> None:
-    """Both by turns, medians, and the ratios of each round's two."""
+    """Measure both by turns; print medians, and the ratios of each round."""
     taken = [{side: replay(side, store, wanted, messages) for side, store in stores.items()} for _ in range(rounds)]
     said = []
     for side in SIDES:

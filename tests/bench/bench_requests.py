@@ -1,4 +1,4 @@
-"""What a single request costs: how long a client waits for it, and the processor time of the server.
+"""Measure single requests: the client's waiting time, and the server's processor time.
 
     python -m tests.bench.bench_requests [--requests N] [--rounds N] [--only direct_get,kv_put]
 
@@ -37,7 +37,7 @@ BUCKET = {
 
 
 class Figures(NamedTuple):
-    """Of one kind of request: the median wait, and processor time for each, alone and together. All in µs."""
+    """Figures of one kind of request, in µs: median wait, and processor time of each, alone and together."""
 
     wait: float
     alone: float
@@ -45,7 +45,7 @@ class Figures(NamedTuple):
 
 
 class Counting:
-    """A connection that counts answers instead of reading them."""
+    """Connection that counts answers instead of parsing them."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._wire = Wire(address, timeout=60)
@@ -56,13 +56,13 @@ class Counting:
         self._mark = f"MSG {self.reply}.".encode()
 
     def api(self, subject: str, body: object = None) -> None:
-        """A request of the API that has to succeed."""
+        """Send an API request that must succeed."""
         answer = self._wire.api(subject, body, timeout=60)
         assert "error" not in answer, answer
         self._socket.settimeout(60)
 
     def one(self, frame: bytes) -> float:
-        """Send one request; the seconds until its answer has begun to come."""
+        """Send one request; return the seconds until its answer begins to arrive."""
         began = time.perf_counter()
         self._socket.sendall(frame)
         got = b""
@@ -71,7 +71,7 @@ class Counting:
         return time.perf_counter() - began
 
     def many(self, frames: Iterable[bytes]) -> None:
-        """Send all, at most `WINDOW` unanswered."""
+        """Send all frames, with at most `WINDOW` unanswered."""
         waiting, rest = 0, b""
         group: list[bytes] = []
         for frame in frames:
@@ -90,7 +90,7 @@ class Counting:
             waiting -= done
 
     def _answers(self, rest: bytes) -> tuple[int, bytes]:
-        """Read once: how many answers began, and the bytes in which the next may begin."""
+        """Read once; return the number of answers that began, and the bytes in which the next may begin."""
         got = rest + self._socket.recv(1 << 20)
         count = got.count(self._mark)
         tail = got[-(len(self._mark) - 1) :]
@@ -123,7 +123,7 @@ def _put(number: int, reply: str) -> bytes:
 
 
 def _create(number: int, reply: str) -> bytes:
-    """On a key that is there: refused, which is what most creates of a lock are."""
+    """Create an existing key: refused, as most creates of a lock are."""
     expected = {"Nats-Expected-Last-Subject-Sequence": "0"}
     return pub(f"$KV.b.key.{number % KEYS}", VALUE, f"{reply}.{number}", expected)
 
@@ -143,14 +143,14 @@ REQUESTS: dict[str, Frame] = {
 
 
 def _cpu_s(server: Server) -> float:
-    """Processor time that a server has used, all its threads, user and kernel."""
+    """Return the processor time that a server has used, all its threads, user and kernel."""
     assert server.process is not None
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
 def measure(server: Server, names: Iterable[str], requests: int) -> dict[str, Figures]:
-    """Each kind of request on a server of its own stream."""
+    """Measure each kind of request on a server with a stream of its own."""
     client = Counting(server.address)
     client.api("STREAM.CREATE.KV_b", BUCKET)
     client.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.*"]})
@@ -158,7 +158,7 @@ def measure(server: Server, names: Iterable[str], requests: int) -> dict[str, Fi
     figures = {}
     for name in names:
         frame = REQUESTS[name]
-        client.many(frame(number, client.reply) for number in range(1000))  # everything is warm
+        client.many(frame(number, client.reply) for number in range(1000))  # warm up
         before = _cpu_s(server)
         waits = [client.one(frame(number, client.reply)) for number in range(requests)]
         between = _cpu_s(server)

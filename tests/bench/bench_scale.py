@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Many streams, and one stream with many messages and subjects; nats-server beside it.
+"""Measure many streams, and one stream with many messages and subjects; beside nats-server.
 
     python -m tests.bench.bench_scale [--streams 1000] [--messages 10000000] [--subjects 1000000] [--keep 5]
                                       [--against real]
@@ -28,14 +28,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 IDLE_S = 20.0
 WINDOW = 8
-"""Blocks of messages on their way before the oldest must be acked."""
+"""Maximum number of unacked blocks of messages."""
 BLOCK = 1000
 PAYLOAD = b"x" * 64
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> int:
-    """Run it."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=1000, help="streams without traffic; 0: skip (default: 1000)")
     parser.add_argument("--messages", type=int, default=10_000_000, help="0: skip (default: 10 million)")
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def many_streams(server: Server, count: int) -> None:
-    """Create them, look at the server while nothing happens, restart it."""
+    """Create the streams, measure the idle server, restart it."""
     server.start()
     try:
         took = []
@@ -81,7 +81,7 @@ def many_streams(server: Server, count: int) -> None:
 
 
 def idle(server: Server) -> None:
-    """What a server costs while nobody asks for anything."""
+    """Print the processor time and memory of an idle server."""
     before = used(server)
     time.sleep(IDLE_S)
     share = (used(server) - before) / IDLE_S
@@ -89,7 +89,7 @@ def idle(server: Server) -> None:
 
 
 def many_messages(server: Server, messages: int, subjects: int, keep: int) -> None:
-    """Publish to random subjects, as fast as acks come back."""
+    """Publish to random subjects, as fast as acks arrive."""
     server.start()
     try:
         with Wire(server.address, timeout=120) as wire:
@@ -112,7 +112,7 @@ def many_messages(server: Server, messages: int, subjects: int, keep: int) -> No
 
 
 def run(wire: Wire, server: Server, messages: int, subjects: int) -> None:
-    """Publish in blocks, of which the last message is acked."""
+    """Publish in blocks, waiting for the ack of each block's last message."""
     rng = random.Random(1)
     size = len(PAYLOAD)
     tenth = max(messages // 10 // BLOCK, 1)
@@ -143,14 +143,14 @@ def run(wire: Wire, server: Server, messages: int, subjects: int) -> None:
 
 
 def used(server: Server) -> float:
-    """Seconds of processor time that the server has used so far."""
+    """Return the seconds of processor time that the server has used so far."""
     assert server.process is not None
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def memory(server: Server) -> int:
-    """MiB that are resident."""
+    """Return the resident memory in MiB."""
     assert server.process is not None
     pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20

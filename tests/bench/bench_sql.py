@@ -1,4 +1,4 @@
-"""Questions to a stream: SQL on its table, against replaying the stream through nats-server; and what both store.
+"""Measure queries of a stream: SQL on its table, against a replay through nats-server; and the bytes of both.
 
     python -m tests.bench.bench_sql [--rows 10000000] [--rounds 3] [--draw]
 
@@ -59,11 +59,11 @@ KINDS: dict[str, Payloads] = {"128 random bytes": random_payloads, "300 bytes of
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 COMMITTED, LIVE, SPARK, REPLAY = "DuckDB, committed", "DuckDB, live", "Spark SQL, warm", "nats-server, replay"
 WAYS = {COMMITTED: "DuckDB", LIVE: "DuckDB live", SPARK: "Spark", REPLAY: "replay"}
-"""With their names in the picture."""
+"""Names of the ways in the picture."""
 
 
 def questions(rows: int) -> dict[str, str]:
-    """What is asked; `{0}` is the table."""
+    """Return the queries; `{0}` is the table."""
     begin, end = (T0_NS + at * STEP_NS for at in time_range(rows))
     one = subject(7, SUBJECTS).decode()
     sums = "count(*), sum(octet_length(data))"
@@ -77,12 +77,12 @@ def questions(rows: int) -> dict[str, str]:
 
 
 def time_range(rows: int) -> tuple[int, int]:
-    """Message numbers: the hundredth part in the middle."""
+    """Return the message numbers of the hundredth part in the middle."""
     return rows // 2, rows // 2 + rows // 100
 
 
 def median(work: Callable[[], object], rounds: int) -> float:
-    """Seconds, after one try that warms everything up."""
+    """Return the median seconds, after one run that warms everything up."""
     work()
     times = []
     for _ in range(rounds):
@@ -94,7 +94,7 @@ def median(work: Callable[[], object], rounds: int) -> float:
 
 @contextmanager
 def nats_server(work: Path, rows: int, payloads: Payloads) -> Iterator[tuple[Replay, float]]:
-    """A running nats-server with the messages, and its store's size."""
+    """Yield a running nats-server with the messages, and its store's size."""
     server = Server(Kind.REAL, work / "nats")
     server.start()
     try:
@@ -110,12 +110,12 @@ def nats_server(work: Path, rows: int, payloads: Payloads) -> Iterator[tuple[Rep
 
 
 def tree_bytes(directory: Path) -> int:
-    """What all files below a directory hold."""
+    """Return the total size of the files below a directory."""
     return sum(os.path.getsize(path) for path in directory.rglob("*") if path.is_file())
 
 
 def replayed(work: Path, rows: int, rounds: int) -> dict[str, float]:
-    """Seconds of each question by nats-server."""
+    """Return the seconds of each query by nats-server."""
     begin, end = time_range(rows)
     with nats_server(work, rows, random_payloads) as (replay, _):
         at = replay.time_of(NAME, begin + 1)
@@ -137,7 +137,7 @@ def replayed(work: Path, rows: int, rounds: int) -> dict[str, float]:
 
 
 def compacted(spark: SparkSession, work: Path, lake: Path, rows: int, payloads: Payloads) -> tuple[Publisher, float]:
-    """The messages in a table; the publisher of the stream, and what its segments took."""
+    """Compact the messages; return the publisher of the stream, and the bytes per message of its segments."""
     publisher = Publisher(work, lake, NAME, SUBJECTS, payloads)
     staged = publisher.publish(rows)
     began = time.perf_counter()
@@ -149,7 +149,7 @@ def compacted(spark: SparkSession, work: Path, lake: Path, rows: int, payloads: 
 
 
 def asked(spark: SparkSession, work: Path, rows: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds of each question by SQL, by way."""
+    """Return the seconds of each query by SQL, by way."""
     lake = work / "lake"
     publisher, _ = compacted(spark, work, lake, rows, random_payloads)
     table = paths.table(str(lake), NAME)
@@ -173,12 +173,12 @@ def asked(spark: SparkSession, work: Path, rows: int, rounds: int) -> dict[str, 
 
 
 def ask(session: Session, text: str, rounds: int) -> float:
-    """Seconds of one question to DuckDB."""
+    """Return the seconds of one query of DuckDB."""
     return median(lambda: session.query(text).fetchall(), rounds)
 
 
 def sizes(spark: SparkSession, work: Path) -> dict[str, dict[str, float]]:
-    """Bytes per message, by payload and by where they are."""
+    """Return the bytes per message, by payload and by store."""
     found: dict[str, dict[str, float]] = {}
     for number, (title, payloads) in enumerate(KINDS.items()):
         here = work / f"sizes{number}"
@@ -192,14 +192,14 @@ def sizes(spark: SparkSession, work: Path) -> dict[str, dict[str, float]]:
 
 
 def show(found: dict[str, dict[str, float]], unit: str, digits: int) -> None:
-    """A table: a row for each key within, a column for each outside."""
+    """Print a table: a row for each inner key, a column for each outer key."""
     print(f"{unit:<24}" + "".join(f"{heading:>22}" for heading in found))
     for key in next(iter(found.values())):
         print(f"{key:<24}" + "".join(f"{column[key]:>22,.{digits}f}" for column in found.values()), flush=True)
 
 
 def draw(answers: dict[str, dict[str, float]], stored: dict[str, dict[str, float]], rows: int) -> None:
-    """The pictures."""
+    """Draw the pictures."""
     bars_of = [
         (f"{title}, {short}", answers[way][title], "") for title in questions(rows) for way, short in WAYS.items()
     ]
@@ -210,7 +210,7 @@ def draw(answers: dict[str, dict[str, float]], stored: dict[str, dict[str, float
 
 
 def main() -> None:
-    """Ask both."""
+    """Run both measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)

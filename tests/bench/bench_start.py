@@ -1,4 +1,4 @@
-"""How fast the server starts and what it weighs at rest.
+"""Measure how fast the server starts, and its memory at rest.
 
     python -m tests.bench.bench_start [--rounds 7]
 
@@ -40,7 +40,7 @@ def once(program: list[str], settle_s: float) -> tuple[float, float]:
             else:
                 raise SystemExit(f"{program[0]} ended before it was ready")
             ready = time.perf_counter() - began
-            time.sleep(settle_s)  # what is measured is the server at rest, which no event announces
+            time.sleep(settle_s)  # the server is to be at rest, which causes no event
             status = Path(f"/proc/{process.pid}/status").read_text()
             rss = next(int(row.split()[1]) for row in status.splitlines() if row.startswith("VmRSS")) / 1024
         finally:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What streams cost a compactor when nothing happens in them, and whether a busy one keeps a quiet one waiting.
+"""Measure the compactor's cost of idle streams, and if a busy stream delays a quiet one.
 
     python -m tests.bench.bench_streams [--streams 1000] [--backlog 30] [--s3] [--without-spark]
 
@@ -36,7 +36,7 @@ DEADLINE_SECONDS = 600
 
 
 def main() -> int:
-    """Run it."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=1000, help="idle streams (default: 1000)")
     parser.add_argument("--backlog", type=int, default=30, help="commits of the busy stream (default: 30)")
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def populate(lake: str, count: int) -> None:
-    """Make the staging directories of streams in which nothing happens."""
+    """Create the staging directories of idle streams."""
     storage = open_storage(lake)
     for number in range(count):
         identity = StreamIdentity(name=f"IDLE-{number}", account="$G", uid=f"uid{number}", created_ns=number)
@@ -66,13 +66,13 @@ def populate(lake: str, count: int) -> None:
 
 
 def looks(lake: str, count: int) -> None:
-    """Time looks over the staging area."""
+    """Time scans of the staging area."""
     scanner = Scanner(lake)
     began = time.perf_counter()
     assert len(scanner.scan()) == count
     first = time.perf_counter() - began
     if open_storage(lake).local:
-        # What changed a moment ago is looked at again; that is not what an idle stream is.
+        # Directories changed a moment ago are scanned again; an idle stream's are older.
         past = time.time_ns() - 2 * SETTLED_NS
         for parent, _, _ in os.walk(f"{lake}/{paths.SEGMENTS}"):
             os.utime(parent, ns=(past, past))
@@ -87,7 +87,7 @@ def looks(lake: str, count: int) -> None:
 
 
 def object_store(count: int) -> None:
-    """The same in an object store that runs as another process on this machine."""
+    """Time the scans in an object store that runs as another process on this machine."""
     from tests.s3_server import S3Server
 
     server = S3Server()
@@ -103,13 +103,13 @@ def object_store(count: int) -> None:
 
 
 def fairness(lake: str, work: Path, commits: int) -> None:
-    """A backlog of many commits, and one message of another stream."""
+    """Measure one message of a quiet stream beside a backlog of many commits."""
     from lakestream.lake.spark import session as sessions
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.stream_compaction import Options
 
     busy, quiet = StreamModel(work / "busy", "BUSY", "busy"), StreamModel(work / "quiet", "QUIET", "quiet")
-    for model in (busy, quiet):  # both have a table, and Spark is warm
+    for model in (busy, quiet):  # create both tables and warm Spark up
         publish(model, lake)
     session = sessions.session("bench streams")
     compactor = Compactor(session, lake, parallel=2, options=Options(commit_bytes=1))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Many subjects: memory for each, more of them than memory, restart, wildcards, and purges of many; by a real server.
+"""Measure many subjects in a real server: memory, restart, wildcards and purges, with more of them than memory.
 
     python -m tests.bench.bench_subjects [memory] [restart] [more] [--subjects 1000000] [--messages 10000000]
                                          [--many 10000000] [--limit 256]
@@ -39,11 +39,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PAYLOAD = b"x" * 16
 KEY = b"kv.%d.%02d.%07d"
-"""A wildcard behind the first token after kv matches a tenth, behind the second a thousandth."""
+"""Subject pattern: a wildcard behind the first token after kv matches a tenth, behind the second a thousandth."""
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["memory", "restart", "more"])
     parser.add_argument("--subjects", type=int, default=1_000_000, help="(default: 1 million)")
@@ -76,15 +76,15 @@ def main() -> int:
 
 
 def key(number: int) -> bytes:
-    """The subject of that number: groups come in turn."""
+    """Return the subject of that number; groups alternate."""
     return KEY % (number % 10, number // 10 % 100, number)
 
 
-# ---------------------------------------------------------------------- the index by itself
+# ---------------------------------------------------------------------- the index alone
 
 
 def one_index(subjects: int, history: int) -> None:
-    """Fill an index and print what it took."""
+    """Fill an index; print its memory and time."""
     rng = random.Random(1)
     with tempfile.TemporaryDirectory() as directory:
         index = SubjectIndex()
@@ -105,7 +105,7 @@ def one_index(subjects: int, history: int) -> None:
 
 
 def resident() -> int:
-    """Bytes of this process."""
+    """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -113,7 +113,7 @@ def resident() -> int:
 
 
 def restart(directory: Path, subjects: int, messages: int) -> None:
-    """Fill a stream, stop and start the server, kill and start it; then ask and purge."""
+    """Fill a stream, stop and start the server, kill and start it; then read and purge."""
     server = Server(Kind.OURS, directory)
     server.start()
     try:
@@ -146,7 +146,7 @@ def restart(directory: Path, subjects: int, messages: int) -> None:
 
 
 def more(directory: Path, subjects: int, limit: int) -> None:
-    """More subjects than there is memory for."""
+    """Measure a stream with more subjects than fit in memory."""
     directory.mkdir(parents=True)
     server = Server(Kind.OURS, directory / "data", config=f"jetstream {{ max_index_memory: {limit}MB }}\n")
     server.start()
@@ -174,13 +174,13 @@ def more(directory: Path, subjects: int, limit: int) -> None:
 
 
 def create(wire: Wire, config: dict[str, object]) -> None:
-    """The stream of all parts."""
+    """Create the stream of all parts."""
     answer = wire.api("STREAM.CREATE.KV_BIG", config)
     assert "error" not in answer, answer
 
 
 def publish(wire: Wire, server: Server, numbers: range, subject: Callable[[int], bytes]) -> None:
-    """Publish in blocks of which the last message is acked; prints the rate of each tenth."""
+    """Publish in blocks, waiting for the ack of each block's last message; print the rate of each tenth."""
     waiting: list[str] = []
     tenth = max(len(numbers) // 10 // BLOCK, 1)
     began, before, last, longest = time.perf_counter(), used(server), time.perf_counter(), 0.0
@@ -212,7 +212,7 @@ def publish(wire: Wire, server: Server, numbers: range, subject: Callable[[int],
 
 
 def ask(wire: Wire, server: Server, subjects: int) -> None:
-    """Single subjects, and wildcards that match a thousandth and a few."""
+    """Read single subjects, and wildcards that match a thousandth and a few."""
     rng = random.Random(2)
     before, began = used(server), time.perf_counter()
     count = 20_000
@@ -242,7 +242,7 @@ def ask(wire: Wire, server: Server, subjects: int) -> None:
 
 @contextmanager
 def pause(server: Server, what: str) -> Iterator[None]:
-    """Measure how long something takes, and how long another connection waits meanwhile."""
+    """Print the duration of an operation, and the longest round trip of another connection meanwhile."""
     longest, over = 0.0, threading.Event()
 
     def ping() -> None:

@@ -1,4 +1,4 @@
-"""How long multi_last with up_to_time takes where the answer is only in the lake.
+"""Measure multi_last with up_to_time where the answer is only in the lake.
 
     python -m tests.bench.bench_up_to_time [--messages 10000000] [--rounds 9] [--store DIRECTORY]
 
@@ -38,7 +38,7 @@ QUESTIONS = {
 
 
 def prepare(store: Path, messages: int) -> None:
-    """A store with the messages, unless it is there."""
+    """Create a store with the messages, unless it exists."""
     if (store / "complete").exists():
         return
     server = server_of("lake", store)
@@ -62,7 +62,7 @@ def prepare(store: Path, messages: int) -> None:
 
 
 def main() -> int:
-    """Run it."""
+    """Run the measurements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=9)
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def ask(store: Path, title: str, patterns: list[str], keys: int, messages: int, rounds: int) -> None:
-    """One question, at as many times."""
+    """Send one request for several times."""
     server = server_of("lake", store)
     server.start()
     try:

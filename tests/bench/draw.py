@@ -1,7 +1,7 @@
-"""Pictures of figures, as plain SVG.
+"""Charts as plain SVG.
 
-Belongs here: bar and line charts for the benchmark scripts, without any dependency. They read on light and dark pages:
-no background, middle tones, and the page's own sans-serif font.
+Belongs here: bar and line charts for the benchmark scripts, without any dependency. They are readable on light and dark
+pages: no background, middle tones, and the page's own sans-serif font.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ WIDTH = 760
 
 
 def bars(path: str | Path, title: str, rows: Sequence[tuple[str, float, str]], unit: str) -> None:
-    """Horizontal bars.
+    """Draw horizontal bars.
 
     Args:
         rows: label, value and a note that is shown behind the value (may be empty).
-        unit: what the values are, shown under the title.
+        unit: unit of the values, shown under the title.
     """
     left, step, top = 250, 30, 62
     most = max((value for _, value, _ in rows), default=0) or 1
@@ -45,7 +45,7 @@ def lines(
     x_label: str,
     y_label: str,
 ) -> None:
-    """Lines with dots, both axes from 0.
+    """Draw lines with dots, both axes from 0.
 
     Args:
         series: points (x, y) by name, in order of x.
@@ -82,7 +82,7 @@ def lines(
 
 
 def _scale(most: float) -> tuple[float, float]:
-    """A round step and a multiple of it that is at least `most`: at most ten steps."""
+    """Return a round step and a multiple of it that is at least `most`, with at most ten steps."""
     if most <= 0:
         return 1, 1
     power = 10 ** math.floor(math.log10(most))

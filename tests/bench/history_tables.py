@@ -1,6 +1,6 @@
-"""Tables to measure history reads on, as the compactor, the maintainer and a user's DELETE leave them.
+"""Tables for measurements of history reads, as the compactor, the maintainer and a user's DELETE leave them.
 
-Belongs here: making them with Spark, once, under a directory that later runs find again. Every table holds the same
+Belongs here: creating them with Spark, once, in a directory that later runs find again. Every table holds the same
 messages: sequences 1 to `rows`, subjects `orders.0` to `orders.9` (`sensor.0` to `sensor.999` in buckets), 128 bytes of
 payload that do not compress, a millisecond between two messages.
 """
@@ -29,7 +29,7 @@ TABLES = {
 
 
 def ensure(root: Path, rows: int) -> None:
-    """Make the tables that are not there yet."""
+    """Create the tables that do not exist yet."""
     missing = [name for name in TABLES.values() if not (root / name / "complete").exists()]
     if not missing:
         return

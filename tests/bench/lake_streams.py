@@ -1,8 +1,8 @@
-"""Streams for the lake's benchmarks: messages that look like something, and real staged segments of them, quickly made.
+"""Streams for the lake's benchmarks: realistic messages, and real staged segments of them, quickly made.
 
-Belongs here: what every benchmark of the lake publishes, so that a server and a table get the very same messages, and
-sealing them into segments as a server with default options would (16 MiB each), without one. Also watching how much
-memory a tree of processes takes.
+Belongs here: the messages that every benchmark of the lake publishes, so that a server and a table get the same ones,
+and sealing them into segments as a server with default options would (16 MiB each), without one. Also measuring the
+memory of a process tree.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from lakestream.log.store.segment_log import DEFAULT_SEAL_BYTES, LogOptions, Seg
 
 T0_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000
-"""Between two messages."""
+"""Time between two messages."""
 FRAME_ROWS = 1_000
 MIB = 1 << 20
 SIZE = 128
 
 Payloads = Callable[[int, int], list[bytes]]
-"""The payloads of `count` messages from number `first` on."""
+"""Function that returns the payloads of `count` messages from number `first` on."""
 
 
 def random_payloads(first: int, count: int) -> list[bytes]:
-    """128 bytes each, which nothing can make smaller."""
+    """Return payloads of 128 bytes that do not compress."""
     block = random.Random(first).randbytes(SIZE * count)
     return [block[at : at + SIZE] for at in range(0, len(block), SIZE)]
 
 
 def json_payloads(first: int, count: int) -> list[bytes]:
-    """JSON of 300 bytes, with some fields that differ from message to message and some that hardly do."""
+    """Return JSON payloads of 300 bytes, with some fields that differ in every message and some that hardly do."""
     choose = random.Random(first)
     found = []
     for number in range(first, first + count):
@@ -68,12 +68,12 @@ def json_payloads(first: int, count: int) -> list[bytes]:
 
 
 def subject(number: int, subjects: int) -> bytes:
-    """The subject of message `number`: neighbours have different ones."""
+    """Return the subject of message `number`; successive messages have different ones."""
     return b"sensor.%06d" % (number * 7919 % subjects)
 
 
 class Staged:
-    """What was staged: the stream's directory in the lake, messages, segments and their bytes."""
+    """Staged segments: the stream's directory in the lake, its number of messages and segments, and their bytes."""
 
     def __init__(self, identity: StreamIdentity, messages: int) -> None:
         self.identity = identity
@@ -84,18 +84,18 @@ class Staged:
 
     @property
     def stream(self) -> StagedStream:
-        """As `staging.scan` finds it."""
+        """Return the stream as `staging.scan` finds it."""
         return StagedStream(self.directory, self.identity, False)
 
 
 class Publisher:
-    """A stream whose messages go straight into segments, and these into a lake's staging area.
+    """Stream whose messages go straight into segments, and these into a lake's staging area.
 
     Args:
-        work: where the log is, on the lake's file system.
+        work: directory of the log, on the lake's file system.
         lake: the lake's root.
         name: the stream's name.
-        subjects: how many of them.
+        subjects: number of subjects.
     """
 
     def __init__(self, work: Path, lake: Path, name: str, subjects: int, payloads: Payloads = random_payloads) -> None:
@@ -112,7 +112,7 @@ class Publisher:
         self.staged = Staged(identity, 0)
 
     def publish(self, messages: int) -> Staged:
-        """So many messages more; the last segment may be smaller than the others."""
+        """Publish `messages` more messages; the last segment may be smaller than the others."""
         first, end = self.staged.messages, self.staged.messages + messages
         for start in range(first, end, FRAME_ROWS):
             self._frame(start, min(FRAME_ROWS, end - start))
@@ -161,10 +161,10 @@ class Publisher:
 
 
 class Memory:
-    """Watches what this process and all below it hold in memory, as long as it is entered.
+    """Measures the memory of this process and its descendants during the block.
 
-    `peaks` has the most that there was at one time, in MiB: of the JVM, of the Python driver (this process), of Spark's
-    Python workers, and of all together. Pages that several processes share count once (PSS).
+    `peaks` has the maximum at one time, in MiB: of the JVM, of the Python driver (this process), of Spark's Python
+    workers, and of all together. Pages that several processes share count once (PSS).
     """
 
     def __init__(self) -> None:
@@ -191,14 +191,14 @@ class Memory:
                     continue
                 if name == "java":
                     now["java"] += _pss(process.pid)
-                elif name.startswith("python"):  # the JVM's child before its exec has another name, and the JVM's pages
+                elif name.startswith("python"):  # before exec the JVM's child has another name and the JVM's pages
                     now["workers"] += _pss(process.pid)
             now["all"] = sum(now.values())
             self.peaks = {key: max(most, now[key]) for key, most in self.peaks.items()}
 
 
 def _pss(pid: int) -> float:
-    """A process's share of memory, in MiB; 0 when it has just ended."""
+    """Return a process's share of memory in MiB; 0 if it has just exited."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -207,19 +207,19 @@ def _pss(pid: int) -> float:
 
 
 def cpu_seconds() -> float:
-    """CPU time that this process and all below it have taken."""
+    """Return the CPU time of this process and its descendants."""
     this = psutil.Process()
     spent = 0.0
     for process in (this, *this.children(recursive=True)):
         try:
-            spent += sum(process.cpu_times()[:4])  # user and system, its own and of its children that have ended
+            spent += sum(process.cpu_times()[:4])  # user and system, of itself and of children that have exited
         except psutil.NoSuchProcess:
             continue
     return spent
 
 
 def table_files(table: str) -> tuple[int, int]:
-    """Data files of a table's newest version, and their bytes."""
+    """Return the number of data files of a table's newest version, and their bytes."""
     from lakestream.lake.delta.log import Log
     from lakestream.lake.files.lake import open_storage
     from lakestream.lake.write.maintainer import data_files
@@ -229,6 +229,6 @@ def table_files(table: str) -> tuple[int, int]:
 
 
 def chunks(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """(first, count) of pieces of a whole."""
+    """Yield (first, count) of parts of a whole."""
     for first in range(0, total, size):
         yield first, min(size, total - first)

@@ -1,6 +1,6 @@
-"""A NATS client for benchmarks that costs next to nothing: it counts the messages that it gets, and reads no more.
+"""NATS client for benchmarks with minimal cost: it counts the messages that it gets without parsing them.
 
-Belongs here: publishing with acks and reading a consumer over a raw socket, so that it is the server that is measured.
+Belongs here: publishing with acks and reading a consumer over a raw socket, so that the server is what is measured.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 WINDOW = 4_000
-"""Publishes that wait for their acks."""
+"""Maximum number of unacked publishes."""
 _FLOW = re.compile(rb"HMSG \S+ \d+ (\S+) \d+ \d+\r\nNATS/1\.0 100 FlowControl Request")
 _KEEP = 512
-"""Bytes before new ones that a line in two pieces may begin in."""
+"""Bytes kept before new ones, in which an incomplete line may begin."""
 _ACK = b'"seq":'
 
 
@@ -38,24 +38,24 @@ class Replay:
 
     @property
     def inbox(self) -> bytes:
-        """What comes under this and a token is read by `count`."""
+        """Return the prefix of reply subjects whose messages are read by `count`."""
         return self._inbox
 
     def send(self, frames: bytes) -> None:
-        """Send as it is."""
+        """Send raw bytes."""
         self._socket.sendall(frames)
 
     def round_trip(self) -> None:
-        """PING, and wait for the PONG; what comes before it is passed over."""
+        """Send PING and wait for the PONG; skip everything before it."""
         self._socket.sendall(b"PING\r\n")
         self._until(b"PONG\r\n")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def stream(self, name: str, subjects: list[str]) -> None:
-        """Make a stream in files."""
+        """Create a stream with file storage."""
         self.api(f"STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "storage": "file", "allow_direct": True})
 
     def publish(self, subjects: Sequence[bytes], payloads: Sequence[bytes]) -> None:
@@ -70,12 +70,14 @@ class Replay:
         self.count(_ACK, len(frames))
 
     def time_of(self, stream: str, seq: int) -> str:
-        """When a message was stored."""
+        """Return the store time of a message."""
         return str(self.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]["time"])
 
     def multi_last(self, stream: str, patterns: list[str], up_to_time: str, messages: int) -> int:
-        """Read the answers to a direct get of several subjects, as they were at a time: so many and the closing status.
-        Returns the sequence that it was answered for."""
+        """Read `messages` answers and the final status of a multi_last direct get as of a time.
+
+        Returns the sequence as of which it was answered.
+        """
         body = json.dumps({"multi_last": patterns, "up_to_time": up_to_time}).encode()
         subject = f"$JS.API.DIRECT.GET.{stream}".encode()
         self._socket.sendall(b"PUB %s %s.m %d\r\n%s\r\n" % (subject, self._inbox, len(body), body))
@@ -89,7 +91,7 @@ class Replay:
         return int(window.partition(b"UpTo-Sequence: ")[2].split()[0])
 
     def read(self, stream: str, messages: int, deliver_policy: str = "all", **config: Any) -> None:
-        """Read so many messages of a new consumer as an ordered one does: pushed, without acks, with flow control."""
+        """Read `messages` messages of a new consumer of the ordered kind: pushed, without acks, with flow control."""
         number = next(self._numbers)
         deliver = f"deliver.{number}"
         self._socket.sendall(b"SUB %s %d\r\n" % (deliver.encode(), number + 1))
@@ -106,7 +108,7 @@ class Replay:
         self._rest = b""
 
     def count(self, mark: bytes, wanted: int) -> None:
-        """Read until a mark was seen so often."""
+        """Read until `mark` has occurred `wanted` times."""
         tail, seen = b"", 0
         while seen < wanted:
             data = self._receive()
@@ -120,7 +122,11 @@ class Replay:
             tail = window[-_KEEP:]
 
     def api(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
-        """An API request and its answer; RuntimeError when it is refused."""
+        """Send an API request; return its answer.
+
+        Raises:
+            RuntimeError: the request is refused.
+        """
         content = json.dumps(body).encode()
         request = b"PUB $JS.API.%s %s.a %d\r\n%s\r\n" % (subject.encode(), self._inbox, len(content), content)
         self._socket.sendall(request)
