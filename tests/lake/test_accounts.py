@@ -1,4 +1,4 @@
-"""Tests of streams of one name in several accounts, and from before accounts: each has a table of its own in the lake."""
+"""Tests of streams of one name in several accounts, and from before accounts: each has a table of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the whole path: published over NATS, compacted by Spark, removed from the log, read back through the server."""
+"""Tests of the whole path: published over NATS, compacted by Spark, released from the log, read back by the server."""
 
 from __future__ import annotations
 
