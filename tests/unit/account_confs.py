@@ -1,6 +1,6 @@
-"""Texts of nats.conf with accounts, and what nats-server says to each.
+"""Texts of nats.conf with accounts, and nats-server's answer to each.
 
-Belongs here: reading the table account_confs.txt, which lakestream and nats-server are both held against.
+Belongs here: parsing the table account_confs.txt, with which both lakestream and nats-server are compared.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Case(NamedTuple):
-    """One file. `place`: line and column, "" where they may be anything; `error` "": it is accepted."""
+    """One file. `place`: line and column, "" if they may be anything; `error`: "" if the file is accepted."""
 
     name: str
     text: str
@@ -20,7 +20,7 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """The whole table."""
+    """Return all cases of the table."""
     templates: dict[str, str] = {}
     found = []
     for line in Path(__file__).with_suffix(".txt").read_text().splitlines():

@@ -1,7 +1,7 @@
-"""An engine with everything real but time, threads, disks and sockets, and a client that asks its API.
+"""Engine with simulated time, threads, disks and sockets, and a client of its API.
 
-Belongs here: the world of the API's and direct get's tests. Stores are in memory; the lake is a list of records that
-tests move messages into.
+Belongs here: the fixtures of the tests of the API and of direct gets. Everything else is real. Stores are in memory;
+the lake is a list of records to which tests move messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Got = tuple[bytes, bytes, bytes]
 
 
 class Client:
-    """A sink that keeps what it gets with the header blocks."""
+    """Sink that keeps what it receives, with header blocks."""
 
     echo = True
 
@@ -55,7 +55,7 @@ class Client:
 
 
 class KeptLog(Logger):
-    """A log whose errors are kept instead of written."""
+    """Logger that keeps errors instead of writing them."""
 
     __slots__ = ("errors",)
 
@@ -71,7 +71,7 @@ class KeptLog(Logger):
 
 
 class MemoryStores:
-    """`FileStores` that forget."""
+    """`Stores` in memory."""
 
     deleted: Sequence[tuple[str, str, str]] = ()
 
@@ -92,7 +92,7 @@ class MemoryStores:
 
 
 class WaitingClock(ManualClock):
-    """A `ManualClock` whose coroutines run when `ApiWorld.awaited` is awaited."""
+    """`ManualClock` whose coroutines run when `ApiWorld.awaited` is awaited."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class WaitingClock(ManualClock):
 
 
 class Lake:
-    """`History` over a list; counts its reads."""
+    """`History` over a list, which counts its reads."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -144,8 +144,8 @@ class ApiWorld:
     """One engine, its API and one client.
 
     Args:
-        stores: makes the stores; None: they are in memory.
-        options: fields of EngineOptions over the usual ones.
+        stores: makes the stores; in memory if None.
+        options: fields of EngineOptions that override the defaults.
     """
 
     def __init__(self, *, stores: Callable[[ManualIo], FileStores] | None = None, **options: Any) -> None:
@@ -161,9 +161,9 @@ class ApiWorld:
         self.api = Api(self.engine)
         self._number = 0
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ requests
     def send(self, subject: str, body: Any = b"", header: bytes = b"") -> bytes:
-        """Publish with a reply, without ending the turn; returns the reply subject."""
+        """Publish with a reply subject without ending the turn; return the reply subject."""
         self._number += 1
         reply = b"_INBOX.me.%d" % self._number
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -173,25 +173,25 @@ class ApiWorld:
         return reply
 
     def settle(self) -> None:
-        """End the turn, let the disk answer, until nothing is left to do."""
+        """End the turn and complete disk operations until nothing is left to do."""
         self.clock.turn()
         while self.io.waiting:
             self.io.work()
             self.clock.turn()
 
     async def awaited(self) -> None:
-        """Settle, and run what was spawned, until nothing is left to do."""
+        """Settle, and run spawned coroutines, until nothing is left to do."""
         self.settle()
         while self.clock.spawned:
             await self.clock.spawned.pop(0)
             self.settle()
 
     def answers(self, reply: bytes) -> list[tuple[bytes, bytes]]:
-        """(header block, payload) of everything sent to a reply subject so far."""
+        """Return (header block, payload) of everything sent to a reply subject so far."""
         return [(header, payload) for subject, header, payload in self.client.got if subject == reply]
 
     def raw(self, subject: str, body: Any = b"", header: bytes = b"") -> bytes | None:
-        """An API request's answer as bytes; `$JS.API.` is put before. None: silence."""
+        """Return the answer to an API request (subject without `$JS.API.`) as bytes; None if there is none."""
         reply = self.send("$JS.API." + subject, body, header)
         self.settle()
         answers = self.answers(reply)
@@ -199,32 +199,32 @@ class ApiWorld:
         return answers[0][1] if answers else None
 
     def ask(self, subject: str, body: Any = b"", header: bytes = b"") -> dict[str, Any]:
-        """An API request's answer."""
+        """Return the answer to an API request."""
         answer = self.raw(subject, body, header)
         assert answer is not None, f"no answer on {subject}"
         decoded: dict[str, Any] = json.loads(answer)
         return decoded
 
     def error(self, subject: str, body: Any = b"") -> tuple[int, int, str]:
-        """(code, err_code, description) of a refusal."""
+        """Return (code, err_code, description) of a refused API request."""
         error = self.ask(subject, body)["error"]
         return error["code"], error.get("err_code", 0), error["description"]
 
     def direct(self, subject: str, body: Any = b"", header: bytes = b"") -> list[tuple[bytes, bytes]]:
-        """All answers to a direct get; `$JS.API.DIRECT.GET.` is put before."""
+        """Return all answers to a direct get (subject without `$JS.API.DIRECT.GET.`)."""
         reply = self.send("$JS.API.DIRECT.GET." + subject, body, header)
         self.settle()
         return self.answers(reply)
 
     # ------------------------------------------------------------------ streams
     def create(self, name: str, **config: Any) -> dict[str, Any]:
-        """STREAM.CREATE, which must succeed."""
+        """Create a stream; assert success."""
         answer = self.ask(f"STREAM.CREATE.{name}", {"name": name, **config})
         assert "error" not in answer, answer
         return answer
 
     def stream(self, name: str) -> Stream:
-        """The stream itself."""
+        """Return the stream object."""
         return self.engine.streams[name]
 
     def publish(self, subject: str, data: bytes = b"", **headers: str) -> dict[str, Any]:
@@ -239,7 +239,7 @@ class ApiWorld:
         return decoded
 
     def fill(self, count: int = 10, **config: Any) -> None:
-        """Stream A on `a.>` with `count` messages on a.1, a.2, a.0, a.1 …; every odd one has a header."""
+        """Create stream A on `a.>` with `count` messages on a.1, a.2, a.0, a.1 …; every odd one has a header."""
         self.create("A", subjects=["a.>"], allow_direct=True, **config)
         for number in range(1, count + 1):
             headers = {"K": str(number)} if number % 2 else {}
@@ -247,12 +247,12 @@ class ApiWorld:
             self.clock.advance(1)  # each message has a time of its own
 
     def state(self, name: str, **asked: Any) -> dict[str, Any]:
-        """The state of a stream, without times."""
+        """Return the state of a stream, without times."""
         state: dict[str, Any] = self.ask(f"STREAM.INFO.{name}", asked or b"")["state"]
         return {key: value for key, value in state.items() if not key.endswith("_ts")}
 
     def to_lake(self, name: str, through: int) -> Lake:
-        """Move the messages ≤ `through` to a lake: from now on they are not local."""
+        """Move the messages through sequence `through` to a lake, out of the log."""
         stream = self.stream(name)
         lake = Lake()
         lake.records = stream.store.read_run(1, 1 << 20, 1 << 40)
@@ -276,11 +276,11 @@ _STAMP = re.compile(rb"Nats-Time-Stamp: [^\r]*")
 
 
 def timeless(text: bytes | None) -> bytes:
-    """JSON with every time but the zero time replaced by T."""
+    """Return JSON with every time except the zero time replaced by T."""
     assert text is not None
     return _TIME.sub(lambda found: found[0] if found[0].startswith(b'"0001-') else b'"T"', text)
 
 
 def stampless(block: bytes) -> bytes:
-    """A header block of a direct get with its time stamp's value left out."""
+    """Return a direct get's header block without the value of its time stamp."""
     return _STAMP.sub(b"Nats-Time-Stamp:", block)

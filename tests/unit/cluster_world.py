@@ -1,6 +1,6 @@
-"""Nodes of a cluster without sockets: what each says of itself, who can reach whom, and calls between them.
+"""Nodes of a cluster without sockets: their announced information, connectivity, and calls between them.
 
-Belongs here: `Net`, on which tests put as many nodes as they like. Calls arrive in the next turn, in order.
+Belongs here: `Net`, to which tests add nodes. Calls arrive in the next turn, in order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Handler = Callable[[str, bytes, Callable[[bytes], None]], None]
 
 
 class Net:
-    """All nodes, by name. `turn` delivers what was sent so far; `run` until nothing is on its way."""
+    """All nodes, by name. `turn` delivers what was sent so far; `run` continues until nothing is in flight."""
 
     def __init__(self, *names: str) -> None:
         self.clock = ManualClock()
@@ -43,7 +43,7 @@ class Net:
             self.turn()
 
     def cut(self, name: str) -> None:
-        """Nobody reaches that node any more, nor it anybody."""
+        """Disconnect a node from all others."""
         self.down.add(name)
         self._tell(name, False)
 

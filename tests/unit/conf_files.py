@@ -1,6 +1,6 @@
 """Options as a server gets them.
 
-Belongs here: the fixture that makes options of a configuration file and flags.
+Belongs here: the fixture that parses a configuration file and flags.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Load = Callable[..., Options]
 
 @pytest.fixture
 def options(tmp_path: Path) -> Load:
-    """`options(text of nats.conf, flags)`."""
+    """Return a function `options(text of nats.conf, flags)`."""
 
     def make(text: str | None, line: str = "") -> Options:
         arguments = line.split()

@@ -1,4 +1,4 @@
-"""What every unit test gets."""
+"""Fixtures of all unit tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["closing", "make", "options"]
 
 @pytest.fixture(autouse=True)
 def _stores_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A test that ends a store as a kill would leaves its descriptors open; hundreds of them are too many."""
+    """Close the descriptors of stores that a test ended as a kill would; hundreds of them would be too many."""
     opened: list[SegmentStore] = []
     original = SegmentStore.__init__
 

@@ -1,7 +1,7 @@
-"""An engine with its API on virtual time, for tests of consumers.
+"""Engine with its API on virtual time, for tests of consumers.
 
-Belongs here: a world in which nothing is fake but the clock, the threads (work is done within the turn) and the
-sockets. Streams lie in memory, or in a directory when a test wants to kill and recover the server.
+Belongs here: a world in which only the clock, the threads (work is done within the turn) and the sockets are simulated.
+Streams are in memory, or in a directory if a test kills and recovers the server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLIENT = ClientInfo(id=1, host="127.0.0.1", account="$G")
 
 
 class VirtualTimer:
-    """A pending call of `VirtualClock`."""
+    """Pending call of `VirtualClock`."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
@@ -51,7 +51,7 @@ class VirtualClock:
     def __init__(self) -> None:
         self.time = START
         self.stepped = 0
-        """By how much the system clock was stepped since."""
+        """Sum of the steps of the system clock, in ns."""
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[int, int, VirtualTimer]] = []
         self._order = itertools.count()
@@ -72,7 +72,7 @@ class VirtualClock:
         return timer
 
     def spawn(self, awaitable: Coroutine[Any, Any, Any]) -> None:
-        """The coroutine runs in the next turn; its awaits are answered at once."""
+        """Run the coroutine in the next turn; its awaits are answered at once."""
 
         def run() -> None:
             try:
@@ -87,12 +87,12 @@ class VirtualClock:
         self.call_soon(run)
 
     def turn(self) -> None:
-        """Let everything happen that needs no time."""
+        """Run everything that needs no time."""
         while self._soon:
             self._soon.popleft()()
 
     def advance(self, ns: int) -> None:
-        """Let time pass."""
+        """Advance the time, firing timers in order."""
         end = self.time + ns
         self.turn()
         while self._timers and self._timers[0][0] <= end:
@@ -126,7 +126,7 @@ class InlineIo:
 
 
 class MemoryStores:
-    """Stores that live as long as the test."""
+    """Stores in memory, for the duration of the test."""
 
     deleted: Sequence[tuple[str, str, str]] = ()
 
@@ -144,7 +144,7 @@ class MemoryStores:
 
 
 class DirectoryStores:
-    """Stores below a directory."""
+    """Stores in a directory."""
 
     deleted: Sequence[tuple[str, str, str]] = ()
     files = Files()
@@ -163,7 +163,7 @@ class DirectoryStores:
 
 
 class Message(NamedTuple):
-    """What a client received."""
+    """Message that a client received."""
 
     subject: str
     reply: str
@@ -172,13 +172,13 @@ class Message(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The status line without the version, "" for a message."""
+        """Return the status line without the version, "" for a message."""
         line = self.header.split("\r\n", 1)[0]
         return line.removeprefix("NATS/1.0").strip()
 
     @property
     def numbers(self) -> tuple[int, int, int, int]:
-        """Deliveries, stream sequence, consumer sequence and pending of the ack subject."""
+        """Return delivery count, stream sequence, consumer sequence and pending count of the ack subject."""
         tokens = self.reply.split(".")
         return int(tokens[4]), int(tokens[5]), int(tokens[6]), int(tokens[8])
 
@@ -188,7 +188,7 @@ class Message(NamedTuple):
 
 
 class Client:
-    """A sink that keeps what it gets."""
+    """Sink that keeps what it receives."""
 
     echo = True
 
@@ -199,7 +199,7 @@ class Client:
         self._drained: list[Callable[[], None]] = []
 
     def subscribe(self, subject: str, queue: str = "") -> Callable[[], None]:
-        """SUB; returns the unsubscribing function."""
+        """Subscribe; return the unsubscribing function."""
         sub = Subscription(self, subject.encode(), queue.encode(), b"1")
         graph = self._world.hub.interest_graph
         graph.insert(sub)
@@ -222,7 +222,7 @@ class Client:
             callback()
 
     def drain(self) -> None:
-        """No longer behind."""
+        """End the congestion."""
         self.congested = False
         drained, self._drained = self._drained, []
         for callback in drained:
@@ -230,7 +230,7 @@ class Client:
         self._world.clock.turn()
 
     def take(self) -> list[Message]:
-        """What came since the last call."""
+        """Return the messages since the last call."""
         self._world.clock.turn()
         got, self.got = self.got, []
         return got
@@ -240,7 +240,7 @@ class World:
     """A server's engine and one client with an inbox.
 
     Args:
-        directory: streams lie there, and those found are recovered; None keeps them in memory.
+        directory: directory of the streams, from which existing ones are recovered; in memory if None.
     """
 
     def __init__(self, directory: Path | None = None, **options: Any) -> None:
@@ -258,9 +258,9 @@ class World:
         self._number = itertools.count(1)
         self.clock.turn()
 
-    # ------------------------------------------------------------------ the wire
+    # ------------------------------------------------------------------ client
     def publish(self, subject: str, data: bytes = b"", reply: str = "", header: str = "") -> None:
-        """PUB, without ending the turn."""
+        """Publish without ending the turn."""
         self.hub.route(None, CLIENT, subject.encode(), reply.encode(), header.encode(), data)
 
     def inbox(self) -> str:
@@ -277,7 +277,7 @@ class World:
         raise AssertionError(f"no answer to {subject}")
 
     def ask(self, subject: str, body: Any = None, header: str = "") -> dict[str, Any]:
-        """An API request and its answer."""
+        """Return the answer to an API request."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         answer: dict[str, Any] = json.loads(self.request("$JS.API." + subject, data, header).data)
         return answer
@@ -289,13 +289,13 @@ class World:
         assert "error" not in answer, answer
 
     def store(self, *subjects: str, data: bytes = b"x") -> None:
-        """Store a message on each subject."""
+        """Publish a message on each subject."""
         for subject in subjects:
             self.publish(subject, data)
         self.clock.turn()
 
     def consumer(self, name: str = "c", stream: str = "S", **config: Any) -> Consumer:
-        """Create a consumer: a durable pull consumer with explicit acks unless `config` says otherwise."""
+        """Create a consumer: by default a durable pull consumer with explicit acks."""
         fields: dict[str, Any] = {"name": name, "ack_policy": "explicit"}
         if "inactive_threshold" not in config and "mem_storage" not in config:
             fields["durable_name"] = name
@@ -308,7 +308,7 @@ class World:
         return self.ask(f"CONSUMER.INFO.{stream}.{name}")
 
     def numbers(self, name: str = "c") -> tuple[tuple[int, int], tuple[int, int], int, int, int]:
-        """(delivered, ack floor, ack pending, redelivered, pending) of a consumer."""
+        """Return (delivered, ack floor, ack pending, redelivered, pending) of a consumer."""
         info = self.info(name)
         delivered, floor = info["delivered"], info["ack_floor"]
         return (
@@ -320,7 +320,7 @@ class World:
         )
 
     def next(self, body: Any = None, name: str = "c", stream: str = "S") -> str:
-        """Send a pull request; returns its reply subject."""
+        """Send a pull request; return its reply subject."""
         reply = self.inbox()
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         self.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", data, reply)
@@ -328,7 +328,7 @@ class World:
         return reply
 
     def pull(self, batch: int = 1, name: str = "c", **fields: Any) -> list[Message]:
-        """Pull and return what came at once, statuses too."""
+        """Send a pull request; return the messages and statuses that arrive at once."""
         self.next({"batch": batch, **fields}, name)
         return self.client.take()
 
@@ -338,7 +338,7 @@ class World:
         self.clock.turn()
 
     def crash(self, directory: Path, **options: Any) -> World:
-        """A new server on the same store. What was not written is lost: nothing of this one runs any more."""
+        """Return a new server on the same store. Unwritten data is lost: nothing of this server runs any more."""
         after = World.__new__(World)
         later = self.clock.time
         World.__init__(after, directory, **options)

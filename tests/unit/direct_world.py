@@ -1,6 +1,6 @@
-"""What direct gets are answered, and the stream that tests ask.
+"""Stream for tests of direct gets, and the expected answers.
 
-Belongs here: the bytes that nats-server 2.15.1 answered to the same requests, for the tests of direct gets.
+Belongs here: the bytes with which nats-server 2.15.1 answered the same requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Answer = tuple[int, int, int]
 
 
 def stream_a() -> ApiWorld:
-    """Stream A as `ApiWorld.fill` makes it, sequence 5 deleted."""
+    """Return a world with stream A of `ApiWorld.fill`, sequence 5 deleted."""
     world = ApiWorld()
     world.fill()
     world.ask("STREAM.MSG.DELETE.A", {"seq": 5})
@@ -28,7 +28,7 @@ def stream_a() -> ApiWorld:
 
 
 def message(seq: int, pending: int | None = None, last: int | None = None) -> tuple[bytes, bytes]:
-    """How message `seq` of stream A is answered."""
+    """Return the answer for message `seq` of stream A."""
     block = b"NATS/1.0\r\n"
     if seq % 2:
         block += b"K: %d\r\n" % seq
@@ -39,7 +39,10 @@ def message(seq: int, pending: int | None = None, last: int | None = None) -> tu
 
 
 def several(*messages: Answer, end: tuple[int, int] | None = None, up_to: int = 0) -> list[tuple[bytes, bytes]]:
-    """How several messages are answered; `end` is (pending, last) of the closing status when not the last message's."""
+    """Return the answers for several messages.
+
+    `end` is (pending, last) of the final status if not the last message's.
+    """
     pending, last = end or (messages[-1][1], messages[-1][0])
     lines = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (pending, last)
     if up_to:
@@ -48,11 +51,11 @@ def several(*messages: Answer, end: tuple[int, int] | None = None, up_to: int = 
 
 
 def got(answers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Answers without the values of their time stamps."""
+    """Return the answers without the values of their time stamps."""
     return [(stampless(header), data) for header, data in answers]
 
 
 def time_of(world: ApiWorld, seq: int) -> str:
-    """The time of a message as the API shows it."""
+    """Return the time of a message in the API's format."""
     time: str = world.ask("STREAM.MSG.GET.A", {"seq": seq})["message"]["time"]
     return time

@@ -1,7 +1,7 @@
-"""Several members of one group in one process, with everything real but time, threads and sockets.
+"""Several members of one group in one process, with simulated time, threads and sockets.
 
-Belongs here: nodes whose threads, messages and ticks move only when a test says so, in a fixed order; a small stream on
-each, and what its group told it.
+Belongs here: nodes whose threads, messages and ticks run only when a test says so, in a fixed order; a small stream on
+each, and the callbacks of its group. Everything else is real.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUP = "S-1"
 
 
 class World:
-    """The nodes, and what is on its way between them."""
+    """The nodes, and the messages in flight between them."""
 
     def __init__(self, directory: Path, names: str = "ABC", options: Options | None = None, **log: Any) -> None:
         self.directory = directory
@@ -48,7 +48,7 @@ class World:
             self.start(name)
 
     def start(self, name: str, **more: Any) -> Node:
-        """Start a node, or start it again over what its last process left."""
+        """Start a node, perhaps on the files of its last process."""
         self.nodes[name] = Node(self, name, **more)
         for other, node in self.nodes.items():
             if other != name:
@@ -57,7 +57,7 @@ class World:
         return self.nodes[name]
 
     def kill(self, name: str) -> None:
-        """End a process where it is. What it wrote is there for the next one; what it was sent is lost."""
+        """End a process at once. Its writes stay for the next one; messages in flight to it are lost."""
         node = self.nodes.pop(name)
         node.dead = True
         node.give_back()
@@ -74,7 +74,7 @@ class World:
             node.give_back()
 
     def isolate(self, *names: str) -> None:
-        """Cut these off from all others, both ways."""
+        """Cut these nodes off from all others, both ways."""
         everyone = set(self.nodes)
         for name in names:
             for other in everyone - set(names):
@@ -84,7 +84,7 @@ class World:
         self.cut.clear()
 
     def run(self, work: bool = True) -> None:
-        """Let everything happen that needs no time: turns, threads (unless not `work`), messages."""
+        """Run everything that needs no time: turns, threads (unless `work` is False), messages."""
         moving = True
         while moving:
             moving = False
@@ -103,7 +103,7 @@ class World:
             self.nodes[to].handler(sender, encode_envelopes(kept))
 
     def ticks(self, count: int, *names: str) -> None:
-        """So many tenths of a second, for these nodes or all."""
+        """Let ticks of 100 ms pass for these nodes, or for all."""
         for _ in range(count):
             for name in names or tuple(self.nodes):
                 if name in self.nodes:
@@ -111,7 +111,7 @@ class World:
             self.run()
 
     def elect(self, *among: str) -> Node:
-        """Ticks until one of the nodes (all of them) leads and is told so."""
+        """Tick until one of these nodes (by default any) leads and knows it; return it."""
         for _ in range(200):
             leaders = [node for name, node in self.nodes.items() if node.leads and name in (among or self.nodes)]
             if leaders:
@@ -120,7 +120,7 @@ class World:
         raise AssertionError("nobody was elected")
 
     def lead(self, name: str) -> Node:
-        """Have this node lead."""
+        """Make this node the leader."""
         node = self.nodes[name]
         for _ in range(20):
             if node.leads:
@@ -134,7 +134,7 @@ class World:
 
 
 class Node:
-    """One process: its threads, its clock, its peers, and a stream in a group."""
+    """One process: its threads, clock and peers, and a stream in a group."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Node:
         self.group.start()
 
     def give_back(self) -> None:
-        """Close the descriptors, and write nothing more."""
+        """Close the descriptors without writing anything more."""
         self.store.log.close()
         self.member.file.close()
         rows: Any = self.store._rows
@@ -246,9 +246,9 @@ class Node:
     def tell_node(self, node: str, up: bool) -> None:
         self.watcher(node, up)
 
-    # -- moving
+    # -- running
     def turn(self, work: bool = True) -> bool:
-        """One turn of the event loop, and one piece of work."""
+        """Run one turn of the event loop, and one piece of work."""
         moved = bool(self.soon)
         soon, self.soon = self.soon, []
         for callback in soon:
@@ -283,7 +283,7 @@ class Node:
         return self.store.log
 
     def propose(self, *contexts: object, size: int = 10) -> None:
-        """One entry with one message for each context."""
+        """Propose one entry with one message for each context."""
         first = max(self.store.last_seq, self.proposed) + 1
         proposals = []
         for seq, context in enumerate(contexts, first):
@@ -295,7 +295,7 @@ class Node:
     proposed = 0
 
     def publish(self, *contexts: object, size: int = 10) -> None:
-        """Like `propose`, until it is committed everywhere that can be reached."""
+        """Propose one entry, and run until it is committed on every reachable node."""
         self.propose(*contexts, size=size)
         self.world.run()
 
@@ -314,12 +314,12 @@ class Node:
 
     @property
     def messages(self) -> list[bytes]:
-        """What this node's stream holds, read from its segments."""
+        """Return the messages of this node's stream, read from its segments."""
         return [record.data.rstrip(b".") for record in self.store.read_run(1, 1 << 30, 1 << 40)]
 
     @property
     def contexts(self) -> list[object]:
-        """Of what this node proposed and got back."""
+        """Return the contexts of this node's committed proposals."""
         return [entry.context for entry in self.commits if entry.context is not None]
 
     @property
@@ -340,7 +340,7 @@ Make = Callable[..., World]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """`make(names, …)`: worlds of groups, closed in the end."""
+    """Return a function `make(names, …)` that makes worlds of groups; close them in the end."""
     worlds: list[World] = []
 
     def build(names: str = "ABC", **more: Any) -> World:

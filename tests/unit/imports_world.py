@@ -1,7 +1,7 @@
 """Accounts of one server that import from each other, without sockets.
 
-Belongs here: the real accounts, hubs and imports, with a clock that a test turns, and clients as sinks that keep what
-they get. A client's requests and answers are the bytes that a connection would have.
+Belongs here: the real accounts, hubs and imports, with a clock that a test advances, and clients as sinks that keep
+what they receive. A client's requests and answers are the bytes that a connection would have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Got = tuple[bytes, bytes, bytes, bytes]
 
 
 class Client:
-    """A client: what it got as (subject, reply, header, payload), and which of its requests nobody heard."""
+    """Client: received messages as (subject, reply, header, payload), and its requests without responders."""
 
     echo = True
 
@@ -51,9 +51,9 @@ class Client:
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         self.alone.append((subject, reply))
 
-    # ------------------------------------------------------------------ what a test does
+    # ------------------------------------------------------------------ called by tests
     def drain(self) -> None:
-        """No longer congested."""
+        """End the congestion."""
         self.congested = False
         drained, self._drained = self._drained, []
         for callback in drained:
@@ -69,18 +69,18 @@ class Client:
         return self.hub.route(self, self.info, subject, reply, header, payload)
 
     def take(self) -> list[Got]:
-        """What it got since it was last asked."""
+        """Return the messages since the last call."""
         got, self.got = self.got, []
         return got
 
     @property
     def subjects(self) -> list[bytes]:
-        """Of what it got since it was last asked."""
+        """Return the subjects of the messages since the last call."""
         return [message[0] for message in self.take()]
 
 
 class World:
-    """A server with these accounts."""
+    """Server with these accounts."""
 
     def __init__(self, *accounts: AccountOptions) -> None:
         self.clock = ManualClock()
@@ -92,7 +92,7 @@ class World:
         self._clients = 0
 
     def configure(self, *accounts: AccountOptions) -> None:
-        """A reload."""
+        """Reload the configuration with these accounts."""
         self.accounts.configure(Options(accounts=accounts))
         self.links.connect()
 
@@ -114,7 +114,7 @@ class World:
         return Client(self.hub(account), info)
 
     def ways(self, account: str) -> int:
-        """How many ways back lead out of an account."""
+        """Return the number of open reply paths out of an account."""
         return len(self.links.responses[account])
 
     def subscriptions(self, account: str) -> int:

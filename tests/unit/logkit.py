@@ -1,7 +1,7 @@
-"""A tiny stream over the log, and its naive double.
+"""Minimal stream over the log, and a simple model of it.
 
-Belongs here: what several test modules of log/ and raft/ share: threads that are none, files that fail on demand, a
-stream that logs messages and removals and can be reopened, and a model of it made of a dict.
+Belongs here: helpers shared by tests of log/ and raft/: simulated threads, files that fail on demand, a stream that
+logs messages and removals and can be reopened, and a model of it over a dict.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T0 = 1_700_000_000_000_000_000
 
 
 class InlineIo:
-    """Work is done where it is submitted."""
+    """`Io` that does the work where it is submitted."""
 
     def submit(
         self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
@@ -43,7 +43,7 @@ class InlineIo:
 
 
 class HeldIo:
-    """Work waits until the test lets it run, and its answer until the test lets it come back."""
+    """`Io` in which work waits until the test runs it, and its result until the test delivers it."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
@@ -54,7 +54,7 @@ class HeldIo:
         self.waiting.append((work, done))
 
     def run(self) -> Callable[[], None]:
-        """Do the oldest work; returns what delivers its answer."""
+        """Do the oldest work; return a function that delivers its result."""
         work, done = self.waiting.pop(0)
         try:
             result = work()
@@ -68,7 +68,7 @@ class HeldIo:
 
 
 class QuickFiles(Files):
-    """Files that are not synced: a killed process loses nothing by that, and the tests are not about power."""
+    """Files without fsync: a killed process loses nothing by that, and the tests are not about power losses."""
 
     def sync(self, fd: int) -> None:
         return
@@ -78,7 +78,7 @@ class QuickFiles(Files):
 
 
 class FaultyFiles(QuickFiles):
-    """Files whose `fail` method and later ones fail; `calls` counts what was asked, by name."""
+    """Files in which `fail` and later calls of it fail; `calls` counts the calls by name."""
 
     def __init__(self, fail: str = "", after: int = 0, code: int = errno.EIO, times: int = 1 << 30) -> None:
         self.fail, self.after, self.code, self.times = fail, after, code, times
@@ -122,7 +122,7 @@ class FaultyFiles(QuickFiles):
 
 
 class Clock:
-    """Wall time that moves when told to."""
+    """Wall clock that moves only in the test."""
 
     def __init__(self) -> None:
         self.time_ns = T0
@@ -140,7 +140,7 @@ _opened: list[Store] = []
 
 
 def close_all() -> None:
-    """Give back the descriptors of every MiniStream, without a checkpoint: as if the process had been killed."""
+    """Close the descriptors of every MiniStream without a checkpoint, as if the process had been killed."""
     for store in _opened:
         store.log.close()
         rows: Any = store._rows

@@ -1,4 +1,4 @@
-"""The meta group on several nodes: real groups, logs and files; calls, time and threads by hand."""
+"""Meta group on several nodes: real groups, logs and files; simulated calls, time and threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP_NS = 100_000_000
 
 
 class Reports:
-    """A log that keeps what it is told."""
+    """Logger that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -31,7 +31,7 @@ class Reports:
 
 
 class Server:
-    """One node's process: its part in the meta group, over what an earlier process left."""
+    """Process of one node: its part in the meta group, perhaps on the files of an earlier process."""
 
     def __init__(self, world: World, node: NetNode) -> None:
         self.world, self.node, self.name = world, node, node.me
@@ -89,7 +89,7 @@ class Server:
 
 
 class World:
-    """The servers that run."""
+    """The running servers."""
 
     def __init__(self, directory: Path, *names: str, seal_bytes: int = SEAL_BYTES) -> None:
         self.directory, self.net, self.seal_bytes = directory, Net(*names), seal_bytes

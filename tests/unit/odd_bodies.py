@@ -1,6 +1,6 @@
 """Values, bodies and header blocks that no client should send.
 
-Belongs here: what the tests send to every subject that is answered.
+Belongs here: input that the tests send to every subject that is answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ODD = (
     *('"0000-01-01T00:00:00+23:59"', '"0000-06-01T00:00:00Z"', '"9999-12-31T23:59:59Z"', '"2100-01-01T00:00:00+24:60"'),
     *(DEEP, '{"a":' * 3000 + "1" + "}" * 3000, '"0001-01-01T00:00:00Z"', '"9999-12-31T23:59:59.999999999-23:59"'),
 )
-"""Values as JSON text, some of them none."""
+"""Values as JSON text, some of them invalid."""
 
 BODIES = (
     *(

@@ -1,6 +1,7 @@
-"""A few Raft members in memory, for the tests of the core.
+"""Raft members in memory, for the tests of the core.
 
-Members are real cores; disk and network are lists. Everything goes at once and in order, unless a test holds it back.
+Members are real cores; disk and network are lists. Everything is delivered at once and in order, unless a test holds it
+back.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def entry(index: int, term: int, body: bytes = b"x") -> Frame:
 
 
 def log_of(*terms: int) -> list[Frame]:
-    """A log whose first entry has the first of `terms`, and so on."""
+    """Return a log whose first entry has the first of `terms`, and so on."""
     return [entry(index, term, b"%d@%d" % (index, term)) for index, term in enumerate(terms, 1)]
 
 
@@ -49,7 +50,7 @@ def terms_of(frames: Sequence[Frame], base: int = 0, base_term: int = 0) -> Term
 
 
 class Member:
-    """A core with its disk."""
+    """Core with its disk."""
 
     def __init__(self, name: str, membership: Membership, options: Options, seed: int) -> None:
         self.name = name
@@ -58,11 +59,11 @@ class Member:
         self.first_membership = membership
         self.base, self.base_term = 0, 0
         self.log: list[Frame] = []
-        """What was handed out to be written."""
+        """Entries that the core has handed out to be written."""
         self.disk: list[Frame] = []
         self.hard = HardState()
         self.hold = False
-        """Whether writes wait for `sync`."""
+        """True if writes wait for `sync`."""
         self.writes: list[tuple[int | None, list[Frame], int]] = []
         self.sends_held = False
         self.held_sends: list[tuple[Core, object]] = []
@@ -73,11 +74,11 @@ class Member:
         self.readies: list[Ready] = []
         self.recovered = False
         self.confirmed: Sequence[Confirmed] = ()
-        """What it knew of the others when it was last started."""
+        """What it knew of the others' confirmed entries at its last start."""
         self.start()
 
     def start(self, *, recovering: bool = False, forgetful: bool = False) -> None:
-        """(Re)start from what is on disk."""
+        """Start or restart from what is on disk."""
         self.writes.clear()
         self.held_sends.clear()
         self.log = list(self.disk)
@@ -131,7 +132,7 @@ class Member:
         self.core.compacted(index)
 
     def install(self, source: Member, index: int | None = None) -> None:
-        """Take the state of `source` as of what it committed."""
+        """Install the state of `source` as of `index`, by default its commit index."""
         index = source.core.commit if index is None else index
         term = source.core.log.terms.term(index)
         assert term is not None
@@ -146,7 +147,7 @@ class Member:
 
 
 class Net:
-    """Members and what is on its way between them."""
+    """Members and the messages in flight between them."""
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class Net:
         self.leaders: dict[int, str] = {}
         self.agreed: dict[int, tuple[int, bytes]] = {}
         self.seen: list[tuple[str, str, Message]] = []
-        """Everything that was delivered."""
+        """All delivered messages."""
         for name in membership.members:
             member = self.add(name, membership)
             if logs and name in logs:
@@ -199,7 +200,7 @@ class Net:
         self.drop = lambda sender, to, message: False
 
     def pump(self, member: Member) -> None:
-        """Do what a core wants done."""
+        """Execute a core's Ready values."""
         core = member.core
         while (ready := core.ready()) is not None:
             member.readies.append(ready)
@@ -263,17 +264,17 @@ class Net:
         self.members[to].core.step(sender, envelope.message)
         self.pump(self.members[to])
 
-    # -- what tests do -------------------------------------------------------------------------------------------
+    # -- called by tests -----------------------------------------------------------------------------------------
 
     def tick(self, ticks: int = 1, only: Sequence[str] = ()) -> None:
-        """Time passes; messages are delivered in between."""
+        """Let ticks pass; deliver messages in between."""
         for _ in range(ticks):
             for name in only or list(self.members):
                 self.members[name].core.tick()
             self.settle()
 
     def elect(self, name: str) -> None:
-        """Make this one leader."""
+        """Make this member the leader."""
         assert self[name].campaign(), f"{name} may not campaign"
         self.settle()
         assert self[name].role is Role.LEADER, f"{name} was not elected"
@@ -291,7 +292,7 @@ class Net:
         return index
 
     def leader(self) -> str:
-        """Tick until there is one that everybody reachable follows."""
+        """Tick until there is a leader that every reachable member follows; return it."""
         for _ in range(40 * ELECTION):
             found = [name for name, member in self.members.items() if member.core.role is Role.LEADER]
             newest = max((self[name].term, name) for name in found)[1] if found else ""
@@ -301,7 +302,7 @@ class Net:
         raise AssertionError("nobody was elected")
 
     def bodies(self, name: str) -> list[bytes]:
-        """What this one has committed, without the leaders' own entries."""
+        """Return the committed entries of a member, without the leaders' own."""
         member = self.members[name]
         return [f.body for f in member.log if f.index <= member.core.commit and f.kind is Kind.MESSAGES]
 
@@ -325,7 +326,7 @@ def lone(
     options: Options = OPTIONS,
     seed: int = 1,
 ) -> Core:
-    """A core by itself whose log has entries of `terms`; it promised nobody anything."""
+    """Return a core without peers whose log has entries of `terms`, and that has not voted."""
     frames = log_of(*terms)
     core = Core(
         me,
@@ -341,7 +342,7 @@ def lone(
 
 
 def drain(core: Core, *, persist: bool = True) -> list[tuple[str, Message]]:
-    """What it says; what it wants written is durable at once, unless told otherwise."""
+    """Return the messages that the core sends; its writes are durable at once unless `persist` is False."""
     found: list[tuple[str, Message]] = []
     while (ready := core.ready()) is not None:
         found.extend(ready.messages)
@@ -351,19 +352,19 @@ def drain(core: Core, *, persist: bool = True) -> list[tuple[str, Message]]:
 
 
 def append(term: int, prev: tuple[int, int], *terms: int, commit: int = 0, read: int = 0, body: bytes = b"n") -> Append:
-    """An Append after the entry `prev` (index, term) with entries of `terms`."""
+    """Return an Append after the entry `prev` (index, term) with entries of `terms`."""
     entries = [entry_of(entry(index, each, body)) for index, each in enumerate(terms, prev[0] + 1)]
     return Append(term, prev[0], prev[1], commit, entries, read)
 
 
 def terms_in(core: Core) -> list[int]:
-    """The terms of its log."""
+    """Return the terms of the core's log."""
     found = [core.log.terms.term(index) for index in range(core.log.terms.base + 1, core.last_index + 1)]
     return [term for term in found if term is not None]
 
 
 def make_leader(core: Core) -> None:
-    """Let a lone core win an election."""
+    """Let a single core win an election."""
     assert core.campaign()
     voters = core.membership.voters
     for other in voters[1:]:
@@ -378,7 +379,7 @@ def make_leader(core: Core) -> None:
 
 
 def make_candidate(core: Core) -> None:
-    """Let a lone core win a pre-vote."""
+    """Let a single core win a pre-vote."""
     assert core.campaign()
     for other in core.membership.voters[1:]:
         if core.role is Role.PRE_CANDIDATE:

@@ -1,8 +1,8 @@
-"""Several nodes in one process, on virtual time, for tests of replicated streams.
+"""Several nodes in one process on virtual time, for tests of replicated streams.
 
 Belongs here: a world in which engines, replicas, groups, stores and hubs are the real ones, with real files, and only
-time, threads (work is done within the turn) and the connections between nodes are played. A test decides who hears
-whom, who is killed and when time passes.
+time, threads (work is done within the turn) and the connections between nodes are simulated. A test decides which nodes
+are connected, which are killed, and when time passes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Life:
-    """The clock and the threads of one node, which end with it."""
+    """Clock and threads of one node, which end with it."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -57,7 +57,7 @@ class Life:
                 return
             try:
                 callback()
-            except LogError as error:  # an event loop reports it and goes on
+            except LogError as error:  # an event loop reports it and continues
                 self.failures.append(error)
 
         return guarded
@@ -92,7 +92,7 @@ class Life:
 
 
 class Net:
-    """Who is there, and who hears whom."""
+    """The present nodes and their connectivity."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -115,7 +115,7 @@ class Net:
             other.tell(name, False)
 
     def split(self, *sides: set[str]) -> None:
-        """Nodes of different sides hear nothing of each other; without sides all is well again."""
+        """Partition the nodes into sides; without arguments, end the partition."""
         before = self.cut
         side = {name: at for at, names in enumerate(sides) for name in names}
         self.cut = {(one, two) for one in side for two in side if side[one] != side[two]}
@@ -157,7 +157,7 @@ class Link:
         self._watchers.append(callback)
 
     def tell(self, node: str, *about: Any) -> bool:
-        if len(about) == 1:  # of the net: a node came or went
+        if len(about) == 1:  # of the net: a node came or left
             self._life.call_soon(lambda: [watcher(node, about[0]) for watcher in self._watchers] and None)
             return True
         self.call(node, about[0], about[1], lambda body, why: None, SECOND)
@@ -182,7 +182,7 @@ class Link:
 
 
 class TestLog(Logger):
-    """Keeps what was said."""
+    """Keeps log lines."""
 
     __test__ = False
 
@@ -197,7 +197,7 @@ class TestLog(Logger):
 
 
 class Client(Inbox):
-    """A client of one node, which keeps what it gets: (subject, reply, header, payload)."""
+    """Client of one node, which keeps what it receives: (subject, reply, header, payload)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class Node:
         self.link = Link(name, world.net, self.life)
         options = JetStreamOptions(store_dir=str(directory), max_memory=-1, max_file=-1)
         self.stores = open_stores(options, world.lake_options, self.life)
-        # A killed process loses nothing by a sync that did not happen, and the tests are not about power.
+        # A kill of the process loses nothing without fsync, and the tests are not about power losses.
         synced = self.stores.files
         synced.sync = synced.sync_directory = lambda what: None  # type: ignore[method-assign]
         self.groups = Groups(self.link, self.life, self.life, random=Random(world.random.random()), files=synced)
@@ -286,7 +286,7 @@ class Node:
     def gone(self, replica: Replica) -> None:
         self.engine.detach(replica.name, replica.trouble)
 
-    # ------------------------------------------------------------------ what tests ask
+    # ------------------------------------------------------------------ called by tests
     @property
     def stream(self) -> Stream:
         return self.engine.streams["S"]
@@ -302,14 +302,14 @@ class Node:
         return self.stream.store.read_run(1, 1 << 30, 1 << 40)
 
     def kill(self) -> None:
-        """End without a word."""
+        """End without any cleanup, as after SIGKILL."""
         self.life.dead = True
         self.world.net.leave(self.name)
         del self.world.nodes[self.name]
         self._close()
 
     def stop(self) -> None:
-        """End as a server does."""
+        """Stop as a server does."""
         self.replicas.stop()
         self.groups.stop()
         self.world.clock.turn()
@@ -327,12 +327,15 @@ class Node:
 
 
 class World:
-    """A cluster and one stream."""
+    """Cluster and one stream."""
 
     def __init__(self, directory: Path, nodes: str = "abc", seed: int = 1, lake: str = "", **options: Any) -> None:
-        """`lake`: the root of the lake that all nodes share; "" for none. `options`: see `LakeOptions`."""
+        """Make the nodes.
+
+        `lake`: the root of the lake that all nodes share; "" for none. `options`: see `LakeOptions`.
+        """
         self.clock = VirtualClock()
-        self.clock.time = time.time_ns()  # messages are stamped with the real one
+        self.clock.time = time.time_ns()  # messages get the real time
         self.directory = directory
         self.random = Random(seed)
         self.lake = lake
@@ -350,7 +353,7 @@ class World:
         return node
 
     def stream(self, members: str = "", **config: Any) -> None:
-        """Have a stream on these nodes (all), and wait for its leader."""
+        """Create a stream on these nodes (by default all), and wait for its leader."""
         fields: dict[str, Any] = {
             "name": "S",
             "subjects": ["s.>"],
@@ -378,7 +381,7 @@ class World:
         self.clock.advance(int(seconds * SECOND))
 
     def until(self, happened: Callable[[], Any], seconds: float = 20.0) -> Any:
-        """Let time pass until something has happened."""
+        """Let time pass until `happened` returns a true value; return it."""
         for _ in range(int(seconds / 0.01)):
             result = happened()
             if result:
@@ -387,7 +390,7 @@ class World:
         raise AssertionError(f"did not happen within {seconds} s")
 
     def leader(self, among: str = "") -> Node:
-        """The node that leads, once one does."""
+        """Return the leader, once there is one."""
 
         def find() -> Node | None:
             nodes = [node for name, node in self.nodes.items() if not among or name in among]
@@ -402,7 +405,7 @@ class World:
         return [node for node in self.nodes.values() if node is not leader]
 
     def publish(self, node: Node, subject: str, data: bytes = b"", **headers: str) -> bytes:
-        """Publish with a reply to one node, without letting time pass; returns the reply subject."""
+        """Publish with a reply to one node, without letting time pass; return the reply subject."""
         self._number += 1
         reply = b"_INBOX.me.%d" % self._number
         block = b""
@@ -413,7 +416,7 @@ class World:
         return reply
 
     def acked(self, subject: str, data: bytes = b"", **headers: str) -> dict[str, Any]:
-        """Publish to the leader and wait for the answer."""
+        """Publish to the leader and return the answer."""
         node = self.leader()
         reply = self.publish(node, subject, data, **headers)
         answer: dict[str, Any] = self.until(lambda: self.answer(node, reply))
@@ -423,13 +426,13 @@ class World:
     def answer(node: Node, reply: bytes) -> dict[str, Any] | None:
         for subject, payload in node.inbox.got:
             if subject == reply:
-                # Nothing but a 503: nobody took it.
+                # Only a 503: there was no responder.
                 answer: dict[str, Any] = json.loads(payload) if payload else {"error": "503"}
                 return answer
         return None
 
     def converged(self) -> list[tuple[int, bytes, bytes]]:
-        """Wait until every node holds the same; what that is."""
+        """Wait until every node holds the same messages; return them."""
         leader = self.leader()
 
         def same() -> bool:
@@ -444,7 +447,7 @@ class World:
         return contents[0]
 
     def consumer(self, name: str, **config: Any) -> None:
-        """A durable pull consumer with explicit acks."""
+        """Create a durable pull consumer with explicit acks."""
         fields: dict[str, Any] = {
             "durable_name": name,
             "name": name,
@@ -462,7 +465,7 @@ class World:
         self.until(lambda: done)
 
     def pull(self, name: str, batch: int = 1) -> list[Delivery]:
-        """What a pull request on the leader brings at once."""
+        """Return the messages that a pull request on the leader brings at once."""
         node = self.leader()
         before = len(node.inbox.all)
         body = b'{"batch":%d,"no_wait":true}' % batch
@@ -490,14 +493,14 @@ def change(world: World, voters: str, learners: str = "") -> None:
 
 
 def fill(world: World, count: int, size: int = 1000) -> None:
-    """Store messages of `size` bytes through the leader."""
+    """Publish messages of `size` bytes through the leader."""
     node = world.leader()
     replies = [world.publish(node, f"s.{number % 5}", b"%d:" % number + b"x" * size) for number in range(count)]
     world.until(lambda: all(world.answer(node, reply) for reply in replies))
 
 
 def let_go(world: World, name: str = "") -> int:
-    """Have the leader's log let go of what is sealed, as if the lake held it; the entry through which it did."""
+    """Release the sealed segments from the leader's log, as if the lake held them; return the last index released."""
     store = world.leader().stream.store
     world.leader().stream.checkpoint()
     world.run(0.1)

@@ -1,8 +1,8 @@
-"""Nodes of a cluster in one process: real hubs and routes, joined by connections that a test drives by hand.
+"""Nodes of a cluster in one process: real hubs and routes, with connections that a test drives.
 
-What belongs here: the event loops' turns, the connections between nodes with what is under way on them, and clients as
-sinks. Nothing happens before the test says so: `settle` lets everything happen, `turn` one node's turn, `arrive` what
-one node sent to another.
+Belongs here: the event loops' turns, the connections between nodes with the buffers in flight, and clients as sinks.
+Nothing happens before the test says so: `settle` runs everything, `turn` one node's turn, `arrive` delivers what one
+node sent to another.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Message = tuple[bytes, bytes, bytes, bytes]
 
 
 class Client:
-    """A client of a node: a sink that keeps what it gets, by subscription."""
+    """Client of a node: a sink that keeps what it receives, by subscription."""
 
     def __init__(self, node: Node, echo: bool = True, account: str = GLOBAL_ACCOUNT) -> None:
         self.node = node
@@ -65,7 +65,7 @@ class Client:
         self.alone.append((subject, reply))
 
     def drain(self) -> None:
-        """No longer congested."""
+        """End the congestion."""
         self.congested = False
         drained, self._drained = self._drained, []
         for callback in drained:
@@ -85,12 +85,12 @@ class Client:
 
     @property
     def payloads(self) -> list[bytes]:
-        """Payloads in the order they came."""
+        """Return the payloads in the order of arrival."""
         return [message[3] for _, message in self.got]
 
 
 class Node:
-    """A node: accounts, routes, and its side of the connections (`Links` of remote_node.py)."""
+    """Node: accounts, routes, and its side of the connections (`Links` of remote_node.py)."""
 
     def __init__(self, name: str, cluster: Cluster, accounts: Sequence[AccountOptions], knows_accounts: bool) -> None:
         self.name = name
@@ -111,7 +111,7 @@ class Node:
         self.imports.connect()
 
     def turn(self) -> None:
-        """The end of the event loop's turn."""
+        """End the event loop's turn."""
         self.clock.turn()
         while self.soon:
             self.soon.popleft()()
@@ -146,12 +146,12 @@ class Node:
             callback()
 
     def drain(self, node: str) -> None:
-        """The queue to a node is short again."""
+        """Report that the queue to a node is short again."""
         self.full.discard(node)
         for callback in self.waiting.pop(node, []):
             callback()
 
-    # ------------------------------------------------------------------ for the cluster
+    # ------------------------------------------------------------------ called by the cluster
     def arrived(self, sender: str, payload: bytes) -> None:
         self._receiver(sender, payload)
 
@@ -160,11 +160,11 @@ class Node:
 
 
 class Cluster:
-    """Nodes, and what is under way between them.
+    """Nodes, and the buffers in flight between them.
 
     Args:
-        accounts: those that are configured, beside `$G`; of one without options its name.
-        old: nodes whose version knows of no accounts.
+        accounts: configured accounts besides `$G`; just the name of one without options.
+        old: nodes whose version does not know accounts.
     """
 
     def __init__(
@@ -197,21 +197,21 @@ class Cluster:
         self.nodes[other].linked(self.nodes[one], True)
 
     def disconnect(self, one: str, other: str) -> None:
-        """What is under way is lost."""
+        """Disconnect two nodes; buffers in flight are lost."""
         del self.ways[one, other]
         del self.ways[other, one]
         self.nodes[one].linked(self.nodes[other], False)
         self.nodes[other].linked(self.nodes[one], False)
 
     def arrive(self, sender: str, receiver: str, most: int = 1 << 30) -> None:
-        """Let buffers arrive that one node has sent to another."""
+        """Deliver buffers that one node has sent to another."""
         way = self.ways[sender, receiver]
         while way and most:
             most -= 1
             self.nodes[receiver].arrived(sender, way.popleft())
 
     def settle(self) -> None:
-        """Let everything happen that is to happen."""
+        """Run until nothing is left to do."""
         busy = True
         while busy:
             for node in self.nodes.values():
@@ -222,5 +222,5 @@ class Cluster:
 
 
 def records(cluster: Cluster, sender: str, receiver: str) -> list[Record]:
-    """What a node has sent to another so far."""
+    """Return the records that a node has sent to another so far."""
     return [record for to, payload in cluster[sender].sent if to == receiver for record in decode(payload)]

@@ -1,7 +1,8 @@
-"""A stream with everything real but time, threads and sockets.
+"""Stream with simulated time, threads and sockets.
 
-Belongs here: a world in which a test decides when the event loop's turn ends and when the disk answers, so that what is
-in flight can be looked at. Hub, store, group and stream are the real ones; the store lies in a temporary directory.
+Belongs here: a world in which a test decides when the event loop's turn ends and when the disk answers, so that
+operations in flight can be observed. Hub, store, group and stream are the real ones; the store is in a temporary
+directory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CLIENT = ClientInfo(id=1, host="127.0.0.1", account="$G")
 
 
 class ManualTimer:
-    """A timer of `ManualClock`."""
+    """Timer of `ManualClock`."""
 
     def __init__(self, due: int, callback: Callable[[], None]) -> None:
         self.due, self.callback, self.cancelled = due, callback, False
@@ -46,7 +47,7 @@ class ManualClock:
     def __init__(self) -> None:
         self.time = time.time_ns()
         self.stepped = 0
-        """By how much the system clock was stepped since."""
+        """Sum of the steps of the system clock, in ns."""
         self.soon: list[Callable[[], None]] = []
         self.timers: list[ManualTimer] = []
 
@@ -88,7 +89,7 @@ class ManualClock:
 
 
 class ManualIo:
-    """`Io` that works when told to."""
+    """`Io` that works when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
@@ -99,7 +100,7 @@ class ManualIo:
         self.waiting.append((work, done))
 
     def work(self) -> None:
-        """Do one piece of work and tell its submitter."""
+        """Do one piece of work and deliver its result."""
         work, done = self.waiting.pop(0)
         try:
             result = work()
@@ -110,7 +111,7 @@ class ManualIo:
 
 
 class Inbox:
-    """A sink that keeps what it gets, and counts as a client."""
+    """Sink that keeps what it receives, and counts as a client."""
 
     congested = False
     echo = True
@@ -134,12 +135,12 @@ class World:
     """One stream and one client.
 
     Args:
-        directory: where the store lies; an existing one is recovered.
-        config: what the stream's configuration sets.
+        directory: directory of the store; an existing store is recovered.
+        config: fields of the stream's configuration.
         files: the log's file layer, for faults.
-        clock: that of an earlier world, for time to go on.
+        clock: clock of an earlier world, so that time continues.
         options: of the log.
-        features: of the stream, instead of those that every stream has.
+        features: of the stream, instead of those of every stream.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class World:
         stream.start()
 
     def publish(self, subject: str, data: bytes = b"", **headers: str) -> bytes:
-        """Publish with a reply, without ending the turn; returns the reply subject. `Nats_Msg_Id="a"` sets a header."""
+        """Publish with a reply without ending the turn; return the reply subject. `Nats_Msg_Id="a"` sets a header."""
         self._number += 1
         reply = b"_INBOX.me.%d" % self._number
         block = b""
@@ -218,14 +219,14 @@ class World:
         return reply
 
     def settle(self) -> None:
-        """End the turn, let the disk answer, until nothing is left to do."""
+        """End the turn and complete disk operations until nothing is left to do."""
         self.clock.turn()
         while self.io.waiting:
             self.io.work()
             self.clock.turn()
 
     def answer(self, reply: bytes) -> dict[str, Any] | None:
-        """The pub ack to a reply subject; None while there is none."""
+        """Return the pub ack to a reply subject; None while there is none."""
         for subject, payload in self.inbox.got:
             if subject == reply:
                 answer: dict[str, Any] = json.loads(payload)
@@ -241,6 +242,6 @@ class World:
         return answer
 
     def content(self) -> list[tuple[int, bytes, bytes]]:
-        """(seq, subject, data) of everything in the stream."""
+        """Return (seq, subject, data) of every message in the stream."""
         records = self.stream.store.read_run(1, 1 << 30, 1 << 40)
         return [(record.seq, record.subject, record.data) for record in records]

@@ -1,4 +1,4 @@
-"""Citations in code, tests and documentation resolve: pages, anchors, invariants, tests, error codes."""
+"""Tests that citations in code, tests and documentation resolve: pages, anchors, invariants, tests, error codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PATH = re.compile(r"(?<![\w./~-])((?:docker|jobs|jvm|spark_conf|tests)/[\w/.-]*
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """Return the anchors of a page's headings, spelled as by GitHub."""
+    """Return the anchors of a page's headings, in GitHub's spelling."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     slugs: list[str] = []
     for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
@@ -58,13 +58,13 @@ def resolves(page: Path, anchor: str) -> bool:
 
 @cache
 def lines(path: Path) -> list[tuple[str, str]]:
-    """Return each line with the place where it is."""
+    """Return each line with its place."""
     place = path.relative_to(ROOT)
     return [(f"{place}:{number}", line) for number, line in enumerate(path.read_text().splitlines(), 1)]
 
 
 def sources() -> Iterator[Path]:
-    """Yield all files with code but this one."""
+    """Yield all files with code except this one."""
     return (path for path in CODE if path != Path(__file__))
 
 

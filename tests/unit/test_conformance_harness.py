@@ -1,4 +1,4 @@
-"""The conformance harness itself: it hides what must differ, and nothing else."""
+"""Tests of the conformance harness: it hides what differs between runs, and nothing else."""
 
 from __future__ import annotations
 

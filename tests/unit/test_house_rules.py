@@ -1,4 +1,4 @@
-"""The rules of the house that a program can check."""
+"""Tests of the design rules that a program can check."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_module_says_what_belongs_in_it() -> None:
 
 
 def test_no_module_keeps_global_state_that_changes() -> None:
-    """`global` statements are how module-level state is changed."""
+    """No module has a `global` statement, with which module-level state is changed."""
     found = [
         f"{_name(path)}:{node.lineno}"
         for path, tree in _trees()
@@ -66,7 +66,7 @@ def test_every_folder_with_tests_is_run_by_make_test() -> None:
 
 
 def test_transaction_logs_have_one_reader() -> None:
-    """Only lake/delta/log.py spells paths within `_delta_log`; everything else asks it."""
+    """Only lake/delta/log.py contains paths within `_delta_log`; all other code calls it."""
     path_in_log = re.compile(r"(^|/)_delta_log(/|$)")
     found = [
         f"{_name(path)}:{node.lineno}"
@@ -78,7 +78,7 @@ def test_transaction_logs_have_one_reader() -> None:
 
 
 def test_spark_programs_use_the_lake_and_never_the_server() -> None:
-    """jobs/ is no package, so that import-linter does not see it."""
+    """Programs in jobs/ import the lake only; import-linter does not check them because jobs/ is no package."""
     allowed = ("lakestream.lake", "lakestream.log", "lakestream.protocol")
     found = [
         f"{_name(path)}:{node.lineno}"
@@ -111,7 +111,10 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
 
 
 def test_no_folders_import_each_other_in_a_cycle() -> None:
-    """A folder and the folders inside it count as different ones, and imports between them do not count."""
+    """No folders import each other in a cycle.
+
+    A folder and its subfolders are different, and imports between them are ignored.
+    """
     modules = _import_graph()
     folder = {name: name if (ROOT / name.replace(".", "/")).is_dir() else name.rpartition(".")[0] for name in modules}
     folders: dict[str, set[str]] = {}
@@ -129,7 +132,7 @@ def test_a_cycle_is_found() -> None:
 
 
 def test_unit_tests_stand_in_the_folders_of_what_they_test() -> None:
-    """Of a test below a part's folder, tests/unit/log/store say, that folder exists in lakestream/."""
+    """A unit test's folder is that of the module that it tests, where lakestream/ has such a folder."""
     unit = ROOT / "tests" / "unit"
     folders = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")}
     assert [str(folder) for folder in sorted(folders) if not (ROOT / "lakestream" / folder).is_dir()] == []

@@ -1,4 +1,4 @@
-"""What a start may load: it is quick because nothing heavy is imported before it is needed."""
+"""Tests of the modules that a start imports: heavy ones are imported when they are first needed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ sys.exit(serve.start(sys.argv[1:], "test", serve.load, lambda options, log: serv
 
 
 def _loaded_by(tmp_path: Path, *flags: str) -> set[str]:
-    """Top-level modules in a server that has just become ready."""
+    """Return the top-level modules in a server that has just become ready."""
     done = subprocess.run(
         [sys.executable, "-c", _STARTED, "-a", "127.0.0.1", "-p", "-1", *flags],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The checker of histories: it accepts what could have happened, and nothing else."""
+"""Tests of the linearizability checker: it accepts possible histories, and nothing else."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_lost_write() -> None:
 
 
 def test_two_reads_may_not_go_back() -> None:
-    """A write under way is seen by one reader; who reads after that sees it too."""
+    """A reader sees a write in flight; a later reader sees it too."""
     under_way = [write(0, 1, "a", 1), write(2, 9, "b", 2)]
     assert explain([*under_way, read(3, 4, "b", 2), read(5, 6, "b", 2)]) is None
     assert explain([*under_way, read(3, 4, "a", 1), read(5, 6, "b", 2)]) is None
@@ -83,7 +83,7 @@ def test_of_two_writes_on_the_same_sequence_one_is_refused() -> None:
 
 
 def test_a_refusal_is_an_observation() -> None:
-    """What it names was there at some moment of the attempt, and was not what it asked for."""
+    """A refusal shows a sequence that was current at some moment of the attempt and was not the expected one."""
     history = [write(0, 1, "a", 1), write(2, 3, "b", 2)]
     assert explain([*history, refused(4, 5, "c", 1, 2)]) is None
     assert explain([*history, refused(4, 5, "c", 2, 1)]) is not None, "stale"
@@ -112,7 +112,7 @@ def test_an_unknown_write_of_a_dead_server_comes_no_more() -> None:
 
 
 def test_a_refusal_tells_of_an_unknown_write() -> None:
-    """Nobody read its value, but somebody was told that another sequence is the last."""
+    """A refusal that names another last sequence shows that an unknown write happened, even without a read of it."""
     history = [write(0, 1, "a", 1), unknown(2, "b", on=1)]
     assert explain([*history, refused(3, 4, "c", 1, 5)]) is None
     assert explain([*history, refused(3, 4, "c", 1, 5), write(5, 6, "c", 6, on=5)]) is None
@@ -122,7 +122,7 @@ def test_a_refusal_tells_of_an_unknown_write() -> None:
 
 
 def test_a_write_goes_on_from_an_unknown_one() -> None:
-    """Its sequence binds the unknown one, and may not be smaller."""
+    """The sequence of a write that follows an unknown one determines the unknown one's, and may not be smaller."""
     history = [write(0, 1, "a", 4), unknown(2, "b")]
     assert explain([*history, write(3, 4, "c", 6, on=5)]) is None
     assert explain([*history, write(3, 4, "c", 6, on=3)]) is not None
@@ -168,7 +168,7 @@ def test_a_chain_of_unknown_writes_of_which_only_the_last_was_named() -> None:
 
 
 def test_one_of_many_unknown_writes_happened() -> None:
-    """It does not matter which; and whether none did is not looked for in every combination."""
+    """One of many unknown writes may explain an answer; the search does not try every combination of them."""
     lost = [unknown(2, f"lost{n}", on=1 if n % 2 else None) for n in range(40)]
     history = [write(0, 1, "a", 1), *lost, *(write(n, n + 1, f"v{n}", n) for n in range(10, 400))]
     named = refused(3, 4, "d", 1, 2)
@@ -187,7 +187,7 @@ def test_sequences_follow_the_order_of_time_over_all_keys() -> None:
 
 
 def _by_definition(history: list[Operation]) -> bool:
-    """Whether some choice of what happened, in some order, is one that a program of one thread could have run."""
+    """Return True if some choice of unknown writes, in some order, is a valid sequential history."""
     must = [each for each in history if each.outcome is not Outcome.UNKNOWN]
     may = [each for each in history if each.outcome is Outcome.UNKNOWN]
     chosen = itertools.chain.from_iterable(itertools.combinations(may, n) for n in range(len(may) + 1))
@@ -205,7 +205,7 @@ def _runs(order: tuple[Operation, ...]) -> bool:
 
 
 def _alone(seq: int, value: str, operation: Operation) -> set[tuple[int, str]]:
-    """What an operation may leave of a key; where nobody was told its sequence, it may have got any."""
+    """Return the possible states of a key after an operation; an unknown write may have got any sequence."""
     if not operation.write:
         return {(seq, value)} & {(operation.seq, operation.value)}
     if operation.outcome is Outcome.REFUSED:
@@ -217,7 +217,7 @@ def _alone(seq: int, value: str, operation: Operation) -> set[tuple[int, str]]:
 
 
 def _drawn(rng: random.Random) -> list[Operation]:
-    """A short history of a real key with three clients, some of its answers changed or lost."""
+    """Draw a short history of a real key with three clients, some of its answers changed or lost."""
     history: list[Operation] = []
     held, seq = Held(0, ""), 0
     free = [0.0, 0.0, 0.0]
@@ -265,7 +265,7 @@ def test_the_search_finds_what_the_definition_says() -> None:
 
 
 def test_a_long_history_with_much_at_the_same_time() -> None:
-    """Sixteen writers at every moment, and an answer that was lost in every hundred."""
+    """Sixteen concurrent writers, with one lost answer in every hundred, are checked in time."""
     rng = random.Random(16)
     history: list[Operation] = []
     held = Held(0, "")

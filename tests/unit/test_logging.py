@@ -1,4 +1,4 @@
-"""Log lines: nats-server's format, one line per entry, files that can be rotated."""
+"""Tests of log lines: nats-server's format, one line per entry, rotation of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings of nats-server: of every scenario, read back as they were written, and found when they are stale."""
+"""Tests of recordings of nats-server: one for every scenario, unchanged by a round trip, and reported when stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The I/O threads of a running server, and what is done without them."""
+"""Tests of the I/O threads of a running server, and of work done without them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lakestream.runtime import BRIEF_NS, ThreadIo
 
 
 class Io:
-    """A `ThreadIo` whose results can be awaited."""
+    """`ThreadIo` whose results can be awaited."""
 
     def __init__(self, io: ThreadIo) -> None:
         self._io = io
 
     async def run(self, work: Callable[[], Any], brief: bool) -> str:
-        """Do it; the name of the thread that did."""
+        """Do the work; return the name of the thread that did it."""
         ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         names: list[str] = []
 
@@ -43,7 +43,7 @@ async def io() -> AsyncIterator[Io]:
 
 
 def nothing() -> None:
-    """Work that takes no time."""
+    """Do nothing, in no time."""
 
 
 HERE = threading.main_thread().name
@@ -55,7 +55,7 @@ async def test_brief_work_is_done_in_the_loop_and_other_work_in_a_thread(io: Io)
 
 
 async def test_of_two_pieces_of_brief_work_one_goes_to_a_thread(io: Io) -> None:
-    """Several streams write at once: their syncs shall not wait for each other."""
+    """Of two brief pieces of work one goes to a thread, so that syncs of several streams do not wait for each other."""
     names = await asyncio.gather(io.run(nothing, brief=True), io.run(nothing, brief=True))
     assert sorted(name == HERE for name in names) == [False, True]
 
@@ -66,7 +66,7 @@ async def test_a_slow_disk_is_used_from_threads(io: Io) -> None:
 
 
 async def test_brief_work_leaves_the_turn_in_which_it_was_asked_for_and_the_next(io: Io) -> None:
-    """What was sent to other nodes meanwhile is gathered in one turn of the loop and written in the next."""
+    """Brief work starts two turns later: messages to other nodes are gathered in one turn and written in the next."""
     turns: list[int] = []
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""Streams of several accounts on one server: nothing of one is another's."""
+"""Tests of streams of several accounts on one server, which are independent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ODD = ("A", "$G", "A/B", "..", "VERSION", "_meta_", "a b", "ümlaut", "~2F", "x"
 
 
 class Log(Logger):
-    """Keeps what is reported."""
+    """Logger that keeps its lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Log(Logger):
 
 
 class World:
-    """A server's engines over a directory, with a client and an API in each account that is named."""
+    """A server's engines over a directory, with a client and an API for each named account."""
 
     def __init__(
         self, directory: Path, *accounts: str, lake: bool = False, files: Files | None = None, **options: Any
@@ -85,7 +85,7 @@ class World:
             self.clock.turn()
 
     def ask(self, account: str, subject: str, body: Any = b"") -> Any:
-        """A request, and what comes back of it; None: nothing."""
+        """Send a request; return its answer, or None if there is none."""
         self._number += 1
         reply = b"_INBOX.me.%d" % self._number
         hub, got = self.hub(account), Client()
@@ -106,7 +106,7 @@ class World:
         return self.ask(account, subject, data)
 
     def stop(self) -> None:
-        """End as a server does."""
+        """Stop as a server does."""
         self.engines.stop()
         self.settle()
         self.engines.close()
@@ -208,7 +208,7 @@ def test_a_subject_index_is_shared_only_while_no_thread_has_it(tmp_path: Path) -
     assert memory._all() == []
     world.settle()
     world.engines.serve("A")
-    assert world.io.waiting  # it is opened in another
+    assert world.io.waiting  # a thread opens it
     assert memory._all() == []
     world.settle()
     assert memory._all() == [world.engines.of("A").streams["S"].store.subjects]
@@ -224,7 +224,7 @@ def test_jetstream_may_come_back_while_it_goes(tmp_path: Path, steps: int) -> No
     for _ in range(5):
         taken += hub.route(None, CLIENT, b"S", b"", b"", b"x")
     world.engines.withdraw("A")
-    for step in range(steps):  # as far as it has come by then
+    for step in range(steps):  # at any step of that
         world.clock.advance(20_000_000)
         if world.io.waiting and step % 2:
             world.io.work()

@@ -1,4 +1,4 @@
-"""Advisories about streams and the server that need no second server to compare with."""
+"""Tests of advisories about streams and the server that need no comparison with nats-server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def listening(world: ApiWorld, subject: bytes) -> Listener:
 
 
 def on_disk(directory: Path, files: FaultyFiles) -> Callable[[ManualIo], FileStores]:
-    """Stores whose files fail when they are told to."""
+    """Return a factory of stores whose files fail on demand."""
 
     class Disk:
         def __init__(self, io: ManualIo) -> None:

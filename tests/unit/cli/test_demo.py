@@ -1,4 +1,4 @@
-"""The demo's data and questions: SQL on tables and pandas on the data set agree, and a difference is noticed."""
+"""Tests of the demo's data and queries: SQL on tables and pandas on the data set agree, and a difference is detected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data() -> flights.DataSet:
 
 @pytest.fixture(scope="module")
 def lake(data: flights.DataSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables as they are after the demo's publishes: JFK has a second revision."""
+    """Return tables with the demo's messages, in which JFK has a second revision."""
     root = tmp_path_factory.mktemp("demo")
     airports = [(f"$KV.airports.{key}", value) for key, value in flights.airport_entries(data)]
     airports.append(("$KV.airports.JFK", b'{"name": "Idlewild"}'))

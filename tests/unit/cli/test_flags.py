@@ -1,4 +1,4 @@
-"""The command line of a server: Go's style of flags."""
+"""Tests of the command line of a server: flags in Go's style."""
 
 from __future__ import annotations
 

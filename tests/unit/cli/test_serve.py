@@ -1,4 +1,4 @@
-"""`lakestream serve`: what it does instead of serving, and how a failed start looks."""
+"""Tests of `lakestream serve`: options that do not serve, and failed starts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_log_file_that_cannot_be_opened_is_one_line(capsys: pytest.CaptureFixt
 
 
 class FailingNode:
-    """A node that cannot start."""
+    """Node that cannot start."""
 
     def __init__(self, options: Options, log: Logger) -> None:
         self.log = log

@@ -1,4 +1,4 @@
-"""`lakestream up`: the compactor's supervision, with stand-in programs that are real processes."""
+"""Tests of `lakestream up`: supervision of the compactor, with real processes as stand-ins."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOREVER = "import sys; print('ready', flush=True); sys.stdin.buffer.read()"
 
 
 class Watched:
-    """A supervisor whose child runs a piece of Python, and what it said."""
+    """Supervisor whose child runs a piece of Python, and its log."""
 
     def __init__(self, program: str, timing: Timing = QUICK, command: Callable[[], list[str]] | None = None) -> None:
         self.lines: queue.Queue[str] = queue.Queue()
@@ -65,7 +65,7 @@ def watch() -> Iterator[Callable[..., Watched]]:
 
 
 def gone(pid: int, timeout: float = 20) -> bool:
-    """Whether a process ends in time. A zombie that waits for its parent has ended."""
+    """Return True if a process exits in time. A zombie that waits for its parent counts as exited."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
@@ -93,7 +93,7 @@ def test_a_dead_child_is_started_again_ever_more_slowly(watch: Callable[..., Wat
     watched.supervisor.stop()
     starts = watched.supervisor.starts
     assert starts >= 4
-    time.sleep(0.3)  # longer than any wait: it would have been started by now
+    time.sleep(0.3)  # longer than any pause: it would have been started by now
     assert watched.supervisor.starts == starts
 
 
@@ -250,7 +250,7 @@ def test_no_orphan_when_the_parent_is_killed() -> None:
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Put a Java of a version, and nothing else, where it is looked for."""
+    """Return a function that installs a fake Java of a version as the only one to be found."""
     programs = tmp_path / "bin"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs))
@@ -350,7 +350,7 @@ sys.stdin.buffer.read()
 
 
 class Up:
-    """A running `lakestream up` whose compactor is a stand-in."""
+    """Running `lakestream up` whose compactor is a stand-in."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -379,7 +379,7 @@ class Up:
             )
 
     def expect(self, text: str, times: int = 1) -> str:
-        """Wait until the log has `text` so many times; the log."""
+        """Wait until the log contains `text` `times` times; return the log."""
         deadline = time.monotonic() + 20
         while (log := self.log.read_text()).count(text) < times:
             assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{log}"

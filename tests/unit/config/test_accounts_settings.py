@@ -1,4 +1,4 @@
-"""`accounts` and what belongs to it in nats.conf: what comes out, what is refused and how, what a reload may change."""
+"""Tests of `accounts` and related options of nats.conf: results, refusals, and reloads."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_what_nats_server_accepts(options: Load, case: Case) -> None:
 def test_what_nats_server_refuses_is_refused_with_its_words(options: Load, tmp_path: Path, case: Case) -> None:
     with pytest.raises(ConfError) as caught:
         options(case.text)
-    # We may add what to do about it.
+    # The error may be followed by what to do about it.
     assert caught.value.reason.startswith(case.error)
     said = str(caught.value).removeprefix(f"{tmp_path}/nats.conf:")
     assert said.startswith(f"{case.place or caught.value.line}:")
     assert "\n" not in said
 
 
-# ---------------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------------- results
 
 
 def _account(options: Options, name: str = "A") -> AccountOptions:
@@ -165,7 +165,7 @@ def test_accounts_by_name_alone(options: Load) -> None:
         ("{publish: []}", Permissions(publish=SubjectRule())),
         ("{publish: {allow: [], deny: [a]}}", Permissions(publish=SubjectRule(None, ("a",)))),
         ("{subscribe: {allow: a, deny: b}}", Permissions(subscribe=SubjectRule(("a",), ("b",)))),
-        # Who may answer may publish nothing else, unless it is said.
+        # With allow_responses, publishing is denied unless it is allowed.
         ("{allow_responses: true}", Permissions(publish=SubjectRule(()), responses=AllowResponses())),
         (
             "{allow_responses: {max: 0, expires: '0s'}, publish: {deny: a}}",
@@ -221,7 +221,7 @@ def test_keys_without_effect_warn(options: Load) -> None:
 
 
 def _examples() -> list[str]:
-    """The blocks of configuration on the page."""
+    """Return the configuration blocks of the page."""
     page = (Path(__file__).parents[3] / "docs" / "accounts.md").read_text()
     blocks = ["\n".join(found[0].splitlines()) for found in re.finditer(r"(?:^    .*\n|^\n(?=    ))+", page, re.M)]
     return [block for block in blocks if "{" in block and "SELECT" not in block]
@@ -238,13 +238,13 @@ def test_the_examples_of_the_page_are_configurations(options: Load) -> None:
         options(f"accounts {{ {part} }}" if top.isupper() else f"accounts {{ A {{ {part} }} }}")
 
 
-# ---------------------------------------------------------------------- refused here, though not by `nats-server -t`
+# ---------------------------------------------------------------------- refused here, but not by `nats-server -t`
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        # nats-server says these at its start.
+        # nats-server refuses these when it starts.
         ("no_auth_user: zz", 'no_auth_user: "zz" present, but users/nkeys are not defined'),
         ("no_auth_user: zz\nauthorization { token: t }", "but users/nkeys are not defined"),
         (
@@ -267,7 +267,7 @@ def test_the_examples_of_the_page_are_configurations(options: Load) -> None:
             "jetstream { max_mem: 1000 }\naccounts { A {jetstream {max_mem: 1001}} }",
             "insufficient memory resources available (10028)",
         ),
-        # Ours.
+        # Refused by lakestream only.
         ('system_account: "$G"', "Reserved Account"),
         ('accounts { "A B" {} }', "is not a valid account name"),
         ('accounts { "A/B" {} }', "is not a valid account name"),
@@ -284,7 +284,7 @@ def test_the_examples_of_the_page_are_configurations(options: Load) -> None:
             "B {exports: [{stream: s}]} }",
             "Stream import can not have a 'prefix' and a 'to' property",
         ),
-        # A cycle of three with names of its own: nats-server would go round in it.
+        # A cycle of three with different names, in which nats-server would loop.
         (
             """accounts {
               A {exports: [{service: ">"}], imports: [{service: {account: B, subject: a}, to: b}]}
@@ -306,18 +306,21 @@ def test_limits_that_just_fit(options: Load) -> None:
         "jetstream { max_file: 1000 }\naccounts { A {jetstream {max_file: 1000}}, B {jetstream: enabled}, C {} }"
     )
     assert [account.jetstream is not None for account in made.accounts] == [True, True, False]
-    # Nobody's streams: the system account may be told what it has, as long as the server has none.
+    # No streams: the system account may have the option as long as the server has none.
     options("system_account: A\naccounts { A {jetstream: enabled} }")
 
 
 def test_of_overlapping_exports_the_narrowest_decide(options: Load) -> None:
-    """nats-server takes any of them, now this, now that: its exports are in no order."""
+    """Of overlapping exports the most specific one applies.
+
+    nats-server picks a random one, since its exports have no order.
+    """
     text = "accounts { A {exports: [%s]}, B {}, C {imports: [{stream: {account: A, subject: x.a}}]} }"
     options(text % '{stream: "x.>", accounts: [B]}, {stream: "x.*"}')
     for exports in ('{stream: "x.>"}, {stream: "x.*", accounts: [B]}', '{stream: "x.a", accounts: [B]}, {stream: ">"}'):
         with pytest.raises(ConfError, match="stream import not authorized"):
             options(text % exports)
-    # Two of the same subject add up.
+    # Two exports of the same subject are combined.
     options(text % "{stream: x.a, accounts: [B]}, {stream: x.a, accounts: [C]}")
 
 

@@ -1,4 +1,4 @@
-"""The cluster of nats.conf and of the flags."""
+"""Tests of the cluster options of nats.conf and of the flags."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 
 def cluster(options: Options) -> ClusterOptions:
-    """The cluster's part, without the warning of one that is open."""
+    """Return the cluster options, without the warning about an open cluster."""
     warnings = tuple(warning for warning in options.cluster.warnings if "knows the cluster's name" not in warning)
     return msgspec.structs.replace(options.cluster, warnings=warnings)
 
@@ -172,7 +172,7 @@ def test_wrong_flags_are_refused_with_what_to_do(options: Load, line: str, words
     assert words in str(caught.value)
 
 
-# ---------------------------------------------------------------------- who may join
+# ---------------------------------------------------------------------- authorization
 
 OPEN = "any server that knows the cluster's name can join at"
 TLS = "tls { cert_file: c, key_file: k"
@@ -180,7 +180,7 @@ TLS = "tls { cert_file: c, key_file: k"
 
 @pytest.mark.parametrize("listen", ["port: 1", "listen: '10.0.0.1:1'", "listen: 'node1:1'", "listen: '[::]:1'"])
 def test_a_cluster_that_anybody_can_join_is_refused(options: Load, listen: str) -> None:
-    for more in ("", f", {TLS} }}"):  # authorities of the system sign for anybody
+    for more in ("", f", {TLS} }}"):  # the system's authorities sign any certificate
         with pytest.raises(StartError, match=OPEN) as caught:
             options(f"cluster {{ name: C, {listen}{more} }}")
         assert "set cluster { authorization { user, password } }" in str(caught.value)

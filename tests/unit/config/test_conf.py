@@ -1,4 +1,4 @@
-"""nats.conf: the grammar, and errors that say where."""
+"""Tests of nats.conf: the grammar, and errors with their places."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 
 def plain(value: Any) -> Any:
-    """A tree without its places."""
+    """Return a tree without its places."""
     if isinstance(value, Item):
         return plain(value.value)
     if isinstance(value, dict):
@@ -37,7 +37,7 @@ def refused(text: str, **environ: str) -> str:
     return str(caught.value)
 
 
-# Each line was tried on nats-server 2.15.1 (-t -c), except where the comment says otherwise.
+# Each line was checked with nats-server 2.15.1 (-t -c), except where the comment says otherwise.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -63,7 +63,7 @@ def refused(text: str, **environ: str) -> str:
         ("tags: [a, b]", {"tags": ["a", "b"]}),
         ("tags: [a\nb\n]", {"tags": ["a", "b"]}),
         ("tags: [a,\n b,\n]", {"tags": ["a", "b"]}),
-        ("tags: [1,2]", {"tags": [1, 2]}),  # nats-server chokes on a number before `]`
+        ("tags: [1,2]", {"tags": [1, 2]}),  # nats-server fails on a number before `]`
         ("tags: []", {"tags": []}),
         ("users: [{user: a}, {user: b}]", {"users": [{"user": "a"}, {"user": "b"}]}),
         ("name: nats://foo#bar", {"name": "nats://foo#bar"}),

@@ -1,4 +1,4 @@
-"""Finding the exports that give a subject."""
+"""Tests of the lookup of exports by subject."""
 
 from __future__ import annotations
 

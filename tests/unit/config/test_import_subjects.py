@@ -1,4 +1,4 @@
-"""The two names of what is imported, and the refusals of nats-server 2.15.1 where they do not fit."""
+"""Tests of the subject mapping of imports, and of nats-server 2.15.1's refusals of mismatched subjects."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ words = st.sampled_from([b"a", b"b", b"c"])
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([b"a", b"*"]), min_size=1, max_size=5), st.booleans(), st.randoms(), st.data())
 def test_there_and_back_is_the_same(shape: list[bytes], rest: bool, order: object, data: st.DataObject) -> None:
-    """Whatever the order of the wildcards: a subject that is imported, asked for by its name here, is itself."""
+    """A subject mapped to the local name and back is unchanged, whatever the order of the wildcards."""
     stars = shape.count(b"*")
     numbers = data.draw(st.permutations(range(1, stars + 1)))
     tail = [b">"] if rest else []

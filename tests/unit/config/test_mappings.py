@@ -1,4 +1,4 @@
-"""Where an account's mappings send a subject."""
+"""Tests of an account's subject mappings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mapping(subject: str, *destinations: tuple[str, int] | tuple[str, int, str])
 
 
 def shares(mappings: SubjectMapping, subject: bytes, cluster: str = "") -> dict[bytes, int]:
-    """How many of a hundred messages, each number drawn once, go where."""
+    """Return the number of messages per destination, of a hundred with each random number once."""
     numbers = iter(range(100))
     drawing = Mappings([mappings], cluster, lambda: next(numbers))
     return dict(Counter(drawing.apply(subject) for _ in range(100)))

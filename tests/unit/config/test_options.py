@@ -1,4 +1,4 @@
-"""Options of flags and file together: precedence, conversion, refusal with file and line, reload."""
+"""Tests of options of flags and file together: precedence, conversion, errors with file and line, reload."""
 
 from __future__ import annotations
 

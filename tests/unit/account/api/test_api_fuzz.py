@@ -1,8 +1,8 @@
-"""Any bytes on any subject of the API get one answer, and harm nothing else.
+"""Fuzz tests of the API: any bytes on any API subject get one answer, and have no other effect.
 
-Every field of every request's record is given each of `ODD`, then `LAKESTREAM_FUZZ_ROUNDS` requests (2,000) are made up
-from `LAKESTREAM_FUZZ_SEED`. A request is right if it gets exactly one answer, JSON with or without an error, if no
-exception was logged, and if the stream that nobody names is as it was.
+Every field of every request's record is given each of `ODD`, then `LAKESTREAM_FUZZ_ROUNDS` requests (2,000) are drawn
+from `LAKESTREAM_FUZZ_SEED`. A request passes if it gets exactly one answer, JSON with or without an error, if no
+exception was logged, and if a stream that no request names is unchanged.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if SEED == "random":
     SEED = str(random.SystemRandom().randrange(1 << 32))
     print(f"LAKESTREAM_FUZZ_SEED={SEED}")
 GROUP = 100
-"""Requests to one world; then the stream beside them is looked at, and another world begins."""
+"""Number of requests to one world; then the other stream is compared, and a new world begins."""
 
 
 class Asked(NamedTuple):
-    """A subject of the API, and the record that its body is read as."""
+    """API subject, and the record as which its body is decoded."""
 
     subject: str
     record: type[msgspec.Struct] | None = None
@@ -77,7 +77,7 @@ REQUESTS = (
     Asked("CONSUMER.UNPIN.A.c", consumers.UnpinRequest),
     *(Asked(f"CONSUMER.{verb}.A.c") for verb in ("LEADER.STEPDOWN", "PEER.REMOVE", "PEER.EVACUATE")),
 )
-"""Under `$JS.API.`: each is answered once, in JSON."""
+"""Subjects under `$JS.API.`: each is answered once, in JSON."""
 
 GIVEN: dict[str, dict[str, Any]] = {
     "STREAM.CREATE": {"name": "F", "subjects": ["f"]},
@@ -89,11 +89,11 @@ GIVEN: dict[str, dict[str, Any]] = {
     "STREAM.MSG": {"seq": 1},
     "STREAM.SNAPSHOT": {"deliver_subject": "away"},
 }
-"""What a request says besides, so that its other fields are looked at; by the first two tokens."""
+"""Required fields of a request, without which its other fields are not checked; by the first two tokens."""
 
 
 def fields_of(record: type[msgspec.Struct] | None, depth: int = 3) -> Iterator[tuple[str, ...]]:
-    """Every field of a record as a path of names, also those of records in it; "" stands for the entry of a list."""
+    """Yield every field of a record as a path of names, including nested records; "" stands for the entry of a list."""
     hints = get_type_hints(record) if record is not None else {}
     for name, hint in hints.items():
         yield (name,)
@@ -104,7 +104,10 @@ def fields_of(record: type[msgspec.Struct] | None, depth: int = 3) -> Iterator[t
 
 
 def body_of(given: dict[str, Any], path: tuple[str, ...], value: str) -> bytes:
-    """A body that says `given` and, at `path`, the JSON text `value`; "" in a path is the one entry of a list."""
+    """Return a body with the fields `given` and, at `path`, the JSON text `value`.
+
+    "" in a path is a list's one entry.
+    """
     text = value
     for position, name in reversed(list(enumerate(path))):
         around: Any = given
@@ -124,7 +127,7 @@ def given_for(subject: str) -> dict[str, Any]:
 
 
 class Fuzzed:
-    """A world with stream A, which requests are about, and stream GOOD, which none names."""
+    """World with stream A, which requests are about, and stream GOOD, which none names."""
 
     def __init__(self) -> None:
         self.world = world = ApiWorld()
@@ -145,7 +148,7 @@ class Fuzzed:
         self.before = self.good()
 
     def good(self) -> list[Any]:
-        """Everything that can be asked of the stream that nobody names."""
+        """Return all answers about stream GOOD."""
         ask = self.world.ask
         answers = [ask("STREAM.INFO.GOOD", {"subjects_filter": ">"}), ask("CONSUMER.INFO.GOOD.g")]
         answers.append(ask("STREAM.MSG.GET.GOOD", {"seq": 1}))
@@ -154,7 +157,7 @@ class Fuzzed:
         return answers
 
     async def settle(self) -> None:
-        """Do what is to be done, until only clients and the clock are waited for."""
+        """Run until only clients and the clock are awaited."""
         world, quiet = self.world, 0
         while quiet < 4:
             quiet = 0 if world.clock.soon or world.io.waiting or world.clock.spawned else quiet + 1
@@ -175,13 +178,13 @@ class Fuzzed:
         return found
 
     async def end(self) -> None:
-        """Nothing waits any more."""
+        """Assert that nothing waits any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def check(self, subject: str, body: bytes, header: bytes = b"") -> dict[str, Any]:
-        """Ask; the answer is one, and JSON, and nothing went wrong."""
+        """Send a request; assert that it gets exactly one answer in JSON and logs no error."""
         answers = await self.answers(f"$JS.API.{subject}", body, header)
         assert len(answers) == 1, (subject, body[:300], header[:300], answers)
         answer = json.loads(answers[0])
@@ -195,7 +198,7 @@ class Fuzzed:
         assert not self.world.api.internal_errors
 
     def tidy(self) -> None:
-        """Take away what was made, so that the next request finds what the first one did."""
+        """Remove what requests have created, so that each request finds the same state."""
         engine = self.world.engine
         for name in [name for name in engine.streams if name not in ("A", "GOOD")]:
             assert "error" not in self.world.ask(f"STREAM.DELETE.{name}")
@@ -237,7 +240,7 @@ def test_the_requests_are_all_that_the_api_has() -> None:
 
 
 SILENT = ("a", "STREAM.NONE.x", "CONSUMER.X", "META.x", "ACCOUNT.x", "SERVER.x", "STREAM.INFO.A.b")
-"""Under `$JS.API.`: nobody answers, whatever the body."""
+"""Subjects under `$JS.API.` that are not answered, whatever the body."""
 
 
 async def test_what_is_no_request_is_silent() -> None:
@@ -249,7 +252,7 @@ async def test_what_is_no_request_is_silent() -> None:
 
 
 def _numbered(rng: random.Random) -> str:
-    """The last tokens of an ack subject."""
+    """Draw the last tokens of an ack subject."""
     values = ("0", "1", "2", "-1", "1.5", "x", "", "9" * 30, "18446744073709551616", "²")
     return ".".join(rng.choice(values) for _ in range(rng.choice((5, 5, 5, 4, 6))))
 
@@ -370,7 +373,7 @@ def _value(rng: random.Random, depth: int = 0) -> str:
 
 
 def _made_up(rng: random.Random, asked: Asked) -> bytes:
-    """A body with several odd fields, duplicates among them, some of them cut or with a byte changed."""
+    """Draw a body with several invalid fields and duplicates, perhaps truncated or with a byte changed."""
     given = {key: json.dumps(value) for key, value in given_for(asked.subject).items()}
     members = [f'"{key}":{value}' for key, value in given.items()]
     paths = list(fields_of(asked.record)) or [("x",)]
@@ -394,7 +397,10 @@ async def test_requests_by_chance_are_answered() -> None:
 
 
 def test_a_pause_that_no_time_can_show_is_refused_and_stops_nothing() -> None:
-    """Accepted, it would be logged and could not be read back: the stream would stop, for good."""
+    """A pause that no time can express is refused.
+
+    Accepted, it would be logged but could not be read back: the stream would stop for good.
+    """
     fuzzed = Fuzzed()
     for until in ("9999-12-31T23:59:59.9-23:59", "0000-01-01T00:00:00+23:59"):
         assert fuzzed.world.error("CONSUMER.PAUSE.A.c", {"pause_until": until})[:2] == (500, 10104)
@@ -413,7 +419,7 @@ async def test_an_exception_of_a_handler_is_answered_logged_and_counted() -> Non
     world = ApiWorld()
     world.api.route("STREAM.BROKEN.*", "stream_broken_response", _escape)
     answer = world.ask("STREAM.BROKEN.x", b"what the client sent")
-    (line,) = world.log.errors  # one line: no traceback, and nothing of the request
+    (line,) = world.log.errors  # one line: no traceback, and no part of the request
     digest = hashlib.sha256(b"x\0\0what the client sent").hexdigest()[:16]
     wanted = {
         "code": 500,

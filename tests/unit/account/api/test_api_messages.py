@@ -1,4 +1,4 @@
-"""Single messages by the API: STREAM.MSG.GET and STREAM.MSG.DELETE."""
+"""Tests of single messages through the API: STREAM.MSG.GET and STREAM.MSG.DELETE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def world() -> ApiWorld:
 
 # ---------------------------------------------------------------------------------------------------- single messages
 def test_message_deletes_of_what_is_not_there(world: ApiWorld) -> None:
-    """The words of nats-server's file store."""
+    """The errors are worded as those of nats-server's file store."""
     world.fill()
     for seq in (4, 1, 10):
         assert world.ask("STREAM.MSG.DELETE.A", {"seq": seq})["success"]
@@ -142,7 +142,7 @@ async def test_message_get_from_the_lake(world: ApiWorld) -> None:
     world.to_lake("A", 6)
     for body, seq in (({"seq": 3}, 3), ({"next_by_subj": "a.0"}, 3), ({"start_time": "2000-01-01T00:00:00Z"}, 1)):
         reply = world.send("$JS.API.STREAM.MSG.GET.A", body)
-        assert world.answers(reply) == []  # never from the loop's own turn
+        assert world.answers(reply) == []  # never in the event loop's own turn
         await world.awaited()
         assert json.loads(world.answers(reply)[0][1])["message"]["seq"] == seq
 

@@ -1,4 +1,4 @@
-"""Streams through the API, with the answers that nats-server 2.15.1 gave to the same requests."""
+"""Tests of streams through the API, with the answers of nats-server 2.15.1 to the same requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_create_answers_the_stream_as_it_is(world: ApiWorld) -> None:
         % (CONFIG, ANSWERED, FRESH)
     )
     assert timeless(world.raw("STREAM.CREATE.A", {"name": "A"})) == expected
-    assert timeless(world.raw("STREAM.CREATE.A", {"name": "A"})) == expected  # the same again is no error
+    assert timeless(world.raw("STREAM.CREATE.A", {"name": "A"})) == expected  # an identical request is no error
 
 
 def test_info_shows_page_leader_and_versions(world: ApiWorld) -> None:
@@ -249,7 +249,7 @@ def test_create_with_another_configuration_of_a_taken_name(world: ApiWorld) -> N
     world.create("A")
     world.create("B")
     assert world.error("STREAM.CREATE.A", {"name": "A", "max_msgs": 1})[1] == 10058
-    assert world.error("STREAM.CREATE.A", {"name": "A", "subjects": ["B"]})[1] == 10058  # before the overlap is seen
+    assert world.error("STREAM.CREATE.A", {"name": "A", "subjects": ["B"]})[1] == 10058  # reported before the overlap
     assert world.error("STREAM.CREATE.C", {"name": "C", "subjects": ["x", "B"]})[1] == 10065
 
 
@@ -275,7 +275,7 @@ def test_two_streams_on_their_way_can_not_take_one_subject(world: ApiWorld) -> N
 
 
 def test_updates_in_one_turn_see_each_other(world: ApiWorld) -> None:
-    """The second must not undo what the first has made permanent."""
+    """Updates in one turn see each other: the second must not undo what the first has made permanent."""
     world.create("A")
     first = world.send("$JS.API.STREAM.UPDATE.A", {"name": "A", "deny_delete": True})
     second = world.send("$JS.API.STREAM.UPDATE.A", {"name": "A"})

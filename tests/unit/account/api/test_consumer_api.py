@@ -1,4 +1,4 @@
-"""The consumer API: requests, refusals and what replies show."""
+"""Tests of the consumer API: requests, refusals and replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of subjects with their counts: the same at once and in steps, and no step is long."""
+"""Tests of pages of subjects with their counts: the same at once and in steps, with short steps."""
 
 from __future__ import annotations
 

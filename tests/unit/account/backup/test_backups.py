@@ -1,4 +1,4 @@
-"""Snapshots and restores with a clock and a disk that a test moves: flow, limits, what is left when nothing comes."""
+"""Tests of snapshots and restores with simulated clock and disk: flow, limits, and cleanup after a timeout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECOND = 1_000_000_000
 
 
 class Receiver(Inbox):
-    """Keeps replies too."""
+    """Client that also keeps replies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def listen(world: ApiWorld, subject: bytes) -> Receiver:
 
 
 async def run(world: ApiWorld) -> None:
-    """Go on until nothing moves any more."""
+    """Run until nothing is left to do."""
     tasks = [asyncio.ensure_future(each) for each in world.clock.spawned]
     world.clock.spawned.clear()
     for _ in range(400):
@@ -128,7 +128,7 @@ def test_what_a_consumer_did_is_checked() -> None:
 
 
 def test_older_logs_know_nothing_of_restores() -> None:
-    """What earlier releases wrote is read as it was, and what is new is what it says."""
+    """Log entries of earlier releases decode without the restoring flag, new ones with it."""
     old = msgspec.msgpack.encode(
         {"type": "create_stream", "uid": "u", "account": "$G", "config": b"{}", "created_ns": 5}
     )
@@ -138,7 +138,7 @@ def test_older_logs_know_nothing_of_restores() -> None:
 
 
 def tarred(files: dict[str, bytes]) -> bytes:
-    """A tar file."""
+    """Return a tar file."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, content in files.items():
@@ -149,7 +149,7 @@ def tarred(files: dict[str, bytes]) -> bytes:
 
 
 def old_record(seq: int, subject: bytes = b"s", data: bytes = b"x", header: bytes = b"") -> bytes:
-    """A record as nats-server's blocks have it."""
+    """Return a record in the format of nats-server's message blocks."""
     inner = (len(header).to_bytes(4, "little") + header if header else b"") + data
     length = 22 + len(subject) + len(inner) + 8
     head = struct.pack("<IQqH", length | (1 << 31 if header else 0), seq, 5 * seq & 0xFFFF, len(subject))
@@ -282,7 +282,7 @@ async def test_a_restore_that_stalls_is_given_up() -> None:
     world.send(to, b"some")
     await run(world)
     world.clock.advance(4 * SECOND)
-    assert world.answers(world.send(to, b"more")) == []  # taken; its ack comes once it is written
+    assert world.answers(world.send(to, b"more")) == []  # accepted; its ack comes once it is written
     await run(world)
     for _ in range(3):
         world.clock.advance(3 * SECOND)
@@ -311,7 +311,7 @@ async def test_a_restore_larger_than_the_storage_is_refused() -> None:
 
 
 def zeros(blocks: int) -> bytes:
-    """Chunks of an S2 stream that unpack to so many blocks of 4 MiB zeros; each takes some 20 bytes."""
+    """Return chunks of an S2 stream that decompress to `blocks` blocks of 4 MiB zeros; each takes some 20 bytes."""
     size = s2.MAX_BLOCK
     length = (size - 5 - 4 - (1 << 16)).to_bytes(3, "little")
     block = b"\x80\x80\x80\x02" + b"\x00\x00" + b"\x01\x01" + b"\x1d\x00" + length
@@ -320,7 +320,7 @@ def zeros(blocks: int) -> bytes:
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """The most bytes that were allocated at a time."""
+    """Return the peak of allocated bytes."""
     tracemalloc.start()
     try:
         work()
@@ -414,7 +414,7 @@ async def test_what_all_restores_send_ahead_is_limited_together() -> None:
     world = ApiWorld()
     room = world.engine.shared.restores
     to = world.ask("STREAM.RESTORE.R", {"config": {"name": "R"}})["deliver_subject"]
-    room.ahead = RESTORES_AHEAD - 100  # others' chunks
+    room.ahead = RESTORES_AHEAD - 100  # chunks of other restores
     world.send(to, b"x" * 60)
     reply = world.send(to, b"x" * 60)
     await run(world)

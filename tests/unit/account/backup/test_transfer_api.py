@@ -1,4 +1,4 @@
-"""Imports and exports as requests: what a stream takes with a time of its own, and what it refuses."""
+"""Tests of import and export requests: messages with times of their own, and refusals."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SECOND = 1_000_000_000
 
 
 class TransferWorld(ApiWorld):
-    """An engine that serves imports and exports too."""
+    """Engine that also serves imports and exports."""
 
     def __init__(self) -> None:
         super().__init__()
         self.transfers = TransferApi(self.engine)
 
     def bring(self, stream: str, *records: Record) -> dict[str, Any]:
-        """Import a batch; the answer."""
+        """Import a batch; return the answer."""
         body = b"".join(encode_record(each.seq, each.time_ns, each.subject, each.header, each.data) for each in records)
         return self.whole(f"$LAKE.API.IMPORT.{stream}", body)
 
@@ -39,7 +39,7 @@ class TransferWorld(ApiWorld):
         return found
 
     async def taken(self, stream: str, **request: int) -> list[Record]:
-        """Everything that an export gives."""
+        """Return everything that an export returns."""
         reply = self.send(f"$LAKE.API.EXPORT.{stream}", json.dumps(request).encode())
         await self.awaited()
         (answer,) = self.answers(reply)
@@ -55,7 +55,7 @@ def world() -> TransferWorld:
 
 
 def records(world: ApiWorld, count: int, first: int = 1, header: bytes = b"", subject: bytes = b"s") -> list[Record]:
-    """Messages a second apart that end a minute ago."""
+    """Return messages one second apart that end a minute ago."""
     now = world.clock.now() - 60 * SECOND
     return [
         Record(seq, now - (100 - seq) * SECOND, b"%b.%d" % (subject, seq), header, b"%d" % seq)

@@ -1,4 +1,4 @@
-"""Direct get in all its forms, with what nats-server 2.15.1 answered to the same requests."""
+"""Tests of direct gets in all forms, with the answers of nats-server 2.15.1 to the same requests."""
 
 from __future__ import annotations
 
@@ -246,7 +246,10 @@ def test_times_long_after_the_last_message_overflow_nothing(world: ApiWorld, at:
 
 
 def test_up_to_a_sequence_that_is_not_there_yet(world: ApiWorld) -> None:
-    """As in nats-server: a stream in memory answers with what it has, one on disk with nothing."""
+    """A stream in memory answers up_to a future sequence with its messages, one on disk with none.
+
+    nats-server does the same.
+    """
     assert world.direct("A", {"multi_last": ["a.1"], "up_to_seq": 11}) == NO_RESULTS
     world.create("M", subjects=["m"], allow_direct=True, storage="memory")
     world.publish("m", b"x")
@@ -363,12 +366,12 @@ def test_multi_last_all_below_seq_is_only_its_end(world: ApiWorld) -> None:
 
 
 def test_up_to_time_ends_before_a_message_of_just_then(world: ApiWorld) -> None:
-    """As nats-server has it: T is the first instant that is not seen any more."""
+    """up_to_time is exclusive, as in nats-server."""
     times = {seq: world.stream("A").store.time_of(seq) for seq in (1, 3, 4, 6)}
     assert len(set(times.values())) == 4, "the world's messages need times of their own"
     asked = {"multi_last": ["a.*"], "up_to_time": time_of(world, 4)}
     assert got(world.direct("A", asked)) == several((1, 2, 0), (2, 1, 1), (3, 0, 2), up_to=3)
-    asked["up_to_time"] = time_of(world, 6)  # 5 is deleted: the stream is as it was up to there
+    asked["up_to_time"] = time_of(world, 6)  # 5 is deleted: the stream's state up to there
     assert got(world.direct("A", asked)) == several((2, 2, 0), (3, 1, 2), (4, 0, 3), up_to=5)
     assert world.direct("A", {"multi_last": ["a.*"], "up_to_time": time_of(world, 1)}) == NO_RESULTS
 
@@ -403,7 +406,7 @@ def test_too_many_subjects_are_refused_without_looking_at_all_of_them(
 
 
 def test_the_end_comes_with_the_last_message(world: ApiWorld) -> None:
-    """A small answer is one write: nothing of it waits for another turn."""
+    """The final status is written together with the last message, so that a small answer needs no second turn."""
     for body in ({"seq": 1, "batch": 9}, {"seq": 1, "batch": 100}, {"multi_last": ["a.*"]}):
         reply = world.send("$JS.API.DIRECT.GET.A", body)
         assert world.answers(reply)[-1][0].startswith(b"NATS/1.0 204 EOB")

@@ -1,4 +1,4 @@
-"""Direct gets of what is only in the lake, of what a stream was, and what holds of all times."""
+"""Tests of direct gets of messages that are only in the lake, and of past states."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_last_by_subject_from_the_lake(world: ApiWorld) -> None:
     expected = world.direct("A.a.2")
     lake = world.to_lake("A", 8)
     reply = world.send("$JS.API.DIRECT.GET.A.a.2")
-    assert world.answers(reply) == []  # never from the loop's own turn
+    assert world.answers(reply) == []  # never in the event loop's own turn
     await world.awaited()
     assert world.answers(reply) == expected
     assert lake.reads == [(8, 8)]
@@ -107,7 +107,7 @@ async def test_so_many_requests_wait_for_the_lake_and_no_more(world: ApiWorld, m
     waiting = [world.send("$JS.API.DIRECT.GET.A", {"seq": seq}) for seq in (3, 4)]
     refused = [(b"NATS/1.0 429 Too Many Requests\r\n\r\n", b"")]
     assert world.direct("A", {"seq": 6}) == refused
-    assert world.direct("A", {"seq": 9})[0][1] == b"m9"  # the log has it
+    assert world.direct("A", {"seq": 9})[0][1] == b"m9"  # still in the log
     await world.awaited()
     assert [world.answers(reply)[0][1] for reply in waiting] == [b"m3", b"m4"]
     again = world.send("$JS.API.DIRECT.GET.A", {"seq": 6})
@@ -117,7 +117,7 @@ async def test_so_many_requests_wait_for_the_lake_and_no_more(world: ApiWorld, m
 
 @pytest.mark.parametrize("body", [{"seq": 3}, {"batch": 3, "seq": 1}, {"multi_last": ["a.*"], "up_to_seq": 4}], ids=str)
 async def test_what_the_lake_can_not_read_is_said(world: ApiWorld, body: Any) -> None:
-    """A message that exists is never reported as not found."""
+    """A failed read of the lake is reported, never as a missing message."""
     world.to_lake("A", 7)
     world.stream("A").reader.history = None
     reply = world.send("$JS.API.DIRECT.GET.A", body)
@@ -142,7 +142,7 @@ def test_damage_is_said(world: ApiWorld) -> None:
 
 # ---------------------------------------------------------------------------------------------------- the past
 class Past:
-    """`Past` and `Found` over what a stream once held; counts what is read."""
+    """`Past` and `Found` over the former messages of a stream, which counts its reads."""
 
     def __init__(self, world: ApiWorld, *, wrong: str = "", piece: int = 100) -> None:
         store = world.stream("A").store
@@ -167,7 +167,7 @@ class Past:
 
 @pytest.fixture
 def past(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> Past:
-    """The past of stream A, of which everything is gone now."""
+    """Return the past of stream A, from which everything is removed now."""
     past = Past(world)
     world.ask("STREAM.PURGE.A")
     past.seqs, past.through = [2, 3, 4], 5
@@ -243,7 +243,7 @@ _pattern = st.sampled_from(["a.1", "a.*", "*.1", "b.>", ">", "c", "*.*"])
 def test_queries_agree_with_a_plain_list(
     subjects: list[str], deleted: set[int], patterns: list[str], at: int, limit: int
 ) -> None:
-    """Whatever was stored and deleted: the indexes name the sequences that a scan over the messages names."""
+    """After any publishes and deletes the index returns the same sequences as a scan over the messages."""
     world = ApiWorld()
     world.create("P", subjects=["a.*", "b.*"], allow_direct=True)
     for subject in subjects:
@@ -289,7 +289,11 @@ def test_queries_agree_with_a_plain_list(
 def test_no_message_stored_at_or_after_up_to_time_is_seen(
     stored: list[tuple[str, int]], deleted: set[int], in_the_lake: int, at: int
 ) -> None:
-    """Equal times, holes, before the first and after the last, on either side of the border and at it."""
+    """up_to_time excludes messages at or after it.
+
+    With equal times, gaps, before the first and after the last message, on either side of the boundary of log and lake,
+    and at it.
+    """
     asyncio.run(_as_of_a_time(stored, deleted, in_the_lake, at))
 
 
