@@ -1,4 +1,4 @@
-"""The reader of transaction logs: the same states as deltalake, from checkpoints of any kind that it reads or none."""
+"""Tests of the transaction log reader: the same states as deltalake, from supported checkpoints of any kind or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletion vectors: what the protocol says, bit for bit. Those that Spark writes are in tests/lake/test_history.py."""
+"""Tests of deletion vectors as the protocol defines them. tests/lake/test_history.py tests those that Spark writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 
 def containers(values: list[int], runs: bool) -> bytes:
-    """A 32-bit bitmap in the portable Roaring format; every container as runs, or none."""
+    """Return a 32-bit bitmap in the portable Roaring format; with run containers if `runs`, else without."""
     parts: dict[int, list[int]] = {}
     for value in values:
         parts.setdefault(value >> 16, []).append(value & 0xFFFF)
@@ -81,7 +81,7 @@ def test_a_vector_is_found_in_its_file() -> None:
         asked.append(path)
         return content
 
-    # Twenty zeros are the UUID of all zeros; what stands before is a directory.
+    # Twenty zeros are the UUID of all zeros; the prefix before them is a directory.
     assert load(vector("u", "ab" + "0" * 20, body, 6), "/t", read).tolist() == [3, 5, 70_000]
     assert load(vector("u", "0" * 20, body, 6), "/t", read).tolist() == [3, 5, 70_000]
     assert load(vector("p", "file:///x/y.bin", body, 6), "/t", read).tolist() == [3, 5, 70_000]
@@ -105,7 +105,7 @@ def test_what_is_no_vector_is_an_error() -> None:
 
 
 def test_an_inline_vector_is_spelled_in_z85() -> None:
-    """The spelling of the eight bytes is the example of ZeroMQ's own description of Z85."""
+    """An inline vector is encoded in Z85; the eight bytes are the example of ZeroMQ's own description."""
     from lakestream.lake.delta.actions import from_z85
 
     assert from_z85("HelloWorld") == bytes([0x86, 0x4F, 0xD2, 0x6F, 0xB5, 0x59, 0xF7, 0x5B])

@@ -1,4 +1,4 @@
-"""Which files of a table its clones need, and which deleted messages a clone has not: by logs alone."""
+"""Tests of the files that a table's clones need, and of deletes that a clone lacks, from logs alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakestream.lake.write.detach import foreign
 
 
 def write_log(table: Path, *files: str) -> None:
-    """A table of two commits that names these files."""
+    """Write a table of two commits that refers to these files."""
     shutil.rmtree(table, ignore_errors=True)
     meta: dict[str, Any] = {"id": table.name, "format": {"provider": "parquet"}, "schemaString": "{}"}
     meta |= {"partitionColumns": [], "configuration": {}}
@@ -38,7 +38,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 def test_a_clone_that_was_made_anew_is_not_taken_for_the_one_before(lake: Path) -> None:
-    """It has as many commits as that one had."""
+    """A recreated clone is not mistaken for the previous one with the same number of commits."""
     origin, mirror = lake / "streams" / "ORDERS", lake / "streams" / "M"
     references = References(open_storage(str(lake)))
     for name in ("old", "new", "old"):

@@ -1,4 +1,4 @@
-"""The file beside a table that says when messages left their stream, and the version that a point is in."""
+"""Tests of the file beside a table that stores removal times, and of the version that contains a point in time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def left() -> Departures:
 
 
 def commit(table: Path, version: int, progress: Progress | None, operation: str = "WRITE", first_ns: int = 0) -> None:
-    """One commit as the compactor writes it, as far as times are asked of it."""
+    """Write a commit with the fields of the compactor's that times depend on."""
     log = table / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     told = (
@@ -84,7 +84,7 @@ def test_a_point_is_in_the_first_commit_that_reaches_it(tmp_path: Path) -> None:
         return version_of_point(log, point).version
 
     assert [version(Point(seq=seq)) for seq in (1, 10, 11, 20, 21, 30, 31)] == [1, 1, 2, 2, 5, 5, None]
-    # What happened at T did not happen before it, so that a commit whose last event is earlier than T is not enough.
+    # What happened at T did not happen before it: a commit whose last event is earlier than T does not suffice.
     assert [version(Point(before_ns=ns)) for ns in (1, 1000, 1001, 2000, 2001, 3000)] == [1, 1, 2, 2, 5, 5]
     beyond = version_of_point(log, Point(before_ns=3001))
     assert (beyond.version, beyond.progress) == (None, log.commit(5).progress)
@@ -120,7 +120,7 @@ def test_files_go_with_the_commits_that_log_cleanup_takes(tmp_path: Path) -> Non
 
 
 def unkept(last_seq: int, last_time_ns: int, moment_ns: int = 0) -> Progress:
-    """What a commit says of a stream that does not keep its past."""
+    """Return the progress that a commit stores for a stream without time travel."""
     return Progress(
         uid="U", last_index=last_seq * 10 + 5, last_seq=last_seq, last_time_ns=last_time_ns, moment_ns=moment_ns
     )
@@ -190,7 +190,7 @@ def test_a_moment_before_the_first_message_of_the_past_is_refused(tmp_path: Path
     commit(tmp_path, 0, None, "CREATE TABLE")
     commit(tmp_path, 1, unkept(10, 1000), first_ns=500)
     commit(tmp_path, 2, None, "DELETE")
-    commit(tmp_path, 3, unkept(10, 1000))  # a purge that nobody noted the time of, at 1500
+    commit(tmp_path, 3, unkept(10, 1000))  # a purge at 1500 whose time was not stored
     commit(tmp_path, 4, reached(20, 3005), first_ns=2500)
     log = CommitLog(tmp_path)
     for before_ns in (1001, 1200, 2500):
@@ -231,7 +231,7 @@ def test_moments_ascend_over_the_commits_of_a_stream(tmp_path: Path) -> None:
     removed = Departures()
     removed.note((1,), 2, 2000)  # a purge, long after the only message
     later = Departures()
-    later.note((2,), 3, 1500)  # in a mirror messages come with the times of their origin
+    later.note((2,), 3, 1500)  # in a mirror messages have the times of their origin
     travels = {"lakestream.time_travel": "1d"}
     footers = [
         segment_footer(1, 1000, removed, travels),

@@ -1,4 +1,4 @@
-"""What a commit has to do: chosen segments, gaps, dead messages, conditions."""
+"""Tests of commit planning: chosen segments, gaps, removed messages, conditions."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_endings_of_many_segments_make_updates_of_bounded_size() -> None:
 
 
 def matches(condition: str, seq: int) -> bool:
-    """Evaluate a condition of the few shapes that `deletions` makes."""
+    """Evaluate a condition of the few forms that `deletions` produces."""
     return any(_term(term, seq) for term in condition.split(" OR "))
 
 

@@ -1,4 +1,4 @@
-"""What a stream's metadata asks of its table, and the layout that comes of it."""
+"""Tests of table policies in a stream's metadata, and of the resulting layouts."""
 
 from __future__ import annotations
 
@@ -135,6 +135,6 @@ def test_bounds_cut_subjects_into_ranges_in_the_order_of_their_bytes(subjects: l
 
 @pytest.mark.parametrize("value", ["bucket:" + "1" * 5000, "tokens:" + "1" * 5000])
 def test_a_number_of_thousands_of_digits_is_refused_like_any_other(value: str) -> None:
-    # int() raises ValueError for it, which nobody expected: the stream's requests were never answered again.
+    # int() raises a ValueError for it, which was not handled: the stream's requests were never answered again.
     with pytest.raises(BadPolicy):
         policy.parse({"lakestream.partition": value})

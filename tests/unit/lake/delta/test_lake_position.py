@@ -1,4 +1,4 @@
-"""Reading the compactor's position from transaction logs as Delta writes them."""
+"""Tests of reading the compactor's position from transaction logs as Delta writes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 
 def commit(table: Path, version: int, index: int | None = None, uid: str = "U", text: str | None = None) -> None:
-    """Write one commit file by hand, the way Spark does: whole, under its final name."""
+    """Write one commit file as Spark does: whole, under its final name."""
     log = table / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     info: dict[str, object] = {"operation": "WRITE", "operationMetrics": {"numOutputRows": "12"}}

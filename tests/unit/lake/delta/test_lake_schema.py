@@ -1,4 +1,4 @@
-"""Header blocks and subjects as columns: what a person reads, and that nothing of the wire is lost."""
+"""Tests of header blocks and subjects as columns: readable, and without loss of the wire format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vectorised decoder against the plain record iterator, and against damage."""
+"""Tests of the vectorised decoder compared with the plain record iterator, and with damaged input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.unit
 
 
 def decoded(path: str, after: int = 0, dead: Dead | None = None, as_partitions: bool = False) -> list[Record]:
-    """The rows of the decoder's batches as the records that they have to give back."""
+    """Return the rows of the decoder's batches as the records that they represent."""
     found = []
     for batch in segments.decode(path, after, dead, as_partitions):
         for row in batch.to_pylist():
@@ -123,7 +123,7 @@ def test_no_flipped_byte_goes_unnoticed(data: st.DataObject) -> None:
         model.publish(flights(20, headers=True), per_frame=7)
         path = model.seal().path
         content = bytearray(Path(path).read_bytes())
-        # The header's padding is the only part of the file that nothing depends on.
+        # The header's padding is the only unchecked part of the file.
         at = data.draw(st.integers(0, 39) | st.integers(64, len(content) - 1))
         content[at] ^= 1 << data.draw(st.integers(0, 7))
         Path(path).write_bytes(content)
@@ -146,7 +146,7 @@ def test_a_cut_segment_is_refused(tmp_path: Path) -> None:
 
 
 def test_tables_that_miss_a_record_are_refused(tmp_path: Path) -> None:
-    """Rows are found by the footer's tables; if those forget one, it must not be lost silently."""
+    """A footer whose tables omit a record is refused, since rows are found by those tables."""
     model = StreamModel(tmp_path)
     model.publish(flights(20))
     tables = model.log.open_segment.tables

@@ -1,4 +1,4 @@
-"""Files of a table that are not what its log says are found, named, and nothing else is."""
+"""Tests of the verification of a table's files against its log: every difference is reported, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.unit
 
 
 def add_rows(table: Path, first: int, count: int) -> Path:
-    """Append rows as a writer would; returns the new file."""
+    """Append rows as a writer would; return the new file."""
     before = set(table.glob("*.parquet"))
     write_deltalake(table, pa.table({"seq": range(first, first + count), "data": [b"x" * 50] * count}), mode="append")
     (new,) = set(table.glob("*.parquet")) - before
@@ -48,7 +48,7 @@ def checked(table: Path) -> TableFiles:
 
 
 def again(files: TableFiles) -> TableFiles:
-    """Look at what is new, with nothing left for what is known."""
+    """Check new files, with no budget left for known ones."""
     assert files.look(1, Budget(0))
     return files
 
@@ -187,7 +187,7 @@ def test_a_large_table_is_checked_through_its_checkpoint_a_part_at_a_time(table:
 
 
 def vectored(table: Path) -> tuple[Path, dict[str, Any]]:
-    """A table whose file has a deletion vector; gives the vector's file and the action."""
+    """Create a table whose file has a deletion vector; return the vector's file and the action."""
     path = add_rows(table, 1, 10)
     raw = os.urandom(16)
     hexed = raw.hex()

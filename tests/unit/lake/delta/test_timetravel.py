@@ -1,4 +1,4 @@
-"""From a time to a version: the boundaries of commit time and of message time, against a model and against Delta."""
+"""Tests of versions by commit time and by message time, compared with a model and with Delta."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LATER = 10**18
 
 
 class Table:
-    """A transaction log, written by hand: what is in a commit is exactly what a test says."""
+    """Transaction log written by the test, with exactly the given content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class Table:
         stats: bool = True,
         in_commit: bool = True,
     ) -> int:
-        """A commit that adds messages of these times; without `uid` one that says nothing of the stream."""
+        """Commit messages with these times; without `uid` the commit has no progress of the stream."""
         info: dict[str, Any] = {"operation": "WRITE"}
         if in_commit:
             info["inCommitTimestamp"] = at_ms
@@ -126,7 +126,7 @@ def test_in_commit_time_wins_over_the_files_time(table: Table) -> None:
     table.commit(at_ms=1000)
     table.commit(at_ms=2000)
     for file in (table.path / "_delta_log").iterdir():
-        os.utime(file, ns=(0, 0))  # as a copied lake has it
+        os.utime(file, ns=(0, 0))  # as after copying a lake
     assert version_for_commit_time(table.log, 1500 * MS, now_ns=LATER) == 0
 
 
@@ -140,7 +140,7 @@ def test_commit_time_after_log_clean_up_counts_from_what_is_left(table: Table) -
 
 
 def test_commit_time_agrees_with_delta(tmp_path: Path) -> None:
-    """Versions of a real table by deltalake's own resolution of timestamps."""
+    """Versions of a real table are those of deltalake's own resolution of timestamps."""
     path = tmp_path / "real"
     for number in range(5):
         write_deltalake(path, pa.table({"x": [number]}), mode="append")
@@ -184,7 +184,10 @@ def test_message_time_with_equal_times_on_both_sides_of_a_commit(table: Table) -
 
 
 def test_message_time_takes_the_first_version_that_reaches_the_message(table: Table) -> None:
-    """Deletes, OPTIMIZE and purges come later and may have taken some of the messages."""
+    """A message's version is the first that reaches it.
+
+    Deletes, OPTIMIZE and purges come later and may remove messages.
+    """
     table.commit(100)
     table.commit(uid=None)  # a DELETE
     table.commit(last_time=100)  # a purge moved the position, nothing was added
@@ -258,7 +261,7 @@ Batches = list[list[int]]
 
 @st.composite
 def batches(draw: st.DrawFn) -> Batches:
-    """Message times of successive commits: never backwards, often equal; some commits add nothing."""
+    """Draw message times of successive commits: never decreasing, often equal; some commits add nothing."""
     steps = draw(st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=12))
     time, result = 10, []
     for batch in steps:
@@ -275,7 +278,7 @@ def batches(draw: st.DrawFn) -> Batches:
 def test_message_time_finds_all_messages_and_no_later_version(
     tmp_path_factory: pytest.TempPathFactory, made: Batches, silent: list[bool], at_ns: int
 ) -> None:
-    """The version holds every message stored at or before T, and no earlier version does."""
+    """The version has every message stored at or before T, and no earlier version does."""
     table = Table(tmp_path_factory.mktemp("model") / "t")
     held: list[list[int]] = []  # by version: all messages so far
     for times, quiet in zip(made, silent, strict=False):
@@ -316,7 +319,7 @@ def test_message_time_reads_few_of_many_commits(table: Table, monkeypatch: pytes
 
 
 def test_real_tables_carry_what_is_needed(tmp_path: Path) -> None:
-    """A table as the compactor's libraries write it: metadata and statistics are found in its commits."""
+    """A table written by the compactor's libraries has metadata and statistics in its commits."""
     path = tmp_path / "real"
     for first in (1, 4):
         seqs = list(range(first, first + 3))
@@ -367,7 +370,7 @@ def test_what_is_no_moment_is_said(at: int | str) -> None:
 
 
 def test_what_programs_ask(table: Table) -> None:
-    """The names that lakestream.lake gives them."""
+    """The functions have the names that lakestream.lake exports."""
     table.commit(100, at_ms=1000)
     table.commit(200, at_ms=2000)
     assert lake.as_of(table.path, 150) == AsOf(0, 150, complete=True)

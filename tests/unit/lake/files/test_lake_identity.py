@@ -1,4 +1,4 @@
-"""A lake is known by its id, and names its servers."""
+"""Tests of a lake's id, and of the server names that it stores."""
 
 from __future__ import annotations
 

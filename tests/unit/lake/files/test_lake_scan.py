@@ -1,4 +1,4 @@
-"""`lakestream.lake.files.scan`: finding streams in the staging area, again and again."""
+"""Tests of `lakestream.lake.files.scan`: repeated scans for streams in the staging area."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def seen(scanner: Scanner) -> list[tuple[str, bool, int]]:
 
 
 def settle(lake: str) -> None:
-    """Let the staging area be as if it had not changed for a while."""
+    """Make the staging area look as if it had not changed for a while."""
     past = time.time_ns() - 2 * SETTLED_NS
     for parent, _, _ in os.walk(lake):
         os.utime(parent, ns=(past, past))

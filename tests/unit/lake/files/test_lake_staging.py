@@ -1,4 +1,4 @@
-"""Staging: what is put in, taken out, marked and found, and that every step may be repeated."""
+"""Tests of staging: adding, removing, marking and finding segments; every step may be repeated."""
 
 from __future__ import annotations
 

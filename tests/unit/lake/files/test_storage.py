@@ -1,4 +1,4 @@
-"""`lakestream.lake.files.storage`: one contract, kept by a directory and by an object store."""
+"""Tests of `lakestream.lake.files.storage`: a directory and an object store fulfil one contract."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def _lost(lease: Lease) -> bool:
 
 
 def _until(condition: object) -> None:
-    """Wait for what another thread, or time itself, brings about."""
+    """Poll until the condition is true, for effects of another thread or of time."""
     deadline = threading.Event()
     assert callable(condition)
     for _ in range(600):
@@ -293,7 +293,7 @@ def _until(condition: object) -> None:
 
 
 class _Forgetful(BaseHTTPRequestHandler):
-    """Passes every request on, but for its conditions."""
+    """Proxy that drops the conditions of requests."""
 
     target = ""
 
@@ -319,7 +319,7 @@ class _Forgetful(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _pass_on
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 _IF_NONE = "if-none-match"
@@ -339,7 +339,7 @@ def test_a_store_that_ignores_conditions_is_refused(bucket: Storage, monkeypatch
 
 
 class Disk:
-    """What of a directory has been brought to disk: watches the system calls of the storage."""
+    """Records which names of a directory are durable, from the storage's system calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -366,13 +366,13 @@ class Disk:
             monkeypatch.setattr(os, name, call)
 
     def synced(self) -> set[str]:
-        """What was synced; the list begins anew."""
+        """Return the paths synced since the last call."""
         found = {path for what, path in self.calls if what == "sync"}
         self.calls.clear()
         return found
 
     def durable(self, path: str) -> bool:
-        """Whether a name was synced after it was given."""
+        """Return True if the directory was synced after the name was created."""
         named = max(at for at, call in enumerate(self.calls) if call == ("name", path))
         return ("sync", os.path.dirname(path)) in self.calls[named:]
 

@@ -1,4 +1,4 @@
-"""The live view against a model: nothing missing, nothing twice, whatever is staged and whatever is in the table."""
+"""Tests of the live view compared with a model: complete and without duplicates, whatever is staged or committed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.lake.model import StreamModel, flights, unstage_through
 
 
 class Table:
-    """Does to a table what the compactor does, with deltalake in Spark's place."""
+    """Commits to a table as the compactor does, with deltalake instead of Spark."""
 
     def __init__(self, lake: Path, model: StreamModel, layout: Layout = SUBJECT) -> None:
         self.lake, self.model, self.layout = lake, model, layout
@@ -46,7 +46,7 @@ class Table:
         self.directory = paths.staging(str(lake), model.identity.name, self.uid)
 
     def commit(self, most: int = 1 << 30, says: bool = True) -> None:
-        """One commit with up to so many segments; it `says` how far it reaches."""
+        """Commit at most `most` segments; with `says` the commit contains its position."""
         position = self.watch.read() or 0
         parts = batches.choose(self.path, position, staging.segments(self.directory))[:most]
         if not parts:
@@ -78,7 +78,7 @@ class Table:
         )
 
     def unstage(self) -> None:
-        """What the server does at once when it grants no grace."""
+        """Remove staged segments as a server without grace period does."""
         position = self.watch.read()
         if position is not None:
             unstage_through(str(self.lake), self.model.identity, position)
@@ -99,7 +99,7 @@ class Table:
 
 
 def rows(view: LiveView) -> dict[int, tuple[Any, ...]]:
-    """What the view says that the stream holds, by two engines that have to agree."""
+    """Return the view's messages; assert that two engines agree."""
     table: list[pa.RecordBatch] = []
     if view.version is not None:
         spans = live_rows.ranges(view, 1, END)
@@ -205,7 +205,7 @@ def test_an_archive_keeps_what_expired_and_says_when(tmp_path: Path, lake: Path)
 
 
 def test_thousands_of_runs_that_ended_in_an_archive_do_not_end_the_process(tmp_path: Path, lake: Path) -> None:
-    # DataFusion overflows the stack of its thread on conditions of some 3,000 terms: the process was gone.
+    # DataFusion overflowed its thread's stack on conditions of some 3,000 terms, and the process crashed.
     model = StreamModel(tmp_path / "log")
     model.configure({"lakestream.retention": "archive"})
     table = Table(lake, model)

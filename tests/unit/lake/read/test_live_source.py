@@ -1,4 +1,4 @@
-"""The data source's plan and offsets, without a Spark around them."""
+"""Tests of the data source's plan and offsets, without Spark."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(found: list[Any], conditions: list[Condition] | None = None) -> dict[in
 
 
 def made(tmp_path: Path, lake: Path) -> StreamModel:
-    """A stream with 300 messages in its table, 120 in its tail, and removals everywhere."""
+    """Create a stream with 300 messages in its table, 120 in staged segments, and removals in both."""
     model = StreamModel(tmp_path / "log")
     table = Table(lake, model)
     for number in range(7):
@@ -94,7 +94,7 @@ def test_filters_narrow_what_is_read(tmp_path: Path, lake: Path) -> None:
 
 
 def _schema() -> StructType:
-    """As far as a reader looks at it: DDL would take a JVM to parse."""
+    """Return the part of a schema that a reader uses; parsing DDL would need a JVM."""
     return StructType([StructField(name, StringType()) for name in COLUMNS])
 
 

@@ -1,4 +1,4 @@
-"""What of Spark can be tested without one: settings, Java, JARs."""
+"""Tests of Spark's settings, Java and JARs, without running Spark."""
 
 from __future__ import annotations
 

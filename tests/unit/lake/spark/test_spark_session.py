@@ -1,4 +1,4 @@
-"""What of lakestream.spark can be tested without Spark, and the command that prints what stock Spark needs."""
+"""Tests of lakestream.spark without running Spark, and of the command that prints stock Spark's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries on real Delta tables, and `lakestream sql` as its users run it: arguments, pipes, and a terminal."""
+"""Tests of queries on real Delta tables, and of `lakestream sql` with arguments, pipes and a terminal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NOT_JSON = b"\xff\x00\x1b[2J"
 
 
 def row(seq: int) -> dict[str, Any]:
-    """Three messages a batch: two of JSON with letters beyond ASCII, and one that is no text at all."""
+    """Return one of three messages a batch: two of JSON with non-ASCII letters, and one that is not text."""
     payload = (
         NOT_JSON if seq % 3 == 0 else json.dumps({"id": seq, "who": "Zoë", "tags": ["a"]}, ensure_ascii=False).encode()
     )
@@ -79,7 +79,7 @@ def write(table: Path, version: int, rows: list[dict[str, Any]]) -> None:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stream ORDERS in four commits of three messages, one second apart; PENDING is staged only."""
+    """Return a lake with stream ORDERS in four commits of three messages, one second apart; PENDING is staged only."""
     root = tmp_path_factory.mktemp("lake")
     for version in range(BATCHES):
         write(root / "streams" / "ORDERS", version, [row(version * 3 + number) for number in (1, 2, 3)])
@@ -147,7 +147,7 @@ def test_timestamp_as_of_an_expression(session: Session) -> None:
 
 
 def at(seq: int, offset_ns: int = 0) -> int:
-    """The time of a message."""
+    """Return the time of a message."""
     return T0 + seq * 10**9 + offset_ns
 
 
@@ -188,7 +188,7 @@ def test_as_of_is_a_table_like_any_other(session: Session) -> None:
 
 
 def test_as_of_leaves_out_what_an_archive_kept(tmp_path: Path) -> None:
-    """Message 1 left the stream between the second message and the third."""
+    """as_of omits a message kept by an archive that left the stream before that time."""
     rows = pa.Table.from_pylist([row(1), row(2), row(3)], schema=SCHEMA)
     ended = pa.array([at(2, 5), None, None], pa.int64())
     write(tmp_path / "streams" / "OTHER", 0, [row(1)])
@@ -216,7 +216,7 @@ def test_two_versions_in_one_query(session: Session) -> None:
 
 
 def test_a_table_mentioned_twice_is_read_at_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that lands between the two mentions is seen by neither."""
+    """A table mentioned twice is read at one version, despite a commit between the two."""
     table = tmp_path / "streams" / "ORDERS"
     write(table, 0, [row(1)])
     with Session(tmp_path) as session:
@@ -271,7 +271,7 @@ def test_show_describe_history_explain(session: Session) -> None:
     assert "DELTA_SCAN" in session.query(f"EXPLAIN SELECT * FROM {ORDERS}").fetchall()[0][1]
 
 
-# ---------------------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------------------- errors
 
 
 def test_unknown_stream_lists_the_streams(session: Session) -> None:
@@ -324,7 +324,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_file_that_goes_is_looked_for_in_a_newer_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maintenance rewrites files at any time: a query on the current version reads the newer one then."""
+    """A query on the current version whose file was removed by maintenance reads the newer version."""
     table = tmp_path / "streams" / "ORDERS"
     write(table, 0, [row(1)])
     with Session(tmp_path) as session:
@@ -353,7 +353,7 @@ def test_no_lake(tmp_path: Path) -> None:
 def test_extensions_come_from_the_wheel_and_never_from_the_network(session: Session) -> None:
     assert "duckdb_extension_delta" in extension_path().parts
     loaded = session.query("SELECT install_mode FROM duckdb_extensions() WHERE extension_name = 'delta' AND loaded")
-    assert loaded.fetchall() == [("NOT_INSTALLED",)]  # loaded from its file, in no extension directory
+    assert loaded.fetchall() == [("NOT_INSTALLED",)]  # loaded from its file, not from an extension directory
     settings = "SELECT name, value FROM duckdb_settings() WHERE name LIKE 'auto%_known_extensions'"
     assert dict(session.query(settings).fetchall()) == {
         "autoinstall_known_extensions": "false",
@@ -379,7 +379,7 @@ class Done(NamedTuple):
 
 
 def run(*arguments: str, stdin: str = "", **environ: str) -> Done:
-    """The command inside this process, which spares a test the start of another."""
+    """Run the command inside this process, which is faster than starting another one."""
     result = CliRunner().invoke(app, ["sql", *arguments], input=stdin, env=environ)
     return Done(result.exit_code, result.stdout, result.stderr)
 
@@ -507,7 +507,7 @@ class Terminal:
         self._poll.register(self._ours, select.POLLIN)
 
     def expect(self, text: str, timeout: float = 30) -> str:
-        """Read until `text` has appeared; what came up to there."""
+        """Read until `text` has appeared; return everything up to there."""
         deadline = time.monotonic() + timeout
         while text not in self._seen:
             if not self._poll.poll(max(deadline - time.monotonic(), 0) * 1000):
@@ -523,7 +523,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def press_control_c_until(self, text: str) -> None:
-        """As an impatient user does: readline misses a signal that comes just before it begins to wait for a key."""
+        """Press Ctrl-C repeatedly until `text` appears: readline misses a signal right before it waits for a key."""
         for _ in range(100):
             self.type("\x03")
             try:
@@ -599,7 +599,7 @@ def test_control_c_drops_what_is_typed_and_control_d_leaves(terminal: Terminal) 
 def test_control_c_stops_a_query_and_not_the_prompt(terminal: Terminal) -> None:
     terminal.expect("sql> ")
     terminal.type("SELECT count(*) FROM range(1000000000000) WHERE range % 7 = 3;\n")
-    # The query is under way once it has burned a second; a Ctrl-C before that is the case above.
+    # The query runs once it has used a second of CPU; a Ctrl-C before that is the case above.
     watched = psutil.Process(terminal.process.pid)
     began = sum(watched.cpu_times()[:2])
     deadline = time.monotonic() + 30

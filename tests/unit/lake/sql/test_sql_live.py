@@ -1,4 +1,4 @@
-"""A stream in SQL as it is now: its table and what is staged beyond it, as one."""
+"""Tests of a stream's current state in SQL: its table and the segments staged beyond it, as one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ORDERS = "delta.`streams/ORDERS`"
 
 
 class Lake:
-    """A stream whose segments are staged, and committed when a test says so, without Spark."""
+    """Stream whose segments are staged, and committed when a test says so, without Spark."""
 
     def __init__(self, base: Path, root: str | None = None) -> None:
         self.root = root or str(base / "lake")
@@ -54,7 +54,7 @@ class Lake:
         self.model.stage(self.root)  # type: ignore[arg-type]
 
     def commit(self) -> None:
-        """What is staged goes into the table, as the compactor would have it; nothing may have died in the table."""
+        """Commit the staged segments to the table as the compactor does; assert that no table row was removed."""
         view = live.open_view(self.root, "ORDERS", flush=False)
         rows = pa.Table.from_batches(view.tail_batches(), table_schema(view.columns))
         times = rows.column("time_ns").to_pylist()
@@ -150,14 +150,14 @@ def test_the_past_is_the_table_until_it_ends(lake: Lake, session: Session) -> No
     lake.stage()
     assert seqs(session, f"{ORDERS} VERSION AS OF 1") == [1, 2, 3, 4, 5]
     assert seqs(session, f"{ORDERS} TIMESTAMP AS OF current_timestamp()") == [1, 2, 3, 4, 5]
-    # Of what is not committed yet as_of knows by the tail; then 2 has gone already.
+    # as_of knows uncommitted changes from staged segments; 2 is removed by then.
     assert seqs(session, f"as_of('ORDERS', {lake.time(4)})") == [1, 2, 3, 4]
     assert seqs(session, f"as_of('ORDERS', '{rfc3339(lake.time(8) - 1)}')") == [1, 3, 4, 5, 6, 7]
     assert seqs(session, f"as_of('ORDERS', '{rfc3339(lake.time(8))}')") == [1, 3, 4, 5, 6, 7, 8]
 
 
 def test_what_was_removed_later_is_in_the_past_of_a_quiet_stream(lake: Lake, session: Session) -> None:
-    """No message came after the moment asked for, but a removal did."""
+    """A later removal is in the past of a stream that got no message after the requested time."""
     lake.publish(5)
     lake.stage()
     lake.commit()
@@ -169,7 +169,7 @@ def test_what_was_removed_later_is_in_the_past_of_a_quiet_stream(lake: Lake, ses
 
 
 def test_as_of_while_the_tail_is_committed(lake: Lake, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is committed between looking for the version and opening the view is not lost."""
+    """Segments committed between the choice of the version and the opening of the view are not lost."""
     lake.publish(5)
     lake.stage()
     lake.commit()
@@ -189,7 +189,7 @@ def test_as_of_while_the_tail_is_committed(lake: Lake, session: Session, monkeyp
 def test_every_mention_in_a_statement_sees_the_same(
     lake: Lake, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is staged and committed between the first mention and the second."""
+    """Every mention in a statement sees the same state, whatever is staged and committed in between."""
     lake.publish(5)
     lake.stage()
     lake.commit()
@@ -211,7 +211,7 @@ def test_every_mention_in_a_statement_sees_the_same(
 
 
 def test_many_removed_messages(lake: Lake, session: Session) -> None:
-    """As of a bucket whose keys are overwritten all the time."""
+    """As of a time, a bucket with many overwritten keys is read."""
     count = 2 * MANY_REMOVED + 10
     lake.publish(count)
     lake.stage()
@@ -257,7 +257,7 @@ def test_a_deleted_stream_has_no_tail(lake: Lake, session: Session) -> None:
 
 
 def test_typed_columns(lake: Lake, session: Session) -> None:
-    """The view has the tail too, and goes back in time with its stream."""
+    """A typed view includes staged segments and supports time travel."""
     lake.properties["lakestream.json_schema"] = "id INT, `the name` STRING"
     lake.model.publish(
         [(b"o", b"", b'{"id": 1, "the name": "Zoe"}'), (b"o", b"", b"no json"), (b"o", b"", b'{"id": 3}')]
@@ -278,7 +278,7 @@ def test_typed_columns(lake: Lake, session: Session) -> None:
 
 
 def files_read(session: Session, query: str) -> int:
-    """How many of the table's files the query reads, as DuckDB tells afterwards."""
+    """Return the number of the table's files that the query reads, from DuckDB's statistics."""
     snapshot = Snapshot(session._catalog, query)
     [statement] = parse(query)
     sql = rewrite(statement, snapshot.locate)
@@ -289,7 +289,7 @@ def files_read(session: Session, query: str) -> int:
 
 @pytest.mark.parametrize("subject", ["s.1.b", "s.1", "s.1.d"])
 def test_a_subject_is_looked_for_in_its_partition(lake: Lake, session: Session, subject: str) -> None:
-    """The range of subjects in the files of a table by the third token says nothing of where one is."""
+    """A subject is searched only in its partition, since file ranges of a table by the third token do not help."""
     lake.partitions = ["token3"]
     for _ in range(2):
         subjects = [f"s.{number}.{token}" for token in "abc" for number in range(3)] + [f"s.{n}" for n in range(3)]
@@ -302,12 +302,12 @@ def test_a_subject_is_looked_for_in_its_partition(lake: Lake, session: Session, 
     wanted = sorted(record.seq for record in lake.model.live.values() if record.subject.decode() == subject)
     assert seqs(session, where=where) == wanted
     read = files_read(session, f"SELECT seq FROM {ORDERS} {where}")
-    # DuckDB leaves no file out for IS NULL.
+    # DuckDB skips no file for IS NULL.
     assert read == {"s.1.b": 2, "s.1": 8, "s.1.d": 0}[subject]
 
 
 def test_a_subject_is_looked_for_in_few_files(lake: Lake, session: Session) -> None:
-    """By what the files say of the subjects in them, through table and tail as one."""
+    """A subject is searched in few files, by their statistics, through table and staged segments as one."""
     lake.partitions = []
     for first in "abcd":
         lake.model.publish([(b"%c.%d" % (ord(first), number), b"", b"") for number in range(3)])

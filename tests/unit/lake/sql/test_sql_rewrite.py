@@ -1,4 +1,4 @@
-"""Spark SQL to DuckDB SQL: names, time travel, binary values, and the place of mistakes."""
+"""Tests of the translation of Spark SQL to DuckDB SQL: names, time travel, binary values, places of errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCAN = "DELTA_SCAN('/lake/streams/ORDERS', version => 7)"
 
 
 def locate(mention: Mention) -> TableAt | Selection:
-    """Version 7, or the one asked for; T gives 3, and as_of a SELECT."""
+    """Return version 7 or the requested one; 3 for the table T; a SELECT for as_of."""
     name, travel = mention.name, mention.travel
     if travel is not None and travel.kind == "MESSAGES":
         return Selection(f"SELECT '{name}', {travel.value}")

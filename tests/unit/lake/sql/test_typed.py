@@ -1,4 +1,4 @@
-"""Typed columns without an engine: which schemas there are, and which payloads fit."""
+"""Tests of typed columns without an engine: valid schemas, and matching payloads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 
 def decoded(ddl: str, payload: bytes) -> Any:
-    """The columns, or the reason why there are none."""
+    """Return the columns, or the reason why there are none."""
     try:
         return json_schema.parse(ddl).decode(payload)
     except ValueError as misfit:

@@ -1,4 +1,4 @@
-"""Rows as messages and messages as rows, without files and servers."""
+"""Tests of the mapping between rows and messages, without files and servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing tables: what an export never puts itself in the place of."""
+"""Tests of writing tables: an export never overwrites other files."""
 
 from __future__ import annotations
 

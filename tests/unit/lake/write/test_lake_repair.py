@@ -1,4 +1,4 @@
-"""What a repair of a table is decided from: staged segments, positions and metadata of versions."""
+"""Tests of the decisions of a table repair: staged segments, positions and metadata of versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table needs, decided from facts and from transaction logs written by hand."""
+"""Tests of maintenance plans, from facts and from transaction logs written by the test."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_checkpoint_log_and_vacuum() -> None:
 
 
 def outcome(sizes: list[int], policy: Policy) -> tuple[list[int], int]:
-    """Sizes of one partition's files after its plan, and bytes written."""
+    """Return the sizes of one partition's files after its plan, and the bytes written."""
     files = [small(size=size, seq=10 * number) for number, size in enumerate(sizes)]
     bins = decide(facts(*files), policy).bins
     chosen = [file for each in bins for file in each.files]
@@ -112,7 +112,7 @@ def test_doing_it_until_nothing_is_due_leaves_few_files(sizes: list[int]) -> Non
         rounds += 1
     assert sum(sizes) == total
     assert rounds <= 3
-    # min_files - 1, and files that each outweigh the smaller ones: doubling from 0.5 MiB to below 32 MiB.
+    # min_files - 1, and files that each exceed the sum of the smaller ones: doubling from 0.5 MiB to below 32 MiB.
     assert sum(size < POLICY.small_bytes for size in sizes) <= 3 + 7
 
 
@@ -187,7 +187,7 @@ def test_only_conflicts_are_tried_again_and_not_for_ever() -> None:
 
 
 def write_log(table: Path, commits: int, checkpoints: list[int], speaking: set[int] | None = None) -> CommitLog:
-    """A log with a commit each second, of which those in `speaking` say how far the table reaches."""
+    """Write a log with a commit each second; those in `speaking` contain the table's position."""
     log = table / "_delta_log"
     log.mkdir(parents=True)
     for version in range(commits):
@@ -215,7 +215,7 @@ def test_the_log_keeps_the_version_of_every_time_within_the_retention(tmp_path: 
         return maintenance_plan.log_floor(log, written, int(second * 1000))
 
     assert [floor(-1), floor(9.9), floor(10), floor(19)] == [0, 0, 10, 10]
-    # 20 to 24 leave it to 17 to speak for them.
+    # 20 to 24 have no position of their own, so that of 17 counts.
     assert [floor(20), floor(24.9), floor(25), floor(1000)] == [10, 10, 20, 20]
 
 

@@ -1,4 +1,4 @@
-"""The index of a table's files: the same files as deltalake sees, read step by step, in little memory."""
+"""Tests of the index of a table's files: the same files as in deltalake, read step by step, in little memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_BYTES = 1024
 
 
 class Counting(LocalStorage):
-    """A directory that remembers what was read of it."""
+    """Directory that records its reads."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
@@ -171,14 +171,17 @@ def test_which_files_may_hold_what(tmp_path: Path) -> None:
 def test_no_file_that_holds_a_wanted_subject_is_left_out(
     held: list[str], texts: list[str], heads: list[str], cut: int
 ) -> None:
-    """Statistics cut long strings; a cut upper bound may lie below the subject itself."""
+    """No file with a wanted subject is left out, although statistics truncate strings and may lie below the subject."""
     wanted = Wanted(texts, heads)
     if any(text in texts or text.startswith(tuple(heads)) for text in held):
         assert wanted.overlaps(min(held)[:cut], max(held)[:cut])
 
 
 def test_ten_thousand_files_take_less_than_a_kibibyte_each(tmp_path: Path) -> None:
-    """With the longest subjects that statistics keep, a deletion vector each, and a commit each."""
+    """Ten thousand files take less than 1 KiB of memory each.
+
+    With the longest subjects that statistics keep, a deletion vector each, and a commit each.
+    """
     log = tmp_path / "t" / "_delta_log"
     log.mkdir(parents=True)
     count = 10_000
@@ -209,7 +212,7 @@ def test_ten_thousand_files_take_less_than_a_kibibyte_each(tmp_path: Path) -> No
     index, _ = index_of(tmp_path / "t")
     tracemalloc.start()
     index.refresh()
-    for version in range(1, 51):  # and growing adds nothing that stays
+    for version in range(1, 51):  # and growth leaves nothing behind
         some = lines[half + (version - 1) * 100 : half + version * 100]
         (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, some)))
         index.refresh()

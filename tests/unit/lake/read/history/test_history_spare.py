@@ -1,4 +1,4 @@
-"""Old messages are read from staged segments where the table's files are damaged, as if nothing had happened."""
+"""Tests of reading old messages from staged segments if the table's files are damaged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EACH = 40
 
 
 class Half:
-    """A table whose newer files are damaged, and staged segments of that part; and the messages that there are."""
+    """Table whose newer files are damaged, staged segments of that part, and the expected messages."""
 
     def __init__(self, tmp_path: Path, seed: int = 1) -> None:
         dice = random.Random(seed)

@@ -1,4 +1,4 @@
-"""TableHistory against tables that deltalake wrote: blocks, subjects, times, snapshots that change underneath."""
+"""Tests of TableHistory on tables written by deltalake: blocks, subjects, times, concurrent changes."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_several_threads_read_the_same_table(tmp_path: Path) -> None:
 
 
 def test_single_reads_side_by_side_never_miss_a_message(tmp_path: Path) -> None:
-    """Two threads that load blocks next to each other each get theirs, whichever is kept."""
+    """Two threads that load adjacent blocks each get theirs, whichever is cached."""
     stored = [record(seq) for seq in range(1, 1001)]
     write(tmp_path / "t", stored)
     history = TableHistory(str(tmp_path / "t"), BlockCache(60_000))
@@ -280,7 +280,7 @@ def test_a_block_counts_what_its_records_take(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 100, 1000])
 def test_a_read_ends_before_the_message_that_is_too_much(tmp_path: Path, size: int) -> None:
-    """Whether it lies in the first block or in a later one, from its beginning or not."""
+    """A read ends before the message that exceeds max_bytes, in the first block or a later one."""
     stored = [record(seq, b"s", bytes(size)) for seq in range(1, 2001)]
     write(tmp_path / "t", stored)
     history = TableHistory(str(tmp_path / "t"))

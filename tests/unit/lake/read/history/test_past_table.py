@@ -1,4 +1,4 @@
-"""A stream's past out of a table with rows: what is found, what is no part of it, and how much is read for it."""
+"""Tests of a stream's past read from a table: the messages found, those excluded, and the amount read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ END = Point(seq=LAST)
 
 
 def table_of(path: Path, subjects: Sequence[str], data: bytes = b"x", departures: Departures | None = None) -> str:
-    """A table of one commit: sequences from 1 on, each stored at its own number of ns."""
+    """Create a table of one commit: sequences from 1 on, each stored at its own time in ns."""
     table, count = str(path / "streams" / "S"), len(subjects)
     numbers = list(range(1, count + 1))
     columns: dict[str, list[Any]] = dict.fromkeys(COLUMNS, [None] * count) | {
