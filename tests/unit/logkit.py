@@ -157,7 +157,7 @@ def closing() -> Iterator[None]:
 
 
 class MiniStream:
-    """What JetStream does with a store, in small: messages in batches, and removals as operations."""
+    """Simplified use of a store as in JetStream: messages in batches, and removals as operations."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class MiniStream:
         self.group = SoloGroup(self.store.log, self.io, Callbacks(self._committed, self.failures.append))
 
     def publish(self, *messages: Message) -> None:
-        """One frame with these messages, numbered from the stream's end."""
+        """Propose one frame with these messages, numbered from the stream's end."""
         self.propose([self.messages(self.store.last_seq + 1, *messages)])
 
     @staticmethod
@@ -219,7 +219,7 @@ class MiniStream:
 
 
 class Model:
-    """The same stream as a dict."""
+    """Model of the same stream over a dict."""
 
     def __init__(self) -> None:
         self.live: dict[int, Record] = {}
@@ -256,7 +256,7 @@ class Model:
         return sum(record_length(r.subject, r.header, r.data) for r in self.live.values())
 
     def check(self, store: Store, local: bool = True) -> None:
-        """Everything that can be asked of the store has the model's answer."""
+        """Assert that every query of the store returns the model's answer."""
         assert (store.msgs, store.bytes) == (len(self.live), self.bytes)
         assert (store.first_seq, store.last_seq) == (self.first_seq, self.last_seq)
         assert store.first_time == (self.live[self.first_seq].time_ns if self.live else 0)
@@ -274,13 +274,13 @@ class Model:
 
 
 def segment_files(directory: str) -> list[str]:
-    """Paths of the segments of the stream in `directory`, ascending."""
+    """Return the paths of the segments of the stream in `directory`, ascending."""
     base = os.path.join(directory, "log")
     return [os.path.join(base, name) for name in sorted(os.listdir(base)) if name.endswith(".seg")]
 
 
 def flip(path: str, offset: int, bit: int = 0) -> None:
-    """Turn one bit of a file."""
+    """Flip one bit of a file."""
     with open(path, "r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]

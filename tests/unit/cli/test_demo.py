@@ -1,4 +1,4 @@
-"""Tests of the demo's data and queries: SQL on tables and pandas on the data set agree, and a difference is detected."""
+"""Tests of the demo's data and queries: SQL on tables and pandas on the data set agree, and differences are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream's leader does about what the meta group has assigned."""
+"""Tests of the actions of a stream's leader on assignments of the meta group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 
 class Leader:
-    """The replica of stream S on its leader, node a, with what it is told to do."""
+    """Replica of stream S on its leader, node a, which records its calls."""
 
     def __init__(self, config: StreamConfig) -> None:
         self.uid, self.account, self.leading, self.membership = "u", "$G", True, Membership(("a",))
@@ -51,7 +51,7 @@ class World:
 
 
 def test_a_leader_that_lags_behind_the_meta_group_takes_no_configuration_back() -> None:
-    # It was away while S was updated, leads S again, and still knows only of the old limit: that would cost messages.
+    # It was down while S was updated, leads S again, and knows only the old limit, which would remove messages.
     world = World()
     world.meta.caught_up = False
     world.local.take_up()
@@ -75,7 +75,7 @@ def test_a_leader_that_has_caught_up_brings_what_is_assigned() -> None:
 
 
 def test_an_update_whose_answer_was_lost_reaches_the_stream_all_the_same() -> None:
-    # The meta group has logged it, but its leader died before it could say so.
+    # The meta group has logged it, but its leader died before it could report that.
     world = World()
     world.replica.stream.config = world.old
     world.local.updating.add("u")
@@ -88,7 +88,7 @@ def test_an_update_whose_answer_was_lost_reaches_the_stream_all_the_same() -> No
 
 def test_a_stream_that_is_being_restored_is_shown_once_the_meta_group_says_that_it_is_whole() -> None:
     world, shown = World(), list[str]()
-    world.meta.state = MetaState()  # this node was started and has not heard of any assignment yet
+    world.meta.state = MetaState()  # this node was started and knows no assignment yet
     stream = SimpleNamespace(
         uid="u",
         account="$G",

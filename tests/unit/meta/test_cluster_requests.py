@@ -1,4 +1,4 @@
-"""Requests on their way to the node that answers, and who is known to lead."""
+"""Tests of requests on their way to the leader that answers them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INFO = "STREAM.INFO.*"
 
 
 class Member:
-    """One node's requests; `leads` says who answers, as this node knows it."""
+    """Requests of one node; `leads` returns the node that this one believes to lead."""
 
     def __init__(self, net: Net, name: str) -> None:
         self.net, self.me, self.strict, self.account = net, name, True, "$G"
@@ -129,7 +129,7 @@ def test_a_request_is_refused_when_nobody_comes_to_lead_and_later_ones_at_once()
     a.leads = "a"
     a.requests.changed()
     a.leads = ""
-    a.ask()  # that there was a leader meanwhile gives it time again
+    a.ask()  # the leader in between restarts the timeout
     assert len(a.answers) == 2
 
 

@@ -1,4 +1,4 @@
-"""The way from one set of members to another: one server at a time, never fewer copies than before."""
+"""Tests of membership changes in steps: one server at a time, never fewer replicas than before."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Deleted streams and the lake: killed at every step, away from the lake, in any order.
+"""Tests of deleted streams and the lake: kills at every step, an unavailable lake, any order of steps.
 
 A kill is simulated at each single change that the process makes to the file system, from the request to the last file:
-the process does nothing after it, and another one begins over what is there.
+the process does nothing after it, and another one starts on what is there.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ pytestmark = pytest.mark.unit
 CHANGES = ("replace", "link", "unlink", "mkdir", "rmdir", "pwritev", "fsync")
 KEEP = {"lakestream.on_delete": "keep"}
 STEPS = 400
-"""More than a deletion has."""
+"""Upper bound of the steps of a deletion."""
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Raised when the process is killed."""
 
 
 class Killer:
-    """Lets so many changes of the file system happen, and nothing after them."""
+    """Allows a number of changes of the file system, and nothing after them."""
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -67,7 +67,7 @@ class Killer:
 
 
 def settle(world: World, killer: Killer | None = None) -> None:
-    """Until nothing is to be done, or the process is dead."""
+    """Run until nothing is left to do, or the process is killed."""
     world.clock.turn()
     while world.io.waiting and not (killer is not None and killer.killed):
         world.io.work()
@@ -83,7 +83,7 @@ def place(world: World, uid: str) -> str:
 
 
 def staged(world: World, uid: str) -> list[int]:
-    """Sequences of all messages that are staged, in order."""
+    """Return the sequences of all staged messages, in order."""
     found: set[int] = set()
     for segment in staging.segments(place(world, uid)):
         for batch in segments.decode(segment.path):
@@ -96,12 +96,12 @@ def marked(world: World, uid: str) -> bool:
 
 
 def lying(world: World) -> list[str]:
-    """What the store has of streams, also of deleted ones."""
+    """Return the names of stream directories in the store, including deleted ones."""
     return os.listdir(world.directory / "jetstream" / "A" / "streams")
 
 
 def filled(directory: Path, metadata: dict[str, str]) -> tuple[World, str]:
-    """A stream with two staged messages, and three that are in its open segment; its uid."""
+    """Create a stream with two staged messages, and three in its open segment; return its uid."""
     world = World(directory, "A", lake=True)
     world.create("A", metadata=metadata)
     stream = world.engines.of("A").streams["S"]
@@ -151,7 +151,7 @@ def test_invariant_a_deletion_that_is_killed_anywhere_is_undecided_or_completed(
             completed += 1
             again.settle()
         assert marked(again, uid), f"step {step}: the lake takes the stream for a living one"
-        if metadata:  # else it goes with the place, when the compactor comes
+        if metadata:  # otherwise the compactor removes it with the staging directory
             assert staged(again, uid) == [1, 2, 3, 4, 5], f"step {step}"
         assert lying(again) == [], f"step {step}"
         again.stop()
@@ -281,7 +281,7 @@ def test_a_leftover_without_a_good_note_is_set_aside_whole_and_the_other_streams
 def test_a_younger_replica_does_not_take_back_what_another_said(tmp_path: Path) -> None:
     world, uid = filled(tmp_path, KEEP)
     assert delete(world) == [None]
-    outdated = staging.StreamIdentity("S", "A", uid, 1)  # as it was before it was told to keep its table
+    outdated = staging.StreamIdentity("S", "A", uid, 1)  # from before it was told to keep its table
     staging.mark_deleted(lake_of(world), outdated)
     assert staged(world, uid) == [1, 2, 3, 4, 5]
     found = staging.read_identity(place(world, uid))
@@ -306,7 +306,7 @@ def test_what_comes_while_a_place_is_cleared_is_a_deleted_streams_again(
     def unlink(path: str, **more: Any) -> None:
         real(path, **more)
         if str(path).endswith(paths.DELETED_FILE):
-            os.rename(late, last.path)  # another replica stages it in this moment
+            os.rename(late, last.path)  # another replica stages it at this moment
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "unlink", unlink)

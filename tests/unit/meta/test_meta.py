@@ -1,4 +1,4 @@
-"""The meta group on several nodes: who belongs to it, what all of them apply, and what a start finds."""
+"""Tests of the meta group on several nodes: membership, applied state, and starts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ def test_a_node_that_lost_its_files_is_a_member_again_and_knows_what_it_may_have
 
 
 def test_what_a_node_that_lost_its_files_may_have_held_is_known_after_its_next_restart_too(world: World) -> None:
-    """Its streams' replicas may not all be made by then."""
+    """After a node lost its files, the list of streams that it may have held also survives a second restart.
+
+    Not all of its replicas may be created by then.
+    """
     world.assign("S")
     lost = next(name for name in "abc" if name != world.leader.name)
     world.end(lost, gracefully=False)
@@ -135,7 +138,7 @@ def test_a_node_that_lost_its_files_believes_only_a_leader_how_much_there_was(wo
     world.until(_everywhere(world, "S"), "S everywhere")
     leader = world.leader.name
     lost, other = (name for name in "abc" if name != leader)
-    # The other follower misses the newest entry, which the lost one had.
+    # The other follower lacks the newest entry, which the lost one had.
     world.net.cut(other)
     world.assign("T")
     world.until(lambda: world.servers[lost].streams == ["S", "T"], "T at the one that is lost")
@@ -155,7 +158,7 @@ def test_a_node_that_lost_its_files_believes_only_a_leader_how_much_there_was(wo
 
 
 def test_a_leader_that_is_cut_off_tells_nobody_how_far_the_group_is(world: World) -> None:
-    # Who comes back would take it for everything, and remove or make replicas by what is long undone.
+    # A returning node would take it for complete, and remove or create replicas by outdated assignments.
     leader, told = world.leader, list[JoinAnswer]()
     world.net.cut(leader.name)
     assert leader.meta.leading

@@ -1,4 +1,4 @@
-"""How a cluster begins: one node decides, once, and nobody begins a second one."""
+"""Tests of the formation of a cluster: one node decides, once, and no node starts a second cluster."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_node_without_jetstream_is_seen_but_is_no_member() -> None:
 
 @pytest.mark.parametrize("links", range(1 << 6))
 def test_two_nodes_never_begin_two_clusters_from_the_same_connections(links: int) -> None:
-    # Whatever pairs of four nodes are connected: of those that begin, no two know each other.
+    # Whatever pairs of four nodes are connected: no two of the nodes that start a cluster are connected.
     pairs = [pair for at, pair in enumerate(itertools.combinations("abcd", 2)) if links >> at & 1]
     sees = {name: {a if b == name else b for a, b in pairs if name in (a, b)} for name in "abcd"}
     begun = []

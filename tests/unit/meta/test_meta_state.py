@@ -1,4 +1,4 @@
-"""The meta group's state: assignments, and what allows a node to let a stream go."""
+"""Tests of the meta group's state: assignments, and the conditions for a node to release a stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORDERS = AssignStream("u1", "$G", "ORDERS", b"{}", ("a", "b", "c"), 5)
 
 
 def apply(state: MetaState, op: MetaOp) -> Applied:
-    """The entry's index is of no importance to most tests."""
+    """Apply an operation; most tests do not depend on the entry's index."""
     return state.apply(op, 7)
 
 
@@ -79,7 +79,7 @@ def test_a_stream_on_the_move_is_held_by_old_and_new_nodes_until_it_has_settled(
     assert moving.settled == ("a", "b", "c")
     apply(state, ChangeStream("u1", b"{}", ("a", "b", "e")))
     assert state.by_uid["u1"].holders == ("a", "b", "c", "d", "e")
-    assert apply(state, SettleStream("u1", ("a", "b", "d"))).refused  # that was wanted before
+    assert apply(state, SettleStream("u1", ("a", "b", "d"))).refused  # no longer wanted
     apply(state, SettleStream("u1", ("e", "b", "a")))
     settled = state.by_uid["u1"]
     assert not settled.moving
@@ -153,7 +153,7 @@ def test_a_snapshot_anywhere_gives_the_state_that_the_whole_log_gives(seed: int)
             cut = MetaState.load(cut.dump())
         assert apply(whole, op) == apply(cut, op)
     assert whole.dump() == cut.dump()
-    # Invariant: whoever shall hold a stream, or did when its group last settled, is among its holders.
+    # Invariant: the holders of a stream include all that shall hold it, or did when its group last settled.
     assert all({*each.peers, *each.settled} <= set(each.holders) for each in whole.by_uid.values())
 
 

@@ -1,4 +1,4 @@
-"""The meta log does not grow for ever, and who needs what it let go gets the state."""
+"""Tests of the compaction of the meta log, and of the transfer of its state to nodes that need released entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 SEAL_BYTES = 512
 MANY = 60
-"""Streams whose assignments fill more segments than are kept."""
+"""Number of streams whose assignments fill more segments than are kept."""
 
 
 @pytest.fixture
@@ -131,12 +131,12 @@ def test_a_kill_while_a_state_is_put_in_place_leaves_one_of_the_two(world: World
     world.end(away, gracefully=False)
     directory = world.directory / away / "_meta_"
     incoming, outgoing = Path(f"{directory}{INCOMING}"), Path(f"{directory}{OUTGOING}")
-    if killed == "before":  # it is not whole yet
+    if killed == "before":  # incomplete
         incoming.mkdir()
         (incoming / "checkpoint").write_bytes(b"half")
     elif killed == "between":
         directory.rename(outgoing)
-        # The new state is the old one's copy here: what counts is which of the two is found.
+        # The new state is a copy of the old one here: the test is about which of the two is found.
         shutil.copytree(outgoing, incoming)
         assert (incoming / RAFT).exists()
     else:

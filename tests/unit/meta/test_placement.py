@@ -1,4 +1,4 @@
-"""Which nodes a stream gets, and what a refusal says. The texts are those of nats-server 2.15.1."""
+"""Tests of placement: the nodes chosen for a stream, and refusals in the words of nats-server 2.15.1."""
 
 from __future__ import annotations
 

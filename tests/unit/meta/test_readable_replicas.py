@@ -1,4 +1,4 @@
-"""From when on clients may read from a replica: not before it has what clients may have seen elsewhere."""
+"""Tests of reads from a replica: none before it has everything that clients may have read elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 def told(node: Node) -> list[int]:
-    """How many messages the node holds when it is said to have caught up, filled in later."""
+    """Return a list that gets the node's number of messages when it is reported to have caught up."""
     seen: list[int] = []
 
     def caught_up(replica: Any) -> None:
@@ -32,7 +32,10 @@ def test_every_replica_of_a_new_stream_is_soon_read_from(tmp_path: Path) -> None
 
 
 def test_a_replica_that_was_away_is_read_from_once_it_has_what_its_leader_has(tmp_path: Path) -> None:
-    """Before, it answers that messages are not there which clients have seen already."""
+    """A replica that was down answers reads only once it has caught up with its leader.
+
+    Otherwise it would deny messages that clients have read already.
+    """
     world = World(tmp_path)
     world.stream()
     world.acked("s.a", b"first")
@@ -83,7 +86,7 @@ def test_a_new_replica_is_not_read_from_while_it_is_empty(tmp_path: Path) -> Non
 
 
 def test_what_was_read_from_once_stays_so_when_it_lags(tmp_path: Path) -> None:
-    """As in nats-server: a direct get of a follower may be behind, and is answered."""
+    """A replica that has caught up once stays readable when it lags, as in nats-server."""
     world = World(tmp_path)
     world.stream()
     world.acked("s.a", b"x")

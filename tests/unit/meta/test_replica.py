@@ -1,4 +1,4 @@
-"""Streams that several nodes hold: roles, and what is rolled back."""
+"""Tests of replicated streams: roles, and rollback of uncommitted entries."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_a_cut_off_leader_took_is_forgotten_and_never_acked(tmp_path: Path)
     assert old.stream.pipeline.next_seq == 3
     others = "".join(sorted(set("abc") - {old.name}))
     new = world.leader(others)
-    kept = world.publish(new, "s.b", b"2", Nats_Msg_Id="two")  # of another publisher, whose turn it is now
+    kept = world.publish(new, "s.b", b"2", Nats_Msg_Id="two")  # of another publisher, which the new leader serves
     world.until(lambda: world.answer(new, kept))
     world.until(lambda: answers)
     assert isinstance(answers[0], ApiError)
@@ -102,7 +102,7 @@ def test_what_a_cut_off_leader_took_is_forgotten_and_never_acked(tmp_path: Path)
     assert world.converged() == [(1, b"s.a", b"1"), (2, b"s.b", b"2")]
     world.run(5)
     assert world.answer(old, reply) is None
-    # Its publisher tries again, as it must: the id is free on the node that had taken the first try.
+    # Its publisher retries, as it must: the id is free on the node that had accepted the first attempt.
     new.replica.transfer(old.name)
     world.until(lambda: old.replica.leading)
     assert world.acked("s.a", b"lost", Nats_Msg_Id="three")["seq"] == 3
@@ -123,7 +123,10 @@ def test_a_publish_that_came_before_the_leader_handed_over_is_told_that_nobody_t
 
 
 def test_a_leader_that_hands_over_listens_to_no_client(tmp_path: Path) -> None:
-    """Its successor hears them before it hears of its successor: one of the two has to be silent."""
+    """A leader that transfers its leadership serves no clients.
+
+    Its successor receives their messages before it knows that it leads, so one of the two must not answer.
+    """
     world = World(tmp_path)
     world.stream()
     old = world.leader()
@@ -224,7 +227,7 @@ def test_deliveries_that_were_not_logged_are_repeated_by_the_next_leader(tmp_pat
     assert [data for *_, data in world.pull("c", 2)] == [b"0", b"1"]
     world.run(1)
     world.converged()
-    # The node that had delivered them before holds what the others hold.
+    # The node that had delivered them before has the same state as the others.
     states = [node.stream.consumers["c"].ledger.whole() for node in world.nodes.values()]
     assert all(state.pending == states[0].pending for state in states)
     assert all(state.delivered_consumer == 2 for state in states)
@@ -242,7 +245,7 @@ def test_waiting_pull_requests_hear_of_the_change(tmp_path: Path) -> None:
     world.until(lambda: not old.stream.leading)
     headers = [header for _, _, header, _ in old.inbox.all]
     assert any(header.startswith(b"NATS/1.0 409 Leadership Change") for header in headers)
-    # The old leader has no ears for it any more.
+    # The old leader does not subscribe to it any more.
     assert not old.hub.publish(b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"_INBOX.me.pull", b"", b"")
 
 

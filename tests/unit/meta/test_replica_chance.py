@@ -1,6 +1,6 @@
-"""Replicated streams under chance: whatever happens to the nodes, what was acked is there, once and in order.
+"""Random tests of replicated streams: after any failures of nodes, acked messages are there, once and in order.
 
-A seed decides everything but the bytes of random numbers that nobody reads; a failure names it.
+A seed decides everything except random bytes that do not affect the run; a failure names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS = 60
 
 
 class Publisher:
-    """Sends one message after the other, each until it is acked, with an id that tells tries from one another."""
+    """Publishes one message after the other, each until it is acked; its data tells attempts apart."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -30,7 +30,7 @@ class Publisher:
         self._open: tuple[Node, bytes] | None = None
 
     def step(self, chance: Random) -> None:
-        """Look for the answer to the last try, then try again or go on."""
+        """Check for the answer to the last attempt, then retry or publish the next message."""
         world = self.world
         if self._open is not None:
             answer = world.answer(*self._open)
@@ -47,7 +47,7 @@ class Publisher:
 
 
 class Worker:
-    """Takes messages from a consumer and acks them, more or less."""
+    """Pulls messages from a consumer and acks most of them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -71,7 +71,7 @@ class Worker:
 
 
 def damage(world: World, chance: Random) -> None:
-    """A bit turns, or the end is missing, in one of the files that node a left."""
+    """Flip a bit, or remove the end, of one of the files of stopped node a."""
     files = sorted((world.directory / "a").rglob("*.seg"))
     if files:
         path = chance.choice(files)
@@ -83,7 +83,7 @@ def damage(world: World, chance: Random) -> None:
 
 
 def let_go_of_the_dead(world: World, node: Node) -> None:
-    """Segments in which nothing lives leave the log: whoever needs their entries needs a state instead."""
+    """Release segments without stored messages, so that members that need their entries need a snapshot."""
     if "S" not in node.engine.streams or node.stream.closed:
         return
     store = node.stream.store
@@ -95,7 +95,7 @@ def let_go_of_the_dead(world: World, node: Node) -> None:
 
 
 def disturb(world: World, chance: Random) -> None:
-    """Something happens to the nodes."""
+    """Cause a random event: a kill, stop, start, partition or the like."""
     names = sorted(world.nodes)
     away = sorted(set("abc") - set(names))
     match chance.randrange(10):
@@ -104,7 +104,7 @@ def disturb(world: World, chance: Random) -> None:
             (node.kill if chance.random() < 0.7 else node.stop)()
         case 2 | 3 | 4 if away:
             name = chance.choice(away)
-            if name == "a" and chance.random() < 0.5:  # one node only: what two have lost, nobody has
+            if name == "a" and chance.random() < 0.5:  # one node only: data lost on two nodes would be lost altogether
                 damage(world, chance)
             world.start(name)
         case 5:
@@ -129,7 +129,11 @@ def test_whatever_happens_what_was_acked_is_there_once_and_in_order(tmp_path: Pa
 
 
 def run(directory: Path, seed: int, retention: str, steps: int = STEPS) -> None:
-    """One run. Raises AssertionError when something that was acked is not as it must be."""
+    """Run a seed.
+
+    Raises:
+        AssertionError: an acked message is not as it must be.
+    """
     chance = Random(seed)
     world = World(directory, seed=seed, seal_bytes=3_000, retain_bytes=1)
     world.stream(retention=retention)
@@ -150,7 +154,7 @@ def run(directory: Path, seed: int, retention: str, steps: int = STEPS) -> None:
     for _ in range(40):
         publisher.step(chance)
         world.run(0.05)
-    world.run(10)  # what was damaged and not read is found
+    world.run(10)  # read what was damaged and not read yet
     content = world.converged()
     seqs = list(publisher.acked.values())
     assert seqs == sorted(set(seqs)), f"seed {seed}: sequences of acks {seqs}"
@@ -163,7 +167,7 @@ def run(directory: Path, seed: int, retention: str, steps: int = STEPS) -> None:
 
 
 def worker_until(world: World, worker: Worker, chance: Random, publisher: Publisher, seed: int) -> None:
-    """Everything is delivered in the end, and a work queue is empty then."""
+    """Wait until everything is delivered, and a work queue is empty."""
     for _ in range(400):
         worker.step(chance)
         world.run(0.5)

@@ -1,4 +1,4 @@
-"""Replicas whose files are damaged, fail or are in the way: what is repaired, by whom, and what is left alone."""
+"""Tests of replicas whose files are damaged, fail or are in the way: what is repaired, and what is left unchanged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_damaged_replica_is_repaired_by_the_others(tmp_path: Path, where: str)
     node = world.start(name)
     world.until(lambda: "S" in node.engine.streams and node.stream.store.last_seq == 123)
     assert node.content() == world.leader().content()
-    if where != "sealed segment":  # what is sealed is looked at when it is read
+    if where != "sealed segment":  # a sealed segment is checked when it is read
         assert any("damaged" in text or "missing" in text or "slots" in text for text in node.log.said)
     world.until(lambda: not node.replica.group.recovering)  # type: ignore[union-attr]
     others = [each for each in world.nodes.values() if each is not node]
@@ -79,7 +79,7 @@ def test_a_damaged_replica_is_repaired_by_the_others(tmp_path: Path, where: str)
 
 
 def damaged_segments(node: Node) -> list[str]:
-    """Turn a bit in each sealed segment of a node while it runs; their paths."""
+    """Flip a bit in each sealed segment of a running node; return their paths."""
     paths = [each.path for each in node.stream.store.sealed()]
     for path in paths:
         flip(path, os.path.getsize(path) // 2)
@@ -154,7 +154,7 @@ def test_damage_that_an_entry_meets_reopens_the_replica(tmp_path: Path) -> None:
 
 
 class FailingFiles(Files):
-    """Files whose syncs fail from a moment on."""
+    """Files whose syncs fail from some moment on."""
 
     failing = False
 
@@ -294,7 +294,7 @@ def test_a_replica_that_ends_while_it_is_opened_anew_loses_its_files_only_if_it_
     else:
         node.replicas.stop()
     while work:
-        work.pop()()  # threads keep no order
+        work.pop()()  # threads finish in any order
     node.life.submit = submitted  # type: ignore[method-assign]
     assert directory.exists() is not removed
 

@@ -1,4 +1,4 @@
-"""Streams that several nodes hold, over one lake: who stages, who lets go, what a new replica needs from another."""
+"""Tests of replicated streams with one lake: staging, releases, and the parts that a new replica needs from others."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def lake_world(tmp_path: Path, nodes: str = "abc") -> World:
 
 
 def staged(world: World) -> list[str]:
-    """The names of the staged segments."""
+    """Return the names of the staged segments."""
     directory = Path(paths.staging(world.lake, "S", "u1", "$G"))
     return sorted(each.name for each in directory.glob("*.seg")) if directory.exists() else []
 
 
 def held(world: World, version: int, index: int) -> None:
-    """The compactor commits: the table holds the stream through this entry."""
+    """Commit as the compactor does: the table holds the stream through this entry."""
     log = Path(paths.table(world.lake, "S", "$G")) / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     lines: list[dict[str, object]] = [
@@ -46,7 +46,7 @@ def test_only_the_leader_stages_and_followers_let_go_of_what_the_lake_holds(tmp_
     for _ in range(8):
         fill(world, 20)
         world.run(0.1)
-    world.run(15)  # what is left is sealed by its age
+    world.run(15)  # the rest is sealed by seal_age
     world.converged()
     leader = world.leader()
     through = sealed_through(leader)

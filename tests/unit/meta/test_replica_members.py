@@ -1,4 +1,4 @@
-"""Members of a replicated stream that come and go, and the state that a new one fetches."""
+"""Tests of added and removed members of a replicated stream, and of the snapshots that new ones fetch."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_replica_that_lacks_what_has_left_the_log_gets_the_state(tmp_path: Pat
         assert one.records() == leader.records()
         assert sorted(one.stream.consumers["c"].ledger.pending) == [1, 2, 3]
     assert node.replicas.site.bytes_fetched > 10_000
-    # It is a member like the others, also as the leader and after a restart.
+    # It is a full member, also as the leader and after a restart.
     leader.replica.transfer(away)
     world.until(lambda: node.replica.leading)
     assert world.acked("s.z")["seq"] == 201

@@ -1,4 +1,4 @@
-"""What replicas do about files of the log, once more with segments that are compressed."""
+"""Tests of replicas' log files, repeated with compressed segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.replica_world import World
 pytestmark = pytest.mark.unit
 
 IN_A_BLOCK = 100
-"""A place in any of these files where it is compressed: they are short."""
+"""Offset that is inside a compressed block of any of these short files."""
 REPAIRED = test_replica_damage.test_a_damaged_replica_is_repaired_by_the_others
 TESTS: dict[str, Callable[[Path], None]] = {
     "a new replica": test_replica_members.test_a_new_replica_gets_the_state_and_then_the_rest,

@@ -1,4 +1,4 @@
-"""The small parts that replicas are made of: columns of records, ledgers that are replaced, files of other replicas."""
+"""Tests of parts of replicas: columns of records, ledgers that are replaced, files of other replicas."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_ids_of_messages_whose_fate_is_unknown_are_forgotten() -> None:
 
 # ---------------------------------------------------------------- files of other replicas
 def sealed_replica(directory: Path, *numbers: int) -> SealedSegment:
-    """A sealed segment with these messages, with a salt of its own."""
+    """Seal a segment with these messages and a salt of its own; return it."""
     stream = MiniStream(str(directory), LogOptions(seal_bytes=500, seal_age_ns=1 << 60))
     stream.publish(*map(message, numbers))
     stream.publish(*map(message, numbers))
@@ -96,7 +96,7 @@ def sealed_replica(directory: Path, *numbers: int) -> SealedSegment:
 
 @pytest.fixture
 def replicas(tmp_path: Path) -> tuple[SealedSegment, SealedSegment, SealedSegment]:
-    """Two replicas' segments of the same entries, and one of others."""
+    """Return two replicas' segments of the same entries, and one of other entries."""
     same = range(20)
     return (
         sealed_replica(tmp_path / "a", *same),

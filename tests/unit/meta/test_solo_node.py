@@ -1,4 +1,4 @@
-"""A server without a cluster: the same assignments, replicas and groups as on a node of one, without their files."""
+"""Tests of a standalone server: assignments, replicas and groups as on a cluster of one, without its files."""
 
 from __future__ import annotations
 

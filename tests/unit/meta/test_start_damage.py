@@ -1,7 +1,7 @@
-"""A start over damaged files: what is wrong with one stream never stops another one or the server (invariant 11).
+"""Tests of starts with damaged files: damage of one stream never stops another one or the server (invariant 11).
 
-Every kind of file and directory that a server reads of one stream is damaged in every way; the other stream serves,
-and the log names what is damaged. What belongs to the whole server may stop it, with one line that says what to do.
+Every kind of file and directory that a server reads of one stream is damaged in every way; the other stream serves, and
+the log names the damage. Damage of server-wide files may stop the server, with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALL = LogOptions(seal_bytes=2000, seal_age_ns=1 << 60, retain_bytes=2500)
 
 
 class Denied(Files):
-    """Files of which one, with all below it, may not be touched."""
+    """Files in which access to one path, and everything below it, is denied."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -69,7 +69,7 @@ class Denied(Files):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with everything that a stream may have, as a killed server left it."""
+    """Return a store with everything that a stream may have, as a killed server left it."""
     directory = tmp_path_factory.mktemp("whole")
     world = World(directory, "A", "B", lake=True)
     world.stores._options = SMALL
@@ -192,7 +192,7 @@ def remove(path: Path) -> None:
 
 
 def extra(path: Path) -> None:
-    """Something unknown in a directory, or beside a file."""
+    """Create something unknown in a directory, or beside a file."""
     place = path if path.is_dir() else path.parent
     (place / "unknown").mkdir()
     (place / "unknown.seg").write_bytes(b"?")
@@ -200,7 +200,7 @@ def extra(path: Path) -> None:
 
 
 def denied(path: Path) -> None:
-    """See `Denied`."""
+    """Mark a path for `Denied`."""
 
 
 DAMAGES = (empty, half, garbage, other_type, remove, extra, denied)
@@ -221,7 +221,7 @@ QUIET = {
     "commit": (("extra", "denied"), "the lake is not behind `Files`"),
     "table": (("extra", "denied"), "the lake is not behind `Files`"),
 }
-"""Damage that nobody needs to hear of, and why."""
+"""Damage that is not reported, and the reasons."""
 
 
 def is_named(root: Path, path: Path, said: list[str]) -> bool:
@@ -255,7 +255,10 @@ def test_invariant_damage_of_one_stream_stops_no_other(
 
 
 def test_invariant_a_copied_or_renamed_directory_is_never_served(store: Path, tmp_path: Path) -> None:
-    """Not as another stream either, whose name it has: deleting that one would take the table of the first."""
+    """A copied or renamed directory is not served, even under its new name.
+
+    Deleting that stream would remove the table of the original one.
+    """
     root = tmp_path / "store"
     shutil.copytree(store, root)
     streams = root / "jetstream/A/streams"

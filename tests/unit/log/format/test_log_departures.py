@@ -1,4 +1,4 @@
-"""When messages left a stream: the list, its encodings, and what lies behind a point."""
+"""Tests of the list of removal times: its encodings, and what lies after a point."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def runs(departures: Departures, point: Point | None = None) -> list[tuple[int, 
 
 def test_what_a_message_made_room_for_left_with_it_and_what_was_purged_left_before_the_next_one() -> None:
     departures = Departures()
-    departures.note((1,), 5, 100)  # storing 5 removed it
-    departures.note(range(2, 5), 6, 150)  # a purge behind 5
+    departures.note((1,), 5, 100)  # removed by storing 5
+    departures.note(range(2, 5), 6, 150)  # a purge after 5
     assert runs(departures, Point(seq=4)) == [(1, 1), (2, 4)]
     assert runs(departures, Point(seq=5)) == [(2, 4)], "right after 5 was stored the purge was yet to come"
     assert runs(departures, Point(seq=6)) == []
@@ -46,7 +46,7 @@ def test_times_do_not_go_backwards_with_the_clock() -> None:
 
 def test_times_do_not_go_backwards_over_segments_either() -> None:
     departures, later = Departures(), Departures()
-    departures.note((1,), 2, 100)  # a purge of a mirror; then messages come with the times that they have in the origin
+    departures.note((1,), 2, 100)  # a purge of a mirror; then messages with the times that they have in the origin
     later.note((2,), 3, 90)
     later.note((3,), 4, 95)
     later.note((4,), 5, 110)

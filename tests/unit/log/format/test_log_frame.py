@@ -1,4 +1,4 @@
-"""The frame layout, and the search behind damage."""
+"""Tests of the frame layout, and of the search for frames after damage."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def test_only_a_frame_of_a_later_write_counts_as_later() -> None:
 
 
 def test_a_frame_inside_a_payload_is_not_taken_for_one() -> None:
-    """A client cannot know the salt, so what it publishes never decides about recovery."""
+    """A frame inside a payload is not recognized, since clients do not know the salt.
+
+    Published data cannot affect recovery.
+    """
     forged = encode(Frame(Kind.MESSAGES, 1, 99, 1, b"evil", write=99), salt=1)
     carrier = encode(Frame(Kind.MESSAGES, 1, 5, 1, forged, write=5))
     torn = carrier[:HEADER_SIZE] + forged + carrier[HEADER_SIZE + len(forged) : -1]

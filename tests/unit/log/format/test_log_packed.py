@@ -1,4 +1,4 @@
-"""Compressed segments: the same answers as from plain ones, whatever reads them, and damage that is noticed."""
+"""Tests of compressed segments: every reader gets the same data as from plain ones, and damage is detected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONS = LogOptions(seal_age_ns=1 << 60, retain_bytes=0)
 
 
 def filled(directory: Path, packing: bool = True, messages: int = 6000) -> Stream:
-    """A stream with one sealed segment of several blocks and an open one behind it."""
+    """Return a stream with one sealed segment of several blocks and an open one after it."""
     stream = Stream(str(directory), OPTIONS, now=Clock())
     stream.store.log.packing = packing
     for start in range(1, messages, 300):
@@ -149,7 +149,7 @@ def test_a_deleted_message_leaves_a_compressed_segment_too(tmp_path: Path) -> No
     path = segment_files(str(tmp_path / "s"))[1]
     before = stream.all()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "WORTH", 9.0)  # it is a short one
+        patch.setattr(packed, "WORTH", 9.0)  # a short segment
         pack(FILES, path)
         stream.store.log.packing = False
         while stream.store.shred():

@@ -1,4 +1,4 @@
-"""The record layout: what is encoded comes back, and damage is found."""
+"""Tests of the record layout: decoding reverses encoding, and damage is detected."""
 
 from __future__ import annotations
 

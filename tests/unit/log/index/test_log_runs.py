@@ -1,4 +1,4 @@
-"""Runs of consecutive numbers."""
+"""Tests of runs of consecutive numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SequenceSet against a set of ints."""
+"""Tests of SequenceSet compared with a set of ints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SubjectIndex against a dict of lists, also when most of it lies in files."""
+"""Tests of SubjectIndex compared with a dict of lists, also with most of it in files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ steps = st.lists(
 
 @pytest.fixture(autouse=True)
 def _small_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a few subjects make many leaves, and everything that happens to a million happens to them."""
+    """Make leaves small, so that a few subjects make many leaves, as a million would otherwise."""
     monkeypatch.setattr(subject_leaves, "LEAF_ROWS", 2)
     monkeypatch.setattr(subject_leaves, "SPLIT_ROWS", 4)
     monkeypatch.setattr(subject_leaves, "COLD_HISTORY", 20)
@@ -79,7 +79,7 @@ def state(last_seq: int) -> State:
 
 
 def written(snapshot: Snapshot, directory: Path, last_seq: int) -> SubjectIndex:
-    """What a checkpoint of it is opened as."""
+    """Return the index that is read from its checkpoint."""
     path = str(directory / "checkpoint")
     write_checkpoint(Files(), path, checkpoint.Snapshot(state(last_seq), snapshot))
     found = read_checkpoint(Files(), path)
@@ -148,7 +148,7 @@ def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex,
             found = index.matching(what)  # type: ignore[arg-type]
             assert len(found) == len(set(found))
             assert set(found) == {name for name in model.seqs if matches(what, name)}  # type: ignore[arg-type]
-        elif step == "renew":  # while a checkpoint is under way subjects go, their leaves with them, and some come back
+        elif step == "renew":  # during a checkpoint subjects are removed, with their leaves, and some are added again
             some, again = what  # type: ignore[misc]
             taken.append((index.snapshot(), {name: list(seqs) for name, seqs in model.seqs.items()}))
             index.remove_all(sorted((seq, name) for name in some for seq in model.seqs.get(name, [])))
@@ -163,7 +163,7 @@ def play(made: list[tuple[str, object]], directory: Path) -> tuple[SubjectIndex,
             index = written(index.snapshot(), directory, model.next - 1)
             index.keep_within(memory, Files(), str(directory))
         assert len(index) == len(model.seqs), step
-    for snapshot, then in taken:  # written late: nothing that happened since is in them
+    for snapshot, then in taken:  # written late: later changes must not be in them
         again = written(snapshot, directory, model.next - 1)
         assert {name: again.seqs(name) for name, _ in again.items()} == then
         assert list(chain.from_iterable(map(sorted, again._ordered().walk(b"")))) == sorted(then)
@@ -216,7 +216,7 @@ def test_filters_select_what_they_should(made: list[tuple[str, object]]) -> None
 
 def test_a_checkpoint_has_no_subjects_of_leaves_that_were_merged_while_it_was_written(tmp_path: Path) -> None:
     index, _ = filled(tmp_path, 1000)
-    index._ordered().clean(1)  # upkeep is under way: the first leaf has been cleaned, the next one is the second
+    index._ordered().clean(1)  # upkeep is in progress: the first leaf has been cleaned, the second is next
     before = index.matching(b">")
     snapshot = index.snapshot()
     index.remove_all([(number + 1, b"k.%06d" % number) for number in range(2, 300)])
@@ -280,7 +280,7 @@ def test_a_wildcard_behind_literal_tokens_finds_what_a_scan_finds(actions: list[
 
 
 def filled(directory: Path, count: int, limit: int = 1 << 30) -> tuple[SubjectIndex, IndexMemory]:
-    """An index of `count` subjects with one message each, in the order of their names."""
+    """Return an index of `count` subjects with one message each, in the order of their names."""
     index, memory = SubjectIndex(), IndexMemory(limit)
     index.keep_within(memory, Files(), str(directory))
     index.share()
@@ -328,7 +328,7 @@ def test_an_index_that_a_thread_has_touches_no_other_and_is_touched_by_none(tmp_
     served.share()
     assert (memory.used, memory.used_with(replayed)) == (served.memory, served.memory + replayed.memory)
     memory.limit = memory.used - 1
-    memory.grown(replayed)  # in the thread: the other one is larger, but the event loop's
+    memory.grown(replayed)  # in the thread: the other one is larger, but belongs to the event loop
     assert (served.cold_subjects, replayed.cold_subjects > 0) == (0, True)
     before = replayed.cold_subjects
     memory.grown(served)
@@ -346,7 +346,7 @@ def test_an_index_that_nobody_has_any_more_counts_no_longer(tmp_path: Path) -> N
 
 
 class Full(Files):
-    """A disk that takes nothing."""
+    """Disk that refuses writes."""
 
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> None:
         raise OSError(28, "No space left on device")
@@ -362,7 +362,7 @@ def test_on_a_full_disk_everything_stays_in_memory(tmp_path: Path) -> None:
 
 
 class Flickering(Files):
-    """A disk that cannot be read for a while."""
+    """Disk that cannot be read for a while."""
 
     bad = False
 
@@ -380,15 +380,15 @@ def test_new_subjects_are_listed_also_when_their_leaf_could_not_be_divided(tmp_p
         each.share()
     index.add_run([b"k.%06d" % number for number in range(0, 2000, 2)], 1)
     index.cool(1000)
-    names = [b"k.000002.%04d" % number for number in range(900)]  # one leaf gets more than it should have
+    names = [b"k.000002.%04d" % number for number in range(900)]  # one leaf gets more entries than it should have
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subject_index, "FRESH_SUBJECTS", 10_000)  # they gather
+        patch.setattr(subject_index, "FRESH_SUBJECTS", 10_000)  # collect them
         index.add_run(names, 1001)
     files.bad = True
     with pytest.raises(OSError, match="Input/output error"):
         index.matching(b"k.*")
     memory.limit, index.memory = 1, 1 << 30
-    other.add_run([b"o.%d" % number for number in range(100)], 1)  # has the larger one make room, which it can not
+    other.add_run([b"o.%d" % number for number in range(100)], 1)  # asks the larger one to free memory, which it cannot
     files.bad = False
     assert (len(other), len(index)) == (100, 1900)
     assert set(names) <= set(index.matching(b">"))

@@ -1,4 +1,4 @@
-"""A store that begins with a copy which is only in its table: made of the table's rows, kept, and read again."""
+"""Tests of a store that begins with a copy whose messages are only in its table: created, reopened, read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ODD = [
 
 
 def based(directory: Path, table: Path, through: int) -> Store:
-    """A new store that begins with all rows of a table."""
+    """Return a new store that begins with all rows of a table."""
     store = open_store(str(directory), InlineIo(), SMALL, uid="u")
     origin = Origin(DeltaTable(str(table)).version(), through)
     base_rows.build(Files(), str(directory), str(table), origin)
@@ -47,7 +47,7 @@ def based(directory: Path, table: Path, through: int) -> Store:
 
 
 def check(store: Store, records: list[Record], through: int) -> None:
-    """The store holds exactly these messages, and says of each what it says of one whose segment has left its log."""
+    """Assert that the store holds exactly these messages, with the metadata of messages released from the log."""
     assert (store.msgs, store.last_seq) == (len(records), through)
     assert store.first_seq == (records[0].seq if records else through + 1)
     assert store.bytes == sum(record_length(each.subject, each.header, each.data) for each in records)

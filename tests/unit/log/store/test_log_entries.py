@@ -1,4 +1,4 @@
-"""Entries by index, terms, seals through an entry: what a log does for the members of a group."""
+"""Tests of the log's functions for members of a group: entries by index, terms, seals through an entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failing writes and syncs (invariant 4): the log freezes for good, nothing is retried, nothing is lost."""
+"""Tests of failed writes and syncs (invariant 4): the log freezes for good, nothing is retried, nothing is lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_failed_write_or_sync_freezes_the_log_for_good(tmp_path: Path, operati
             stream.publish(message(4))
     with pytest.raises(LogFrozen):
         stream.store.log.sync()
-    assert files.calls == calls  # the disk was not asked again
+    assert files.calls == calls  # the disk was not called again
     assert len(stream.failures) == 1
     assert stream.group.failed is stream.failures[0]
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_fails_leaves_the_one_before_in_force(
     assert "no checkpoint was written" in caplog.text
     assert stream.store.checkpoint_index == 1
     files.fail = ""
-    stream.publish(message(3))  # the log itself is unharmed
+    stream.publish(message(3))  # the log itself is intact
     model.publish(message(3))
     again = MiniStream(str(tmp_path))
     model.check(again.store)

@@ -1,4 +1,4 @@
-"""What the log alone tells of a stream's past, while its segments leave it."""
+"""Tests of a stream's past read from the log alone, while its segments are released."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELD = 200
 
 
 def rolling(path: Path, monkeypatch: pytest.MonkeyPatch) -> MiniStream:
-    """A stream of `HELD` messages at most through which twice as many have gone, with outlines of 30 each."""
+    """Return a stream with at most `HELD` messages that has removed as many, with outlines of 30 messages each."""
     monkeypatch.setattr("lakestream.log.format.outline.MERGE_ROWS", 30)
     stream = MiniStream(str(path), LogOptions(seal_bytes=1000, seal_age_ns=1 << 60, retain_bytes=8000))
     store = stream.store
@@ -93,7 +93,7 @@ def test_what_was_removed_is_found_once_right_after_a_seal(tmp_path: Path) -> No
         stream.publish((b"a.%d" % number, b"", b"x"))
     store.remove_all([(seq, b"a.%d" % seq) for seq in (3, 4, 7, 8)])
     stream.publish((b"b", b"", b"x" * 1000))
-    stream.publish((b"c", b"", b"x"))  # in the next segment; nothing has been removed since
+    stream.publish((b"c", b"", b"x"))  # in the next segment, without a removal since
     log = LogPast(store)
     assert [each.footer is None for each in log.segments] == [False, True]
     found = [seq for seqs in log.returning(Point(seq=9), 9)() for seq in seqs]

@@ -1,4 +1,4 @@
-"""Opening what an earlier process left (invariant 3): torn tails are cut, all other damage is refused."""
+"""Tests of opening the log of an earlier process (invariant 3): torn tails are truncated, other damage is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 
 
 def three_writes(directory: str) -> tuple[MiniStream, list[int]]:
-    """Writes of 2, 1 and 3 frames; returns where the file ended before each of them, and at last."""
+    """Write 2, 1 and 3 frames in three writes; return the file's length before each of them, and at the end."""
     stream = MiniStream(directory)
     ends = [stream.store.log.open_segment.end]  # type: ignore[union-attr]
     number = 1
@@ -41,7 +41,7 @@ def three_writes(directory: str) -> tuple[MiniStream, list[int]]:
 
 
 def damaged_copy(directory: Path, name: str, content: bytes) -> str:
-    """A stream directory that holds only a first segment with this content."""
+    """Create a stream directory with only a first segment of this content."""
     target = directory / name
     (target / "log").mkdir(parents=True)
     (target / "log" / f"{1:020d}.seg").write_bytes(content)
@@ -58,7 +58,7 @@ def test_a_tail_torn_at_any_byte_keeps_every_earlier_write_and_invents_nothing(t
         again = MiniStream(directory)
         found = again.all()
         assert found == everything[: len(found)]
-        assert len(found) >= 6  # what the first two writes held
+        assert len(found) >= 6  # the frames of the first two writes
         assert len(found) < 12
         assert again.store.log.last_index == 3 + (len(found) - 6) // 2
         again.publish(message(100))
@@ -67,7 +67,7 @@ def test_a_tail_torn_at_any_byte_keeps_every_earlier_write_and_invents_nothing(t
 
 
 def test_a_write_whose_pages_came_out_of_order_is_cut(tmp_path: Path) -> None:
-    """Of the last write, any part may be missing: the frames behind the hole are of the same write."""
+    """Any part of the last write may be missing: frames after a hole are of the same write, which is truncated."""
     stream, ends = three_writes(str(tmp_path / "whole"))
     everything = stream.all()
     content = Path(segment_files(str(tmp_path / "whole"))[0]).read_bytes()
@@ -105,7 +105,7 @@ def test_a_flipped_bit_in_an_earlier_write_is_refused_with_file_and_offset(tmp_p
         assert ends[0] <= caught.value.offset <= at < caught.value.offset + 400
         assert caught.value.file in str(caught.value)
         assert f"offset {caught.value.offset}" in str(caught.value)
-        # Nothing was cut: somebody can still repair the file.
+        # Nothing was truncated: the file can still be repaired.
         assert Path(segment_files(directory)[0]).read_bytes() == bytes(flipped)
         shutil.rmtree(directory)
 
@@ -117,7 +117,7 @@ def test_a_flipped_bit_in_what_a_checkpoint_covers_is_refused_even_in_the_last_w
     with pytest.raises(CorruptLog) as caught:
         open_store(str(tmp_path), stream.io)
     assert caught.value.offset == ends[2]
-    assert os.path.getsize(segment_files(str(tmp_path))[0]) == ends[3]  # nothing was cut
+    assert os.path.getsize(segment_files(str(tmp_path))[0]) == ends[3]  # nothing was truncated
 
 
 def test_a_log_that_ends_before_its_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_first_segment_is_refused_although_a_checkpoint_covers_it(tmp_path: Path) -> None:
-    """No outline says that the lake has its messages: they would be gone without a word."""
+    """A missing first segment is refused unless an outline says that the lake has its messages."""
     stream = MiniStream(str(tmp_path), LogOptions(seal_bytes=300, seal_age_ns=1 << 60))
     for number in range(1, 12):
         stream.publish(message(number))
@@ -266,7 +266,10 @@ class SnapshotFiles(QuickFiles):
 
 
 def test_a_kill_at_any_moment_recovers_everything_committed(tmp_path: Path) -> None:
-    """Through appends, seals, checkpoints and drops: all committed messages are there, with the right indexes."""
+    """After a kill at any moment all committed messages are recovered with the right indexes.
+
+    Through appends, seals, checkpoints and drops.
+    """
     home = tmp_path / "home"
     home.mkdir()
     files = SnapshotFiles(home, tmp_path / "kills")
@@ -316,7 +319,7 @@ batches = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(batches)
 def test_reopening_changes_nothing(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:  # type: ignore[type-arg]
-    """A checkpoint and the tail behind it give the same state as replaying everything, which is the model's."""
+    """A checkpoint with the log's tail gives the same state as a replay of everything, which is that of the model."""
     close_all()
     directory = str(tmp_path_factory.mktemp("stream"))
     stream, model = MiniStream(directory, small()), Model()

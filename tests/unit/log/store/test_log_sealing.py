@@ -1,4 +1,4 @@
-"""Sealing: when, what the footer says, and that a sealed segment never changes again."""
+"""Tests of sealing: its conditions, the footer, and that a sealed segment never changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seal(stream: MiniStream, clock: Clock) -> SealedSegment:
 def test_the_footer_says_what_the_segment_holds_and_what_died(tmp_path: Path) -> None:
     stream, clock = aged(str(tmp_path))
     stream.publish(*[message(number) for number in range(1, 11)])
-    stream.operate("remove", 1)  # at the front: the floor says it
+    stream.operate("remove", 1)  # the first one: the floor shows it
     stream.operate("remove", 4)
     stream.operate("remove", 10)
     first = seal(stream, clock)
@@ -53,7 +53,7 @@ def test_the_footer_says_what_the_segment_holds_and_what_died(tmp_path: Path) ->
     assert footer.closed_ns == clock.time_ns
     assert end == stream.store.log.segments[0].end  # type: ignore[union-attr]
 
-    # Removals of earlier rows are told by the segment that was open then, even when it has no rows itself.
+    # A removal of earlier rows is stored in the segment that was open then, even if that has no rows itself.
     stream.operate("remove", 7)
     second, none, _ = read_footer(seal(stream, clock).path)
     assert (second.floor, second.removed, second.count, len(none)) == (2, [7], 0, 0)
@@ -119,7 +119,10 @@ def test_a_segment_is_sealed_by_size_with_the_next_write(tmp_path: Path) -> None
 
 
 def test_what_is_handed_on_already_has_a_successor_on_disk(tmp_path: Path) -> None:
-    """So that recovery, which may cut the last segment, never touches a file that the lake has linked."""
+    """A sealed segment is handed on only after its successor is on disk.
+
+    So recovery, which may truncate the last segment, never changes a file to which the lake has a hard link.
+    """
     stream, clock = aged(str(tmp_path))
     seen: list[list[str]] = []
     stream.store.log.on_sealed = lambda sealed: seen.append(segment_files(str(tmp_path)))
@@ -146,7 +149,7 @@ def test_a_failing_hand_over_does_not_stop_the_log(tmp_path: Path, caplog: pytes
 def test_only_segments_with_messages_or_removals_are_sealed_by_age(tmp_path: Path) -> None:
     stream, clock = aged(str(tmp_path))
     stream.store.seal_if_old()
-    stream.operate("skip", 0)  # an entry that changes nothing
+    stream.operate("skip", 0)  # an entry without effect
     clock.time_ns += 3600 * SECOND
     stream.store.seal_if_old()
     assert stream.store.sealed() == []

@@ -1,4 +1,4 @@
-"""Secure delete in the log: what is in the files afterwards, and that nothing else has changed."""
+"""Tests of secure deletes in the log: the bytes are gone from the files, and nothing else has changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECOND = 1_000_000_000
 
 
 class Stream(MiniStream):
-    """One that can delete securely."""
+    """Stream that can delete securely."""
 
     def apply(self, frame: Frame, at: Appended) -> None:
         if frame.kind == Kind.OPERATION:
@@ -185,5 +185,5 @@ def test_a_blank_record_has_every_length_and_no_word_of_the_old(
     assert record.header.endswith(ours)
     assert record.header == blank_header(header + ours)
     assert blank_record(new) == new
-    for name in (b"Nats-Msg-Id", b"Nats-TTL", b"Nats-Rollup", b"KV-Operation"):  # what an entry does is what it did
+    for name in (b"Nats-Msg-Id", b"Nats-TTL", b"Nats-Rollup", b"KV-Operation"):  # an entry's effects stay the same
         assert headers.get(record.header, name) == headers.get(header + ours, name)

@@ -1,4 +1,4 @@
-"""The store's bookkeeping against a dict, on disk and in memory."""
+"""Tests of the store's bookkeeping compared with a dict, on disk and in memory."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_new_stream_has_zeros_everywhere(tmp_path: Path) -> None:
 def test_set_first_beyond_the_end_goes_on_from_there(tmp_path: Path) -> None:
     stream = MiniStream(str(tmp_path))
     stream.publish(message(1), message(2))
-    stream.operate("set_first", 2**62)  # a client may ask for any sequence: no table may grow with it
+    stream.operate("set_first", 2**62)  # a client may request any sequence: tables must not grow with it
     store = stream.store
     assert (store.first_seq, store.last_seq, store.msgs, store.bytes) == (2**62, 2**62 - 1, 0, 0)
     stream.publish(message(3))
@@ -160,7 +160,7 @@ def test_skipped_sequences_are_given_once(tmp_path: Path) -> None:
 
 
 def test_records_with_gaps_are_applied_where_they_lie(tmp_path: Path) -> None:
-    """A mirror keeps its origin's sequences: one frame may jump, a little or far."""
+    """Records with gaps keep their sequences: a mirror's frame may jump, a little or far."""
     store = open_store(str(tmp_path), InlineIo())
     records = [Record(seq, T0 + n, b"s.%d" % seq, b"", b"d" * n) for n, seq in enumerate([3, 4, 9, 10, 5000, 10**15])]
     body = b"".join(encode_record(r.seq, r.time_ns, r.subject, r.header, r.data) for r in records)

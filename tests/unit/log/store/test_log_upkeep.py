@@ -1,4 +1,4 @@
-"""Checkpoints, segments that leave for the lake, the clean end."""
+"""Tests of checkpoints, of segments released to the lake, and of clean stops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def outlines(directory: Path) -> list[str]:
     return sorted(name for name in os.listdir(directory / "log") if name.endswith(".outline"))
 
 
-# ---------------------------------------------------------------- letting go
+# ---------------------------------------------------------------- releasing segments
 def test_only_what_the_lake_and_the_checkpoint_hold_leaves(tmp_path: Path) -> None:
     stream, _ = filled(str(tmp_path))
     store = stream.store
@@ -186,7 +186,7 @@ def test_messages_stay_readable_until_the_drop_is_done(tmp_path: Path) -> None:
     leaving = stream.store.drop_through(1 << 60)
     assert leaving
     outlined = io.run()
-    model.check(stream.store)  # written, but the event loop does not know yet
+    model.check(stream.store)  # written, but the event loop has not been notified
     assert stream.store.drop_through(1 << 60) == []  # one at a time
     outlined()
     floor = stream.store.local_floor
@@ -220,13 +220,13 @@ def test_a_checkpoint_becomes_due_by_bytes_and_by_segments(tmp_path: Path, monke
         stream.publish(message(39))
     assert stream.store.checkpoint_due
     again = MiniStream(str(tmp_path / "bytes"))
-    assert again.store.checkpoint_due  # what was replayed counts
+    assert again.store.checkpoint_due  # the replayed bytes count
     again.store.checkpoint(b"x" * 5000)
     assert not again.store.checkpoint_due
     logged = again.store.log.appended_bytes
     while again.store.log.appended_bytes < logged + 6000:
         again.publish(message(39))
-    assert not again.store.checkpoint_due  # the last one was large: four times its size has to be logged
+    assert not again.store.checkpoint_due  # the last one was large: four times its size has to be logged first
     monkeypatch.setattr(upkeep_module, "CHECKPOINT_SEGMENTS", 4)
     monkeypatch.setattr(upkeep_module, "CHECKPOINT_BYTES", 1 << 40)
     stream, _ = filled(str(tmp_path / "segments"), count=10)
@@ -304,7 +304,7 @@ def test_it_remembers_whose_log_it_is(tmp_path: Path) -> None:
     assert (store.config, store.extra) == (b'{"name":"ORDERS"}', b"extra")
 
 
-# ---------------------------------------------------------------- the end
+# ---------------------------------------------------------------- stop
 def test_a_clean_end_leaves_nothing_to_replay(tmp_path: Path) -> None:
     stream, model = filled(str(tmp_path))
     stream.store.close(b"extra")
@@ -336,7 +336,7 @@ def test_closing_with_news_of_the_consumers_alone_writes_another(tmp_path: Path)
 
 def test_closing_gives_back_every_descriptor(tmp_path: Path) -> None:
     _, model = filled(str(tmp_path))
-    gc.collect()  # the descriptors of other tests' stores go now, not in between
+    gc.collect()  # close the descriptors of other tests' stores now, not during the test
     before = len(os.listdir("/proc/self/fd"))
     again = MiniStream(str(tmp_path), SMALL)
     model.check(again.store)
@@ -353,7 +353,7 @@ def test_destroying_removes_everything_and_the_name_is_free_again(tmp_path: Path
     assert stream.store.read_run(1, 10, 1000) == []
     fresh = MiniStream(str(tmp_path / "streams" / "S"), SMALL)
     assert (fresh.replayed, fresh.store.msgs) == (0, 0)
-    stream.store.destroy()  # again, late: the successor is not touched
+    stream.store.destroy()  # once more, late: the successor is not affected
     fresh.publish(message(1))
     assert len(MiniStream(str(tmp_path / "streams" / "S"), SMALL).all()) == 1
 
@@ -377,7 +377,10 @@ def test_relaxed_writes_become_durable_by_sync(tmp_path: Path) -> None:
 
 
 def test_relaxed_writes_after_the_last_sync_may_all_be_torn(tmp_path: Path) -> None:
-    """Without a sync between them the disk may keep any of them: that is a torn tail, not damage."""
+    """Relaxed writes after the last sync may all be torn.
+
+    Without a sync between them the disk may keep any of them: that is a torn tail, not damage.
+    """
     options = LogOptions(sync_always=False, seal_age_ns=1 << 60)
     stream = MiniStream(str(tmp_path), options)
     stream.publish(message(1))
@@ -390,10 +393,10 @@ def test_relaxed_writes_after_the_last_sync_may_all_be_torn(tmp_path: Path) -> N
 
 
 def test_segments_without_messages_leave_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outline_module, "MERGE_ROWS", 4)  # so that some outlines are of such segments alone
+    monkeypatch.setattr(outline_module, "MERGE_ROWS", 4)  # so that some outlines consist of such segments only
     stream, model = filled(str(tmp_path), count=20)
     for _ in range(60):
-        stream.operate("remove", 10_000)  # as consumers' progress does: entries, and no messages among them
+        stream.operate("remove", 10_000)  # as the progress of consumers: entries without messages
     for number in range(21, 41):
         stream.publish(message(number))
         model.publish(message(number))

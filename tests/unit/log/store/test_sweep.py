@@ -1,4 +1,4 @@
-"""What goes at once goes as if message by message: the same stream, and the same consumers, are left."""
+"""Tests of removals of many messages at once: stream and consumers are the same as after single removals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ REMOVALS = {
 
 
 def _slow(store: Store, seq: int) -> limits.Removed:
-    """`limits._remove_through`, message by message."""
+    """Remove message by message, with the result of `limits._remove_through`."""
     named = []
     for each in list(store.live.members(1, store.msgs, seq)):
         gone = store.remove(each)
@@ -68,7 +68,7 @@ def _slow(store: Store, seq: int) -> limits.Removed:
 
 
 def _seen(world: World) -> list[Any]:
-    """What clients see of the stream and its consumers, and what the lake will hear of it."""
+    """Return the state of the stream and its consumers as clients see it, and the removals for the lake."""
     store = world.engine.streams["S"].store
     state = world.ask("STREAM.INFO.S", {"subjects_filter": ">", "deleted_details": True})["state"]
     removals = store.removals() if isinstance(store, SegmentStore) else Removals()
@@ -81,7 +81,7 @@ def _seen(world: World) -> list[Any]:
 
 
 def _outcome(directory: Path | None, removal: Callable[[World], Any]) -> list[Any]:
-    """What a stream with gaps and its consumers are after a removal, after a crash, and when they go on."""
+    """Return the state of a stream with gaps and its consumers after a removal, a crash, and further messages."""
     world = World(directory)
     world.stream("S", storage="memory" if directory is None else "file")
     world.store(*(SUBJECTS[number * 7 % 5 % 4] for number in range(COUNT)))

@@ -1,4 +1,4 @@
-"""The synced mark: what a crash cannot have taken from the end of a log is missed, and what it may have is told."""
+"""Tests of the synced mark: missing entries that a crash cannot have removed are detected, others are reported."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 
 
 def killed(stream: MiniStream) -> MiniStream:
-    """The process is gone: nothing more is noted."""
+    """Kill the process without updating the mark; return the stream."""
     stream.store.log.marks = None  # type: ignore[union-attr]
     stream.store.log.close()
     return stream
 
 
 def published(directory: str, count: int, mark_after: int = 0, options: LogOptions | None = None) -> MiniStream:
-    """A log with that many writes, whose mark was brought up to date after so many of them; then it was killed."""
+    """Write `count` entries, update the mark after `mark_after` of them, and kill the process."""
     stream = MiniStream(directory, options, alone=True)
     for number in range(1, count + 1):
         stream.publish(message(number))
@@ -135,7 +135,7 @@ def test_a_clean_stop_notes_the_exact_end(tmp_path: Path) -> None:
         stream.publish(message(number))
     stream.store.close()
     assert MarkFile(QuickFiles(), str(tmp_path)).read().index == 5
-    os.unlink(tmp_path / "checkpoint")  # which would be missed too
+    os.unlink(tmp_path / "checkpoint")  # whose loss would be detected too
     cut(segment_files(str(tmp_path))[0], 1)
     with pytest.raises(LostEntries):
         MiniStream(str(tmp_path), alone=True)
@@ -222,7 +222,7 @@ def test_a_torn_slot_of_a_mark_leaves_the_one_before(tmp_path: Path) -> None:
         stream.store.mark()
     path = tmp_path / synced.NAME
     content = bytearray(path.read_bytes())
-    for at, expected in ((0, 2), (synced.SLOT, 3)):  # the third is in the first slot again
+    for at, expected in ((0, 2), (synced.SLOT, 3)):  # the third one overwrites the first slot
         torn = bytearray(content)
         torn[at + 20] ^= 1
         path.write_bytes(torn)
@@ -249,7 +249,7 @@ def test_the_mark_of_a_removed_stream_is_not_written_into_its_successor(tmp_path
 
 
 def marked(world: World) -> World:
-    """A server whose marks were brought up to date."""
+    """Update the marks of a server; return it."""
     world.engines.start()
     world.clock.advance(MARK_NS)
     world.settle()
@@ -361,7 +361,10 @@ def test_a_store_that_ends_before_what_is_staged_is_frozen_before_it_serves(tmp_
 def test_a_lake_that_does_not_answer_keeps_no_stream_from_serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 9. However many accounts there are, a start waits once."""
+    """A lake that does not answer keeps no stream from serving (invariant 9).
+
+    However many accounts there are, a start waits only once.
+    """
     world = World(tmp_path, "A", "B", lake=True)
     for account in ("A", "B"):
         world.create(account)

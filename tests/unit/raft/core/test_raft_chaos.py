@@ -1,5 +1,8 @@
-"""Raft's promises under any order of things: messages lost, repeated and shuffled, writes that end late or never,
-crashes, damaged logs, membership changes, transfers and compaction."""
+"""Random tests of Raft's guarantees under any order of events.
+
+Messages are lost, repeated and reordered, writes end late or never; with crashes, damaged logs, membership changes,
+leadership transfers and compaction.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ MAX_POOL = 60
 
 
 class Chaos(Net):
-    """A net in which every step is somebody's choice."""
+    """Net in which every step is a random choice."""
 
     def __init__(self, voters: int, *, skew: bool, quiesce: bool, seed: int) -> None:
         options = Options(
@@ -41,7 +44,7 @@ class Chaos(Net):
         self.skew = skew
         self.proposed = 0
         self.calm_phase = False
-        """Nobody proposes anything."""
+        """True while nothing is proposed."""
         self.reads_asked: dict[int, int] = {}
         for at, member in enumerate(self.members.values()):
             member.hold = True
@@ -75,7 +78,7 @@ class Chaos(Net):
             assert not member.core.lease_valid or member.core.term == newest, "a lease beside a newer leader"
 
     def check_logs(self) -> None:
-        """Log matching: the same index and term, the same entries up to there."""
+        """Assert log matching: equal index and term imply equal entries up to there."""
         whole = [{f.index: (f.term, f.body) for f in member.log} for member in self.members.values()]
         for one in whole:
             for other in whole:
@@ -85,7 +88,10 @@ class Chaos(Net):
                         assert index > max(same) or one[index] == other[index], "log matching"
 
     def memberships(self) -> list[Membership]:
-        """Those that somebody may follow, now or when a message arrives: two damaged logs of three can be too many."""
+        """Return the memberships that a member may follow, now or after a message.
+
+        Two damaged logs of three can be too many.
+        """
         found = [one for member in self.members.values() for _, one in member.core.log.memberships if one.voters]
         for _, _, message in self.queue:
             if isinstance(message, Append):
@@ -230,10 +236,10 @@ class Chaos(Net):
         else:
             core.install_failed()
 
-    # -- and they lived happily ----------------------------------------------------------------------------------
+    # -- recovery --------------------------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """Everything works again: a leader, and everybody has what was committed."""
+        """Repair everything; assert that a leader is elected and every member has the committed entries."""
         self.heal()
         for member in self.members.values():
             member.hold = False

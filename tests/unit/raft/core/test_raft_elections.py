@@ -1,4 +1,4 @@
-"""Campaigns, pre-votes, check-quorum, the leader's lease, stepping down."""
+"""Tests of campaigns, pre-votes, check-quorum, the leader's lease, and stepping down."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 
 def forget_lease(net: Net, *names: str) -> None:
-    """As if they had not heard from a leader for long."""
+    """Make members behave as if they had not heard from a leader for long."""
     for name in names:
         net[name].heard = -1000
 
@@ -55,7 +55,7 @@ def test_a_new_leader_overwrites_entries_of_leaders_that_committed_nothing() -> 
     net.isolate("b")
     net["c"].campaign()
     net.settle()
-    net.elect("c")  # the first question only told it the newer term
+    net.elect("c")  # the first request only gave it the newer term
     net.heal()
     net.tick(2)
     assert terms_in(net["b"]) == terms_in(net["c"]) == [1, 1, net["c"].term]
@@ -101,7 +101,7 @@ def test_a_learner_does_not_campaign_and_is_not_asked() -> None:
 
 
 def test_a_learner_votes_when_it_is_asked() -> None:
-    """Who asks may have a newer membership than the learner, in which it is a voter."""
+    """A learner votes on request: the candidate may have a newer membership in which the learner is a voter."""
     core = lone(me="c", voters="ab", learners="c")
     core.step("a", Vote(1, 0, 0))
     assert drain(core) == [("a", VoteReply(1, True))]
@@ -204,7 +204,7 @@ def test_pre_vote_a_split_pre_vote_is_repeated_until_somebody_wins() -> None:
 
 
 def test_a_member_with_a_newer_term_frees_itself_by_deposing_the_leader() -> None:
-    """It can not follow a leader of an older term, so there must be a new one."""
+    """A member with a newer term cannot follow a leader of an older term, so it causes an election."""
     net = Net("a", "b", "c")
     net.elect("a")
     net["c"].become_follower(7, "")
@@ -448,7 +448,7 @@ def test_options_that_can_not_work_are_refused() -> None:
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize("pre", [False, True])
 def test_vote_from_any_state(role: Role, pre: bool) -> None:
-    """A newer term with as good a log gets the vote of everybody but a leader, and the pre-vote changes nobody."""
+    """A newer term with an up-to-date log gets the vote of all but a leader; a pre-vote changes no state."""
     net = Net("a", "b", "c")
     core = net["a"]
     if role is Role.LEADER:
@@ -474,7 +474,10 @@ def test_vote_from_any_state(role: Role, pre: bool) -> None:
 
 
 def test_a_member_with_a_smaller_term_can_complete_an_election() -> None:
-    """The one with the newest term has an old log; the one with the good log must not be stuck behind its term."""
+    """A member with a smaller term can complete an election.
+
+    The one with the newest term has an outdated log; the up-to-date one must not be blocked by its own term.
+    """
     net = Net("a", "b", "c", logs={"a": log_of(1, 1), "b": log_of(1, 1), "c": log_of(1)}, hard={"c": HardState(9)})
     net.isolate("b")
     leader = net.leader()

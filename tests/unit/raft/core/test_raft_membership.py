@@ -1,4 +1,4 @@
-"""Who belongs to the group: one server at a time, learners, leaders that remove themselves, changes that are undone."""
+"""Tests of membership changes: one server at a time, learners, leaders that remove themselves, changes rolled back."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_remove_node_shrinks_the_majority() -> None:
 
 
 def test_remove_node_commits_what_waited_for_it() -> None:
-    """With the smaller group, what is on its disk already may be enough."""
+    """Removing a node commits waiting entries, since the smaller group's durable copies may suffice."""
     net = Net("a", "b")
     net.elect("a")
     net.isolate("b")
@@ -173,7 +173,10 @@ def test_a_leader_that_is_demoted_to_learner_steps_down() -> None:
 
 
 def test_a_member_that_its_own_log_removes_may_still_be_needed_as_leader() -> None:
-    """Thesis §4.2.2: b has the removal of b uncommitted; a lacks entries that b has."""
+    """A member that its own log removes may still be needed as leader.
+
+    Thesis §4.2.2: b has the removal of b uncommitted; a lacks entries that b has.
+    """
     net = Net("a", "b", logs={"b": [*log_of(1), change_frame(2, 1, "a")]}, hard={"a": HardState(1)})
     assert net["b"].membership.voters == ("a",)
     assert net["b"].campaign()
@@ -196,7 +199,10 @@ def test_one_change_at_a_time() -> None:
 
 
 def test_no_change_before_an_entry_of_the_own_term_is_committed() -> None:
-    """The bug in the first description of single-server changes: two leaders, two majorities that do not meet."""
+    """No membership change before an entry of the leader's own term is committed.
+
+    This was the bug in the first description of single-server changes: two leaders with disjoint majorities.
+    """
     net = Net("a", "b", "c")
     for name in "abc":
         net.members[name].hold = True

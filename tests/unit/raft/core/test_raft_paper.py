@@ -1,4 +1,4 @@
-"""The rules of the Raft paper, section by section, through §5.3; the others are in test_raft_paper_safety.py."""
+"""Tests of the rules of the Raft paper, section by section, through §5.3; test_raft_paper_safety.py has the others."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_5_2_election_timeouts_are_random_between_one_and_two_times_the_setting(
 
 
 def test_5_2_split_votes_are_rare() -> None:
-    """Of many clusters whose members all begin at once, most elect in the first round."""
+    """Of many clusters whose members all campaign at once, most elect a leader in the first round."""
     quick = 0
     for seed in range(60):
         net = Net("a", "b", "c")
@@ -445,7 +445,7 @@ def test_5_3_figure_7_a_leader_makes_every_log_like_its_own(case: str) -> None:
 
 
 def test_5_3_back_off_skips_whole_terms() -> None:
-    """Each question rules out a term, not an entry."""
+    """Each probe of the back-off rules out a term, not an entry."""
     mine = [1] * 100 + [2] * 100 + [5] * 100
     theirs = [1] * 100 + [2] * 50 + [3] * 100 + [4] * 100
     net = Net("a", "b", "c", logs={"a": log_of(*mine), "b": log_of(*theirs)}, hard={"c": HardState(5)})

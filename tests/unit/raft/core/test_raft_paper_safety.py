@@ -1,4 +1,4 @@
-"""The rules of the Raft paper from §5.4 on: safety, crashes, and what a core must not accept."""
+"""Tests of the rules of the Raft paper from §5.4 on: safety, crashes, and input that a core must refuse."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_5_4_2_figure_8_an_old_entry_on_a_majority_can_still_be_replaced_until_t
     for name in "abcde":
         net.members[name].start()
         net[name].heard = -1000
-    # (c): a leads again and brings its entry of term 2 to c, but not its entry of term 4.
+    # (c): a leads again and replicates its entry of term 2 to c, but not its entry of term 4.
     net.isolate("e")
     net.drop = lambda sender, to, message: isinstance(message, Append) and any(e.term == 4 for e in message.entries)
     core = net["a"]
@@ -107,7 +107,7 @@ def test_5_4_2_figure_8_an_old_entry_on_a_majority_can_still_be_replaced_until_t
     net["e"].campaign()
     net.settle()
     net["e"].tick()
-    if net["e"].role is not Role.LEADER:  # its first question told it the newer term
+    if net["e"].role is not Role.LEADER:  # its first request gave it the newer term
         net["e"].campaign()
         net.settle()
     assert net["e"].role is Role.LEADER
@@ -177,7 +177,7 @@ def test_5_6_service_returns_after_the_leader_died() -> None:
     assert net.bodies(leader) == [b"x", b"y"]
 
 
-# -- §8, and what a core must not accept -------------------------------------------------------------------------------
+# -- §8, and input that a core must refuse -----------------------------------------------------------------------------
 
 
 def test_8_a_leader_begins_with_an_entry_of_its_own() -> None:

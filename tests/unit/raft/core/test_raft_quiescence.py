@@ -1,4 +1,4 @@
-"""Idle groups stop their clocks, and nothing is missed by that: above all no dead leader."""
+"""Tests of quiescence: idle groups stop their ticks, and still detect everything, above all a dead leader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quiet_net() -> Net:
 
 
 def crash(net: Net, name: str) -> None:
-    """The others learn that this node is gone."""
+    """Report to the other members that this node is down."""
     net.isolate(name)
     for other in net.members:
         if other != name:
@@ -84,7 +84,10 @@ def test_a_quiet_leader_has_no_lease() -> None:
 
 
 def test_a_leader_that_wakes_has_no_lease_before_a_quorum_answered_it() -> None:
-    """It does not know how long it was quiet, and whether the others elected somebody meanwhile."""
+    """A leader that wakes has no lease before a quorum answered.
+
+    Another leader may have been elected meanwhile.
+    """
     net = quiet_net()
     net.isolate("a")
     net["a"].wake()

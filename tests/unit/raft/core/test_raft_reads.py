@@ -1,4 +1,4 @@
-"""Linearizable reads: ReadIndex (Raft §8, thesis §6.4)."""
+"""Tests of linearizable reads: ReadIndex (Raft §8, thesis §6.4)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_learners_confirm_nothing() -> None:
 
 
 def test_a_refusal_confirms_a_read_as_well() -> None:
-    """It says that the follower knows of no newer term, which is all that is asked."""
+    """A rejected Append confirms a read as well, since it shows that the follower knows of no newer term."""
     net = Net("a", "b", "c")
     net.elect("a")
     net.isolate("c")

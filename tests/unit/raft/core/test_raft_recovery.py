@@ -1,4 +1,4 @@
-"""A member whose log was damaged: it may have lost what it acknowledged (invariant 3)."""
+"""Tests of a member whose log was damaged, which may have lost acknowledged entries (invariant 3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 
 
 def damage(net: Net, name: str, keep: int) -> None:
-    """The member comes back with the first `keep` entries only."""
+    """Restart the member with its first `keep` entries only."""
     member = net.members[name]
     del member.disk[keep:]
     member.start(recovering=True)
@@ -35,7 +35,7 @@ def test_recovering_a_damaged_member_does_not_campaign() -> None:
 
 
 def test_recovering_the_lost_entry_is_not_lost_to_the_group() -> None:
-    """Acknowledged by a and b, then b loses it: b must not elect c, which never had it."""
+    """A lost entry stays committed: acknowledged by a and b, then lost by b, which must not elect c without it."""
     net = Net("a", "b", "c")
     net.elect("a")
     net.isolate("c")
@@ -182,7 +182,7 @@ def test_recovering_a_member_that_recovered_votes_again() -> None:
 
 
 def wipe(net: Net, name: str) -> None:
-    """An empty disk comes back under the member's name."""
+    """Restart the member with an empty disk."""
     member = net.members[name]
     member.disk, member.hard = [], HardState()
     member.start(recovering=True, forgetful=True)
@@ -200,7 +200,10 @@ def test_forgetful_a_member_with_an_empty_disk_comes_back_through_its_leader() -
 
 
 def test_forgetful_it_says_nothing_to_a_leader_that_no_majority_confirms() -> None:
-    """c and b elected c in a newer term; b forgot that, and only hears the former leader."""
+    """A forgetful member does not answer a leader that no majority confirms.
+
+    c and b elected c in a newer term; b forgot that, and only hears from the former leader.
+    """
     net = Net("a", "b", "c")
     net.elect("a")
     net.isolate("a")

@@ -1,4 +1,4 @@
-"""How entries and states reach the other members: probes, streams, limits, installs."""
+"""Tests of replication of entries and snapshots: probes, streams, limits, installs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def progress(core: Core, name: str) -> Progress:
 
 
 def leader(*terms: int, options: Options | None = None) -> Core:
-    """A leader whose follower b is asked already, and c never answers."""
+    """Return a leader that has sent a probe to follower b, and that gets no answers from c."""
     core = lone(*terms, options=options or Options(quiesce_ticks=0))
     make_leader(core)
     drain(core)
@@ -28,7 +28,7 @@ def leader(*terms: int, options: Options | None = None) -> Core:
 
 
 def streaming(*terms: int, options: Options | None = None) -> Core:
-    """A leader that streams to b, which has everything so far."""
+    """Return a leader that streams to b, which has everything so far."""
     core = leader(*terms, options=options)
     core.step("b", AppendReply(core.term, core.last_index))
     drain(core)
@@ -275,7 +275,7 @@ def test_proposals_must_follow_the_log_in_the_leaders_term(first: int, term: int
         core.propose([entry(first, core.term + term)])
 
 
-# -- reading for a follower --------------------------------------------------------------------------------------------
+# -- reading entries for a follower ------------------------------------------------------------------------------------
 
 
 def test_entries_are_asked_for_once_at_a_time() -> None:
@@ -376,7 +376,7 @@ def test_a_slow_disk_does_not_delay_the_answer_to_a_heartbeat() -> None:
 
 
 def test_fast_back_off_with_many_terms_takes_few_questions() -> None:
-    """Forty leaders on either side that never met."""
+    """Backing off over forty terms on either side takes few probes."""
     common = [1] * 10
     mine = common + [2 * at for at in range(1, 41) for _ in range(3)]
     theirs = common + [2 * at + 1 for at in range(1, 40) for _ in range(3)]
@@ -401,11 +401,11 @@ def test_fast_back_off_to_a_follower_with_a_long_tail_of_one_dead_term_takes_two
     assert net["b"].last_index == 56
 
 
-# -- states (Raft §7) --------------------------------------------------------------------------------------------------
+# -- snapshots (Raft §7) -----------------------------------------------------------------------------------------------
 
 
 def compacted_net() -> Net:
-    """c missed entries that a has no more."""
+    """Return a net in which c lacks entries that a has compacted."""
     net = Net("a", "b", "c")
     net.elect("a")
     net.isolate("c")

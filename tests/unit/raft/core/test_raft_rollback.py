@@ -1,4 +1,4 @@
-"""Members whose disk was rolled back to an old copy, and histories that have parted because of that."""
+"""Tests of members whose disk was rolled back to an old copy, and of the diverged histories that follow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.unit
 
 
 class Copy(msgspec.Struct):
-    """A copy of a member's disk."""
+    """Copy of a member's disk."""
 
     disk: list[Frame]
     hard: HardState
@@ -44,7 +44,7 @@ def copy_of(member: Member) -> Copy:
 
 
 def restore(net: Net, name: str, copy: Copy) -> None:
-    """The member comes back with an old copy of its disk, and does not know it."""
+    """Restart the member with an old copy of its disk."""
     member = net.members[name]
     member.disk, member.hard, member.confirmed = list(copy.disk), copy.hard, copy.confirmed
     member.commit = copy.hard.commit
@@ -59,7 +59,7 @@ def restart(net: Net, name: str) -> None:
 
 
 def reports(net: Net, name: str) -> list[RolledBack | Conflict]:
-    """What a member said of rolled-back disks."""
+    """Return a member's reports of rolled-back disks."""
     found: list[RolledBack | Conflict] = []
     for ready in net.members[name].readies:
         found += [each for each in (ready.rolled_back, ready.stopped) if each is not None]
@@ -68,7 +68,7 @@ def reports(net: Net, name: str) -> list[RolledBack | Conflict]:
 
 
 def with_confirmed(*confirmed: Confirmed, log: Sequence[int] = (1,), commit: int = 0) -> Core:
-    """A lone member `a` that knows this of the others."""
+    """Return a core of member `a` without peers that has this record of the others."""
     core = Core(
         "a",
         Membership(("a", "b", "c")),
@@ -82,7 +82,7 @@ def with_confirmed(*confirmed: Confirmed, log: Sequence[int] = (1,), commit: int
     return core
 
 
-# -- what members remember of each other ---------------------------------------------------------------------------
+# -- records of the other members' confirmed entries ---------------------------------------------------------------
 
 
 def test_every_member_knows_what_every_member_confirmed() -> None:
@@ -95,7 +95,7 @@ def test_every_member_knows_what_every_member_confirmed() -> None:
 
 
 def test_what_is_not_committed_is_not_remembered_as_confirmed() -> None:
-    """A member may rightly lose it: another leader replaces it."""
+    """Uncommitted entries are not recorded as confirmed, since another leader may replace them."""
     net = Net("a", "b", "c", "d", "e")
     net.elect("a")
     net.tick()
@@ -135,7 +135,7 @@ def test_reads_do_not_carry_what_is_remembered() -> None:
     assert [m.confirmed for m in net.sent(Append) if isinstance(m, Append)] == [(), ()]
 
 
-# -- who comes back with less -----------------------------------------------------------------------------------------
+# -- members that come back with less ---------------------------------------------------------------------------------
 
 
 def test_a_rolled_back_member_learns_it_from_its_leader_and_catches_up() -> None:
@@ -172,7 +172,7 @@ def test_a_rolled_back_member_is_recovering_before_it_acknowledges_anything() ->
 
 
 def test_the_memory_survives_the_leader() -> None:
-    """A restarted member was told by the former leader, and kept it."""
+    """A restarted member keeps the record that the former leader sent."""
     net = Net("a", "b", "c")
     net.elect("a")
     copy = copy_of(net.members["b"])
@@ -192,7 +192,10 @@ def test_the_memory_survives_the_leader() -> None:
 
 
 def test_a_member_that_lags_does_not_win_with_the_vote_of_one_that_was_rolled_back() -> None:
-    """a and b have the entry, c only hears of it; b is rolled back and a is down: c and b are a majority without it."""
+    """A lagging member does not win an election with the vote of a rolled-back one.
+
+    a and b have the entry, c only knows of it; b is rolled back and a is down: c and b are a majority without it.
+    """
     net = Net("a", "b", "c")
     net.elect("a")
     net.tick()
@@ -280,7 +283,10 @@ def test_a_rolled_back_member_of_two_comes_back_by_itself() -> None:
 
 
 def test_a_leader_notices_a_member_that_says_nothing_of_it() -> None:
-    """One whose log is synced later, or of an older release: it is sent what it lacks, and the leader says so."""
+    """A leader detects and reports a rolled-back member that does not report it.
+
+    Such a member syncs its log late, or runs an older release; it is sent the missing entries.
+    """
     core = lone(1, me="a", voters="abc")
     assert core.campaign()
     core.step("b", VoteReply(2, True, True))
@@ -308,7 +314,7 @@ def test_an_old_refusal_that_comes_late_is_no_sign_of_a_rolled_back_disk() -> No
     assert ready is None or ready.warnings == []
 
 
-# -- histories that have parted -----------------------------------------------------------------------------------
+# -- diverged histories -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -367,8 +373,11 @@ def test_the_leader_says_once_which_member_has_another_history() -> None:
 
 
 def test_the_one_that_still_has_what_was_lost_stops_when_it_comes_back() -> None:
-    """c was down when a and b confirmed the entry, and nobody that is there knows of it: the loss cannot be seen
-    before a comes back, but then it is."""
+    """A member that still has lost entries stops when it comes back.
+
+    c was down when a and b confirmed the entry, and no running member knows of it: the loss cannot be detected before a
+    comes back.
+    """
     net = Net("a", "b", "c")
     net.elect("a")
     net.tick()
@@ -404,7 +413,10 @@ def test_the_one_that_still_has_what_was_lost_stops_when_it_comes_back() -> None
 
 @pytest.mark.parametrize(("match", "term"), [(9, 1), (2, 1), (1, 7)])
 def test_an_acknowledgement_of_another_history_counts_for_nothing_and_is_contradicted(match: int, term: int) -> None:
-    """A member takes what is committed for equal to its leader's, which it is not after a disk was rolled back."""
+    """An acknowledgement of another history does not count, and is rejected.
+
+    A member assumes that its committed entries equal its leader's, which is wrong after a rollback of a disk.
+    """
     core = lone(1, me="a")
     assert core.campaign()
     for reply in (VoteReply(2, True, True), VoteReply(2, True)):
@@ -420,7 +432,7 @@ def test_an_acknowledgement_of_another_history_counts_for_nothing_and_is_contrad
         assert other.frozen
 
 
-# -- terms of entries that are gone ---------------------------------------------------------------------------------
+# -- terms of compacted entries -------------------------------------------------------------------------------------
 
 
 def test_the_terms_of_entries_that_are_gone_are_remembered() -> None:
@@ -438,7 +450,7 @@ def test_what_is_not_known_of_a_gap_is_not_made_up() -> None:
     assert term_in((), 1) is None
 
 
-# -- releases that know nothing of it -------------------------------------------------------------------------------
+# -- older releases -------------------------------------------------------------------------------------------------
 
 
 class OldAppend(msgspec.Struct, array_like=True, tag="a"):

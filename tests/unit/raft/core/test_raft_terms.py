@@ -1,4 +1,4 @@
-"""Which entry has which term."""
+"""Tests of the lookup of an entry's term."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handing leadership over: transfers, and requests to campaign, with the scenario names of etcd-io/raft."""
+"""Tests of leadership transfers and requests to campaign, with the scenario names of etcd-io/raft."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_transfer_times_out_and_the_leader_takes_proposals_again() -> None:
 
 
 def test_transfer_that_was_given_up_leaves_no_lease_behind() -> None:
-    """The request to campaign may still be on its way."""
+    """After an aborted transfer the leader has no lease, since the request to campaign may still be in flight."""
     net = Net("a", "b", "c")
     net.elect("a")
     net.isolate("b")

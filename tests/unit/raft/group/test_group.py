@@ -1,4 +1,4 @@
-"""A group of one: proposing and applying are two steps, and a commit is a durable write."""
+"""Tests of a group of one: proposing and applying are two steps, and a commit is a durable write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _closed() -> Iterator[None]:
 
 
 class Recorder:
-    """A group whose commits and failures are noted."""
+    """Group that records its commits and failures."""
 
     def __init__(self, store: Store, io: object) -> None:
         self.store = store
@@ -226,7 +226,7 @@ async def test_writes_happen_in_a_thread_and_commits_in_the_event_loop(tmp_path:
     store.log.close()
 
 
-# ---------------------------------------------------------------- the same questions as a group of several members
+# ---------------------------------------------------------------- the interface of a group with several members
 def test_a_group_of_one_leads_from_its_start_and_is_its_own_membership(tmp_path: Path) -> None:
     store = open_store(str(tmp_path), InlineIo(), files=FaultyFiles())
     opened.append(store)

@@ -1,4 +1,4 @@
-"""Members whose files are damaged, lost or behind: nothing that was acknowledged is lost, and they are whole again."""
+"""Tests of members whose files are damaged, lost or outdated: acknowledged entries stay, and the members recover."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_torn_write_leaves_what_was_synced(tmp_path: Path) -> None:
-    """Whatever became of the writes since, and of the one that is under way, the newest synced one counts."""
+    """Whatever remains of later writes, and of the one in progress, the newest synced state is read."""
     rng = Random(1)
     for _ in range(200):
         path = tmp_path / "raft"
@@ -67,7 +67,7 @@ def test_a_torn_write_leaves_what_was_synced(tmp_path: Path) -> None:
                 synced, whole = term, path.read_bytes()
         now = path.read_bytes()
         file.close()
-        # Of what was written since the last sync the disk has any part.
+        # Any part of the data written since the last sync may be on disk.
         at = rng.randrange(len(now) + 1)
         length = rng.randrange(200)
         torn = bytearray(whole.ljust(len(now), b"\0"))
@@ -100,7 +100,10 @@ def test_a_file_without_a_whole_slot_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_stays_until_another_is_in_its_place(make: Make) -> None:
-    """Without one, a member that is killed in between would be taken for a new one that promised nothing."""
+    """A damaged file stays until another is in its place.
+
+    Without one, a member killed in between would be taken for a new one that never voted.
+    """
     world = make()
     name = follower_of(world)
     world.kill(name)
@@ -242,7 +245,7 @@ def test_a_member_whose_disk_was_replaced_is_filled_before_it_votes(make: Make) 
     node = world.start(name, lost=True)
     world.ticks(30, name)
     world.kill(name)
-    node = world.start(name)  # what it lost is not forgotten with the next restart
+    node = world.start(name)  # the loss is still known after the next restart
     world.ticks(30, name)
     assert node.group.recovering
     assert node.group._core.forgetful
@@ -253,9 +256,9 @@ def test_a_member_whose_disk_was_replaced_is_filled_before_it_votes(make: Make) 
     assert not node.group._core.recovering
 
 
-# ---------------------------------------------------------------------- a state instead of entries
+# ---------------------------------------------------------------------- snapshots instead of entries
 def fetch(world: World, node: Node, sender: str) -> Replacement:
-    """Copy what `sender` holds: its state is sealed, so the new log begins behind it."""
+    """Copy the state of `sender`, which is sealed, so that the new log begins after it."""
     source = world.nodes[sender]
     snapshot = source.group.snapshot()
     aside = node.directory + ".new"
@@ -335,7 +338,10 @@ def test_an_install_that_could_not_be_had_is_offered_again(make: Make) -> None:
 
 
 def test_a_member_that_stops_while_a_state_is_put_in_place_keeps_the_facts_of_that_state(make: Make) -> None:
-    """Whoever belonged to the group as of the old log may be a majority of another group than the one of today."""
+    """A member that stops during an install keeps the metadata of the new state.
+
+    The members of the old log may be a majority of another group than the present one.
+    """
     world = make(seal_bytes=1500)
     name = follower_of(world)
     leader = world.elect()
@@ -438,7 +444,10 @@ def test_what_is_read_from_a_log_that_is_being_replaced_may_fail(make: Make) -> 
 
 
 def test_a_member_that_joins_again_does_not_lead_the_group_of_its_former_days(make: Make) -> None:
-    """On its way through the log it meets the entries by which it once was the only voter."""
+    """A member that joins again does not lead its former group.
+
+    While it replays the log it passes the entries by which it once was the only voter.
+    """
     world = make("A", options=Options(max_append_bytes=1))
     node = world.nodes["A"]
     world.run()
@@ -507,7 +516,7 @@ def test_a_group_of_one_gets_members(make: Make, tmp_path: Path) -> None:
     world.ticks(5)
     assert done == [True]
     other = world.nodes["B"]
-    assert other.installs  # what the group of one logged has no seals that others could repeat
+    assert other.installs  # the log of the group of one has no seals that others could repeat
     other.installs[0][2](fetch(world, other, "A"))
     world.run()
     node.propose("new")

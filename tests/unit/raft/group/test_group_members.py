@@ -1,4 +1,4 @@
-"""A group of several members: the order of the log is agreed on, and handed out once it is safe."""
+"""Tests of a group of several members: agreement on the order of the log, and delivery of committed entries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_next_write_begins_while_followers_still_work_on_the_one_before(make
         assert not leader.group.in_flight
         leader.publish(turn)
     assert leader.contexts == []
-    assert leader.woken >= 4  # after each local write it may go on
+    assert leader.woken >= 4  # after each local write it may continue
     world.heal()
     world.ticks(2)
     assert leader.contexts == [0, 1, 2, 3]
@@ -70,11 +70,11 @@ def test_the_leader_sends_before_its_own_write_is_done(make: Make) -> None:
     leader = world.elect()
     leader.propose("x")
     leader.turn(work=False)
-    [task] = leader.work  # its write has not begun
+    [task] = leader.work  # its write has not started
     assert any(wire for (sender, _), wire in world.wires.items() if sender == leader.name)
     leader.work.clear()
     world.run()
-    assert leader.contexts == []  # two of three have it, but the leader does not know where its own copy is
+    assert leader.contexts == []  # two of three have it, but the leader's own copy is not durable yet
     leader.work.append(task)
     world.run()
     assert leader.contexts == ["x"]
@@ -108,7 +108,7 @@ def test_segments_end_with_the_same_entry_on_every_replica(make: Make) -> None:
 
 
 def lose_the_commit_of_a_seal(world: World) -> list[tuple[int, int]]:
-    """A leads, and seals; the others have the SEAL, and A is gone before they hear that it is committed.
+    """Let A lead and seal, and fail before the others, which have the SEAL, learn that it is committed.
 
     Returns the segments that A sealed.
     """
@@ -183,7 +183,7 @@ def test_a_seal_with_entries_behind_it_that_breaks_off_is_made_good(make: Make, 
 
     for name in "BC":
         begin(world.nodes[name])
-    world.ticks(40)  # without A, which would tell by its sealed segment that the SEAL is committed
+    world.ticks(40)  # without A, whose sealed segment would show that the SEAL is committed
     world.start("A")
     world.ticks(40)
     assert len(seen) == 2
@@ -398,7 +398,7 @@ def test_a_failed_sync_ends_a_members_part(make: Make) -> None:
     assert leader.group.failed is not None
     assert not leader.leads
     world.ticks(1)
-    following = next(node for node in world.nodes.values() if node.leads)  # it was asked to, and did not wait
+    following = next(node for node in world.nodes.values() if node.leads)  # it was asked to campaign, and did not wait
     following.publish("z")
     world.ticks(2)
     assert following.messages[-1] == b"z"

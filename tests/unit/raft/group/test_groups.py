@@ -1,4 +1,4 @@
-"""Many groups of one node: one connection, one timer, and nobody's trouble is another's."""
+"""Tests of many groups on one node: one connection, one timer, and independent failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.unit
 
 
 class Desk:
-    """Clock, peers and threads of one node, all of which only take notes."""
+    """Clock, peers and threads of one node, which only record their calls."""
 
     me = "A"
 
@@ -232,7 +232,7 @@ def test_a_damaged_file_is_refused_or_begun_anew_as_lost(make: Make) -> None:
     with pytest.raises(CorruptLog, match="slots"):
         world.start(name)
     node = world.start(name, lost=True)
-    assert node.replayed == 0  # which of its entries are committed is not known either
+    assert node.replayed == 0  # the commit index of its entries is not known either
     world.ticks(30)
     assert node.messages == named("x")
     assert not node.group._core.recovering
@@ -249,7 +249,7 @@ def test_proposals_beyond_the_limit_wait_for_room(make: Make) -> None:
     assert turns < 6
     woken = leader.woken
     world.ticks(2)
-    assert leader.woken == woken  # it is not told to go on
+    assert leader.woken == woken  # it is not notified to continue
     world.heal()
     world.ticks(2)
     assert leader.contexts == list(range(turns))
@@ -300,7 +300,7 @@ def test_relaxed_logs_count_as_written_without_a_sync(make: Make) -> None:
     assert leader.files.calls["sync"] > before[list(world.nodes).index(leader.name)]  # type: ignore[attr-defined]
     kept = StateFile(QuickFiles(), leader.directory).read()
     assert kept is not None
-    assert kept.durable == 0  # after a power cut the log may end anywhere
+    assert kept.durable == 0  # after a power loss the log may end anywhere
 
 
 def test_a_log_without_a_store_loses_what_a_snapshot_holds(make: Make) -> None:
@@ -348,7 +348,7 @@ async def test_members_with_real_threads(tmp_path: Path) -> None:
             loop.run_in_executor(None, run)
 
     class Near:
-        """Peers whose wire is the event loop, and a clock that is ten times too fast."""
+        """Peers over the event loop, and a clock that runs ten times too fast."""
 
         def __init__(self, me: str) -> None:
             self.me = me
@@ -442,4 +442,4 @@ def test_files_that_fail_at_once_leave_nothing_undone(tmp_path: Path) -> None:
     for _ in range(50):
         desk.tick()
         desk.turn()
-    assert desk.sent == []  # a member that cannot keep a vote gives none
+    assert desk.sent == []  # a member that cannot store a vote gives none
