@@ -1,4 +1,4 @@
-"""Changes of one stream wait for one another; how many may."""
+"""Tests of the queue of concurrent changes of one stream, and of its limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 
 def _advised(world: ApiWorld) -> list[dict[str, Any]]:
-    """What is told from now on."""
+    """Subscribe to the API limit advisory; return the list that gets its events."""
     told: list[dict[str, Any]] = []
 
     class Listener(Client):

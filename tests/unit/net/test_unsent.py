@@ -1,4 +1,4 @@
-"""The write deadline and the bound of all clients' unsent bytes, with a clock that stands still."""
+"""Tests of the write deadline and of the limit for all clients' unsent bytes, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Receiver(unsent.Receiver):
 
 
 class World:
-    """Receivers as connections write to them, and how often the heap was trimmed."""
+    """Receivers with their unsent bytes, and the number of heap trims."""
 
     def __init__(self, **limits: int) -> None:
         self.limits = Options(**{"max_pending": 1024 * MIB, "max_pending_total": 1024 * MIB, **limits})
@@ -38,7 +38,7 @@ class World:
         self.trims += 1
 
     def write(self, receiver: Receiver, size: int) -> None:
-        """Do what `Connection._write` does."""
+        """Write as `Connection._write` does."""
         receiver.pending_bytes += size
         self.unsent.wrote(receiver, size, receiver.pending_bytes)
 
@@ -63,7 +63,7 @@ def test_the_deadline_is_that_of_a_flush_so_a_slow_reader_that_finishes_each_in_
     for _ in range(10):
         world.write(slow, MIB)
         world.seconds(8)
-        slow.pending_bytes = 1  # of what was written then, one byte is left
+        slow.pending_bytes = 1  # of the earlier writes one byte is left
         world.write(slow, MIB)
         world.seconds(1)
         slow.pending_bytes = MIB
@@ -115,7 +115,7 @@ def test_what_was_sent_meanwhile_is_not_held_against_anybody() -> None:
     receivers = [Receiver() for _ in range(100)]
     for receiver in receivers:
         world.write(receiver, MIB)
-        receiver.pending_bytes = 0  # the kernel took it, no tick has seen that yet
+        receiver.pending_bytes = 0  # the kernel accepted it, but no tick has seen that yet
     assert not any(each.ended for each in receivers)
     assert world.unsent.total <= 8 * MIB
 
@@ -157,7 +157,7 @@ def test_without_unsent_bytes_there_is_no_timer() -> None:
 
 
 class Sink:
-    """Takes what a turn gathered."""
+    """Takes the messages that a turn collected."""
 
     flushed = False
 

@@ -1,4 +1,4 @@
-"""The ports file and the PID file."""
+"""Tests of the ports file and the PID file."""
 
 from __future__ import annotations
 

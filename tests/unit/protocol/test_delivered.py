@@ -1,4 +1,4 @@
-"""What a server says, as a client reads it: however it is cut, and whatever it is."""
+"""Tests of parsing a server's messages as a client: however they are split, and whatever they are."""
 
 from __future__ import annotations
 

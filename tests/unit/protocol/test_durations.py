@@ -1,4 +1,4 @@
-"""Go durations: the text that clients send and read."""
+"""Tests of Go durations: the text that clients send and read."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Quoting as Go does it; nats-server's own is compared in the conformance scenarios."""
+"""Tests of quoting as in Go; conformance scenarios compare it with nats-server's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Header blocks: reading as nats-server 2.15.1 reads them, and writing what reads back."""
+"""Tests of header blocks: parsed as by nats-server 2.15.1, and built so that they parse to the same fields."""
 
 from __future__ import annotations
 

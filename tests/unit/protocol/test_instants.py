@@ -1,4 +1,4 @@
-"""Times as people write them: one parser for SQL, options and metadata (its values are in test_timetravel.py)."""
+"""Tests of the parser of times for SQL, options and metadata (its values are in test_timetravel.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of a leaf connection: what is heard however it is cut, what is said, and the names of acks."""
+"""Tests of the protocol of leaf connections: parsing of data however it is split, encoding, and subjects of acks."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_flow_control_has_a_name_there_wherever_it_stands() -> None:
     assert asked.startswith(b"HMSG $JS.M.x $JS.FC.lake.h4sh.ORDERS.C.abcd 36 36\r\n")
     assert beat % b"$JS.FC.lake.h4sh.ORDERS.C.abcd" in told
     assert names.to_ours(b"$JS.FC.lake.h4sh.ORDERS.C.abcd") == b"$JS.FC.ORDERS.C.abcd"
-    # A stored header that looks alike stays as it is.
+    # A stored header with this name stays as it is.
     stored = b"NATS/1.0\r\nNats-Consumer-Stalled: $JS.FC.O.C.x\r\n\r\n"
     assert stored in names.deliveries(b"$JS.M.x", b"", [(b"orders", b"$JS.ACK.O.C.1.1.1.1.0", stored, b"")])[0]
 
@@ -142,6 +142,6 @@ def test_the_chunks_of_a_restore_have_a_name_there() -> None:
     assert b'"deliver_subject":"$JS.lake.SNAPSHOT.RESTORE.O.x"' in frame
     assert frame.startswith(b"LMSG _INBOX.a %d\r\n" % (len(answer) + len("lake.")))
     assert names.to_ours(b"$JS.lake.SNAPSHOT.RESTORE.O.x") == b"$JS.SNAPSHOT.RESTORE.O.x"
-    # A stored message that looks alike stays as it is.
+    # A stored message with this header stays as it is.
     header = b"NATS/1.0\r\nNats-Sequence: 1\r\n\r\n"
     assert answer in names.deliveries(b"_INBOX.a", b"", [(b"_INBOX.a", b"", header, answer)])[0]

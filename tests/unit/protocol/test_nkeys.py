@@ -1,4 +1,4 @@
-"""Seeds, public keys and signatures of users."""
+"""Tests of seeds, public keys and signatures of users."""
 
 from __future__ import annotations
 

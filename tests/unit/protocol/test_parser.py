@@ -1,4 +1,4 @@
-"""The parser: lexical rules, limits, any cut of the stream, and bytes that mean nothing.
+"""Tests of the parser: lexical rules, limits, any split of the stream, and invalid bytes.
 
 The expected commands and violations of the tables below are what nats-server 2.15.1 does with the same bytes.
 """
@@ -50,7 +50,7 @@ def cuts(stream: bytes, places: list[int]) -> list[bytes]:
     return [stream[a:b] for a, b in itertools.pairwise(edges)]
 
 
-# ---------------------------------------------------------------------- what is accepted
+# ---------------------------------------------------------------------- valid input
 ACCEPTED: list[tuple[bytes, list[Command]]] = [
     (b"PING\r\n", [Ping()]),
     (b"ping\n", [Ping()]),
@@ -98,7 +98,7 @@ ACCEPTED: list[tuple[bytes, list[Command]]] = [
     (b"UNSUB 1 0\r\n", [Unsubscribe(b"1", 0)]),
     (b"unsub  1 \t0005\n", [Unsubscribe(b"1", 5)]),
     (b"UNSUB 1 999999999\r\n", [Unsubscribe(b"1", 999999999)]),
-    # A count that is no number, or too long for one, is "at once".
+    # A count that is no number, or too long for one, means "at once".
     (b"UNSUB 1 x\r\n", [Unsubscribe(b"1", 0)]),
     (b"UNSUB 1 -1\r\n", [Unsubscribe(b"1", 0)]),
     (b"UNSUB 1 9999999999\r\n", [Unsubscribe(b"1", 0)]),
@@ -115,7 +115,7 @@ def test_a_client_may_say(stream: bytes, expected: list[Command]) -> None:
     assert feed_all([bytes([byte]) for byte in stream]) == expected
 
 
-# ---------------------------------------------------------------------- what ends the connection
+# ---------------------------------------------------------------------- input that closes the connection
 REFUSED: list[tuple[bytes, Violation]] = [
     *[
         (stream, UNKNOWN)
@@ -196,10 +196,10 @@ REFUSED: list[tuple[bytes, Violation]] = [
 
 @pytest.mark.parametrize(("stream", "violation"), REFUSED, ids=[repr(stream) for stream, _ in REFUSED])
 def test_a_client_must_not_say(stream: bytes, violation: Violation) -> None:
-    # The commands before it still count, those behind it do not.
+    # The commands before it are returned, those after it are not.
     expected = [Ping(), violation]
     assert feed_all([b"PING\r\n" + stream + b"PING\r\n"]) == expected
-    # It is refused as soon as its own bytes are there, however they come.
+    # It is refused as soon as its own bytes are there, however they are split.
     assert feed_all([bytes([byte]) for byte in b"PING\r\n" + stream]) == expected
 
 
@@ -291,7 +291,7 @@ def test_hpub_needs_a_connect_with_headers(connects: list[bytes], allowed: bool)
     assert feed_all([stream], headers=False)[-1] == expected
     assert feed_all([bytes([byte]) for byte in stream], headers=False)[-1] == expected
     if not allowed:
-        # Refused by its first line, even with a payload that is too large or never comes.
+        # Refused by its first line, even with a payload that is too large or never arrives.
         assert feed_all([lines + b"HPUB a 2 9999999\r\n"], headers=False)[-1] == SILENT
 
 
@@ -317,7 +317,7 @@ def test_the_control_line_limit_counts_the_arguments_only(start: bytes, end: byt
     arguments = len(start.partition(b" ")[2].lstrip(b" ")) + len(end)
     for length, fits in [(limit, True), (limit + 1, False)]:
         line = start + b"a" * (length - arguments) + end + newline
-        # With an empty payload behind it, a PUB is complete at once.
+        # With an empty payload after it, a PUB is complete at once.
         for pieces in ([line + b"\r\n"], [line[:30], line[30:-2], line[-2:-1], line[-1:]]):
             found = feed_all(pieces, max_control_line=limit)
             assert (found[-1:] == [TOO_LONG]) is not fits, (line, pieces)
@@ -332,7 +332,7 @@ def test_an_endless_line_is_refused_before_it_ends() -> None:
     assert feed_all([b"SUB " + b"a" * 4096]) == []
     assert feed_all([b"SUB " + b"a" * 4097]) == [TOO_LONG]
     assert feed_all([b"SUB "] + [b"a"] * 5000) == [TOO_LONG]
-    # The carriage return may be the first half of the line's end.
+    # The carriage return may be the first half of the line end.
     assert feed_all([b"SUB " + b"a" * 4094 + b" 1\r", b"\n"]) == [Subscribe(b"a" * 4094, b"", b"1")]
 
 
@@ -354,7 +354,7 @@ def test_the_payload_limit_counts_header_and_body(limit: int) -> None:
 
 # ---------------------------------------------------------------------- cost
 class Counting(Parser):
-    """Counts the bytes that are looked at."""
+    """Counts the bytes that the parser examines."""
 
     looked = 0
 
@@ -382,7 +382,7 @@ def test_an_endless_line_in_pieces_costs_and_holds_little(start: bytes) -> None:
     assert parser.looked < 3_000_000
 
 
-# ---------------------------------------------------------------------- any cut, any bytes
+# ---------------------------------------------------------------------- any split, any bytes
 def _is_object(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line.decode("utf-8", "replace")), dict | None)
@@ -391,7 +391,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def naive(stream: bytes, max_control_line: int, max_payload: int) -> list[Command]:
-    """The rules once more, one command at a time over the whole stream, with nothing made fast."""
+    """Parse the whole stream by the same rules, one command at a time, without optimizations."""
     commands: list[Command] = []
     while stream:
         found = re.match(rb"(?i)(PING|PONG|\+OK)|(?:(CONNECT|INFO)[ \t]*|(HPUB|PUB|SUB|UNSUB|-ERR)[ \t]+)", stream)
@@ -498,7 +498,7 @@ def test_any_cut_of_a_stream_gives_what_the_rules_say(stream: bytes, where: list
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A good stream with some bytes replaced, taken out, or put in."""
+    """Draw a valid stream with some bytes replaced, removed or inserted."""
     stream = bytearray(draw(streams))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(stream)))

@@ -1,4 +1,4 @@
-"""Frames and control records between nodes, and when two cluster names are one."""
+"""Tests of frames and control records between nodes, and of the equality of cluster names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S2 streams: what is written is read again, what Go writes is read, and damage is told."""
+"""Tests of S2 streams: round trips, streams written by Go, and detection of damage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 def simple(data: bytes) -> int:
-    """CRC-32C as its definition has it."""
+    """Compute CRC-32C by its definition."""
     state = 0xFFFFFFFF
     for byte in data:
         state ^= byte
@@ -58,7 +58,7 @@ def test_large_pieces_become_several_chunks() -> None:
 
 
 def block(size: int, *elements: bytes) -> bytes:
-    """A block of `size` bytes < 128."""
+    """Return a block of `size` bytes < 128."""
     return bytes([size]) + b"".join(elements)
 
 
@@ -74,10 +74,10 @@ def literal(data: bytes) -> bytes:
         (block(62, b"\xf0\x3d", b"x" * 62), b"x" * 62),  # a literal with a length of one byte
         (block(62, b"\xf4\x3d\x00", b"x" * 62), b"x" * 62),  # of two
         (block(8, literal(b"abcd"), b"\x01\x04"), b"abcdabcd"),  # a copy with an offset of 11 bits
-        (block(9, literal(b"ab"), b"\x0d\x02"), b"abababab" + b"a"),  # one that overlaps what it writes
+        (block(9, literal(b"ab"), b"\x0d\x02"), b"abababab" + b"a"),  # a copy that overlaps its own output
         (block(7, literal(b"abcd"), b"\x0a\x03\x00"), b"abcdbcd"),  # 16 bits
         (block(7, literal(b"abcd"), b"\x0b\x03\x00\x00\x00"), b"abcdbcd"),  # 32 bits
-        (block(12, literal(b"abcd"), b"\x01\x04", b"\x01\x00"), b"abcd" * 3),  # the offset before again
+        (block(12, literal(b"abcd"), b"\x01\x04", b"\x01\x00"), b"abcd" * 3),  # the previous offset again
         (block(4 + 4 + 9, literal(b"abcd"), b"\x01\x04", b"\x15\x00\x01"), (b"abcd" * 5)[:17]),  # and a longer length
     ],
 )
@@ -99,13 +99,13 @@ def test_long_repeats() -> None:
     [
         b"",
         b"\xff\xff\xff\xff\xff\xff\xff",
-        b"\xff\xff\xff\x7f" + literal(b"x"),  # larger than a block may be
+        b"\xff\xff\xff\x7f" + literal(b"x"),  # larger than the maximum block
         block(2, literal(b"abc")),
         block(4, literal(b"abc")),
         block(3, literal(b"abc")[:-1]),
         block(8, b"\x01\x04"),  # nothing to copy from
-        block(8, literal(b"abcd"), b"\x01\x05"),  # from before the beginning
-        block(8, literal(b"abcd"), b"\x01\x00"),  # no offset before
+        block(8, literal(b"abcd"), b"\x01\x05"),  # from before the start
+        block(8, literal(b"abcd"), b"\x01\x00"),  # no previous offset
         block(8, literal(b"abcd"), b"\x0a\x03"),
         block(8, literal(b"abcd"), b"\x01"),
         block(9, b"\xfc\xff\xff\xff\xff"),

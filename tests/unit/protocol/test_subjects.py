@@ -1,4 +1,4 @@
-"""Subjects and filters: validity as nats-server 2.15.1 has it, and set relations against enumeration."""
+"""Tests of subjects and filters: validity as in nats-server 2.15.1, and set relations compared with enumeration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lakestream.protocol.subjects import (
 pytestmark = pytest.mark.unit
 
 
-# subject, SUB takes it, a stream's configuration takes it, a pedantic PUB takes it, it is literal
+# subject, valid in SUB, valid in a stream's configuration, valid in a pedantic PUB, literal
 RULES = [
     (b"a", True, True, True, True),
     (b"a.b.c", True, True, True, True),
@@ -111,7 +111,7 @@ def test_matches(pattern: bytes, subject: bytes, expected: bool) -> None:
 
 
 def by_definition(pattern: list[bytes], subject: list[bytes]) -> bool:
-    """A filter token by token, by recursion on its definition."""
+    """Match token by token, recursively by the definition."""
     if not pattern or not subject:
         return not pattern and not subject
     if pattern == [b">"]:
@@ -123,7 +123,7 @@ filters = (
     st.lists(st.sampled_from([b"a", b"b", b"*", b">"]), min_size=1, max_size=5).map(b".".join).filter(subscribable)
 )
 WORLD = [b".".join(words) for n in range(1, 7) for words in itertools.product([b"a", b"b", b"z"], repeat=n)]
-"""Every subject of up to six tokens over three words: more than filters of five tokens over two can tell apart."""
+"""All subjects of up to six tokens over three words: more than filters of five tokens over two can distinguish."""
 
 
 @settings(max_examples=100, deadline=None)
@@ -178,7 +178,10 @@ def test_a_set_of_filters_overlaps_and_covers_as_its_members_do(known: list[byte
 
 
 def test_ten_thousand_filters_are_compared_at_once() -> None:
-    """Pairwise that would be a hundred million comparisons, in which the server does nothing else."""
+    """Ten thousand filters are compared at once.
+
+    Pairwise it would be a hundred million comparisons on the event loop.
+    """
     many = [b"t.%d.x" % i for i in range(10_000)]
     known = Filters(many)
     began = time.perf_counter()

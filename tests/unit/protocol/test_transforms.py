@@ -1,4 +1,4 @@
-"""Subject transforms as pure functions; how nats-server's own come out is compared in the conformance scenarios."""
+"""Tests of subject transforms as pure functions; conformance scenarios compare them with nats-server's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C library's heap as servers set it."""
+"""Tests of the C library's heap settings of servers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ libc.fflush(out)
 
 
 def arenas(how: str) -> int:
-    """How many arenas a process has after eight of its threads have allocated at the same time."""
+    """Return the number of arenas of a process after eight of its threads have allocated at the same time."""
     done = subprocess.run([sys.executable, "-c", _THREADS, how], capture_output=True, text=True, check=True)
     return done.stdout.count("<heap nr=")
 

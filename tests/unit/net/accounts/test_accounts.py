@@ -1,4 +1,4 @@
-"""Accounts: who a client is, which hub it talks in, and how many may."""
+"""Tests of accounts: the account and hub of a client, and limits of connections."""
 
 from __future__ import annotations
 

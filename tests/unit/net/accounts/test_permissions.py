@@ -1,4 +1,4 @@
-"""What a user may do: the rules against a naive reading of them, and answers against a model."""
+"""Tests of permissions: the rules compared with a simple implementation, and responses with a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakestream.protocol.subjects import matches
 pytestmark = pytest.mark.unit
 
 UNIVERSE = [".".join(tokens) for n in (1, 2, 3) for tokens in product("ab", repeat=n)]
-"""Every subject of up to three tokens over two letters."""
+"""All subjects of up to three tokens over two letters."""
 
 PATTERN = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).map(".".join) | st.lists(
     st.sampled_from(["a", "b", "*"]), max_size=2
@@ -36,7 +36,7 @@ def test_publishing_is_what_is_allowed_without_what_is_denied(
     allow: tuple[str, ...] | None, deny: tuple[str, ...]
 ) -> None:
     rules = Rules(Permissions(publish=SubjectRule(allow, deny)))
-    for subject in UNIVERSE * 2:  # the second time it is remembered
+    for subject in UNIVERSE * 2:  # from the cache the second time
         wanted = allow is None or any(selects(entry, subject) for entry in allow)
         wanted = wanted and not any(selects(entry, subject) for entry in deny)
         assert rules.may_publish(subject.encode()) == wanted, subject
@@ -129,7 +129,7 @@ def test_decisions_for_long_subjects_are_not_kept() -> None:
     assert not rules._hidden
 
 
-# ---------------------------------------------------------------------- answers
+# ---------------------------------------------------------------------- responses
 def test_open_reply_subjects_take_no_more_than_so_many_bytes() -> None:
     answers = ReplyPermissions(AllowResponses(1, -1))
     replies = [b"%d." % number + b"x" * 4000 for number in range(MAX_ANSWER_BYTES // 4000 + 100)]
@@ -161,7 +161,7 @@ def test_answers_against_a_model(events: list[tuple[str, bytes]], most: int, exp
             if len(model) >= room:
                 del model[min(model, key=lambda each: model[each][0])]
             model[reply] = [now, 0]
-            now += 1  # so that there is an oldest one
+            now += 1  # so that the ages differ
             answers.received(reply, model[reply][0])
         else:
             came, count = model.get(reply, [now, 0])

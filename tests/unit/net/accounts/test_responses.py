@@ -1,4 +1,4 @@
-"""ReplyPaths back of answers against a model: asked, answered, delivered, left alone and forgotten, in any order."""
+"""Tests of reply paths compared with a model: requested, answered, delivered, expired and dropped, in any order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEEDS = range(60)
 
 @dataclass
 class Requester:
-    """A client with one reply subject, and what it must have got."""
+    """Client with one reply subject, and the answers that it must have received."""
 
     client: Client
     subscription: Subscription | None
@@ -28,7 +28,7 @@ class Requester:
 
 @dataclass
 class Open:
-    """A way back as the model has it."""
+    """Open reply path in the model."""
 
     requester: Requester
     kind: str
@@ -98,7 +98,7 @@ def test_answers_come_as_a_model_says(seed: int) -> None:
 def _answer(
     here: World, chance: random.Random, ways: dict[bytes, Open], reply: bytes, how: str, payload: bytes
 ) -> None:
-    """Answer once, or with a batch, and let the model follow."""
+    """Send one answer or a batch of answers, and update the model."""
     hub, way = here.hub("A"), ways.get(reply)
     messages = [payload] if how == "answer" else [payload, b"", payload + b"b"][: chance.randrange(1, 4)]
     if how == "answer" and chance.random() < 0.2:

@@ -1,4 +1,4 @@
-"""Requests into another account: what they look like there, how answers come back, who hears that nobody answers."""
+"""Tests of requests into another account: their subjects and headers, reply paths, and missing responders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND = 1_000_000_000
 
 
 def world(*imports: ServiceImport, **export: object) -> World:
-    """B has services of A; C has those of B that B has of A, too."""
+    """Return a world in which B imports services of A, and C those of B, including one that B imports."""
     return World(
         AccountOptions(name="A", exports=(ServiceExport(subject=">", **export),)),  # type: ignore[arg-type]
         AccountOptions(name="B", imports=imports, exports=(ServiceExport(subject=">"),)),
@@ -34,7 +34,7 @@ def asking(here: World, account: str = "B") -> Client:
 
 
 def asked(header: bytes) -> dict[str, object]:
-    """Who asks, as the header of a request says it."""
+    """Return the requester's data in a request's header."""
     value = headers.get(header, b"Nats-Request-Info")
     assert value is not None
     found: dict[str, object] = json.loads(value)
@@ -148,7 +148,7 @@ def test_an_exporter_that_asks_itself_asks_nobody_else() -> None:
     ],
 )
 def test_how_many_answers_there_are(response: str, came: list[bytes]) -> None:
-    """An empty message without headers ends a stream of answers, in parts or not (measured)."""
+    """An empty message without headers ends a stream of answers, in parts or not (as measured with nats-server)."""
     here = world(ServiceImport(account="A", subject="one"), response=response)
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
@@ -200,7 +200,10 @@ def test_an_acknowledgement_keeps_its_subject(kept: bytes) -> None:
 
 
 def test_a_batch_of_answers_comes_under_the_requesters_subject() -> None:
-    """A batched direct get sends so; what a consumer delivers has subjects of its own."""
+    """A batch of answers arrives under the requester's subject, as for batched direct gets.
+
+    Deliveries of a consumer have subjects of their own.
+    """
     here = world(ServiceImport(account="A", subject="one"), response="stream")
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
@@ -227,7 +230,7 @@ def test_a_request_may_go_through_several_accounts() -> None:
 
 
 def test_an_account_may_import_from_itself() -> None:
-    """A request goes through once (measured)."""
+    """A request to an account that imports from itself passes once (as measured with nats-server)."""
     here = World(
         AccountOptions(
             name="A",
@@ -245,7 +248,7 @@ def test_an_account_may_import_from_itself() -> None:
 
 
 def test_a_ring_of_imports_ends() -> None:
-    """Configuration checks refuse it; a request must end all the same."""
+    """A request in a cycle of imports ends, although configuration checks refuse cycles."""
     here = World(
         AccountOptions(
             name="A", exports=(ServiceExport(subject=">"),), imports=(ServiceImport(account="B", subject="x"),)
@@ -260,7 +263,7 @@ def test_a_ring_of_imports_ends() -> None:
     assert len(server.take()) == MAX_HOPS + 1
 
 
-# ------------------------------------------------------------------------------------------------ nobody
+# ------------------------------------------------------------------------------------------------ no responders
 def test_nobody_there_is_told_by_the_name_that_was_asked() -> None:
     here = world(ServiceImport(account="A", subject="svc.one", to="one"))
     client = asking(here)
@@ -279,7 +282,11 @@ def test_nobody_at_the_end_of_several_accounts() -> None:
 
 @pytest.mark.parametrize("queue", [b"", b"workers"])
 def test_somebody_on_the_way_is_enough(queue: bytes) -> None:
-    """A subscriber of the importer has the request, whether or not it answers (measured); so in an account between."""
+    """A subscriber on the way counts as a responder.
+
+    A subscriber in the importer's account, or one in between, gets the request, whether or not it answers (as measured
+    with nats-server).
+    """
     here = world(ServiceImport(account="A", subject="svc.one", to="one"))
     for account, subject in (("B", b"one"), ("C", b"c.one")):
         client = asking(here, account)
@@ -289,7 +296,10 @@ def test_somebody_on_the_way_is_enough(queue: bytes) -> None:
 
 
 def test_a_requester_that_has_gone_is_no_interest() -> None:
-    """What waits for messages, a pull request say, is dropped; batches find nobody."""
+    """A requester without its subscription is no interest.
+
+    Its pull requests are dropped, and batches find no receiver.
+    """
     here = world(ServiceImport(account="A", subject="one"), response="stream")
     server, client = here.client("A"), here.client("B")
     server.subscribe(b"one")
@@ -315,7 +325,10 @@ def test_an_answer_nobody_waits_for_closes_its_way() -> None:
 
 
 def test_another_node_that_had_no_listener_any_more_is_told_on() -> None:
-    """Its word comes to the exporter's hub, and means the requester in the other account."""
+    """A missing responder on another node is reported to the requester.
+
+    The report arrives at the exporter's hub and concerns the requester in the other account.
+    """
     here = world(ServiceImport(account="A", subject="svc.one", to="one"))
     server, client = here.client("A"), asking(here)
     sub = server.subscribe(b"svc.one")
@@ -343,7 +356,7 @@ def test_a_slow_requester_holds_what_is_delivered_to_it() -> None:
     assert told == [True]
 
 
-# ------------------------------------------------------------------------------------------------ time and number
+# ------------------------------------------------------------------------------------------------ expiry and limits
 @pytest.mark.parametrize("response", ["singleton", "stream", "chunked"])
 def test_a_way_that_rests_too_long_is_closed(response: str) -> None:
     here = world(ServiceImport(account="A", subject="one"), response=response, threshold_ns=SECOND)
@@ -451,7 +464,10 @@ def test_only_an_import_of_the_whole_api_replaces_an_accounts_own(
 
 
 def test_a_service_import_is_this_nodes_own() -> None:
-    """The other nodes have the same import: they must not send this one what their own clients ask."""
+    """A service import is local to its node.
+
+    The other nodes have the same import and must not send this one their clients' requests.
+    """
     here = world(ServiceImport(account="A", subject="one"))
     [sub] = [sub for sub in here.hub("B").interest_graph.subscriptions() if sub.subject == b"one"]
     assert sub.local

@@ -1,4 +1,4 @@
-"""Messages of another account: who gets them, under which subject, and what follows the subscriptions."""
+"""Tests of messages imported from another account: receivers, subjects, and changed subscriptions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,10 @@ def test_nobody_hears_after_the_last_subscription() -> None:
 
 
 def test_a_consumers_deliveries_keep_the_subject_that_they_are_stored_with() -> None:
-    """Only what is said to the deliver subject itself, as a heartbeat, has the name that the import gives it."""
+    """A consumer's deliveries keep the stored subject.
+
+    Only messages to the deliver subject itself get the imported name.
+    """
     here = world(StreamImport(account="A", subject="dlv.>", prefix="via"))
     importer = here.client("B")
     importer.subscribe(b"via.dlv.b")
@@ -151,7 +154,10 @@ def test_a_slow_importer_holds_the_exporters_deliveries() -> None:
 
 
 def test_the_servers_own_requests_are_not_imported() -> None:
-    """An import of everything does not make one account's JetStream answer, or take acks, for another."""
+    """The server's own requests are not imported.
+
+    With an import of everything, one account's JetStream must not answer requests or take acks of another.
+    """
     here = world(StreamImport(account="A", subject=">"))
     heard: list[bytes] = []
     for subject in (b"$JS.API.>", b"$JS.ACK.>", b"$SYS.REQ.>"):
@@ -198,7 +204,10 @@ def test_a_reload_reaches_who_listens_already() -> None:
 
 
 def test_a_reload_leaves_alone_what_stays() -> None:
-    """A consumer of the exporter that somebody here listens to does not see the listener go and come."""
+    """A reload keeps unchanged subscriptions.
+
+    A consumer of the exporter with a subscriber in this account does not lose its interest.
+    """
     imports = (StreamImport(account="A", subject="dlv.>"), StreamImport(account="A", subject="old.>"))
     here = world(*imports)
     exporter, importer, seen = here.client("A"), here.client("B"), list[bool]()
@@ -223,9 +232,9 @@ def some_imports(chance: random.Random) -> list[StreamImport]:
 
 
 def test_any_subscriptions_and_imports_deliver_what_the_definition_says() -> None:
-    """Against the definition: a subscription gets each message once for every import by whose name it selects it.
+    """Any subscriptions and imports deliver what the definition says.
 
-    So it is after a reload, too, whoever listened before.
+    A subscription gets each message once for every import by whose name it selects it, also after a reload.
     """
     exports = AccountOptions(name="A", exports=(StreamExport(subject=">"),))
     for seed in range(100):

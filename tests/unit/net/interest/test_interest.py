@@ -1,4 +1,4 @@
-"""The interest graph against a naive matcher, its caches, and the watching of subjects."""
+"""Tests of the interest graph compared with a simple matcher, of its caches, and of watches on subjects."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def found(interest: Interest, subject: bytes) -> list[bytes]:
     return sorted(sub.subject for sub in interest.match(subject).plain)
 
 
-# ---------------------------------------------------------------------- what matches
+# ---------------------------------------------------------------------- matches
 @pytest.mark.parametrize(
     ("subject", "expected"),
     [
@@ -66,12 +66,12 @@ def found(interest: Interest, subject: bytes) -> list[bytes]:
         (b"a.x", [b">", b"a.*", b"a.>"]),
         (b"x.b", [b"*.b", b">"]),
         (b"a*", [b"*", b">", b"a*"]),
-        # Published wildcards are ordinary tokens.
+        # Wildcards in published subjects are ordinary tokens.
         (b"a.*", [b">", b"a.*", b"a.>"]),
         (b"a.>", [b">", b"a.*", b"a.>"]),
         (b"*", [b"*", b">"]),
         (b">", [b"*", b">"]),
-        # Nobody listens to a subject with an empty token.
+        # A subject with an empty token has no subscribers.
         (b"", []),
         (b".", []),
         (b"a.", []),
@@ -144,7 +144,7 @@ def test_removing_everything_leaves_nothing_behind() -> None:
     assert interest._trie._root.empty()
 
 
-# ---------------------------------------------------------------------- against the naive matcher
+# ---------------------------------------------------------------------- against the simple matcher
 WORDS = [b"a", b"b", b"c"]
 FILTERS = [
     b".".join(words)
@@ -164,7 +164,7 @@ subjects = st.one_of(
 
 
 class Graph(RuleBasedStateMachine):
-    """Subscriptions come and go while subjects are matched, with caches so small that they are always full."""
+    """Random subscriptions that come and go while subjects are matched, with caches that are always full."""
 
     @initialize(cached=st.sampled_from([2, 3, 16, 8192]))
     def start(self, cached: int) -> None:
@@ -208,7 +208,7 @@ Graph.TestCase.settings = settings(max_examples=60, stateful_step_count=40, dead
 TestGraph = Graph.TestCase
 
 
-# One word is the beginning of the other, as words are.
+# One token is a prefix of another one.
 SMALL_WORLD = [b".".join(words) for n in range(1, 5) for words in itertools.product([b"a", b"ab"], repeat=n)]
 SMALL_FILTERS = [
     pattern
@@ -216,7 +216,7 @@ SMALL_FILTERS = [
     for words in itertools.product([b"a", b"ab", b"*", b">"], repeat=n)
     if subscribable(pattern := b".".join(words))
 ]
-# The forms that inboxes, streams and consumers have come up more often than those with wildcards in the middle.
+# The forms of inboxes, streams and consumers occur more often than those with wildcards in the middle.
 common = st.sampled_from([b"a", b"a.a", b"a.ab", b"a.*", b"a.a.*", b"a.a.a", b"a.>", b"a.a.>", b"a.a.a.>", b"a.a.a.*"])
 
 
@@ -226,7 +226,7 @@ common = st.sampled_from([b"a", b"a.a", b"a.ab", b"a.*", b"a.a.*", b"a.a.a", b"a
     st.sampled_from([5, 8192]),
 )
 def test_after_every_change_every_subject_is_matched_anew(changes: list[tuple[bytes, bool]], cached: int) -> None:
-    # All subjects have been matched, so are in some cache, when a change comes: what it fails to drop shows at once.
+    # All subjects are matched and cached before each change, so that an entry that is not invalidated shows at once.
     interest, present = Interest(max_cached=cached), {}
     for pattern, queued in [*changes, *reversed(changes)]:
         sub = present.pop((pattern, queued), None)
@@ -404,7 +404,7 @@ def test_a_watcher_may_change_interest_and_end_watches_while_it_is_told() -> Non
     third = interest.watch(b"d.x", b"", lambda value: told.append(("third", value)))
     sub = subscription(b"d.x")
     interest.insert(sub)
-    # By the time the second watcher's turn came, interest was gone again: nothing had changed for it.
+    # By the second watcher's turn the interest was gone again: nothing had changed for it.
     assert told == [("first", True), ("first", False)]
     interest.insert(extra)
     assert told[2:] == [("first", True), ("second", True)]

@@ -1,4 +1,4 @@
-"""What clients are told of where they may connect to."""
+"""Tests of the connect_urls that clients get."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def info(name: str, *urls: str, lame_duck: bool = False) -> NodeInfo:
 
 
 class Nodes:
-    """A cluster as one node sees it."""
+    """Cluster as one node knows it."""
 
     def __init__(self) -> None:
         self.node = info("a", "a:1", "a:2")

@@ -1,4 +1,4 @@
-"""Requests between nodes: one answer each, whatever happens to the other node."""
+"""Tests of requests between nodes: one answer each, whatever happens to the other node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Timer:
 
 
 class Clock:
-    """Turns and time that the test moves."""
+    """Clock and turns that the test advances."""
 
     def __init__(self) -> None:
         self.time = 0
@@ -58,7 +58,7 @@ class Clock:
 
 
 class Peers:
-    """One node's connections; buffers arrive in the next turn."""
+    """Connections of one node; buffers arrive in the next turn."""
 
     def __init__(self, me: str, clock: Clock) -> None:
         self.me = me
@@ -95,7 +95,7 @@ class Peers:
 
 
 class Log:
-    """Failures that were reported."""
+    """Reported failures."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

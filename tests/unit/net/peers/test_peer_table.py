@@ -1,4 +1,4 @@
-"""Which connection stays, in every order of events between two nodes; who is let in; whom a node dials."""
+"""Tests of the choice of connections in every order of events between two nodes, of authorization, and of dialling."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class End:
 
 
 class Machine:
-    """A node with its table; what peers.py does with sockets happens here with queues."""
+    """Node with its table; queues replace the sockets of peers.py."""
 
     def __init__(self, name: str, start: int = 0) -> None:
         self.info = NodeInfo(name=name, server_id=f"{name}{start}", cluster="C")
@@ -60,7 +60,7 @@ class Machine:
                 end.other.inbox.append(None)
 
     def take(self, end: End) -> None:
-        """Handle the next thing that came on a connection."""
+        """Handle the next event of a connection."""
         record = end.inbox.popleft()
         if not end.open:
             return
@@ -146,7 +146,10 @@ def test_two_nodes_that_dial_each_other_end_with_the_same_connection(order: list
 @given(orders, st.lists(st.sampled_from(["cut", "half"]), max_size=3))
 @settings(max_examples=400)
 def test_after_lost_connections_both_sides_agree_again(order: list[int], losses: list[str]) -> None:
-    """`cut`: both sides notice, each in its time. `half`: one side gives up and the other never hears of it."""
+    """After lost connections both sides agree again.
+
+    `cut`: both sides notice, each in its time. `half`: one side closes and the other is not notified.
+    """
     world, left = World(), list(losses)
     world.dial(0)
     for number in order:
@@ -162,7 +165,7 @@ def test_after_lost_connections_both_sides_agree_again(order: list[int], losses:
         elif not world.nodes[chosen].table.engaged("ba"[chosen]) and len(world.ends) < 20:
             world.dial(chosen)
     world.settle()
-    # A node that has no connection dials again, and one that hears nothing on its connection closes it in the end.
+    # A node without a connection dials again, and one whose connection is silent closes it in the end.
     for _ in range(4):
         for who in (0, 1):
             if not world.nodes[who].table.engaged("ba"[who]):
@@ -266,7 +269,7 @@ def test_strangers_do_not_fill_the_list_of_ended_connections() -> None:
     assert machine.table.gone() == ("b0-attempt",)
 
 
-# ---------------------------------------------------------------------- whom a node dials
+# ---------------------------------------------------------------------- dialling
 
 
 def target(**fields: Any) -> Target:

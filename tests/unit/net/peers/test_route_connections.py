@@ -1,4 +1,4 @@
-"""Interest between nodes that come, go and fall behind, and all of it against a model."""
+"""Tests of interest between nodes that join, leave and fall behind, compared with a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cluster() -> Cluster:
     return Cluster(A, B, C)
 
 
-# ---------------------------------------------------------------------- what JetStream asks
+# ---------------------------------------------------------------------- interest that JetStream watches
 def test_push_consumers_see_clients_on_other_nodes(cluster: Cluster) -> None:
     seen: list[bool] = []
     bus = cluster[A].hub
@@ -171,7 +171,7 @@ def test_a_slow_receiver_gets_no_more_than_is_under_way(cluster: Cluster) -> Non
             bus.deliver(b"to", [(b"s", b"", b"", b"x" * 100_000)])
             sent += 100_000
         cluster[A].turn()
-        if sent > 3 * MARK_EVERY:  # the receiver's node is slow to react
+        if sent > 3 * MARK_EVERY:  # the receiver's node reacts slowly
             cluster.arrive(A, B, most=1)
             cluster[B].turn()
             cluster.arrive(B, A, most=1)
@@ -328,8 +328,11 @@ FILTERS = [*SUBJECTS, b"*", b"a.*", b">", b"*.c"]
 
 
 class Model(RuleBasedStateMachine):
-    """Clients on three nodes come, go and publish, connections break; once all is told, every plain subscriber in reach
-    gets each message once, and of each queue group exactly one member."""
+    """Random test: clients on three nodes come, go and publish, connections break.
+
+    Once interest has propagated, every plain subscriber in reach gets each message once, and of each queue group
+    exactly one member.
+    """
 
     @initialize()
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Imports between nodes: what crosses to another account crosses once, on whatever node who wants it is."""
+"""Tests of imports between nodes: a message crosses to another account once, on whatever node its subscribers are."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cluster() -> Cluster:
 
 
 def messages(cluster: Cluster, sender: str, receiver: str) -> int:
-    """How many messages a node has sent to another."""
+    """Return the number of messages that a node has sent to another."""
     return sum(
         type(record) is Routed for to, payload in cluster[sender].sent if to == receiver for record in decode(payload)
     )
@@ -79,7 +79,10 @@ def test_a_guest_that_leaves_is_heard_of_no_more(cluster: Cluster) -> None:
 
 
 def test_a_guests_interest_is_not_taken_over_by_the_guest_account_of_another_node(cluster: Cluster) -> None:
-    """Each node sees to its own clients: otherwise every guest would hear everything once for each node."""
+    """A node does not take over the interest of another node's importing account.
+
+    Each node serves its own clients: otherwise every importer would get everything once for each node.
+    """
     guest = cluster.client(B, account=GUEST)
     guest.subscribe(b"far.ev.x")
     cluster.settle()
@@ -149,7 +152,7 @@ def test_a_service_is_asked_once_though_every_node_imports_it(cluster: Cluster) 
 
 
 def test_deliveries_to_a_slow_guest_on_another_node_wait(cluster: Cluster) -> None:
-    """As JetStream delivers what was pulled over an import."""
+    """Deliveries to a slow importer on another node wait, as for JetStream messages pulled over an import."""
     owner, guest = cluster.client(B, account=OWNER), cluster.client(A, account=GUEST)
     owner.subscribe(b"many")
     guest.subscribe(b"_INBOX.*")
@@ -199,9 +202,11 @@ FAR = [b"far.ev.a", b"far.ev.*", b"far.>", b"*.ev.>", b">", b"ev.a", b"*.*.a"]
 
 
 class Model(RuleBasedStateMachine):
-    """Clients of both accounts come and go on three nodes, connections break, configurations are read again; once all
-    is told, every plain subscriber in reach gets each message of the owner once and of each queue group, which may have
-    members in both accounts, exactly one."""
+    """Random test: clients of both accounts come and go on three nodes, connections break, configurations are reloaded.
+
+    Once interest has propagated, every plain subscriber in reach gets each message of the exporter once and of each
+    queue group, which may have members in both accounts, exactly one.
+    """
 
     @initialize()
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Routes between nodes with several accounts: any order of accounts, and clients that come and go, against a model."""
+"""Tests of routes between nodes with several accounts: any order of accounts and clients, compared with a model."""
 
 from __future__ import annotations
 
@@ -66,8 +66,11 @@ FILTERS = [*SUBJECTS, b"*", b"a.*", b">"]
 
 
 class Model(RuleBasedStateMachine):
-    """Clients of three accounts on three nodes come, go and publish, connections break; once all is told, every plain
-    subscriber in reach and in the account gets each message once, and of each queue group exactly one member."""
+    """Random test: clients of three accounts on three nodes come, go and publish, connections break.
+
+    Once interest has propagated, every plain subscriber in reach and in the account gets each message once, and of each
+    queue group exactly one member.
+    """
 
     @initialize()
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Accounts between nodes: whatever is said on one connection arrives in the account in which it was said."""
+"""Tests of accounts between nodes: messages on one connection arrive in the account in which they were published."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.route_world import ACCOUNTS, DEFAULT, ONE, TWO, A, B, C, Cluster
 pytestmark = pytest.mark.unit
 
 STORING = [ONE, TWO, "$SYS"]
-"""Accounts with an API of JetStream: once there are others, `$G` has none."""
+"""Accounts with a JetStream API: if there are other accounts, `$G` has none."""
 
 GOLDEN = bytes.fromhex(
     "9b98a16dc403612e62c4085f494e424f582e31c400c40178c0c2c298a16dc40161c400c40c4e4154532f312e300d0a0d0ac40092c400c4016"
@@ -37,7 +37,7 @@ GOLDEN = bytes.fromhex(
     "9194c40173c40172c40168c40170c295a162c402746fc4016790c393a168c402746fc391a16b91a17493a175c40173c4017292a1699293c40"
     "3612e2ac4000193c40162c4016700"
 )
-"""What a version without accounts sent for `SAID`."""
+"""Bytes that a version without accounts sent for `SAID`."""
 
 SAID: list[Record] = [
     Routed(b"a.b", b"_INBOX.1", b"", b"x"),
@@ -60,7 +60,7 @@ def cluster() -> Cluster:
 
 
 def sent(cluster: Cluster, sender: str, receiver: str, since: int = 0) -> list[list[Record]]:
-    """The buffers that a node has sent to another, after the first so many to anybody."""
+    """Return the buffers that a node has sent to another, after the first `since` to any node."""
     return [decode(payload) for to, payload in cluster[sender].sent[since:] if to == receiver]
 
 
@@ -141,7 +141,7 @@ def test_interest_of_nobody_is_no_buffer() -> None:
     assert buffers([(ONE, []), (DEFAULT, [])]) == []
 
 
-# ---------------------------------------------------------------------- apart
+# ---------------------------------------------------------------------- isolation
 def test_accounts_hear_nothing_of_each_other(cluster: Cluster) -> None:
     listening = {account: cluster.client(B, account=account) for account in ACCOUNTS}
     for client in listening.values():
@@ -168,7 +168,10 @@ def test_interest_in_one_account_is_none_in_another(cluster: Cluster) -> None:
 
 
 def test_the_same_message_in_two_accounts_is_not_taken_for_one_with_two_queue_groups(cluster: Cluster) -> None:
-    """What an import hands over is the very object that the other account has."""
+    """The same message in two accounts is not mistaken for one with two queue groups.
+
+    An import passes on the very object of the other account.
+    """
     subject, reply, header, payload = b"x" * 20, b"r" * 20, b"h" * 20, b"p" * 20
     members = {(account, queue): cluster.client(B, account=account) for account in (ONE, TWO) for queue in (b"g", b"h")}
     for (_, queue), member in members.items():
@@ -392,7 +395,7 @@ def test_a_node_that_knows_no_accounts_is_no_trouble_where_there_are_none(capfd:
 
 # ---------------------------------------------------------------------- a node without JetStream
 def asked(cluster: Cluster) -> list[tuple[str, str, bytes]]:
-    """Have nodes B and C take API requests in all accounts; they are noted as (node, account, payload)."""
+    """Have nodes B and C take API requests in all accounts; return the list of (node, account, payload)."""
     answered: list[tuple[str, str, bytes]] = []
     for name in (B, C):
         for account in STORING:

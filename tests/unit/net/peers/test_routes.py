@@ -1,4 +1,4 @@
-"""Interest and messages between nodes: what reaches whom, how often, in which order."""
+"""Tests of interest and messages between nodes: receivers, number of copies, order."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_messages_to_a_node_keep_their_order_whatever_way_they_take(cluster: Clu
 
 
 def test_a_request_is_answered_across_nodes_before_anything_settles(cluster: Cluster) -> None:
-    """The inbox is made in the same turn as the request, and the answer needs it at once."""
+    """A request is answered across nodes at once, although its inbox is subscribed to in the same turn."""
     service = cluster.client(B)
     service.subscribe(b"service")
     cluster.settle()
@@ -206,7 +206,10 @@ def test_local_subscriptions_are_not_told(cluster: Cluster) -> None:
 
 
 def test_local_subscribers_get_no_message_of_another_node_that_somebody_else_here_listens_to(cluster: Cluster) -> None:
-    """A client that watches all API requests must not make every node answer them."""
+    """A subscriber limited to local messages gets none from another node, even if others on its node do.
+
+    A client that subscribes to all API requests must not make every node answer them.
+    """
     answered: list[str] = []
     for name in (A, B):
 
@@ -226,7 +229,7 @@ def test_local_subscribers_get_no_message_of_another_node_that_somebody_else_her
 
 
 class Directory:
-    """Of the nodes that one node is connected to (`Nodes` of api_relay.py)."""
+    """Nodes to which one node is connected (`Nodes` of api_relay.py)."""
 
     def __init__(self) -> None:
         self.known: dict[str, NodeInfo] = {}
@@ -380,7 +383,7 @@ def test_a_requester_hears_nothing_when_a_service_elsewhere_has_come_or_no_answe
 
 
 def test_a_message_moves_once_at_most(cluster: Cluster) -> None:
-    """Two nodes that each believe in the other's last member must not play ball."""
+    """A queue message is forwarded at most once, so that two nodes cannot send it back and forth."""
     clients = {name: cluster.client(name) for name in (B, C)}
     subs = {name: client.subscribe(b"work", b"g") for name, client in clients.items()}
     cluster.settle()

@@ -1,4 +1,4 @@
-"""One leaf connection: when it is given up, and when not."""
+"""Tests of the keep-alive of a leaf connection: conditions in which it is closed, or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 class Pings:
-    """A clock whose only timer is the next PING."""
+    """Clock whose only timer is the next PING."""
 
     def __init__(self) -> None:
         self.next: Callable[[], None] = lambda: None
@@ -38,7 +38,7 @@ class Pings:
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written; `unsent` of it have not left."""
+    """Keeps written data, of which `unsent` bytes are still to be sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Wire(asyncio.Transport):
 
 
 class World:
-    """A connection that has greeted, without the other side."""
+    """Connection after the handshake, without the other side."""
 
     def __init__(self) -> None:
         self.hub, self.clock, self.wire = Hub(Turn(lambda call: call()), Logger()), Pings(), Wire()
@@ -116,11 +116,11 @@ async def test_nobody_is_given_up_whose_answer_can_not_be_here() -> None:
         world.clock.next()
     drained.pop()()
     assert not world.wire.paused
-    for left in range(20, 0, -1):  # 64 MiB on a slow way
+    for left in range(20, 0, -1):  # 64 MiB over a slow link
         world.wire.unsent = left
         world.clock.next()
     assert not world.wire.aborted
-    for _ in range(MAX_PINGS + 2):  # nothing moves any more
+    for _ in range(MAX_PINGS + 2):  # no progress any more
         world.clock.next()
     assert world.wire.aborted
 

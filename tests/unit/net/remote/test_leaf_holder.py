@@ -1,4 +1,4 @@
-"""Which node of a cluster holds a leaf connection."""
+"""Tests of the choice of the cluster's node that holds a leaf connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 
 class Looks:
-    """A clock that calls back when told; implements what `Holder` needs of one."""
+    """Clock whose callbacks the test calls; implements the part of one that `Holder` uses."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
@@ -37,7 +37,7 @@ class Looks:
 
 
 class Cluster:
-    """Nodes that hear of each other's subscriptions at once, while they are connected."""
+    """Nodes that see each other's subscriptions at once while they are connected."""
 
     def __init__(self, *names: str) -> None:
         self.hub = Hub(Turn(lambda call: call()), Logger())
@@ -67,7 +67,7 @@ class Cluster:
         self.holders.pop(name).stop()
 
     def look(self, after_s: float = 0.0) -> list[str]:
-        """All nodes look, so much later; returns who holds it then."""
+        """Call the timers of all nodes `after_s` later; return the holders then."""
         for name in sorted(self.holders, reverse=True):
             self.clocks[name].now_ns += int(after_s * 1e9)
             waiting, self.clocks[name].waiting = self.clocks[name].waiting, []
@@ -79,7 +79,7 @@ class Cluster:
 def test_one_node_holds_it_and_keeps_it() -> None:
     cluster = Cluster("b", "c")
     assert cluster.look() == ["b"]
-    cluster.start("a")  # a lower name takes nothing away
+    cluster.start("a")  # a node with a lower name does not take over
     assert cluster.look() == ["b"]
     assert cluster.look() == ["b"]
     cluster.kill("b")
@@ -89,7 +89,7 @@ def test_one_node_holds_it_and_keeps_it() -> None:
 
 def test_of_two_that_hold_it_one_gives_it_up() -> None:
     cluster = Cluster("a", "b")
-    cluster.up.discard("b")  # the nodes do not see each other
+    cluster.up.discard("b")  # the nodes are disconnected from each other
     assert cluster.look() == ["a", "b"]
     cluster.up.add("b")
     assert cluster.look() == ["a"]
@@ -121,14 +121,14 @@ def test_a_node_that_can_not_connect_lets_others_try() -> None:
     assert cluster.look(after_s=9) == ["a"]
     assert cluster.look(after_s=1) == []
     assert cluster.look() == ["b"]
-    for _ in range(10):  # who is connected keeps it, also when the others may again
+    for _ in range(10):  # a connected node keeps it, even when the others can connect again
         assert cluster.look(after_s=9) == ["b"]
     cluster.kill("b")
     assert cluster.look() == ["a"]
-    # Nobody can: each tries in its turn.
+    # No node can connect: each tries in its turn.
     cluster.cut_off = {"a", "c"}
     seen = {tuple(cluster.look(after_s=5)) for _ in range(30)}
     assert {("a",), ("c",)} <= seen
     cluster.kill("c")
     cluster.look(after_s=31)
-    assert cluster.look() == cluster.look(after_s=31) == ["a"]  # alone it goes on trying
+    assert cluster.look() == cluster.look(after_s=31) == ["a"]  # a single node keeps trying

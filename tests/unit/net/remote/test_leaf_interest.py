@@ -1,4 +1,4 @@
-"""Who listens on the other side of a leaf connection, in the hub of an account."""
+"""Tests of the interest of a leaf connection's other side in the hub of an account."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACK = b"$JS.ACK.O.C.1.1.1.1.0"
 
 
 class Frames:
-    """A way that keeps what is sent."""
+    """Keeps the frames that are sent."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -34,7 +34,7 @@ class Frames:
 
 
 class World:
-    """A hub, and the listeners behind one connection."""
+    """Hub, and the interest behind one connection."""
 
     def __init__(self, max_payload: int = 100) -> None:
         self.hub = Hub(Turn(lambda call: call()), Logger())
@@ -57,7 +57,7 @@ def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
     wanted = [b"LMSG _INBOX.a.7 $JS.ACK.lake.h.O.C.1.1.1.1.0@orders.1 1\r\nx\r\n"]
     assert world.hub.deliver(b"_INBOX.a.7", batch)
     assert world.way.sent == wanted
-    # Also what another node of the cluster delivers, and single messages.
+    # Also deliveries of another node of the cluster, and single messages.
     assert world.hub.delivered(Batch(b"_INBOX.a.7", b"", batch))
     assert world.way.sent == wanted * 2
     world.hub.publish(b"_INBOX.a.8", b"", b"", b"answer")
@@ -67,7 +67,7 @@ def test_a_batch_goes_once_and_to_the_subject_it_was_delivered_to() -> None:
 def test_only_answers_and_deliveries_are_listened_for() -> None:
     world = World()
     world.hears(b"orders.>", b">", b"$JS.API.>", b"$KV.>", b"$SYS.REQ.USER.INFO", b"$JS.M.a", b"$JS.S.a", b"$JSC.R.a")
-    world.hears(b"_INBOX.>", b"_INBOX.*.1", b"$JS.M.*", b"_R_.>")  # all of them are nobody's own
+    world.hears(b"_INBOX.>", b"_INBOX.*.1", b"$JS.M.*", b"_R_.>")  # none is one client's own
     assert len(world.subscribers) == 3
     assert not world.hub.publish(b"orders.1", b"", b"", b"x")
     assert world.hub.bound(b"$JS.M.a")

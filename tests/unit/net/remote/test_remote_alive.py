@@ -1,4 +1,4 @@
-"""When the other side of a connection counts as dead, and who waits for it."""
+"""Tests of the keep-alive of connections to remotes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PAUSE_NS, MOST = 5, 2
 
 
 class Line:
-    """A connection: what was written, what of it was not confirmed, and what became of it."""
+    """Connection: number of written bytes, of unconfirmed ones, of PINGs and of timeouts."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -26,7 +26,7 @@ class Line:
         self.deaths += 1
 
     def arrives(self, count: int) -> None:
-        """So many bytes are confirmed."""
+        """Confirm `count` bytes."""
         self.left -= count
 
     def passes(self, pauses: int = 1) -> None:
@@ -59,7 +59,7 @@ def test_a_full_line_is_not_dead_while_anything_gets_through() -> None:
         line.arrives(40)
         line.passes()
     assert line.deaths == 0
-    line.passes(MOST + 1)  # now nothing does
+    line.passes(MOST + 1)  # no progress any more
     assert line.deaths == 1
 
 
@@ -77,7 +77,7 @@ def test_an_answer_is_measured_and_whatever_comes_is_a_sign_of_life() -> None:
     line.clock.advance(3)
     line.alive.answered()
     assert line.alive.rtt_ns == 3
-    line.alive.answered()  # to nothing that was asked
+    line.alive.answered()  # without a request
     assert line.alive.rtt_ns == 3
     line.arrives(line.left)
     for _ in range(10):

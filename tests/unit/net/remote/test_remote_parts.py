@@ -1,4 +1,4 @@
-"""Parts of a remote that need no server: its subjects here, deliver subjects in bodies, the pauses between attempts."""
+"""Tests of parts of a remote without a server: local subjects, deliver subjects in bodies, pauses between attempts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_stored_message_that_looks_like_an_answer_stays() -> None:
 
 
 class Lines:
-    """Takes the log's place for what is reported."""
+    """Logger that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -122,12 +122,12 @@ async def test_places_are_tried_in_turn_and_discovered_ones_last(monkeypatch: py
         return "timeout" if address.host != "b" else "refused"
 
     keeps, lines = redial(attempt, "a", "b")
-    keeps.discovered(["a:4222", "[::1]:5", "c:6", "nonsense"])  # with the user of the first
+    keeps.discovered(["a:4222", "[::1]:5", "c:6", "nonsense"])  # with the user of the first one
     keeps.start()
     await enough.wait()
     await keeps.stop()
     assert tried[:4] == ["u@a:4222", "u@b:4222", "u@::1:5", "u@c:6"]
-    # Once for each place and reason, however often.
+    # Once for each address and reason, however often it occurs.
     assert len(lines.lines) == 4
     assert lines.lines[1] == "Error trying to connect to remote hub (nats://b:4222, attempt 2): refused"
 
@@ -167,7 +167,7 @@ class Loop:
 
 
 class NoResponders:
-    """A connection's user that says much and hears nothing."""
+    """User of a connection that publishes many requests without responders."""
 
     def came_up(self) -> list[bytes]:
         return [b"PUB x 1000000\r\n%b\r\n" % (b"x" * 1_000_000)] * 20
@@ -199,12 +199,12 @@ async def test_what_a_deaf_remote_did_not_take_is_not_kept_for_it(monkeypatch: p
     came = 0
     while data := await reader.read(1 << 20):
         came += len(data)
-    assert came < 20_000_000  # what the system had by then
+    assert came < 20_000_000  # the bytes that the system had accepted by then
     server.close()
 
 
 class Here:
-    """A link without a remote, beside a hub: who listens there is noted."""
+    """Link without a remote, beside a hub; keeps the subscriptions at the remote."""
 
     def __init__(self) -> None:
         self.hub = Hub(Turn(lambda call: asyncio.get_running_loop().call_soon(call)), None)  # type: ignore[arg-type]
@@ -240,7 +240,7 @@ async def test_paths_that_are_used_outlast_those_that_are_not(monkeypatch: pytes
 
 
 class Nothing:
-    """Takes what a session brings, from the beginning on."""
+    """Session target that accepts everything, from the first message on."""
 
     def start(self) -> Start:
         return Start()
@@ -256,7 +256,7 @@ async def test_a_session_asks_at_once_when_there_is_a_link_again(monkeypatch: py
     host = SimpleNamespace(name="M", bus=hub, clock=Loop())
     session = mirror_session.Session(host, origin, Nothing())  # type: ignore[arg-type]
     session.begin()
-    while not session._fails:  # it was answered that nobody serves
+    while not session._fails:  # the answers said that there is no responder
         await asyncio.sleep(0.01)
     first.cancel()
     hub.subscribe(b"$JS.hub.API.>", lambda *_: asked.set(), LINK_QUEUE)

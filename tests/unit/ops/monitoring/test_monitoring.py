@@ -1,4 +1,4 @@
-"""The monitoring pages over a small server of our own, and the HTTP around them."""
+"""Tests of the monitoring pages of a small simulated server, and of their HTTP server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOW = 1_767_323_045_000_000_000
 
 
 class Connection(SimpleNamespace):
-    """What the pages read of a connection."""
+    """Attributes of a connection that the pages read."""
 
 
 def connection(number: int, account: str = "$G", **fields: Any) -> Connection:
@@ -76,7 +76,7 @@ def subscription(subject: bytes, queue: bytes = b"", sid: bytes = b"1") -> Subsc
 
 
 class Node:
-    """A server as the pages see it, without JetStream."""
+    """Server as the pages see it, without JetStream."""
 
     def __init__(self, **options: Any) -> None:
         self.options = Options(http_port=-1, host="127.0.0.1", **options)
@@ -258,7 +258,7 @@ def test_accountz(node: Node) -> None:
 
 @pytest.fixture
 def several() -> Node:
-    """A server with accounts: A, which exports to B, and SYS."""
+    """Return a server with accounts: A, which exports to B, and SYS."""
     exports = (
         StreamExport(subject="s.>"),
         StreamExport(subject="nobody", accounts=()),
@@ -301,7 +301,7 @@ def test_accountz_of_several(several: Node) -> None:
     assert {one["subject"] for one in system["exports"]} >= {"$JS.API.>", "$SYS.REQ.ACCOUNT.*.STATZ"}
 
 
-# The shapes and weights as nats-server 2.15.1 shows the same configuration.
+# The fields and weights as nats-server 2.15.1 shows them for the same configuration.
 def test_accountz_shows_exports(several: Node) -> None:
     assert detail_of(several, "A")["exports"] == [
         {"subject": "q", "type": "service", "response_type": "Streamed", "approved_accounts": ["B"]},
@@ -365,7 +365,7 @@ def test_connections_by_account(several: Node) -> None:
     }
     several.statistics.ended(connection(4, "A", user="a", close_reason="Client Closed"), NOW)
     several.statistics.ended(connection(5, user="x", close_reason=REFUSED), NOW)
-    several.statistics.ended(connection(6, "B", user="b", close_reason=REFUSED), NOW)  # by a reload
+    several.statistics.ended(connection(6, "B", user="b", close_reason=REFUSED), NOW)  # closed by a reload
     assert cids(several, "/connz?acc=A") == [1]
     assert cids(several, "/connz?acc=A&state=any") == [1, 4]
     assert cids(several, "/connz?acc=$G&state=any") == [3]
@@ -435,7 +435,7 @@ def test_healthz_in_lame_duck_mode(node: Node) -> None:
     assert get(node, "/healthz").status == 500
 
 
-# Texts as nats-server 2.15.1 answers them.
+# Errors as nats-server 2.15.1 words them.
 @pytest.mark.parametrize(
     ("target", "text"),
     [
@@ -514,7 +514,7 @@ async def served(node: Node) -> Any:
 
 
 async def exchange(port: int, data: bytes) -> bytes:
-    """Send, and read until the server closes."""
+    """Send the data; return everything up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     answer = await asyncio.wait_for(reader.read(), 10)
@@ -568,7 +568,7 @@ async def test_a_page_that_fails_is_a_500_and_the_listener_lives_on(served: Any,
 
 async def test_connections_are_limited(served: Any) -> None:
     held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(MAX_OPEN)]
-    for reader, writer in held:  # answered: so each of them is counted
+    for reader, writer in held:  # answered, so each of them is counted
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readuntil(b"}")
     assert (await exchange(served.port, b"")).startswith(b"HTTP/1.1 503")

@@ -1,4 +1,4 @@
-"""The system account over a small server of our own: requests read and answered, events sent when they are due."""
+"""Tests of the system account of a small simulated server: requests, and events when they are due."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WITH_ACCOUNTS = {"accounts": (AccountOptions(name="A"), AccountOptions(name="SYS
 
 
 class Client(SimpleNamespace):
-    """A connection as the system sees it."""
+    """Connection as the system account sees it."""
 
     def close(self, reason: str) -> None:
         self.close_reason = reason
@@ -58,7 +58,7 @@ class Client(SimpleNamespace):
 
 
 class Node:
-    """A server without sockets, whose time is the test's."""
+    """Server without sockets, whose time the test advances."""
 
     def __init__(self, **options: Any) -> None:
         self.options = Options(host="127.0.0.1", **options)
@@ -81,7 +81,7 @@ class Node:
         return self.wrong
 
     def join(self, account: str, **fields: Any) -> Client:
-        """A client that has connected."""
+        """Connect a client."""
         number = next(self._ids)
         counted = dict.fromkeys(("in_msgs", "in_bytes", "out_msgs", "out_bytes", "rtt_ns", "port"), 0)
         texts = dict.fromkeys(("user", "lang", "version", "close_reason"), "")
@@ -94,7 +94,7 @@ class Node:
         return client
 
     def leave(self, client: Client, reason: str = "Client Closed") -> None:
-        """It has gone."""
+        """Disconnect a client."""
         client.close_reason = reason
         del self.connections[client.id]
         client.account.connections.pop(client.id)
@@ -103,7 +103,7 @@ class Node:
 
 
 class Ear:
-    """Hears what is published in an account."""
+    """Subscriber to all messages of an account."""
 
     def __init__(self, account: Account, *subjects: str) -> None:
         self.heard: list[tuple[str, bytes, bytes]] = []
@@ -119,7 +119,7 @@ class Ear:
         return [(subject, json.loads(payload)) for subject, _, payload in heard]
 
     def ask(self, subject: str, body: bytes = b"", header: bytes = b"", client: int = 0) -> list[Any]:
-        """The answers to a request."""
+        """Return the answers to a request."""
         inbox = self._account.hub.subscribe(b"to.me", self._hear)
         asking = ClientInfo(client, "h", self._account.name, user="u")
         self._account.hub.route(None, asking, f"$SYS.REQ.{subject}".encode(), b"to.me", header, body)
@@ -443,7 +443,7 @@ def test_any_value_of_any_option_is_answered() -> None:
         bodies = [b'{"%b":%b}' % (key.encode(), value.encode()) for key in options for value in ODD]
         for body in (*bodies, *BODIES):
             found = ear.ask(f"{prefix}{kind.upper()}", body)
-            assert len(found) <= 1  # none where it names another server
+            assert len(found) <= 1  # no answers to requests for another server
             assert not found or "internal error" not in json.dumps(found), (prefix, kind, body[:100])
 
 

@@ -1,4 +1,4 @@
-"""The API's JSON: what Go's encoder would write, and what nats-server 2.15.1 says about bodies it can not read."""
+"""Tests of the API's JSON: output as of Go's encoder, and nats-server 2.15.1's errors for invalid bodies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_escaping_changes_no_value(value: Any) -> None:
     try:
         encoded = dumps({"v": value})
     except UnicodeEncodeError:
-        return  # lone surrogates never come out of `parse`
+        return  # `parse` never returns lone surrogates
     assert json.loads(encoded) == {"v": value}
     assert not set(b"<>&") & set(encoded)
 
@@ -272,7 +272,7 @@ def test_a_choice_may_have_its_own_words() -> None:
 
 @given(st.binary(max_size=40) | st.text('{}[]",:\\u0123456789.eE-+truefalsn \té', max_size=40).map(str.encode))
 def test_syntax_agrees_with_another_parser(text: bytes) -> None:
-    """One value, sound syntax: ours and Python's agree on which texts those are."""
+    """The parser and Python's agree on which texts are valid: one value with valid syntax."""
     try:
         at = next_value(text, 0)
         ours = next_value(text, end_of_value(text, at)) == len(text)

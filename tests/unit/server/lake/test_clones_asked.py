@@ -1,4 +1,4 @@
-"""Which mirrors ask for a clone of which origins, and what they ask for."""
+"""Tests of the clone requests of mirrors: which mirrors send one, for which origins, and its content."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def identity(config: StreamConfig, uid: str) -> StreamIdentity:
 
 
 def clones(root: Path) -> LakeClones:
-    """As far as it asks the lake: no thread and no loop is needed for that."""
+    """Return the part that talks to the lake, without a thread or event loop."""
     return LakeClones(str(root), None, None, Logger(), lambda stream: None)  # type: ignore[arg-type]
 
 
 def introduced(root: Path, config: StreamConfig, uid: str = UID) -> StreamIdentity:
-    """A stream that the lake knows."""
+    """Register a stream with the lake; return its identity."""
     found = identity(config, uid)
     directory = paths.staging(str(root), config.name, uid, "$G")
     staging.introduce(open_storage(str(root)), directory, found)
@@ -91,7 +91,7 @@ def test_subjects_that_a_mirror_renames_do_not_count_for_a_limit_by_subject() ->
 
 
 def test_a_request_reaches_what_was_removed_by_then(tmp_path: Path) -> None:
-    """The origin's table has to have come through the flush, which has staged all removals."""
+    """A request requires the origin's table to include the flush, which has staged all earlier removals."""
     introduced(tmp_path, StreamConfig(name="O", subjects=["o"]))
     config = mirror(metadata={"lakestream.clone": "always"})
     asking = identity(config, "aa")
@@ -103,7 +103,7 @@ def test_a_request_reaches_what_was_removed_by_then(tmp_path: Path) -> None:
 
 
 def test_a_work_queue_is_read_message_by_message(tmp_path: Path) -> None:
-    """Else what its mirror holds would stay in it for ever."""
+    """A work queue is copied message by message, otherwise the mirrored messages would stay in it for ever."""
     introduced(tmp_path, StreamConfig(name="O", subjects=["o"], retention="workqueue"))
     asking = identity(mirror(metadata={"lakestream.clone": "always"}), "aa")
     assert clones(tmp_path).ask(asking, SOURCE, _Flushed(UID, 7)).never is not None
@@ -111,7 +111,7 @@ def test_a_work_queue_is_read_message_by_message(tmp_path: Path) -> None:
 
 
 def test_nobody_on_the_bus_can_make_it_a_copy_of_another_stream(tmp_path: Path) -> None:
-    """Whoever answers a flush first names a stream."""
+    """A forged answer to a flush cannot make a mirror a clone of another stream."""
     introduced(tmp_path, StreamConfig(name="SECRET", subjects=["s"]))
     asking = identity(mirror(metadata={"lakestream.clone": "always"}), "aa")
     for uid in (f"../SECRET/{UID}", UID):

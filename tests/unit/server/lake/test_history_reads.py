@@ -1,4 +1,4 @@
-"""TableHistory's reads of single sequences, subjects and times, from small files and from large ones."""
+"""Tests of TableHistory's reads of single sequences, subjects and times, from small files and from large ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SUBJECTS = (b"a", b"a.b", b"a.b.c", b"b.\xff", b"b.\\xff", b"o'brien", "größe.
 
 @pytest.fixture(params=["direct", "query"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How files are read: each test has to say the same for both."""
+    """Select the way in which files are read; each test must pass with both."""
     if request.param == "query":
         monkeypatch.setattr(history_scan, "DIRECT_ROWS", 0)
     return str(request.param)
@@ -75,7 +75,7 @@ def write(table: Path, rows: Sequence[Record], by: str | None = None, **more: An
 
 @pytest.mark.parametrize("by", [None, "subject", "bucket", "token1"])
 def test_every_read_of_every_layout(tmp_path: Path, way: str, by: str | None) -> None:
-    """Against the plain list of what was written, with gaps, in commits of several sizes."""
+    """Every read returns the messages that were written, with gaps, in commits of several sizes."""
     choose = random.Random(11)
     stored = [record(seq) for seq in range(1, 700) if choose.random() > 0.2]
     at = 0
@@ -133,7 +133,10 @@ def test_the_last_of_a_subject_may_be_very_old(tmp_path: Path, way: str) -> None
 
 
 def test_what_an_archive_kept_is_not_in_the_stream(tmp_path: Path, way: str) -> None:
-    """Files from before the table was an archive have no such column."""
+    """Messages kept by an archive are not in the stream.
+
+    Files from before the table was an archive have no such column.
+    """
     stored = [record(seq) for seq in range(1, 201)]
     write(tmp_path / "t", stored[:50])
     gone = [row.time_ns if row.seq % 4 == 0 else None for row in stored[50:]]
@@ -183,7 +186,10 @@ def test_files_that_go_under_any_read_are_not_missed(tmp_path: Path, way: str) -
 def test_reads_of_every_kind_go_on_while_the_table_grows_and_is_rewritten_and_vacuumed(
     tmp_path: Path, way: str
 ) -> None:
-    """As consumers and gets of a server do: side by side, from one history, each on and on through all there is."""
+    """Reads of every kind continue while the table grows and is optimized and vacuumed.
+
+    Concurrent readers share one history, as a server's consumers and direct gets do, and read everything in turn.
+    """
     table = tmp_path / "t"
     stored = [record(seq) for seq in range(1, 1001)]
     write(table, stored[:400])
@@ -392,7 +398,7 @@ async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        together.wait(30)  # goes on only when so many are here at the same time
+        together.wait(30)  # continues only when this many threads are here at the same time
         found = real(seqs, subjects)
         under_way -= 1
         return found
@@ -414,7 +420,7 @@ async def test_reads_of_one_stream_run_side_by_side_and_no_more_than_allowed(tmp
 
 
 async def test_the_event_loop_does_not_wait_for_a_read_that_holds_the_table(tmp_path: Path) -> None:
-    # The index is locked while it reads the lake: forgetting it waited for that in the event loop, at S3 for seconds.
+    # The index is locked while it reads the lake: dropping it waited for that in the event loop, with S3 for seconds.
     stored = [record(seq) for seq in range(1, 11)]
     write(tmp_path / "t", stored)
     io = ThreadIo(asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""One look of the server at a stream's table: what it takes away, and what it leaves."""
+"""Tests of the server's poll of a stream's table: the staged segments that it removes, and those that it keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 
 class Look:
-    """A table with two commits, through log index 10 and 20, and a staged segment of each."""
+    """Table with two commits, through log index 10 and 20, and a staged segment of each."""
 
     def __init__(self, lake: Path) -> None:
         stream = SimpleNamespace(
@@ -45,7 +45,7 @@ class Look:
         self.files += set(self.table.glob("*.parquet")) - set(self.files)
 
     def go_back(self) -> None:
-        """What a repair commits: the first version once more."""
+        """Commit what a repair commits: the first version once more."""
         version = len(list((self.table / "_delta_log").glob("*.json")))
         actions: list[dict[str, Any]] = [
             {"txn": {"appId": "lakestream:U", "version": 10}},

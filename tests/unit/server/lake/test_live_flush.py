@@ -1,4 +1,4 @@
-"""Flushes in a world where every write and every turn waits for the test: order, joining, and failures."""
+"""Tests of flushes with simulated disk and turns: order, joined requests, and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.stream_world import CLIENT, World
 
 
 class FlushWorld(World):
-    """A stream, its keeper and the flush request."""
+    """Stream, its keeper and the flush request."""
 
     def __init__(self, directory: Path, files: Any = None) -> None:
         super().__init__(str(directory / "store"), files or QuickFiles())
@@ -43,14 +43,14 @@ class FlushWorld(World):
         self.settle()
 
     def ask(self) -> bytes:
-        """Ask for a flush; returns where the answer goes."""
+        """Request a flush; return the reply subject."""
         self._number += 1
         reply = b"_INBOX.me.%d" % self._number
         self.hub.route(None, CLIENT, b"$LAKE.API.FLUSH.S", reply, b"", b"")
         return reply
 
     def staged(self) -> list[tuple[int, int]]:
-        """(first, last) index of what is staged."""
+        """Return (first, last) index of each staged segment."""
         directory = paths.staging(self.lake, "S", self.stream.uid)
         return [(each.first_index, each.last_index) for each in staging.segments(directory)]
 
@@ -145,7 +145,7 @@ def test_a_staging_area_that_refuses_is_an_error_and_the_next_flush_may_succeed(
 def test_a_lake_that_is_away_when_a_stream_is_deleted_is_told_when_it_is_back(
     world: FlushWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It was tried once: the table stayed for good, and SQL went on to show a stream that was gone.
+    # It was tried only once: the table stayed for good, and SQL kept showing a deleted stream.
     world.acked("s.a", b"1")
     keeper: Any = world.keeper
     real, tries = staging.mark_deleted, 0
