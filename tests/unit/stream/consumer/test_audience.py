@@ -1,4 +1,4 @@
-"""Many consumers on one stream: a message reaches those that want it, and costs the others nothing."""
+"""Tests of many consumers on one stream: a message reaches those whose filters match, at no cost for the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUBJECTS = [f"s.{one}" for one in TOKENS] + [f"s.{one}.{other}" for one in TOKEN
 
 
 def crowd(world: World, chance: random.Random, number: int) -> dict[str, str]:
-    """So many consumers, and what each wants."""
+    """Create `number` consumers; return the filter of each."""
     wanted = {f"c{at}": chance.choice(FILTERS) for at in range(number)}
     for name, one in wanted.items():
         world.consumer(name, filter_subject=one)
@@ -57,7 +57,10 @@ def test_a_message_wakes_only_those_who_want_it() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_numbers_and_deliveries_stay_exact_whatever_happens(tmp_path: Path, seed: int) -> None:
-    """Publishing, pulling, deleting, purging, other filters, consumers that come and go, a restart."""
+    """Counters and deliveries stay exact through random operations.
+
+    Publishing, pulling, deleting, purging, changed filters, consumers that are created and deleted, a restart.
+    """
     world, chance = World(tmp_path), random.Random(seed)
     world.stream(subjects=["s.>"], max_msgs_per_subject=chance.choice([-1, 3]))
     wanted = crowd(world, chance, FEW + 10)
@@ -73,7 +76,7 @@ def test_numbers_and_deliveries_stay_exact_whatever_happens(tmp_path: Path, seed
             case 2:
                 wanted[name] = chance.choice(FILTERS)
                 consumer = world.consumer(name, filter_subject=wanted[name])
-                position[name] = consumer.ledger.next_seq - 1  # what it has looked at does not come again
+                position[name] = consumer.ledger.next_seq - 1  # messages before it are not delivered again
             case 3:
                 world.ask(f"CONSUMER.DELETE.S.{name}")
                 world.consumer(name, filter_subject=wanted[name])
@@ -82,7 +85,7 @@ def test_numbers_and_deliveries_stay_exact_whatever_happens(tmp_path: Path, seed
                 world.engine.node.close()
                 world = World(tmp_path)
                 store = world.engine.streams["S"].store
-            case 5 | 6 | 7:  # what comes later wakes it, if the request is still open
+            case 5 | 6 | 7:  # a later message answers it, if the request still waits
                 world.next({"batch": chance.randrange(1, 6), "no_wait": chance.random() < 0.5}, name)
             case _:
                 world.store(*chance.choices(SUBJECTS, k=chance.randrange(1, 6)))
@@ -105,7 +108,10 @@ def test_numbers_and_deliveries_stay_exact_whatever_happens(tmp_path: Path, seed
 
 
 def test_a_message_that_a_consumer_would_not_want_now_ends_its_wait_for_the_ack() -> None:
-    """Its filter was changed while the message was unacked: when the message goes, the consumer hears of it."""
+    """A message that no longer matches the filter ends its ack wait when it is removed.
+
+    The filter was changed while the message was unacked.
+    """
     world = World()
     world.stream(subjects=["s.>"])
     for number in range(2 * FEW):

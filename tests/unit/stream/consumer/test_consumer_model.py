@@ -1,4 +1,4 @@
-"""A consumer against the model, whatever happens: publishes, acks of all kinds, time, deletes, restarts, crashes."""
+"""Tests of a consumer compared with the model: publishes, acks of all kinds, time, deletes, restarts, crashes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Life:
     def steady(self) -> int:
         return self.now()
 
-    # ------------------------------------------------------------------ what may happen
+    # ------------------------------------------------------------------ operations
     def store(self) -> None:
         subjects = [f"s.{self.chance.choice(TOKENS)}" for _ in range(self.chance.randrange(1, 6))]
         self.world.store(*subjects)
@@ -69,7 +69,7 @@ class Life:
 
     def pull(self) -> None:
         model, batch = self.model, self.chance.randrange(1, 8)
-        if model.max_ack_pending:  # one that asks for more than there is room for waits, even with no_wait
+        if model.max_ack_pending:  # a request for more than there is room for waits, even with no_wait
             batch = min(batch, len(model.queue) + model.max_ack_pending - len(model.waiting))
             if batch <= 0:
                 return
@@ -130,13 +130,13 @@ class Life:
         self._begin_again()
 
     def crash(self) -> None:
-        """A kill when all progress is logged: nothing is forgotten but the order in which messages waited."""
+        """Kill when all progress is logged: only the order of waiting messages is lost."""
         self.wait(SECOND)
         self.world = self.world.crash(self.directory)
         self._begin_again()
 
     def lose(self) -> None:
-        """A kill at any moment: what was not logged may come again, but nothing acked with a confirmation."""
+        """Kill at any moment: unlogged deliveries may be repeated, but not messages with a confirmed ack."""
         before = self.model
         self.world = self.world.crash(self.directory)
         ledger = self.consumer.ledger
@@ -149,18 +149,18 @@ class Life:
         before.next_seq, before.delivered = ledger.delivered_stream + 1, ledger.delivered_consumer
         self._begin_again()
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ comparison
     def _begin_again(self) -> None:
         self.world.clock.advance(SECOND // 1000)
         self.model.restart(self.now)
 
     def _some(self) -> int | None:
-        """A message that waits for its ack."""
+        """Return a message that waits for its ack."""
         waiting = [seq for seq in self.model.waiting if seq in self.messages]
         return self.chance.choice(waiting) if waiting else None
 
     def _look(self) -> None:
-        """The stream's messages are as they are now."""
+        """Compare the stream's messages with the model."""
         store = self.world.engine.streams["S"].store
         live = {record.seq: record.subject.decode() for record in store.read_run(1, 1 << 20, 1 << 30)}
         for seq in set(self.model.live) - set(live):
@@ -177,7 +177,7 @@ class Life:
         assert all(seq > info["ack_floor"]["stream_seq"] for seq in model.waiting)
 
     def end(self) -> None:
-        """Everything that is left is delivered until it is acked."""
+        """Deliver every remaining message until it is acked."""
         for _ in range(20):
             self.wait(60 * SECOND)
             self.pull()

@@ -1,4 +1,4 @@
-"""Priority groups and ack policy flow_control on virtual time: what no scenario against a real server can ask for."""
+"""Tests of priority groups and ack policy flow_control on virtual time, beyond the scenarios with a real server."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_a_closed_gate_does_not_keep_the_loop_busy(world: World) -> None:
     grouped(world, "overflow", ack_wait=SECOND)
     assert len(pull(world, 5)) == 5
     assert pull(world, 5, min_pending=100) == []
-    world.clock.advance(5 * SECOND)  # redeliveries are due, and nobody may have them
+    world.clock.advance(5 * SECOND)  # redeliveries are due, and no request may have them
     assert world.client.take() == []
     assert len(pull(world, 20)) == 10
 
 
 def test_overflow_at_random(world: World) -> None:
-    """Whoever is served could be: there was enough pending, or enough unacked."""
+    """With policy overflow, every request served had enough pending or unacked messages."""
     chance = random.Random(7)
     grouped(world, "overflow", max_ack_pending=-1)
     delivered: list[Message] = []

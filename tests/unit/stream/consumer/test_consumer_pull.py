@@ -1,4 +1,4 @@
-"""Pull consumers on virtual time."""
+"""Tests of pull consumers on virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push consumers on virtual time."""
+"""Tests of push consumers on virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers across a kill, and messages that only the lake holds."""
+"""Tests of consumers after a kill, and of messages that are only in the lake."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_last_per_subject_survives_in_the_middle(world: World, tmp_path: Path) -
 
 
 class Lake:
-    """`History` over records that are taken from a stream."""
+    """`History` over records taken from a stream."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = list(records)
@@ -184,7 +184,7 @@ class Lake:
 
 @pytest.fixture
 def lake() -> tuple[World, Lake]:
-    """A stream of 20 messages of which the first 10 are in the lake only."""
+    """Return a stream of 20 messages of which the first 10 are only in the lake."""
     world = World()
     world.stream()
     world.store(*["s.a", "s.b"] * 10)
@@ -275,7 +275,7 @@ def test_a_message_that_was_delivered_as_often_as_it_may_is_not_pending_after_a_
 
 
 def test_an_ack_right_before_a_clean_stop_is_kept(tmp_path: Path) -> None:
-    """Nothing was logged since the checkpoint before: the acks alone make another one."""
+    """An ack right before a clean stop is kept: without any log entry it still causes a new checkpoint."""
     world = World(tmp_path)
     world.stream()
     world.store("s.a", "s.b")

@@ -1,4 +1,4 @@
-"""Acks, and what happens without them."""
+"""Tests of acks and redeliveries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def world() -> World:
 
 
 def advisories(world: World) -> list[dict[str, object]]:
-    """The bodies of the events that came since the last call; other messages are dropped."""
+    """Return the bodies of the advisories since the last call; other messages are dropped."""
     return [json.loads(message.data) for message in world.client.take() if message.subject.startswith("$JS.EVENT.")]
 
 
@@ -54,7 +54,10 @@ def test_redeliveries_come_before_new_messages(world: World) -> None:
 
 @pytest.mark.parametrize("delay", [b'-NAK {"delay": 18446744073709551615}', b"-NAK 9999999999999h", b"-NAK 1e9h"])
 def test_a_nak_with_a_delay_that_is_no_duration_is_a_plain_nak(world: World, delay: bytes) -> None:
-    """A deadline beyond 64 bits could not be logged, nor anything else of the consumer after it."""
+    """A nak with an invalid delay is a plain nak.
+
+    A deadline beyond 64 bits could not be logged, nor anything else of the consumer after it.
+    """
     world.store("s.a", "s.b")
     consumer = world.consumer()
     first, second = world.pull(2)
@@ -77,7 +80,7 @@ def test_the_longest_delay_of_a_nak_can_be_logged(world: World) -> None:
 def test_a_consumer_at_the_last_sequence_there_can_be_is_logged_like_any_other(world: World) -> None:
     world.stream("T")
     stream = world.engine.streams["T"]
-    stream.store.set_first((1 << 64) - 1)  # no stream begins so high any more
+    stream.store.set_first((1 << 64) - 1)  # the first sequence of new streams is limited to less
     stream.pipeline.next_seq = (1 << 64) - 1
     consumer = world.consumer(stream="T")
     world.store("t.a")
@@ -274,7 +277,7 @@ def test_a_purge_of_other_subjects_leaves_a_filtered_consumer_alone(world: World
     st.randoms(use_true_random=False),
 )
 def test_every_message_is_delivered_until_it_is_acked(steps: list[str], config: dict[str, Any], random: Random) -> None:
-    """num_pending is exact at every step, and in the end everything that still exists was acked or comes again."""
+    """num_pending is exact at every step, and in the end every stored message was acked or is delivered again."""
     world = World()
     world.stream()
     consumer = world.consumer(**config)

@@ -1,4 +1,4 @@
-"""Finding and counting what a consumer's filters choose."""
+"""Tests of finding and counting the messages that match a consumer's filters."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ def test_a_read_from_the_lake_of_many_subjects_is_narrowed_to_their_pattern() ->
 
 
 def test_a_consumer_of_very_many_wildcard_filters_is_quick_and_exact() -> None:
-    """Each filter against each subject would be four million comparisons, in which the server does nothing else."""
+    """A consumer with very many wildcard filters is fast and exact.
+
+    Each filter against each subject would be four million comparisons on the event loop.
+    """
     world = World()
     world.stream(subjects=["s.>"])
     world.store(*[f"s.{i % 3}.{i}" for i in range(4000)])

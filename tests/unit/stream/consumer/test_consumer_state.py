@@ -1,4 +1,4 @@
-"""The ledger of deliveries and acks."""
+"""Tests of the ledger of deliveries and acks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_purge_lifts_the_stream_sequence_but_not_the_consumer_sequence() -> No
 
 
 def test_who_logs_nothing_notes_nothing_of_removed_messages() -> None:
-    # A follower of a work queue: deliveries come in deltas, and what was acked goes by removals.
+    # A follower of a work queue: deliveries come in deltas, and acked messages are removed.
     leader, follower = Ledger(0, 1), Ledger(0, 1)
     for seq in range(1, 101):
         leader.deliver([seq], now=10, deadline=40)
@@ -146,7 +146,7 @@ def test_a_snapshot_survives_encoding() -> None:
 
 
 class Steps:
-    """Random life of a consumer, and what a naive reading of the rules says."""
+    """Random operations of a consumer, with a simple implementation of the rules."""
 
     def __init__(self) -> None:
         self.ledger = Ledger(0, 1)
@@ -214,7 +214,7 @@ def test_agrees_with_the_naive_reading_and_replays_to_the_same(steps: list[tuple
     st.integers(0, 40),
 )
 def test_deltas_over_a_later_checkpoint_lose_no_confirmed_ack(steps: list[tuple[str, int]], at: int) -> None:
-    """A checkpoint holds more than the deltas before it; those after it are applied over it."""
+    """Deltas applied over a later checkpoint lose no confirmed ack."""
     life = Steps()
     checkpoint: Delta | None = None
     logged = 0
@@ -259,7 +259,7 @@ def test_a_delta_as_older_servers_wrote_it_is_understood() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_the_deltas_tell_it_all(seed: int) -> None:
-    """A ledger that is told of every delta, and one that begins with the whole state, are as the one that leads."""
+    """Ledgers that follow every delta, from the beginning or from a state, equal the leader's."""
     chance, leads, follows = random.Random(seed), Ledger(0, 1), Ledger(0, 1)
     seq = 0
     for now in range(1, 301):

@@ -1,4 +1,4 @@
-"""All consumers of a stream over a host that has no more than `host.py` asks for: when progress is logged, and what."""
+"""Tests of all consumers of a stream over a minimal host (`host.py`): when progress is logged, and its content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 
 
 class NoMessages:
-    """A reader of a stream without messages."""
+    """Reader of a stream without messages."""
 
     async def fetch_run(
         self, first: int, max_msgs: int, max_bytes: int, subjects: Sequence[bytes] | None = None
@@ -35,7 +35,7 @@ class NoMessages:
 
 
 class Host:
-    """A stream that keeps what is proposed and logged."""
+    """Stream that keeps proposed and logged operations."""
 
     def __init__(self) -> None:
         self.name, self.uid, self.account, self.domain = "S", "uid", "$G", ""
@@ -77,7 +77,7 @@ class Stream:
         return self.consumers[name].ledger
 
     def names(self) -> list[list[str]]:
-        """Names of the consumers in each entry logged."""
+        """Return the names of the consumers in each log entry."""
         return [[entry.name for entry in entries] for entries, _ in self.host.logged]
 
 

@@ -1,4 +1,4 @@
-"""Reading ahead from the lake: nothing missing, nothing twice, no more held than needed."""
+"""Tests of reading ahead from the lake: complete, without duplicates, within the memory limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 MESSAGES = 400
 LEFT = 300
-"""So many of them have left the log."""
+"""Number of messages that are not in the log any more."""
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Deep(World):
-    """A stream whose first LEFT messages are in the lake only, on the subjects s.0 … s.9 in turn."""
+    """Stream whose first LEFT messages are only in the lake, on the subjects s.0 … s.9 in turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Deep(World):
         self.room = stream.consumers.room
 
     def all_of(self, batch: int) -> list[int]:
-        """Pull until nothing comes any more."""
+        """Pull until no more messages come; return their sequences."""
         seqs: list[int] = []
         while got := [message.seq for message in self.pull(batch) if message.reply]:
             seqs += got
@@ -103,7 +103,7 @@ def test_a_read_that_fails_while_one_run_is_delivered_is_made_again() -> None:
 def test_whatever_goes_meanwhile_the_rest_comes_once_and_in_order(
     filters: list[str], seed: int, narrow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the lake is asked for subjects, for patterns or for everything."""
+    """Whatever is removed meanwhile, the rest is delivered once and in order, with each kind of query to the lake."""
     monkeypatch.setattr(Subjects, "NARROW", narrow)
     world, chance = Deep(), random.Random(seed)
     stream = world.engine.streams["S"]
@@ -157,7 +157,7 @@ def test_a_few_of_many_chosen_at_creation_are_read_alone(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("filters", [["s.*"], [">"], ["s.1", "s.*.x", "s.7"]])
 def test_many_subjects_are_picked_in_a_thread(monkeypatch: pytest.MonkeyPatch, filters: list[str]) -> None:
-    """The same messages as without a thread, and what is stored meanwhile after them."""
+    """Many subjects are selected in a thread; the messages are the same, and later ones follow."""
 
     async def at_once(io: object, work: object) -> object:
         world.publish("s.1")

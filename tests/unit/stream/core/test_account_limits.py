@@ -1,4 +1,4 @@
-"""What one account may reserve and store, and in which order that is checked."""
+"""Tests of an account's limits on reservations and storage, and of the order of the checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORAGES = ("memory", "file")
 
 
 def refused(check: Any, *args: Any) -> int:
-    """The code of the refusal; 0 for none."""
+    """Return the err_code of the refusal; 0 for none."""
     try:
         check(*args)
     except ApiError as error:
@@ -143,7 +143,7 @@ def test_the_first_refusal_of_a_creation(pair: tuple[str, str]) -> None:
     made = world(X1=4500, X2=4500)
     body = {"name": "Z", "max_bytes": 100} | REASONS[pair[0]] | REASONS[pair[1]]
     assert made.ask("STREAM.CREATE.Z", body)["error"]["err_code"] == first(CREATING, pair)
-    if "too large" not in pair:  # that has no room either
+    if "too large" not in pair:  # which has no room either
         stated = made.ask("STREAM.CREATE.Z", body | {"storage": "file"})["error"]["err_code"]
         assert stated == first(STATED, pair)
 

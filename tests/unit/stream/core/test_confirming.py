@@ -1,4 +1,4 @@
-"""What is told of a stream's state is told when it is certain: not before it is stored, not by who may not lead."""
+"""Tests of answers about a stream's state: none before the state is durable, and none from a replaced leader."""
 
 from __future__ import annotations
 
@@ -157,7 +157,10 @@ def test_one_round_serves_all_gets_of_a_turn(tmp_path: Path) -> None:
 
 
 def _waiting(world: replica_world.World, node: Node) -> bytes:
-    """A message that has come to a leader and is not proposed, since there is something before it."""
+    """Publish to the leader a message that it does not propose yet, because an operation is before it.
+
+    Return the reply.
+    """
     world.publish(node, "s.a")
     node.stream.pipeline.operations += 1
     reply = world.publish(node, "s.b", **EXPECTED)
@@ -166,7 +169,10 @@ def _waiting(world: replica_world.World, node: Node) -> bytes:
 
 
 def test_a_leader_that_was_replaced_does_not_say_that_nobody_took_a_message(tmp_path: Path) -> None:
-    """Its successor may have heard the same client: who is told that nobody did would send it again."""
+    """A replaced leader sends no 503 for waiting messages.
+
+    Its successor may have received them, and a client that gets a 503 would publish again.
+    """
     world = replica_world.World(tmp_path)
     world.stream()
     leader = world.leader()

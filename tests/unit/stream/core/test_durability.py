@@ -1,4 +1,4 @@
-"""What a kill, a deletion or damage may meet half-way: nothing that was acked is lost, nothing waits for ever."""
+"""Tests of operations interrupted by a kill, a deletion or damage: acked messages stay, and nothing waits for ever."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.unit
 
 
 def killed(tmp_path: Path) -> World:
-    """The stream as the next process finds it: what was handed to a thread and not done never happens."""
+    """Return the stream as the next process finds it: work submitted to a thread but not done never happens."""
     copy = tmp_path / "killed" / "S"
     shutil.copytree(tmp_path / "S", copy)
     return World(str(copy))
 
 
 class EngineWorld:
-    """An engine over a directory."""
+    """Engine over a directory."""
 
     def __init__(self, directory: Path, log: Logger | None = None) -> None:
         self.clock, self.io, log = ManualClock(), ManualIo(), log or Logger()
@@ -74,7 +74,7 @@ class EngineWorld:
         self.hub.route(None, CLIENT, subject.encode(), b"", b"", b"x")
 
 
-# ---------------------------------------------------------------- deleted and made anew
+# ---------------------------------------------------------------- deleted and created again
 @pytest.mark.parametrize("order", ["as submitted", "the other way round"])
 def test_a_stream_made_anew_waits_until_the_old_one_is_gone(tmp_path: Path, order: str) -> None:
     world = EngineWorld(tmp_path)
@@ -85,7 +85,7 @@ def test_a_stream_made_anew_waits_until_the_old_one_is_gone(tmp_path: Path, orde
     deleted: list[ApiError | None] = []
     world.engine.delete_stream("A", deleted.append)
     world.create("A")
-    if order == "the other way round":  # the threads may take them up in any order
+    if order == "the other way round":  # threads may start them in any order
         world.io.waiting.reverse()
     world.settle()
     assert deleted == [None]
@@ -116,7 +116,7 @@ def test_a_checkpoint_knows_no_message_id_that_is_not_on_disk(tmp_path: Path) ->
     world.clock.turn()
     world.stream.checkpoint()
     assert len(world.io.waiting) == 2
-    world.io.waiting.pop(0)  # the write never happens: the process is killed before it
+    world.io.waiting.pop(0)  # the write never happens: the process is killed before
     world.io.work()
     after = killed(tmp_path)
     assert after.acked("s.a", b"again", Nats_Msg_Id="first")["duplicate"] is True
@@ -127,7 +127,7 @@ def test_a_checkpoint_keeps_the_removals_that_are_not_on_disk(tmp_path: Path) ->
     world = World(str(tmp_path / "S"), allow_msg_ttl=True)
     world.acked("s.a", Nats_TTL="1s")
     world.acked("s.b")
-    world.clock.advance(2_000_000_000)  # the message's time is up: its removal is proposed
+    world.clock.advance(2_000_000_000)  # the message's TTL is over: its removal is proposed
     assert world.io.waiting
     world.stream.checkpoint()
     world.io.waiting.pop(0)
@@ -171,7 +171,7 @@ def test_what_fails_while_it_is_applied_freezes_the_stream(tmp_path: Path, monke
 
 
 class Report(Logger):
-    """Keeps the errors that are reported."""
+    """Keeps reported errors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -269,7 +269,7 @@ def test_who_waits_for_an_operation_on_a_stream_that_is_deleted_is_told(tmp_path
     world.settle()
     stream = world.engine.streams["A"]
     world.publish("A.x")
-    world.clock.turn()  # a write is under way
+    world.clock.turn()  # a write is in progress
     answers: list[object] = []
     stream.propose(DeleteMessage(1), answers.append)
     world.engine.delete_stream("A", lambda _: None)
@@ -292,7 +292,7 @@ def test_a_server_that_stops_takes_no_more_messages_and_finishes_what_it_took(tm
     assert (stream.store.msgs, stream.pipeline.uncommitted()) == (1, [])
 
 
-# ---------------------------------------------------------------- what must not stay for ever
+# ---------------------------------------------------------------- leftovers
 def test_what_a_deleted_consumer_released_goes_also_when_a_kill_came_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

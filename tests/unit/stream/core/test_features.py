@@ -1,4 +1,4 @@
-"""Features of a stream: a list of them and one more, the orders of publish rules, what plain messages cost."""
+"""Tests of features: an added feature, the orders of publish rules, and the cost of plain messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _read(effect: Effect, header: bytes, given: Given, config: StreamConfig) -> 
 
 
 class Colours(Feature):
-    """A feature that no stream has: counts the stored messages with each colour, and notes its hooks."""
+    """Feature for tests: counts the stored messages with each colour, and records its hooks."""
 
     rules = (PublishRule(_only_colours, frozenset({b"Nats-Colour"}), single=25, replicated=25),)
     effects = ((b"Nats-Colour", _read),)
@@ -147,7 +147,7 @@ _Recorder: type[Feature] = type("_Recorder", (Feature,), {name: _recorded(name) 
 
 
 class Recorder(_Recorder):  # type: ignore[valid-type, misc]
-    """Does nothing, and notes which hooks were called."""
+    """Records the hooks that are called, without any effect."""
 
     operations = (Near,)
 
@@ -218,7 +218,7 @@ def test_the_fields_of_a_checkpoint_are_in_the_order_of_earlier_releases(tmp_pat
 
 
 def test_no_hook_is_called_for_single_plain_messages(tmp_path: Path) -> None:
-    """Nothing is configured: the hooks of single messages without headers are empty, and no message is judged."""
+    """No hook is called for single plain messages if no feature is configured."""
     proposer = World(str(tmp_path)).stream.proposer
     assert not proposer.guarded
     assert not proposer._hooks.prepared
@@ -238,7 +238,10 @@ def test_hooks_that_are_not_overridden_are_not_called() -> None:
 
 
 def test_the_orders_of_publish_rules_are_those_of_nats_server(tmp_path: Path) -> None:
-    """Which error comes first depends on the number of replicas; see `PublishRule`. Other rules may stand between."""
+    """The orders of publish rules are those of nats-server.
+
+    The first error depends on the number of replicas; see `PublishRule`. Other rules may stand between.
+    """
     rules = World(str(tmp_path)).stream.proposer.rules
 
     def check_order(placed: Sequence[PublishRule], expected: list[str]) -> None:
@@ -302,7 +305,7 @@ def test_the_orders_of_publish_rules_are_those_of_nats_server(tmp_path: Path) ->
 
 
 def test_the_worked_example_of_contributing_works(tmp_path: Path) -> None:
-    """Its feature and its test are run as they are printed, with the line that it adds to the list."""
+    """The feature and the test in CONTRIBUTING.md run as printed, with the line for the list."""
     page = (Path(__file__).parents[4] / "CONTRIBUTING.md").read_text()
     blocks = ["\n".join(_added(block)) for block in page.split("```diff\n")[1:]]
     feature_file, line, test_file = blocks[:3]

@@ -1,4 +1,4 @@
-"""Streams that a newer release wrote: nothing of them is lost, nothing is served, and they can be deleted."""
+"""Tests of streams written by a newer release: not served, nothing lost, and deletable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stores(directory: Path) -> Callable[[Io], FileStores]:
 
 
 def newer(directory: Path, change: Callable[[dict[str, object]], None], *, checkpoint: bool = False) -> None:
-    """Streams S and T; then a newer release changes the configuration of S."""
+    """Create streams S and T; then change the configuration of S as a newer release would."""
     world = ApiWorld(stores=stores(directory))
     for name in ("S", "T"):
         world.create(name, subjects=[f"{name}.>"])
@@ -45,7 +45,7 @@ def newer(directory: Path, change: Callable[[dict[str, object]], None], *, check
 
 
 def _log(world: ApiWorld, operation: Operation) -> None:
-    """Have an entry in the log of S that this release does not apply."""
+    """Add an entry to the log of S that this release does not know."""
     stream = world.stream("S")
     stream.group.propose([Proposal(Kind.OPERATION, encode(operation), 0, lambda: None)])
     world.settle()
@@ -150,7 +150,7 @@ def test_a_replica_that_needs_a_newer_release_keeps_its_files_and_says_so(tmp_pa
     leader, followers = world.leader(), world.followers()
     config = msgspec.json.decode(msgspec.json.encode(leader.stream.config)) | {"metadata": {"_nats.req.level": "9"}}
     operation = encode(UpdateStream(msgspec.json.encode(config)))
-    # The leader is of the newer release: it does not stumble over what it logs.
+    # The leader runs the newer release and knows its own entries.
     leader.stream.group.propose([Proposal(Kind.OPERATION, operation, 0, lambda: None)])
     world.until(lambda: all(node.engine.offline for node in followers))
     assert all(node.engine.offline == {"S": LEVEL} and not node.engine.streams for node in followers)

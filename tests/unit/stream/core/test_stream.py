@@ -1,4 +1,4 @@
-"""A stream between the socket and the disk: what is acked when, and what publishes in flight see of each other."""
+"""Tests of a stream between socket and disk: the time of acks, and interactions of publishes in flight."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_arrives_during_a_write_goes_together_into_the_next(make: MakeWorld
 
 
 class FailingFiles(Files):
-    """Fails every sync from the moment it is told to."""
+    """Files in which every sync fails from some moment on."""
 
     failing = False
     attempts = 0
@@ -172,7 +172,7 @@ def test_a_replaced_subject_does_not_bring_back_what_its_bytes_pushed_out(make: 
 
 
 def _copy(tmp_path: Path) -> Path:
-    """The store as a crash at this moment would leave it."""
+    """Return a copy of the store as a crash at this moment would leave it."""
     target = tmp_path / "copy"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(tmp_path / "S", target)
@@ -189,7 +189,7 @@ def test_numbers_of_thousands_of_digits_are_like_any_others(make: MakeWorld) -> 
 
 # ------------------------------------------------------------------ batches against one message at a time
 class Model:
-    """nats-server's semantics of limits, one message at a time (docs/internals/streams.md#limits)."""
+    """Model of nats-server's limits, one message at a time (docs/internals/streams.md#limits)."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -197,7 +197,7 @@ class Model:
         self.last = 0
 
     def publish(self, subject: bytes, data: bytes) -> int:
-        """The sequence given, 0 when refused."""
+        """Return the assigned sequence; 0 if the message is refused."""
         size = self.size(subject, data)
         per_subject, msgs, total = (self.config[name] for name in ("max_msgs_per_subject", "max_msgs", "max_bytes"))
         same = [seq for seq, (name, _) in self.messages.items() if name == subject]

@@ -1,4 +1,4 @@
-"""Stream configurations: defaults, refusals and updates as nats-server 2.15.1 has them."""
+"""Tests of stream configurations: defaults, refusals and updates as in nats-server 2.15.1."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def requested(fields: dict[str, Any]) -> StreamConfigRequest:
 
 
 def checked(fields: dict[str, Any]) -> StreamConfig:
-    """What STREAM.CREATE makes of a request."""
+    """Return the configuration that STREAM.CREATE makes of a request."""
     request = requested(fields)
     stream_rules.check_create(request)
     return stream_rules.checked(request.config(), pedantic=request.pedantic)
@@ -148,7 +148,7 @@ def test_unlimited_is_minus_one(field: str) -> None:
 
 
 class Case(NamedTuple):
-    """A request and what becomes different from the defaults, or the refusal."""
+    """Request, with its differences from the defaults, or the refusal."""
 
     request: dict[str, Any]
     result: dict[str, Any] | tuple[int, str]
@@ -245,7 +245,7 @@ CREATES = [
     Case({"subjects": ["$JS.EVENT.>"]}, {"subjects": ["$JS.EVENT.>"]}),
     Case({"subjects": ["$SYS.foo"]}, _invalid("subjects that overlap with system api require no-ack to be true")),
     Case({"subjects": ["$SYS.ACCOUNT.x"]}, {"subjects": ["$SYS.ACCOUNT.x"]}),
-    # what other features exclude
+    # combinations that other features exclude
     Case({"subject_delete_marker_ttl": -1}, _invalid("subject delete marker TTL must not be negative")),
     Case({"subject_delete_marker_ttl": S - 1}, _invalid("subject delete marker TTL must be at least 1 second")),
     Case(
@@ -339,7 +339,7 @@ def test_metadata_counts_what_the_server_adds() -> None:
 def test_subjects_of_other_streams_are_taken(others: list[list[str]], taken: bool) -> None:
     config = StreamConfig(name="N", subjects=["q", "a.b"])
     rest = [StreamConfig(name=f"O{at}", subjects=subjects) for at, subjects in enumerate(others)]
-    rest.append(StreamConfig(name="N", subjects=["a.b"]))  # itself does not count
+    rest.append(StreamConfig(name="N", subjects=["a.b"]))  # the stream itself does not count
     if not taken:
         stream_rules.check_taken(config, rest)
         return
@@ -350,14 +350,14 @@ def test_subjects_of_other_streams_are_taken(others: list[list[str]], taken: boo
 
 # ---------------------------------------------------------------------------------------------------- updates
 class Limits(NamedTuple):
-    """A consumer's configuration as far as updates look at it."""
+    """Fields of a consumer's configuration that updates check."""
 
     max_ack_pending: int = 1000
     inactive_threshold: int = 0
 
 
 def updated(base: dict[str, Any], change: dict[str, Any], consumers: dict[str, Limits] | None = None) -> dict[str, Any]:
-    """The fields that an update changes, with their new values."""
+    """Return the fields that an update changes, with their new values."""
     old = checked(base)
     request = requested({**base, **change})
     new = stream_rules.updated(old, stream_rules.checked(request.config()), consumers or {})
@@ -438,7 +438,10 @@ def test_refused_updates(base: dict[str, Any], change: dict[str, Any], code: int
     ],
 )
 def test_refused_updates_of_features_to_come(change: dict[str, Any], text: str) -> None:
-    """These rules already hold for configurations that `checked` will let pass one day."""
+    """Refused updates of features that are still to come.
+
+    These rules already hold for configurations that `checked` will accept one day.
+    """
     new = _with(checked({}), change)
     with pytest.raises(ApiError) as raised:
         stream_rules.updated(checked({}), new, {})
@@ -490,7 +493,7 @@ _fields = st.fixed_dictionaries(
 
 @given(_fields)
 def test_an_accepted_configuration_survives_reply_store_and_resend(fields: dict[str, Any]) -> None:
-    """What a reply shows can be sent back and means the same; what the log keeps reads as it was written."""
+    """A configuration in a reply can be sent back with the same effect, and survives a round trip through the log."""
     try:
         config = checked(fields)
     except ApiError:

@@ -1,4 +1,4 @@
-"""What limits and retention do to messages that are on their way, and to many at once."""
+"""Tests of limits and retention applied to messages in flight, and to many at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make(tmp_path: Path) -> MakeWorld:
 
 
 def together(world: World, *publishes: tuple[str, bytes, dict[str, str]]) -> list[Any]:
-    """Publish in one turn of the event loop; the sequence or the err_code of each."""
+    """Publish in one turn of the event loop; return the sequence or the err_code of each."""
     replies = [world.publish(subject, data, **headers) for subject, data, headers in publishes]
     world.settle()
     answers = [world.answer(reply) for reply in replies]
@@ -65,7 +65,7 @@ def test_where_nothing_of_that_can_be_nobody_waits(make: MakeWorld) -> None:
     world.clock.turn()
     assert len(world.io.waiting) == 1
     reply = world.publish("s.a", b"", **{LAST: "1"})
-    world.publish("s.a", b"", **{LAST: "2"})  # judged at once: 2, which is on its way, can not be replaced by another
+    world.publish("s.a", b"", **{LAST: "2"})  # checked at once: 2, in flight, can not be replaced
     assert world.answer(reply) is None, "2, which the refusal names, is not stored yet"
     world.settle()
     assert world.answer(reply)["error"]["description"] == "wrong last sequence: 2"
@@ -73,7 +73,7 @@ def test_where_nothing_of_that_can_be_nobody_waits(make: MakeWorld) -> None:
 
 
 def test_a_message_takes_the_place_of_another_only_once(make: MakeWorld) -> None:
-    # The stream is full. The longer one is replaced by the first message; the second finds a short one.
+    # The stream is full. The longer message is replaced by the first new one; the second new one finds a short one.
     world = make(max_bytes=2 * 43, max_msgs_per_subject=1, discard="new")
     world.acked("s.a", b"x" * 10)
     world.acked("s.b", b"x" * 10)
@@ -107,7 +107,7 @@ def test_a_purge_does_not_change_which_message_was_the_last(make: MakeWorld) -> 
 # ---------------------------------------------------------------------- retention
 @pytest.fixture
 def interested() -> consumer_world.World:
-    """An interest stream of 25 messages that two consumers want."""
+    """Return an interest stream of 25 messages that match two consumers."""
     world = consumer_world.World()
     world.stream(retention="interest", subjects=["s.*"])
     for name in ("c", "d"):
@@ -118,7 +118,7 @@ def interested() -> consumer_world.World:
 
 
 def state(world: consumer_world.World) -> tuple[int, int, int]:
-    """(messages, first_seq, last_seq)."""
+    """Return (messages, first_seq, last_seq)."""
     told = world.ask("STREAM.INFO.S")["state"]
     return told["messages"], told["first_seq"], told["last_seq"]
 

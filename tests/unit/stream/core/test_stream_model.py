@@ -1,9 +1,9 @@
-"""A stream and a model of it are asked the same, at random, and hold the same after each step.
+"""Random tests of a stream compared with a model after each step.
 
-Publishes with all kinds of headers, counters, atomic batches, deletes, purges, updates and time that passes, with
-restarts, kills while writes are under way, checkpoints, and messages that leave the log for the lake.
-LAKESTREAM_MODEL_STEPS sets the number of steps (10,000), LAKESTREAM_MODEL_SEED repeats the choices of a run that
-failed; both are in the failure's text.
+Publishes with all kinds of headers, counters, atomic batches, deletes, purges, updates and passing time, with restarts,
+kills during writes, checkpoints, and messages that are released from the log to the lake. LAKESTREAM_MODEL_STEPS sets
+the number of steps (10,000), LAKESTREAM_MODEL_SEED repeats the choices of a run that failed; the failure's message
+contains both.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ LIVES = 20
 STEPS = int(os.environ.get("LAKESTREAM_MODEL_STEPS", "10000")) // LIVES
 SEED = int(os.environ.get("LAKESTREAM_MODEL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 TICK = 1_000_000
-"""Time that passes between two steps, ns: no two messages have the same."""
+"""Time between two steps in ns, so that no two messages have the same time."""
 LATE = 200_000_000
-"""Expiry may be so late."""
+"""Tolerated delay of expiry in ns."""
 SMALL = LogOptions(seal_bytes=4096, retain_bytes=0, retain_segments=0)
 
 
 class Unsynced(Files):
-    """Files whose kill is that of the process, not of the machine: nothing needs to be forced to the disk."""
+    """Files without fsync, since only the process is killed, not the machine."""
 
     def sync(self, fd: int) -> None:
         pass
 
 
 class Clock(ManualClock):
-    """A clock under which coroutines run to their end at once: what they await here never has to wait."""
+    """Clock under which coroutines run to their end at once: their awaits never block here."""
 
     def spawn(self, awaitable: Any) -> None:
         run(awaitable)
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that only ever gives others their turn."""
+    """Return the result of a coroutine that only yields to others."""
     while True:
         try:
             coroutine.send(None)
@@ -77,7 +77,7 @@ class Life:
         self.world = self._open(subjects=["a.>"], allow_atomic=True, **self.chance.config)
         self.batches = 0
         self.last: list[str] = []
-        """What was done last, for whoever reads a failure."""
+        """Last operations, for the failure's message."""
 
     def _open(self, **config: Any) -> World:
         self.clock.timers, self.clock.soon = [], []
@@ -87,7 +87,7 @@ class Life:
 
     # ------------------------------------------------------------------ steps
     def step(self) -> None:
-        """One thing that can happen to a stream."""
+        """Do one random operation."""
         self.clock.time += TICK
         drawn = self.rng.random()
         if drawn < 0.03 and self._takes_batches():
@@ -115,7 +115,7 @@ class Life:
         assert got == expected, f"answered {got}, expected {expected}"
 
     def _begin(self, step: Step) -> Callable[[], Answer | None]:
-        """Ask for a step; returns what later gives the answer, or None where there is none yet."""
+        """Start an operation; return a function that returns its answer, or None while there is none."""
         world, results = self.world, list[Answer]()
         match step:
             case Publish():
@@ -124,7 +124,7 @@ class Life:
                 )
                 return lambda: _publish_answer(world.answer(reply))
             case Delete() if self.model.config["deny_delete"] or step.seq not in world.stream.store.live:
-                return lambda: ("refused", 10057)  # the API's rule, which is not part of this world
+                return lambda: ("refused", 10057)  # a rule of the API, which is not part of this world
             case Delete():
                 world.stream.propose(DeleteMessage(step.seq), lambda done: results.append(("deleted", int(bool(done)))))
             case Purge():
@@ -137,12 +137,12 @@ class Life:
         return lambda: results[0] if results else None
 
     def _takes_batches(self) -> bool:
-        """Whether the stream takes any atomic batch of short messages."""
+        """Return True if the stream accepts every atomic batch of short messages."""
         config = self.model.config
         return config["discard"] == "old" and config["max_msg_size"] < 0 and "allow_msg_counter" not in config
 
     def _begin_batch(self) -> tuple[Callable[[], Answer | None], StreamModel]:
-        """Publish an atomic batch; what later gives the answer, and the model after it."""
+        """Publish an atomic batch; return a function that returns its answer, and the model after it."""
         after, size = self.model.copy(), self.rng.randint(1, 6)
         self.batches += 1
         for number in range(1, size + 1):
@@ -170,14 +170,14 @@ class Life:
         self._settle()
 
     def _settle(self) -> None:
-        """What recovery began comes to its end; what expired meanwhile goes."""
+        """Complete the recovery, and remove what has expired meanwhile."""
         self.world.settle()
         self.clock.advance(LATE)
         self.world.settle()
         self.model.expire(self.clock.time, set(self._seqs()), LATE)
 
     def _kill(self) -> None:
-        """End without a word, with publishes and operations on their way."""
+        """Kill the process with publishes and operations in flight."""
         self._note("kill")
         world, after = self.world, [self.model.copy()]
         asked: list[Callable[[], Answer | None]] = []
@@ -185,7 +185,7 @@ class Life:
             self.clock.time += TICK
             step = self.chance.publish() if self.rng.random() < 0.8 else self.chance.step()
             if isinstance(step, Update | Delete) or (isinstance(step, Purge) and asked):
-                continue  # they are the API's, which looks at what is committed, and do not wait for publishes that do
+                continue  # API operations use the committed state, and do not wait for waiting publishes
             self._note(f"on its way: {step}")
             if self.rng.random() < 0.2 and self._takes_batches():
                 self._note("on its way: atomic batch")
@@ -200,9 +200,10 @@ class Life:
                 self._turn()
         self._turn()
         if self.rng.random() < 0.5 and world.io.waiting:
-            world.io.waiting.pop(0)[0]()  # done, and nobody was told
+            world.io.waiting.pop(0)[0]()  # done, but not reported
         answers = [(number, ask()) for number, ask in enumerate(asked, 1)]
-        # A refusal changes nothing and may leave before what came earlier is stored; so may word of a duplicate.
+        # A refusal changes nothing and may be sent before earlier messages are stored; so may the answer to a
+        # duplicate.
         answered = max((number for number, got in answers if got and got[0] in ("stored", "purged")), default=0)
         known = max((got[1] for _, got in answers if got and got[0] == "duplicate"), default=0)
         world.stream.store.abandon()
@@ -211,7 +212,7 @@ class Life:
         same = [model for model in after[answered:] if model.content() == there and model.last_seq >= known]
         may = "\n".join(f"  {model.last_seq}: {model.content()}" for model in after)
         assert same, f"found {there} after answers {answers}, which may be\n{may}"
-        # Steps that leave no trace: the duplicate window of either is right, the later one's sequences are not.
+        # Steps without effect: the duplicate window of either model is right, the later one's sequences are not.
         self.model = next((model for model in same if model.last_seq == self.world.stream.store.last_seq), same[0])
         self.model.stored_at({record.seq: record.time_ns for record in self._records()}, self.clock.time)
         self._settle()
@@ -229,7 +230,7 @@ class Life:
         self.world.settle()
 
     def _compact(self) -> None:
-        """Sealed segments leave the log for the lake, which keeps some of the dead for a while."""
+        """Release sealed segments to the lake, which keeps some removed messages for a while."""
         self._note("compaction")
         store = self.world.stream.store
         known = {record.seq for record in self.lake.records}
@@ -244,9 +245,9 @@ class Life:
         store.drop_through(store.sealed_through[0])
         self.world.settle()
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ comparison
     def _records(self) -> list[Record]:
-        """Every message, from where it lies."""
+        """Return every message, from the log or the lake."""
         reader, found, first = self.world.stream.reader, list[Record](), 1
         while records := run(reader.fetch_run(first, 7, 1 << 30)):
             found += records

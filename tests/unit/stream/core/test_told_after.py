@@ -1,4 +1,4 @@
-"""An answer that tells state counts what the same client sent before it, and waits for nothing else."""
+"""Tests of answers about state: they include what the same client sent before, and wait for nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 
 def sent(world: World, subject: str, body: Any = None) -> str:
-    """Ask without ending the turn, as the requests of one read do; returns the reply subject."""
+    """Send a request without ending the turn, as several requests of one read; return the reply subject."""
     reply = world.inbox()
     data = b"" if body is None else json.dumps(body).encode()
     world.publish(f"$JS.API.{subject}", data, reply)
@@ -115,7 +115,7 @@ def test_an_answer_waits_for_what_was_before_it_and_for_no_more(tmp_path: Path) 
     world = StreamWorld(str(tmp_path / "log"))
     told: list[int] = []
     world.publish("s.a")
-    world.clock.turn()  # being written
+    world.clock.turn()  # is being written
     world.stream.confirming.after_applied(lambda: told.append(world.stream.store.msgs))
     world.publish("s.a")
     assert not told

@@ -1,4 +1,4 @@
-"""A stream as it was, between log and table: what is asked of which, and how long anybody else waits for it."""
+"""Tests of time travel between log and table: the reads of each, and how long the event loop waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOUR = 3600 * 10**9
 
 
 class Table:
-    """`History` that says what it is told to, and remembers what it was asked."""
+    """`History` with prepared answers, which records its requests."""
 
     def __init__(self, *answers: Was) -> None:
         self.answers = list(answers)
@@ -50,11 +50,11 @@ def past_of(stream: MiniStream, table: Table | None = None) -> Past:
 
 
 def overwritten(path: Path, keys: int) -> MiniStream:
-    """So many keys, written in order and overwritten in another one."""
+    """Return a stream of `keys` keys, written in order and overwritten in another order."""
     stream = MiniStream(str(path), LogOptions(seal_bytes=16 << 20, seal_age_ns=1 << 60))
     stream.store.keep_departures(True)
     stream.publish(*[(b"K.%d" % key, b"", b"v") for key in range(keys)])
-    step = 7919  # a prime: neighbours leave far from each other
+    step = 7919  # a prime: adjacent messages are removed at distant times
     for at in range(keys):
         key = at * step % keys
         stream.publish((b"K.%d" % key, b"", b"w"))
@@ -136,7 +136,7 @@ async def test_what_the_log_knows_to_be_deleted_securely_is_not_asked_of_the_tab
     store.shredding = store.erasing = True
     store.remove(2)
     store.shredding = store.erasing = False
-    store.keep_departures(True)  # not of the whole segment: only the table can know
+    store.keep_departures(True)  # not for the whole segment: only the table can know
     table = Table(Was(True, 1, 3, [1]))
     found = await past_of(stream, table).find([b"K.a"], 2, 0, 9)
     assert found is not None
@@ -148,7 +148,7 @@ async def test_a_moment_between_what_was_kept_and_what_was_not_is_refused_by_the
     stream = MiniStream(str(tmp_path), LogOptions(seal_bytes=65, seal_age_ns=1 << 60))
     stream.publish((b"K.a", b"", b"1"))
     stream.publish((b"K.b", b"", b"2"))
-    stream.operate("remove", 1)  # nobody notes when
+    stream.operate("remove", 1)  # its time is not recorded
     position = stream.store.log.last_index  # the table has all of that
     stream.store.keep_departures(True)
     stream.publish((b"K.c", b"", b"3"))

@@ -1,4 +1,4 @@
-"""Atomic and fast batches while something is in flight: what waits, what is one entry, who is told when."""
+"""Tests of atomic and fast batches in flight: waiting, entries, and the order of answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make(tmp_path: Path) -> MakeWorld:
 def member(
     world: World, seq: int, commit: str = "", *, data: bytes | None = b"-", subject: str = "s.a", **more: Any
 ) -> bytes:
-    """Publish a member of the atomic batch b (data None: empty); returns its reply subject."""
+    """Publish a member of the atomic batch b (without payload if data is None); return its reply subject."""
     fields: dict[str, Any] = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": str(seq), **more}
     if commit:
         fields["Nats-Batch-Commit"] = commit
@@ -48,14 +48,14 @@ def member(
 
 
 def answered(world: World, seq: int, commit: str = "") -> dict[str, Any] | None:
-    """The answer to a member of the atomic batch b."""
+    """Return the answer to a member of the atomic batch b."""
     reply = member(world, seq, commit)
     world.settle()
     return world.answer(reply)
 
 
 def whole(world: World, count: int, **more: Any) -> bytes:
-    """Publish an atomic batch; returns the reply subject of its commit."""
+    """Publish an atomic batch; return the reply subject of its commit."""
     for seq in range(1, count):
         member(world, seq)
     return member(world, count, "1", **more)
@@ -101,7 +101,7 @@ def test_members_are_nowhere_before_the_commit(make: MakeWorld) -> None:
 
 
 class FailingFiles(Files):
-    """Fails every sync from the moment it is told to."""
+    """Files in which every sync fails from some moment on."""
 
     failing = False
 
@@ -256,7 +256,7 @@ async def test_a_commit_may_need_several_messages_of_the_lake() -> None:
 
 # ------------------------------------------------------------------------------------------------ fast
 def world_fast(world: World, seq: int, operation: int, mode: str = "ok", *, flow: int = 1, **more: str) -> bytes:
-    """Publish a member of the fast batch f; returns its reply subject."""
+    """Publish a member of the fast batch f; return its reply subject."""
     reply = b"_INBOX.me.f.%d.%b.%d.%d.$FI" % (flow, mode.encode(), seq, operation)
     block = headers.build([(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()])
     world.hub.route(None, CLIENT, b"s.f", reply, block if more else b"", b"%d" % seq)
@@ -264,7 +264,7 @@ def world_fast(world: World, seq: int, operation: int, mode: str = "ok", *, flow
 
 
 def heard(world: World) -> list[Any]:
-    """What fast batches were answered since this was last asked, without the reply subjects."""
+    """Return the answers to fast batches since the last call, without the reply subjects."""
     said = [json.loads(payload) for subject, payload in world.inbox.got if subject.endswith(b".$FI") and payload]
     world.inbox.got.clear()
     return said
@@ -334,7 +334,10 @@ def test_a_stream_without_fast_batches_refuses_them_whatever_else_it_takes_unsee
 
 
 def test_a_new_leader_goes_on_with_what_the_log_says(make: MakeWorld) -> None:
-    """Of three batches one has ended, and one was idle for too long before the leader changed."""
+    """A new leader continues the batches in the log.
+
+    Of three batches one has ended, and one was idle for too long before the leader changed.
+    """
     world = make()
     feature, now = world.stream.feature(fast.Fast), world.clock.now()
 
@@ -357,7 +360,7 @@ def test_a_new_leader_goes_on_with_what_the_log_says(make: MakeWorld) -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ what they share
+# ------------------------------------------------------------------------------------------------ both kinds
 def test_limits_hold_for_the_streams_of_a_server_together() -> None:
     room = BatchRoom()
     assert room.for_atomic(49)

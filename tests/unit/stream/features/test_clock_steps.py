@@ -1,4 +1,4 @@
-"""Steps of the system clock: times never go backwards, and what is due comes after the time that really passed."""
+"""Tests of steps of the system clock: times never decrease, and timers follow the real time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 S = 1_000_000_000
 HOUR, DAY = 3600 * S, 86_400 * S
 TOLERANCE = RESOLUTION_NS + S // 2
-"""What is due may be early or late by the resolution of ages; expiry looks every 50 ms, these tests every 250."""
+"""Tolerance of timers in ns: the resolution of ages; expiry checks every 50 ms, these tests every 250."""
 
 
 def passing(world: World, ns: int) -> None:
@@ -110,7 +110,7 @@ def test_a_message_id_is_remembered_for_the_window(tmp_path: Path, step: int) ->
 
 
 def restarted(world: World, tmp_path: Path, *, ahead: int) -> World:
-    """The next process: its clocks begin with what the system clock shows, which is `ahead` of the real time."""
+    """Return the next process: its clocks start with the system clock, which is `ahead` of the real time."""
     clock = ManualClock()
     clock.time = world.clock.time + ahead
     return World(str(tmp_path / "S"), clock=clock)
@@ -118,7 +118,7 @@ def restarted(world: World, tmp_path: Path, *, ahead: int) -> World:
 
 def test_a_restart_under_the_right_clock_keeps_the_time_that_is_left(tmp_path: Path) -> None:
     world = World(str(tmp_path / "S"), clock=(clock := ManualClock()), allow_msg_ttl=True, max_age=HOUR)
-    clock.time += DAY  # the first process begins a day ahead
+    clock.time += DAY  # the first process starts a day ahead
     world.acked("s.a", Nats_TTL="8s")
     passing(world, 4 * S)
     world.stream.checkpoint()
@@ -159,7 +159,7 @@ def test_whatever_the_clock_does_messages_live_as_long_as_they_should(seed: int,
         elif roll < 0.7:
             world.stream.checkpoint()
             world.settle()
-            world = World(str(tmp_path / "S"), clock=world.clock)  # a restart when the clock is as it was at the first
+            world = World(str(tmp_path / "S"), clock=world.clock)  # a restart with the clock of the first process
         else:
             passing(world, rng.choice((S, 2 * S, 7 * S)))
         live, now = set(kept(world)), world.clock.time
@@ -173,7 +173,7 @@ def test_runs_are_bounded_and_what_was_joined_is_never_early() -> None:
     clock = ManualClock()
     ages, pinned = Ages(clock, MemoryStore("u")), clock.time + DAY
     stored = {}
-    for seq in range(1, 5000):  # behind the newest message: its time stays, and the difference grows
+    for seq in range(1, 5000):  # before the newest message's time: times do not change, and the difference grows
         clock.time += 2 * S
         ages.opened(seq, pinned)
         stored[seq] = clock.time

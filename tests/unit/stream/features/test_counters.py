@@ -1,4 +1,4 @@
-"""Counters on their way into a stream: values in flight, in the log, only in the lake, and broken ones."""
+"""Tests of counters: values in flight, in the log, only in the lake, and invalid ones."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_is_no_value_is_told(data: bytes) -> None:
 
 
 class OneRecord:
-    """A view with one message."""
+    """View with one message."""
 
     max_msg_size = -1
 

@@ -1,4 +1,4 @@
-"""Cron expressions: the times that nats-server 2.15.1 was seen to choose, and what it refuses."""
+"""Tests of cron expressions: times chosen by nats-server 2.15.1, and refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from lakestream.stream.features import cron
 pytestmark = pytest.mark.unit
 
 NOW = gotime.time_ns("2026-11-21T19:10:55.9Z")
-"""When the times below were asked for. Clocks change meanwhile in every zone that has a row with one."""
+"""Time at which the expected times were requested.
+
+Every zone in the table that changes its clocks does so between some of them.
+"""
 
 MEASURED = [
     ("*/7 * * * * *", "", "2026-11-21T19:11:00Z"),

@@ -1,4 +1,4 @@
-"""The duplicate window."""
+"""Tests of the duplicate window."""
 
 import pytest
 from hypothesis import given
@@ -105,7 +105,7 @@ def test_what_an_earlier_release_kept_is_taken_over() -> None:
 
 
 def test_an_id_that_was_stored_again_after_its_window_is_known_by_the_later_message() -> None:
-    # A follower adds what the leader stored and asks for nothing, so it still has the first message's entry.
+    # A follower adds the leader's messages and checks no duplicates, so it still has the first message's entry.
     dedupe = MessageIds(window_ns=100)
     dedupe.add(b"a", 1, 1_000)
     dedupe.add(b"b", 2, 1_150)

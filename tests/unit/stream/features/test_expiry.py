@@ -1,4 +1,4 @@
-"""What leaves a stream when its time has run out, when that is looked at, and what it leaves behind."""
+"""Tests of expiry: expired messages, the times of checks, and markers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MARKER = b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 1m30s\r\nNats-Rol
 
 
 class Waiting(ManualClock):
-    """A clock under which coroutines run at once as far as they come, and then in steps of their own."""
+    """Clock under which coroutines run at once until they block, and then in steps of their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Waiting(ManualClock):
         self._step(awaitable)
 
     def run(self) -> None:
-        """Go on with each coroutine as far as it comes."""
+        """Continue each coroutine until it blocks."""
         for coroutine in list(self.waiting):
             self._step(coroutine)
 
@@ -61,7 +61,7 @@ class Waiting(ManualClock):
 
 @pytest.fixture
 def clock() -> Waiting:
-    """The time of all worlds of a test, and of the messages in them."""
+    """Return the clock of all worlds of a test, and of the messages in them."""
     return Waiting()
 
 
@@ -74,23 +74,23 @@ def make(tmp_path: Path, clock: Waiting) -> MakeWorld:
 
 
 def pass_time(world: World, ns: int) -> None:
-    """Let time pass as timers see it: in steps, each settled."""
+    """Let time pass in steps, as timers fire, and settle after each."""
     for _ in range(10):
         world.clock.advance(ns // 10)
         world.settle()
 
 
 def records(world: World) -> list[tuple[int, bytes, bytes]]:
-    """(seq, subject, header block) of everything in the stream."""
+    """Return (seq, subject, header block) of every message in the stream."""
     return [(each.seq, each.subject, each.header) for each in world.stream.store.read_run(1, 1 << 30, 1 << 40)]
 
 
 def timers(world: World) -> list[int]:
-    """In how many ns timers fire."""
+    """Return the times until timers fire, in ns."""
     return [timer.due - world.clock.time for timer in world.clock.timers if not timer.cancelled]
 
 
-# ------------------------------------------------------------------ when it is looked
+# ------------------------------------------------------------------ checks for expiry
 def test_a_message_that_never_expires_is_not_looked_at_again_and_again(make: MakeWorld) -> None:
     world = make(allow_msg_ttl=True, max_age=SECOND)
     world.acked("s.a", Nats_TTL="never")
@@ -140,7 +140,7 @@ def test_a_new_age_is_looked_at_at_once(make: MakeWorld) -> None:
 
 
 def test_a_lifetime_counts_from_the_messages_own_time(make: MakeWorld) -> None:
-    """Messages of an import lie days apart, in one entry of the log."""
+    """A TTL counts from the message's own time: messages of an import may be days apart in one log entry."""
     world = make(allow_msg_ttl=True)
     now, block = world.clock.time, b"NATS/1.0\r\nNats-TTL: 3600\r\n\r\n"
     for hours, subject in ((30, b"s.a"), (2, b"s.b"), (0, b"s.c")):
@@ -178,7 +178,7 @@ def test_the_marker_is_what_removes_the_message(make: MakeWorld, tmp_path: Path)
     assert [subject for _, subject, _ in records(before)] == [b"s.a", b"s.b"]
     pass_time(before, SECOND)
     assert records(before) == [(3, b"s.a", MARKER), (4, b"s.b", MARKER)]
-    # And one after it: the marker stands for the removal, and runs out itself.
+    # A crash after it: the marker replaces the message, and expires itself.
     shutil.copytree(tmp_path / "S", tmp_path / "after")
     after = make("after")
     assert records(after) == [(3, b"s.a", MARKER), (4, b"s.b", MARKER)]
@@ -254,7 +254,10 @@ def test_what_was_under_way_is_looked_at_by_whoever_leads_next(make: MakeWorld) 
     ids=["full", "full of bytes", "full subject", "too long", "sealed"],
 )
 def test_a_full_stream_gets_rid_of_what_has_run_out(make: MakeWorld, config: dict[str, Any], left: list[bytes]) -> None:
-    """nats-server keeps it for as long as the stream's own rules refuse the marker: for ever, mostly."""
+    """A full stream removes expired messages even if its rules refuse the marker.
+
+    nats-server keeps them as long as the rules refuse the marker, mostly for ever.
+    """
     world = make(**MARKED)
     world.acked("s.a", Nats_TTL="2m")
     full = msgspec.structs.replace(world.stream.config, **config)
@@ -282,7 +285,7 @@ def test_every_subject_of_many_gets_its_marker(make: MakeWorld, monkeypatch: pyt
 
 
 def in_the_lake(world: World, lake: Lake) -> None:
-    """Let everything leave the log but one more message, which never runs out."""
+    """Release all messages from the log but one more, which never expires."""
     store = world.stream.store
     lake.records += store.read_run(1, 1 << 30, 1 << 40)
     world.stream.reader.history = lake
@@ -329,7 +332,7 @@ def test_a_lake_that_does_not_answer_is_asked_again_later(make: MakeWorld, clock
     assert records(world)[1:] == [(3, b"s.a", MARKER)]
 
 
-# ------------------------------------------------------------------ lifetimes by themselves
+# ------------------------------------------------------------------ TTLs alone
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [

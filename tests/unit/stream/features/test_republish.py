@@ -1,4 +1,4 @@
-"""Republishing and tracing between the socket and the disk: what leaves when, and what does not leave at all."""
+"""Tests of republishing and tracing between socket and disk: the times of messages, and messages without either."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AGAIN = {"src": ">", "dest": "again.>"}
 
 
 class Taken(Inbox):
-    """Keeps headers too."""
+    """Inbox that also keeps headers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Taken(Inbox):
         self.frames.append((subject, header, payload))
 
     def numbers(self) -> list[tuple[int, int]]:
-        """(sequence, last sequence) of everything that came again."""
+        """Return (sequence, last sequence) of every republished message."""
         fields = [dict(headers.parse(header)) for _, header, _ in self.frames]
         return [(int(each[b"Nats-Sequence"]), int(each[b"Nats-Last-Sequence"])) for each in fields]
 
@@ -147,7 +147,7 @@ def test_a_request_that_a_stream_publishes_waits_for_the_next_turn(make: MakeWor
 
 # ------------------------------------------------------------------------------------------------ traces
 def traced(world: World) -> Taken:
-    """Turn on tracing; what comes is kept."""
+    """Enable tracing; return an inbox of the traces."""
     world.hub.tracing = Tracing(world.hub, world.clock, lambda: {"name": "n"})
     return listen(world, b"trace")
 

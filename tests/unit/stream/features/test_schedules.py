@@ -1,4 +1,4 @@
-"""Message schedules over crashes, restarts, what is in flight, and history."""
+"""Tests of message schedules: crashes, restarts, messages in flight, and history."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def make(tmp_path: Path) -> MakeWorld:
 
 
 def at(world: World, seconds: float) -> str:
-    """`@at`, so many seconds from now on the world's clock."""
+    """Return an `@at` schedule this many seconds from now on the world's clock."""
     return f"@at {gotime.format_time(world.clock.now() + int(seconds * SECOND))}"
 
 
 def plan(world: World, subject: str, pattern: str, target: str = "s.t", data: bytes = b"x", **more: str) -> int:
-    """Store a schedule; its sequence."""
+    """Store a schedule; return its sequence."""
     asked = {"Nats_Schedule": pattern, "Nats_Schedule_Target": target, **more}
     seq: int = world.acked(subject, data, **asked)["seq"]
     return seq
 
 
 def passes(world: World, seconds: float) -> None:
-    """Let time pass, and everything be stored."""
+    """Let time pass, and complete all writes."""
     world.clock.advance(int(seconds * SECOND))
     world.settle()
 
@@ -123,7 +123,7 @@ def test_a_crash_before_the_write_publishes_it_later_and_one_after_the_write_not
     again = make(clock=world.clock)
     again.clock.advance(SECOND)
     while again.io.waiting:
-        again.io.work()  # on disk, and the process ends before it hears of it
+        again.io.work()  # on disk, but the process ends before it is notified
         again.clock.soon.clear()
     again.stream.store.abandon()
     last = make(clock=again.clock)
@@ -186,7 +186,7 @@ def test_schedules_that_are_gone_are_forgotten(make: MakeWorld, monkeypatch: pyt
 
 
 def test_it_is_ended_in_a_batch_with_its_successor(make: MakeWorld) -> None:
-    """Its message and a new schedule on its subject can be one entry: only what came before is ended."""
+    """A schedule's message and a new schedule on its subject may be in one entry: only the earlier schedule ends."""
     world = make()
     plan(world, "s.1", at(world, 5))
     world.clock.advance(int(5.1 * SECOND))
@@ -226,7 +226,7 @@ def test_a_schedule_that_is_replaced_again_and_again_takes_the_room_of_one(
 
 
 def test_a_leader_forgets_no_schedule_on_its_own(make: MakeWorld) -> None:
-    """What only the leader does is not in the log: its checkpoint says the same as that of others."""
+    """The leader's own actions are not in its checkpoint, which equals that of the others."""
     world = make()
     header = headers.build([(b"Nats-Schedule", b"@every 1s")])
     effect = world.stream.proposer.effect_of(header)
@@ -268,11 +268,11 @@ def test_by_chance_every_schedule_publishes_once_unless_it_ends_before(make: Mak
     chance = random.Random(seed)
     world = make()
     waiting: dict[str, bytes] = {}
-    """Schedules by subject, of which the message is still to come."""
+    """Schedules by subject whose message is still to be published."""
     sure: set[bytes] = set()
     planned: set[bytes] = set()
     maybe: set[bytes] = set()
-    """Of these nothing can be said but that they do not come twice: a crash met them."""
+    """Messages met by a crash, of which it is only certain that they are not published twice."""
     for number in range(80):
         subject, data = f"s.{chance.randrange(5)}", b"%d" % number
         match chance.choice(
@@ -310,7 +310,7 @@ def test_by_chance_every_schedule_publishes_once_unless_it_ends_before(make: Mak
                 if chance.random() < 0.5:
                     world.settle()
                 elif world.stream.pipeline.uncommitted() or world.stream.proposer.waiting:
-                    maybe |= planned  # what would have ended them may be lost, and they too
+                    maybe |= planned  # the entries that end them may be lost, and the schedules too
                     waiting.clear()
                 world.stream.store.abandon()
                 world.io.waiting.clear()
@@ -328,7 +328,7 @@ def test_by_chance_every_schedule_publishes_once_unless_it_ends_before(make: Mak
 
 # ------------------------------------------------------------------------------------------------ history
 def old_schedule(**more: str) -> tuple[ApiWorld, Lake]:
-    """A schedule that is due in 5 s and its source, both in the lake only."""
+    """Return a world with a schedule that is due in 5 s and its source, both only in the lake."""
     world = ApiWorld()
     world.create("A", subjects=["a.>"], allow_msg_schedules=True)
     world.publish("a.src", b"content", K="v")
@@ -339,7 +339,7 @@ def old_schedule(**more: str) -> tuple[ApiWorld, Lake]:
 
 
 def last(world: ApiWorld) -> Record | None:
-    """The last message in stream A."""
+    """Return the last message in stream A."""
     stream = world.stream("A")
     return stream.store.read(stream.store.last_seq)
 

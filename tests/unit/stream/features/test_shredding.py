@@ -1,4 +1,4 @@
-"""A deleted message's bytes leave the stream's files by themselves, unless the client asked for less."""
+"""Tests of the removal of deleted messages' bytes from the stream's files, unless the client requested less."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def on_disk(directory: Path, text: bytes) -> bool:
 
 
 def pass_time(world: World) -> None:
-    for _ in range(3):  # the segment ends, is written anew, and there is nothing left
+    for _ in range(3):  # the segment is sealed, rewritten, and nothing is left to do
         world.clock.advance(DELAY_NS)
         world.settle()
 

@@ -1,4 +1,4 @@
-"""`persist_mode: async`: acks that do not wait for the disk, and when it is told to sync after all."""
+"""Tests of `persist_mode: async`: acks that do not wait for the disk, and the times of syncs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 
 class SyncedWorld(World):
-    """One whose syncs are counted."""
+    """World that counts syncs."""
 
     def __init__(self, directory: Path, mode: str = "async", options: LogOptions | None = None) -> None:
         self.files = FaultyFiles()

@@ -1,5 +1,4 @@
-"""Messages of an origin that come together: which of them are taken at once, and that they become what they would have
-become one by one."""
+"""Tests of runs of an origin's messages: which are applied at once, with the same result as one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ HEADERS = (b"", b"", b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nNats-Msg-Id: %d\
 
 
 def delivery(seq: int, order: int, header: bytes = b"", prefix: bytes = b"$JS.ACK.O.c", last: bytes = b"") -> Delivery:
-    """A message as an origin's consumer sends it."""
+    """Return a message as an origin's consumer sends it."""
     reply = b"%b.1.%d.%d.%d.%d%b" % (prefix, seq, order, 1000 + seq, 99 - order, last)
     return b"o.%d" % seq, reply, header, b"data %d" % seq
 
@@ -98,14 +97,14 @@ def settle(world: ApiWorld, seconds: float) -> None:
 
 
 def messages(world: ApiWorld, name: str) -> list[Record]:
-    """All messages of a stream."""
+    """Return all messages of a stream."""
     stream = world.stream(name)
     found = [stream.store.read(seq) for seq in range(1, stream.store.last_seq + 1)]
     return [record for record in found if record is not None]
 
 
 def plain(record: Record) -> tuple[bytes, bytes, bytes]:
-    """A sourced message without what tells that it is one."""
+    """Return a sourced message without its source header."""
     block = headers.remove(record.header, [b"Nats-Stream-Source"])
     return record.subject, block, record.data
 

@@ -1,4 +1,4 @@
-"""The model of copies itself: what it takes for a message of an origin that nobody read there in time."""
+"""Tests of the model of copies: origins' messages that were removed before they were read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirrors and sources over the hub: what origins send that is unusual, and what must not stop a session."""
+"""Tests of mirrors and sources over the hub: unusual messages of origins, and events that must not stop a session."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ def run(world: ApiWorld, seconds: float) -> None:
 
 
 def one(world: ApiWorld, name: str) -> Any:
-    """The only mirror or source of a stream."""
+    """Return the only mirror or source of a stream."""
     mirroring: Mirroring = world.stream(name).mirroring
     [found] = mirroring._running
     return found
 
 
 def test_a_stored_message_that_looks_like_a_control_message_is_a_message(world: ApiWorld) -> None:
-    """An archive of nats-server can hold a header block with a status line."""
+    """A stored message with a status line is no control message.
+
+    An archive of nats-server can hold such a header block.
+    """
     status = archive.entry(b"r.1", 5, 2, b"NATS/1.0 503\r\n\r\n", b"")
     held = backups.packed(backups.message(1), status, backups.message(3), messages=3, first_seq=1, last_seq=3)
     asyncio.run(backups.restore(world, held, name="O"))
@@ -67,13 +70,13 @@ def test_a_mirror_that_refuses_new_messages_counts_messages_and_no_gaps(world: A
 
 
 async def restored_with_source(world: ApiWorld, first_seq: int) -> list[bytes]:
-    """What a stream holds in the end that is restored with one message of its own and has a source."""
+    """Return the messages of a stream restored with one own message, after it has copied its source."""
     world.create("O", subjects=["o.>"])
     for number in range(3):
         world.publish("o.a", b"%d" % number)
     last = world.stream("O").store.read(3)
     assert last is not None
-    run(world, 1)  # nothing restored is from the future
+    run(world, 1)  # restored messages must not be in the future
     own = backups.message(first_seq, b"own", last.time_ns + 1)
     state = {"messages": 1, "first_seq": first_seq, "last_seq": first_seq}
     await backups.restore(world, backups.packed(own, **state), name="S", sources=[{"name": "O"}])
@@ -109,7 +112,7 @@ def test_a_source_tries_again_when_no_more_message_ids_can_be_remembered(
 
 
 def test_a_session_does_not_wait_for_ever_after_a_failure(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that nobody offers any more would have heartbeats wait behind it, and the session look well."""
+    """A session does not wait for ever for a message that is not offered again, with heartbeats behind it."""
     world.create("O", subjects=["o.>"])
     world.create("S", subjects=["s"], sources=[{"name": "O"}])
     run(world, 0.5)
@@ -211,7 +214,10 @@ def test_a_sealed_mirror_goes_on_answering_for_its_origin(world: ApiWorld) -> No
 def test_an_origin_sends_again_what_was_not_confirmed_and_to_the_new_subject_in_one_step(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were the two commits, messages could go to where nobody listens any more in between."""
+    """Redelivery of unconfirmed messages and the new subject take effect in one commit.
+
+    With two commits, messages could be sent to a subject without subscribers in between.
+    """
     world.create("O", subjects=["o.>"], retention="workqueue")
     world.create("M", mirror={"name": "O"})
     run(world, 0.5)

@@ -1,4 +1,4 @@
-"""Entries that wait for what a mirror began with."""
+"""Tests of entries that wait for the messages with which a mirror begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirrors and sources that are allowed or not, where scenarios do not reach: what many cost, and who mirrors whom."""
+"""Tests of valid and invalid mirrors and sources beyond the scenarios: cost of large graphs, and alternates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _sourcing(name: str, *origins: str) -> StreamConfig:
 
 
 def test_a_lattice_of_sources_is_looked_through_once() -> None:
-    """Each level is the source of both streams above it: the number of ways doubles with each, the streams do not."""
+    """A lattice of sources is visited once, although the number of paths doubles with each level."""
     levels = 60
     streams = {
         f"{side}{level}": _sourcing(f"{side}{level}", f"a{level - 1}", f"b{level - 1}")
@@ -47,7 +47,7 @@ def test_filters_are_looked_at_for_new_streams_only() -> None:
 
 
 def _cluster() -> Any:
-    """A node, as far as `ClusterShown` looks at it."""
+    """Return a node with the attributes that `ClusterShown` uses."""
     return SimpleNamespace(
         name="C",
         meta=SimpleNamespace(state=MetaState(), as_of=0),

@@ -1,4 +1,4 @@
-"""What names a source, what its header says, and what a copied message keeps."""
+"""Tests of source names, the source header, and the headers that a copied message keeps."""
 
 from __future__ import annotations
 
