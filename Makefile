@@ -1,8 +1,8 @@
 # make run | test | demo | bench | chaos | lint | clean      (make help explains)
 #
-# Everything lives in .venv; the stamp file in it makes repeated calls quick. ARGS go to the command behind a target:
+# Everything is installed in .venv; a stamp file there makes repeated calls fast. ARGS are passed to a target's command:
 #   make run ARGS="-p 4333 -m 8222"        make test-unit ARGS="-k conf"
-# ALL=1 before a stage of tests runs what is heavy as well:        make test-lake ALL=1
+# ALL=1 makes a test stage include its heavy tests:                make test-lake ALL=1
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 ALL ?=
-# Processes that share the tests. Those that start servers wait for them more than they compute. Lake tests run in one
+# Test processes of each stage. Those that start servers mostly wait for them, so there are more. Lake tests run in one
 # process, which starts Spark once.
 WORKERS ?= 2
 SERVER_WORKERS ?= 4
@@ -19,7 +19,7 @@ CLUSTER_WORKERS ?= 3
 PYTEST := $(BIN)/pytest -q --durations=25 --durations-min=1 --maxfail=5
 CHOSEN := $(if $(ALL),,-m "not heavy")
 
-# The first interpreter that is new enough; PYTHON=... overrides.
+# The first sufficiently new interpreter; PYTHON=... overrides it.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$name; break; }; done)
@@ -30,13 +30,13 @@ help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
 	@echo "make demo     336,776 flights through NATS into Delta, queried with SQL"
 	@echo "make test     15 minutes: lint, unit, simulation, socket, the smoke tests of clusters and of the lake"
-	@echo "make test-all everything: also what is heavy (chaos, clusters, Spark, S3, power losses), and conformance"
-	@echo "make conformance  lakestream and nats-server side by side; fails where a recording of nats-server is stale"
-	@echo "make bench    figures, ours beside nats-server's"
-	@echo "make chaos    the long kill, power loss and fault tests"
-	@echo "make jar      rebuilds lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
+	@echo "make test-all make test with the heavy tests (chaos, clusters, Spark, S3, power losses), and conformance"
+	@echo "make conformance  compares lakestream with nats-server live; fails if a recording of nats-server is stale"
+	@echo "make bench    benchmarks, beside nats-server"
+	@echo "make chaos    long kill, power loss and fault tests"
+	@echo "make jar      rebuild lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
 	@echo "make lint     ruff, mypy, import-linter"
-	@echo "make clean    removes .venv and caches; ./data stays"
+	@echo "make clean    remove .venv and caches; ./data stays"
 
 setup: $(INSTALLED)
 
@@ -47,11 +47,11 @@ $(INSTALLED): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-# Without Java or network this says so in one line and goes on: the server serves without the compactor.
+# Without Java or network this prints one line and succeeds: the server runs without the compactor.
 jars: $(INSTALLED)
 	@$(BIN)/python -m lakestream.lake.spark.jars >/dev/null || true
 
-# Spark's side of delta.`streams/…` and of atomic commits: the Java sources are in jvm/, what they make is in the repository.
+# The Java classes for Spark (delta.`streams/…` paths, atomic commits): sources in jvm/, the JAR in the repository.
 jar: $(INSTALLED)
 	@$(BIN)/python jvm/build.py
 
@@ -71,7 +71,7 @@ chaos: setup jars
 	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 LAKESTREAM_POWER_POINTS=200 LAKESTREAM_POWER_COMPACTIONS=10 \
 		$(BIN)/pytest tests/power tests/chaos tests/unit/account/api/test_api_fuzz.py tests/unit/stream/features/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
 
-# Quick ones first: what fails, fails early.
+# Fast stages first, so that failures show early.
 test: setup jars
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test-unit
@@ -91,7 +91,7 @@ test-all: setup jars
 	@$(MAKE) --no-print-directory test ALL=1
 	@$(MAKE) --no-print-directory conformance
 
-# ARGS=--record writes stale recordings anew: look at their difference before you commit them.
+# ARGS=--record replaces stale recordings: review the difference before you commit them.
 conformance: setup
 	@echo "== conformance: lakestream beside a real nats-server $$($(BIN)/nats-server --version | sed 's/.* v//')"
 	@$(PYTEST) -n $(CLUSTER_WORKERS) --dist worksteal --live tests/conformance tests/clients tests/cluster $(ARGS)
@@ -105,7 +105,7 @@ test-sim: setup
 	@$(PYTEST) $(CHOSEN) -n $(WORKERS) --dist worksteal tests/sim $(ARGS)
 
 test-socket: setup
-	@echo "== socket: unmodified clients, what nats-server answered, and kills"
+	@echo "== socket: unmodified clients, recordings of nats-server, and kills"
 	@$(PYTEST) $(CHOSEN) -n $(SERVER_WORKERS) tests/conformance tests/clients tests/chaos tests/stored/test_standalone.py $(ARGS)
 
 test-cluster: setup

@@ -142,7 +142,7 @@ def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop
         say(f"looked after {len(outcomes)} {noun}, {time.monotonic() - began:.2f} s")
         if options.once:
             return 1 if stop.is_set() or any(done.failure for done in outcomes) else 0
-        maintainer.release()  # another program may need the lock meanwhile, to detach a clone for instance
+        maintainer.release()  # lets other programs take the lock, to detach a clone for instance
         if stop.wait(options.every) or not job.become_only(maintainer.acquire, "maintainer", lake, False, stop):
             return 0
 

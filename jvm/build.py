@@ -1,8 +1,8 @@
 """Build lakestream-spark.jar from the Java sources beside this file.
 
 Belongs here: the compiler's command line and the archive. `make jar` runs it. The same sources and the same major
-version of javac give the same bytes: the order of files is fixed, times are, nothing is compressed, and the manifest
-says which sources and which compiler it was.
+version of javac give the same bytes: order and times of files are fixed, nothing is compressed. The manifest has the
+hash of the sources and the version of the compiler.
 
     python jvm/build.py                 writes lakestream/lake/jvm/lakestream-spark.jar
     python jvm/build.py elsewhere.jar
@@ -25,19 +25,19 @@ from lakestream.lake.spark import jars
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"
 RELEASE = "17"
-"""Oldest Java that the classes run on: the oldest that Spark starts on."""
+"""Oldest Java version that the classes support, which is the oldest that Spark supports."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SOURCES, _COMPILER = "Sources-BLAKE2", "Build-Jdk-Spec"
 
 
 def sources() -> list[Path]:
-    """The Java files, in one order everywhere."""
+    """Return the Java files, in the same order on every machine."""
     return sorted(SOURCES.rglob("*.java"), key=lambda path: path.relative_to(SOURCES).as_posix())
 
 
 def digest() -> str:
-    """A hash of the sources; line ends do not count."""
+    """Return a hash of the sources that does not depend on line ends."""
     found = hashlib.blake2b(digest_size=20)
     for path in sources():
         text = path.read_bytes().replace(b"\r\n", b"\n")
@@ -47,13 +47,13 @@ def digest() -> str:
 
 
 def javac() -> str | None:
-    """The compiler: JAVA_HOME's, else the one on PATH; None where only a Java runtime is installed."""
+    """Return the compiler of JAVA_HOME, or else the one on PATH; None if only a Java runtime is installed."""
     home = os.environ.get("JAVA_HOME")
     return (shutil.which("javac", path=os.path.join(home, "bin")) if home else None) or shutil.which("javac")
 
 
 def compiler_version(program: str) -> str:
-    """The compiler's major version."""
+    """Return the compiler's major version."""
     answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=True)
     found = re.search(r"javac (\d+)", answer.stdout + answer.stderr)
     if found is None:
@@ -62,23 +62,23 @@ def compiler_version(program: str) -> str:
 
 
 def manifest(jar: Path) -> dict[str, str]:
-    """The main attributes of a JAR."""
+    """Return the main attributes in a JAR's manifest."""
     with zipfile.ZipFile(jar) as archive:
         lines = archive.read("META-INF/MANIFEST.MF").decode().splitlines()
     return dict(line.split(": ", 1) for line in lines if ": " in line)
 
 
 def built_from(jar: Path) -> tuple[str | None, str | None]:
-    """(hash of the sources, major version of the compiler) that a JAR was built from and with."""
+    """Return (hash of the sources, major version of the compiler) of a JAR."""
     attributes = manifest(jar)
     return attributes.get(_SOURCES), attributes.get(_COMPILER)
 
 
 def build(target: Path, program: str) -> None:
-    """Compile and pack.
+    """Compile the sources and pack the classes.
 
     Raises:
-        SystemExit: the compiler is too old, or found something wrong; it has said what.
+        SystemExit: the compiler is too old, or has printed an error.
     """
     import pyspark
 
@@ -114,7 +114,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def main(arguments: list[str]) -> None:
-    """Build, and say where it went."""
+    """Build the JAR and print its path."""
     target = Path(arguments[0]) if arguments else Path(jars.own())
     program = javac()
     if program is None:

@@ -59,7 +59,7 @@ def settle(server: Server, client: Wire) -> None:
 
 @pytest.fixture(scope="module")
 def kinds(kind: Kind, recordings: Recordings) -> list[Kind]:
-    """Programs to start: the server under test, and nats-server if it is asked live."""
+    """Return the programs to start: the server under test, and nats-server if it is asked live."""
     return [kind, Kind.REAL] if recordings.live else [kind]
 
 

@@ -2,12 +2,12 @@
  *
  * The journal is a sparse file, mapped by every recorded process: a header with a lock shared between the processes, then
  * records. An operation and its record are one step under that lock, so the journal's order is the order of the changes.
- * A sync runs outside of the lock; its record says where the journal stood when it began, because only what was written
- * before is durable behind it. Files are told by inode number, which one CREATE or MKDIR record begins; so descriptors may
- * be duplicated, inherited and passed on without a table here.
+ * A sync runs outside of the lock; its record has the journal's offset at its beginning, because only earlier writes are
+ * durable after it. Files are identified by inode number, introduced by a CREATE or MKDIR record; so descriptors may be
+ * duplicated, inherited and passed on without a table here.
  *
  * What cannot be recorded (a shared writable mapping, a stdio stream, a rename from elsewhere) becomes a TROUBLE record,
- * which fails the recording. Calls that bypass libc are not seen; the equality of replay and directory shows their absence.
+ * which fails the recording. Calls that bypass libc are not recorded; if there were any, replay and directory would differ.
  *
  * Environment: POWER_ROOT, an absolute path without symbolic links; POWER_JOURNAL, a file that power_prepare() made.
  * Layout of records: tests/power/journal.py.
@@ -41,17 +41,17 @@
 enum { CREATE = 1, MKDIR, WRITE, TRUNCATE, SYNC, SYNC_ALL, RENAME, LINK, UNLINK, RMDIR, TROUBLE };
 
 struct header {
-    uint64_t next;     /* offset of the next record; written last, so what is before it is whole */
-    uint64_t overflow; /* records that had no room */
+    uint64_t next;     /* offset of the next record; written last, so records before it are complete */
+    uint64_t overflow; /* number of records dropped for lack of space */
     pthread_mutex_t lock;
 };
 
 struct record {
     uint32_t magic, operation;
-    uint64_t size; /* of all, padded to 8 */
+    uint64_t size; /* of the whole record, padded to 8 */
     uint64_t time_ns;
     uint64_t inode;
-    uint64_t number; /* WRITE: offset; TRUNCATE: length; SYNC, SYNC_ALL: where the journal stood when it began */
+    uint64_t number; /* WRITE: offset; TRUNCATE: length; SYNC, SYNC_ALL: the journal's offset at its beginning */
     uint32_t pid, first, second, pad; /* lengths of the paths */
     uint64_t data;
 };
@@ -108,7 +108,7 @@ static void trouble(const char *what, const char *path) {
     unlock();
 }
 
-/* Make a journal of `bytes` bytes. Called by the harness before it starts anything. */
+/* Create a journal of `bytes` bytes. Called by the harness before it starts a process. */
 int power_prepare(const char *path, uint64_t bytes) {
     int fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0 || syscall(SYS_ftruncate, fd, bytes) < 0) return -1;
@@ -127,8 +127,8 @@ int power_prepare(const char *path, uint64_t bytes) {
 
 static struct header *held;
 
-/* Keep every recorded process from changing anything until power_release(): one that is killed meanwhile has recorded
- * all that it did. Called by the harness. */
+/* Block changes by recorded processes until power_release(), so that a process killed meanwhile leaves none unrecorded.
+ * Called by the harness. */
 int power_hold(const char *path) {
     int fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
     if (fd < 0) return -1;
@@ -171,7 +171,7 @@ static int below(const char *path) {
     return !strncmp(path, root, root_length) && (path[root_length] == '/' || !path[root_length]);
 }
 
-/* The absolute path of `name`, without "." and "..", when it is below the root; else NULL. */
+/* Return the absolute path of `name`, without "." and "..", if it is below the root; else NULL. */
 static const char *resolve(int at, const char *name, char *out) {
     char raw[2 * PATH_MAX + 32], link[64];
     if (!journal || !name) return NULL;
@@ -211,7 +211,7 @@ static const char *resolve(int at, const char *name, char *out) {
     return below(out) ? out : NULL;
 }
 
-/* Whether descriptor `fd` is a file or directory below the root; its state goes to `facts`. */
+/* Return true if descriptor `fd` is a file or directory below the root; store its state in `facts`. */
 static int recorded(int fd, struct stat *facts) {
     if (!journal || fd < 0) return 0;
     int saved = errno, found = 0;
@@ -286,7 +286,7 @@ int __openat64_2(int at, const char *name, int flags) { return open_at(at, name,
 
 /* ---- writing ---- */
 
-/* Under the lock: what the last write to `fd` put there. `offset` < 0: where the descriptor stood. */
+/* Under the lock: record the last write to `fd`. `offset` < 0: at the descriptor's position. */
 static void note_write(int fd, const struct iovec *pieces, ssize_t written, off_t offset) {
     struct stat facts;
     int saved = errno, flags = syscall(SYS_fcntl, fd, F_GETFL);
@@ -358,7 +358,7 @@ ssize_t pwritev64(int fd, const struct iovec *pieces, int count, off64_t offset)
 ssize_t pwritev64v2(int fd, const struct iovec *pieces, int count, off64_t offset, int flags)
     __attribute__((alias("pwritev2")));
 
-/* Under the lock: `size` bytes have come into `fd` without passing through us; read them back. */
+/* Under the lock: record `size` bytes that the kernel copied into `fd`, by reading them back. */
 static void note_copied(int fd, off_t offset, ssize_t size) {
     struct stat facts;
     char link[64];
@@ -417,7 +417,7 @@ int ioctl(int fd, unsigned long request, ...) {
     va_end(rest);
     struct stat facts;
     if ((request == FICLONE || request == FICLONERANGE) && recorded(fd, &facts)) {
-        errno = EOPNOTSUPP; /* as ext4 says it; whoever asked copies the bytes then */
+        errno = EOPNOTSUPP; /* as on ext4; the caller copies the bytes then */
         return -1;
     }
     return syscall(SYS_ioctl, fd, request, argument);
@@ -571,7 +571,7 @@ int mkdirat(int at, const char *name, mode_t mode) {
 
 int mkdir(const char *name, mode_t mode) { return mkdirat(AT_FDCWD, name, mode); }
 
-/* ---- what is not recorded, and must not happen ---- */
+/* ---- calls that cannot be recorded, and must not occur ---- */
 
 void *mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset) {
     struct stat facts;

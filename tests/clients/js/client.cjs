@@ -1,5 +1,5 @@
 // The unmodified npm package `nats` against a server: `node client.cjs URL TEST` runs one of the tests below.
-// Exit code 0: it passed. A test gets a connection, and a name that no other test uses.
+// The exit code is 0 if it passes. A test gets a connection, and a name that no other test uses.
 "use strict";
 
 const assert = require("node:assert/strict");

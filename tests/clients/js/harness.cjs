@@ -1,6 +1,6 @@
-// What the scripts of the buckets share: the two generations of the npm client behind one face, and running one test.
-// `node SCRIPT LIBRARY TEST URL…` plays a test against every server named, and compares what it returns for each:
-// the first server says what is right. Exit code 0: all passed. `node SCRIPT --list LIBRARY` names the tests.
+// Helpers of the bucket scripts: one interface to both generations of the npm client, and running one test.
+// `node SCRIPT LIBRARY TEST URL…` runs a test against each server and compares the results with that of the first one.
+// The exit code is 0 if all are equal. `node SCRIPT --list LIBRARY` prints the names of the tests.
 "use strict";
 
 const assert = require("node:assert/strict");
@@ -13,7 +13,7 @@ const VERSIONS = { "nats": "2.29.3", "@nats-io/kv": "3.4.0", "@nats-io/obj": "3.
 const text = (data) => new TextDecoder().decode(data);
 const bytes = (string) => new TextEncoder().encode(string);
 
-// Each opens a connection and says how that library spells what the tests need.
+// Each opens a connection and returns that library's functions under common names.
 const libraries = {
   async nats(url) {
     const nats = require("nats");
@@ -67,7 +67,7 @@ async function collect(iterator, count = Infinity) {
   return items;
 }
 
-// Asks until the answer is wanted: for what a server does in its own time, with no event to wait for.
+// Polls until the answer is wanted, for effects of a server that cause no event.
 async function until(ask, wanted) {
   const deadline = Date.now() + WAIT;
   for (;;) {
@@ -84,7 +84,7 @@ const refused = (lib, promise, code) =>
     return true;
   });
 
-// A configuration or state without what may differ between any two servers.
+// Returns a configuration or state without values that differ between servers.
 function comparable(value) {
   if (Array.isArray(value)) return value.map(comparable);
   if (value === null || typeof value !== "object") return value;
@@ -116,7 +116,7 @@ async function main(script, tests, newer, library, name, urls) {
   for (const one of played.slice(1)) assert.deepEqual(comparable(one.value), comparable(played[0].value));
 }
 
-// tests: for both generations; newer: of what only @nats-io/* can do.
+// tests: for both generations; newer: for @nats-io/* only.
 function run(script, tests, newer) {
   const [library, name, ...urls] = process.argv.slice(2);
   if (library === "--list") {

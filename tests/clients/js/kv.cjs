@@ -1,4 +1,4 @@
-// Key-value buckets through the npm clients: see harness.cjs for how to run it.
+// Tests of key-value buckets through the npm clients; harness.cjs describes how to run them.
 "use strict";
 
 const { assert, bytes, collect, refused, run, text, until } = require("./harness.cjs");
@@ -18,7 +18,7 @@ async function fill(kv, entries) {
 
 const seen = (entry) => [entry.key, entry.operation, entry.string(), entry.revision];
 
-// Reads a watch as it goes on: next(n) is the next n entries.
+// Reads a watch: next(n) returns the next n entries.
 function reading(watch) {
   const iterator = watch[Symbol.asyncIterator]();
   return async (count) => {
@@ -347,7 +347,7 @@ const tests = {
           break;
         }
       }
-      await kv.put("k0", bytes("y")); // the older value of a key makes room for the new one
+      await kv.put("k0", bytes("y")); // replaces the older value of the key
       return [stored, (await kv.status()).values];
     });
   },

@@ -1,4 +1,4 @@
-// Object stores through the npm clients: see harness.cjs for how to run it.
+// Tests of object stores through the npm clients; harness.cjs describes how to run them.
 "use strict";
 
 const { assert, bytes, collect, refused, run, text, until } = require("./harness.cjs");
@@ -16,13 +16,13 @@ async function withStore(lib, name, options, use) {
 }
 
 const content = (size) => new Uint8Array(size).map((_, n) => (n * 7 + (n >> 8)) % 251);
-// The clients return a Buffer or a plain array, as it comes.
+// The clients return a Buffer or a plain array.
 const same = (read, data) => assert.ok(read !== null && Buffer.from(read).equals(Buffer.from(data)), "other data");
 const digest = (data) => `SHA-256=${createHash("sha256").update(data).digest("base64url").padEnd(44, "=")}`;
 const messages = async (os) => (await os.status()).streamInfo.state.messages;
 const told = (info) => [info.name, info.size, info.chunks, info.digest, info.deleted ?? false, info.revision];
 
-// A stream of parts; where a part is an Error, reading fails there.
+// Returns a stream of parts; reading fails at a part that is an Error.
 const streamOf = (...parts) =>
   new ReadableStream({
     pull(controller) {
@@ -39,7 +39,7 @@ function reading(watch) {
     const infos = [];
     while (infos.length < count) {
       const { value } = await iterator.next();
-      if (value !== null) infos.push(value); // the older client says with null that it has told all there was
+      if (value !== null) infos.push(value); // null is the older client's end of the initial values
     }
     return infos.map((info) => [info.name, info.size, info.deleted ?? false]);
   };
