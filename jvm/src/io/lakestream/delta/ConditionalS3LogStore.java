@@ -18,11 +18,11 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathIOException;
 
 /**
- * Delta's transaction log in an object store that has conditional writes (If-None-Match).
+ * Log store for Delta tables in an object store with conditional writes (If-None-Match).
  *
- * <p>Delta's own store for S3 keeps drivers apart only inside one process. Here the object store itself refuses the
- * second writer of a version. It needs hadoop-aws 3.4.2 or newer, with fs.s3a.create.conditional.enabled at its default,
- * and says so where that is not given; nothing is then written.
+ * <p>Delta's own store for S3 prevents conflicts only within one process. Here the object store itself refuses the
+ * second writer of a version. It needs hadoop-aws 3.4.2 or newer, with fs.s3a.create.conditional.enabled at its default;
+ * without them a write fails with an error that says so, and nothing is written.
  */
 public final class ConditionalS3LogStore extends S3SingleDriverLogStore {
   public ConditionalS3LogStore(Configuration configuration) {
@@ -30,9 +30,9 @@ public final class ConditionalS3LogStore extends S3SingleDriverLogStore {
   }
 
   /**
-   * Writes a file of the log in full or not at all.
+   * Writes a file of the log completely or not at all.
    *
-   * @throws FileAlreadyExistsException the file is there and must not be overwritten: somebody else has the version
+   * @throws FileAlreadyExistsException the file exists and must not be overwritten: another writer has the version
    */
   @Override
   public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration configuration)
@@ -46,8 +46,8 @@ public final class ConditionalS3LogStore extends S3SingleDriverLogStore {
     try {
       create(store, path, content);
     } catch (IOException failure) {
-      // Either somebody else was first, or the connector repeated a write of ours whose answer was lost, and was then
-      // refused by our own object. A commit names its transaction, so its bytes tell the two apart.
+      // Either another writer was first, or the connector repeated our own write after its answer was lost, and our
+      // own object refused it. A commit contains its transaction id, so its bytes distinguish the two cases.
       byte[] found = existing(store, path, failure);
       if (!Arrays.equals(found, content)) {
         FileAlreadyExistsException taken = new FileAlreadyExistsException(path.toString());
@@ -72,7 +72,7 @@ public final class ConditionalS3LogStore extends S3SingleDriverLogStore {
       }
       throw refused;
     }
-    // The object appears when the stream is closed, and only then is the condition checked.
+    // The object is created, and the condition checked, when the stream is closed.
     try (out) {
       out.write(content);
     }

@@ -13,37 +13,37 @@ import org.apache.hadoop.fs.Syncable;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
- * Hadoop's local file system whose files are on disk when they are closed, in every task.
+ * Hadoop's local file system with an fsync when a file is closed, in every task.
  *
- * <p>Hadoop's own leaves that to the kernel, which takes up to half a minute: after a power failure a Delta commit
- * would name empty files. Synced where they are written, the files of all partitions are brought to disk by the tasks
- * side by side, also those that are on other machines than the driver, and a checkpoint, which Spark renames, never has
- * its final name before its content is on disk. The names of files and directories are LocalCommitLogStore's to sync,
- * once a commit.
+ * <p>Hadoop's own leaves that to the kernel, which takes up to half a minute: after a power loss a Delta commit could
+ * refer to empty files. The tasks sync the files that they write, so this happens in parallel, also on other machines
+ * than the driver's. A checkpoint, which Spark renames, has its content on disk before it gets its final name.
  *
- * <p>No checksum files are written. They would need a sync each, and a torn one makes a whole file unreadable. Those
- * that stand beside older files were never synced, so they are not compared; they are renamed and removed with them.
+ * <p>LocalCommitLogStore syncs the names of files and directories, once per commit.
+ *
+ * <p>No checksum files are written. Each would need an fsync, and a torn one makes a whole file unreadable. Existing
+ * ones of older files were never synced, so they are not verified; they are renamed and removed with their files.
  */
 public final class DurableFileSystem extends LocalFileSystem {
   private static final String IMPLEMENTATION = "fs.file.impl";
 
   private static final String S3A_OWN_CLASSES = "fs.s3a.classloader.isolation";
 
-  /** Found by its name in the configuration, so without arguments. */
+  /** Called by Hadoop, which finds the class by its name in the configuration. */
   public DurableFileSystem() {
     super(new Synced());
   }
 
   /**
-   * Has `file:` and bare paths mean this file system from now on, wherever the configuration reaches: sessions made
-   * from it, and their tasks.
+   * Use this file system for `file:` and bare paths, wherever the configuration is used: in sessions made from it,
+   * and in their tasks.
    *
-   * <p>Not a setting that Spark is started with: spark-submit looks at its JARs through the file system, before it has
-   * loaded the one that this class is in. By then instances of Hadoop's own are in its cache, which is why that is not
-   * used.
+   * <p>This is no setting with which Spark is started, because spark-submit opens its JARs through the file system
+   * before it has loaded the one of this class. By then its cache has instances of Hadoop's own, so the cache is
+   * disabled.
    *
-   * <p>S3A looks for classes in the JARs beside its own, unless told otherwise, and buffers what it uploads in local
-   * files: where it is on the class path and this class came with --jars, it would not find this one.
+   * <p>S3A by default loads classes from the JARs beside its own, and buffers its uploads in local files: if it is on
+   * the class path and this class comes with --jars, it would not find this class.
    */
   public static void use(Configuration configuration) {
     configuration.setClassLoader(DurableFileSystem.class.getClassLoader());

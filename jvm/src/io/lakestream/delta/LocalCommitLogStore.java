@@ -23,22 +23,22 @@ import java.util.regex.Pattern;
 import org.apache.hadoop.conf.Configuration;
 
 /**
- * Delta's transaction log in a directory of this machine, or of a mount that several share.
+ * Log store for Delta tables in a directory of this machine, or of a mount that several machines share.
  *
- * <p>Delta's own store checks whether the version is there and then renames a file over it; two processes can both find
- * nothing, and one commit is lost. Here the file is written in full under another name, brought to disk, and then gets
- * the version's name as a hard link, which the file system refuses when the name is taken. deltalake commits in the same
- * way, so it can write beside this.
+ * <p>Delta's own store checks if the version exists and then renames a file over it; two processes may both find no
+ * file, and one commit is lost. Here the file is written completely under another name, synced, and then gets the
+ * version's name as a hard link, which the file system refuses if the name exists. deltalake commits in the same way, so
+ * both can write to one table.
  *
- * <p>Before that, what the commit names is there: a file that is missing or too short makes it fail, and the names of
- * new files and directories are brought to disk (their contents are by DurableFileSystem, or here where another file
- * system wrote them). So a commit that survives a power failure is whole.
+ * <p>The files of a commit are checked before: the commit fails if one is missing or too short, and the names of new
+ * files and directories are synced (their contents are synced by DurableFileSystem, or here if another file system
+ * wrote them). So a commit that survives a power loss is complete.
  *
- * <p>Where there are no hard links, the check and the rename are made under a lock on a file beside the log. That lock
- * ends with the process that holds it.
+ * <p>Without hard links, the check and the rename are made under a lock on a file beside the log. The lock ends with
+ * the process that holds it.
  */
 public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
-  /** Set to true, it takes the way for file systems without hard links; for tests. */
+  /** If true, behave as on file systems without hard links; for tests. */
   public static final String WITHOUT_LINKS = "io.lakestream.delta.withoutLinks";
 
   private static final String LOCK_FILE = ".lakestream.lock";
@@ -47,7 +47,7 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
 
   private static final Pattern CHECKPOINT_VERSION = Pattern.compile("\"version\":(\\d+)");
 
-  /** File locks are the process's: threads of one process need this one as well. */
+  /** File locks belong to the process, so threads of one process need this lock as well. */
   private static final Object IN_PROCESS = new Object();
 
   public LocalCommitLogStore(Configuration configuration) {
@@ -55,9 +55,9 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
   }
 
   /**
-   * Writes a file of the log in full or not at all; what it names is on disk before it is.
+   * Writes a file of the log completely or not at all, after the files that it names are on disk.
    *
-   * @throws FileAlreadyExistsException the file is there and must not be overwritten: somebody else has the version
+   * @throws FileAlreadyExistsException the file exists and must not be overwritten: another writer has the version
    */
   @Override
   public void write(
@@ -89,7 +89,7 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
     }
   }
 
-  /** Checkpoints are written by Spark itself, file by file under their final names. */
+  /** Returns true: Spark writes checkpoints file by file under their final names. */
   @Override
   public Boolean isPartialWriteVisible(org.apache.hadoop.fs.Path path, Configuration configuration) {
     return true;
@@ -122,8 +122,8 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
       } catch (FileAlreadyExistsException taken) {
         throw new FileAlreadyExistsException(target.toString());
       } catch (UnsupportedOperationException | IOException refused) {
-        // Some file systems have no hard links and say so in words of their own. If the link was made after all and
-        // only the answer was lost, as on a network mount, the commit stands.
+        // File systems without hard links report various errors. If the link was made nevertheless and only the answer
+        // was lost, as on a network mount, the commit has succeeded.
         if (Files.exists(target, LinkOption.NOFOLLOW_LINKS) && Files.isSameFile(target, draft)) {
           return;
         }
@@ -147,12 +147,12 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
   }
 
   private static void replace(Path draft, Path target) throws IOException {
-    // Hadoop's local file system keeps checksums beside files that it wrote itself; an old one would not fit.
+    // Hadoop's local file system may have written a checksum beside the old file, which would not match.
     Files.deleteIfExists(target.resolveSibling("." + target.getFileName() + ".crc"));
     Files.move(draft, target, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
   }
 
-  /** The checkpoint that the draft of _last_checkpoint names, before anybody is told of it. */
+  /** Syncs the checkpoint that the draft of _last_checkpoint names, before that is published. */
   private static void checkpointToDisk(Path draft, Path directory) throws IOException {
     Matcher version = CHECKPOINT_VERSION.matcher(Files.readString(draft));
     if (!version.find()) {
@@ -167,7 +167,7 @@ public final class LocalCommitLogStore extends HadoopFileSystemLogStore {
     NamedFiles.sync(directory);
   }
 
-  /** The directories that came to be with a table: its log's, its own, and any above it. */
+  /** Syncs the directories that a new table may have created: its log's, its own, and any above it. */
   private static void tableToDisk(Path log) throws IOException {
     List<Path> above = new ArrayList<>();
     for (Path each = log.toAbsolutePath().getParent(); each != null; each = each.getParent()) {

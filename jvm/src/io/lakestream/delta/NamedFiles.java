@@ -25,38 +25,38 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 
 /**
- * The files of this machine that one commit puts into a table: they are whole, and on disk, before the commit is.
+ * The local files that one commit adds to a table, which must be complete and on disk before the commit.
  *
- * <p>Data files, change data and deletion vectors, with the sizes that the commit gives them. Files in an object store,
- * which the table of a clone may name, are not looked at: the store has confirmed them.
+ * <p>Data files, change data and deletion vectors, with their sizes in the commit. Files in an object store, to which a
+ * clone's table may refer, are not checked: the store has confirmed them.
  */
 final class NamedFiles {
   private static final JsonFactory JSON = new JsonFactory();
   private static final String BASE85 =
       "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
 
-  /** Characters of a UUID in base 85, behind the directory that it may have before it. */
+  /** Number of characters of a UUID in base 85, after an optional directory prefix. */
   private static final int UUID_LENGTH = 20;
 
-  /** A vector's length stands before its bytes, and a checksum behind them. */
+  /** A vector is preceded by its length and followed by a checksum. */
   private static final int VECTOR_FRAME_BYTES = 8;
 
-  /** Syncs at the same time: disks take several for little more than the time of one. */
+  /** Number of parallel syncs: several take a disk little longer than one. */
   private static final int PARALLEL = 8;
 
   private final Path table;
 
-  /** Least size of each file. */
+  /** Minimum size of each file. */
   private final Map<Path, Long> sizes = new HashMap<>();
 
-  /** Those of them that the commit also removes: they were in the table before it, and only their rows change. */
+  /** Files that the commit also removes: they were in the table before, and only their deletion vector changes. */
   private final Set<Path> known = new HashSet<>();
 
   NamedFiles(Path table) {
     this.table = table;
   }
 
-  /** Takes note of the files that one line of a commit names. */
+  /** Records the files that one line of a commit names. */
   void read(String line) throws IOException {
     if (!line.startsWith("{")) {
       return;
@@ -127,7 +127,7 @@ final class NamedFiles {
     }
   }
 
-  /** Where a file is that the log calls so; null for one that is not in a directory. */
+  /** Returns the path of a file named in the log; null if it is not a local file. */
   private Path located(String name) throws IOException {
     try {
       URI uri = new URI(name);
@@ -154,9 +154,9 @@ final class NamedFiles {
   }
 
   /**
-   * Sees that all are as long as the commit says.
+   * Checks that every file is at least as long as the commit says.
    *
-   * @throws IOException one is not, or is missing
+   * @throws IOException a file is shorter, or missing
    */
   void verify() throws IOException {
     for (Map.Entry<Path, Long> each : sizes.entrySet()) {
@@ -178,15 +178,15 @@ final class NamedFiles {
   }
 
   /**
-   * Brings to disk what is new: the files' names, those of new directories, and if asked the files too.
+   * Syncs the names of new files and directories, and with `contents` the files too.
    *
-   * @param contents whether the files may not have been synced by who wrote them
+   * @param contents true if the writer may not have synced the files
    */
   void toDisk(boolean contents) throws IOException {
     List<Path> files = new ArrayList<>();
     Set<Path> directories = new HashSet<>();
     for (Path file : sizes.keySet()) {
-      // What is elsewhere is another table's: its own commit has seen to that.
+      // Files elsewhere belong to another table, whose own commit has synced them.
       if (known.contains(file) || !file.startsWith(table)) {
         continue;
       }
@@ -201,7 +201,7 @@ final class NamedFiles {
     syncAll(directories);
   }
 
-  /** Brings files, or the names in directories, to disk. */
+  /** Syncs files, or the names in directories. */
   static void syncAll(Collection<Path> paths) throws IOException {
     if (paths.size() < 2) {
       for (Path each : paths) {
@@ -233,7 +233,7 @@ final class NamedFiles {
     }
   }
 
-  /** Brings one to disk. Some file systems have no such thing for directories; then it is up to them. */
+  /** Syncs a file or directory. File systems that cannot sync directories are left to themselves. */
   static void sync(Path path) throws IOException {
     FileChannel channel;
     try {

@@ -24,10 +24,10 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * A parser that leaves the parsing to another one and then puts the lake's root before relative paths.
+ * Parser that delegates to another one and then puts the lake's root before relative paths.
  *
- * <p>A parser and not a rule of the analyzer, because every front end has a parser of its own making only here: the
- * spark-sql shell and the Thrift server build their analyzers without some of the injected rules.
+ * <p>It is a parser and not an analyzer rule, because all front ends use the injected parser, while the spark-sql
+ * shell and the Thrift server build their analyzers without some of the injected rules.
  */
 final class LakeParser implements ParserInterface {
   private static final String DELTAS_OWN = "org.apache.spark.sql.delta.";
@@ -77,7 +77,7 @@ final class LakeParser implements ParserInterface {
     return placed(plan);
   }
 
-  /** Delta's parser drops the parameters of Spark's statements, so the one behind it is asked. */
+  /** Calls Spark's parser, since Delta's drops the parameters of Spark's statements. */
   private static LogicalPlan withParameters(
       ParserInterface spark, String text, ParameterContext parameters, LogicalPlan otherwise) {
     try {

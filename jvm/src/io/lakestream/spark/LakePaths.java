@@ -14,19 +14,19 @@ import org.apache.spark.sql.catalyst.TableIdentifier;
 import scala.Option;
 
 /**
- * Which table names are relative paths, and where they lie.
+ * Rules for table names that are relative paths, and for the lake's root.
  *
- * <p>Belongs here: the lake's root and the spelling of names under it; lakestream/lake/files/paths.py says the same in Python.
- * Nothing here touches a file, except to see which of two directories is the default lake.
+ * <p>Belongs here: the lake's root and the spelling of names under it; lakestream/lake/files/paths.py has the same in Python.
+ * Nothing here accesses files, except to choose the default lake from two directories.
  *
- * <p>A name is a relative path when it has two parts, the first is <code>delta</code>, and the second has a slash and
- * neither begins with one nor with a scheme. Without a slash it is a table in a database that is called delta.
+ * <p>A name is a relative path if it has two parts, the first is <code>delta</code>, and the second contains a slash
+ * but begins neither with one nor with a scheme. Without a slash it is a table in a database named delta.
  */
 final class LakePaths {
-  /** The setting that names the lake's root; it can be changed in a running session by SET. */
+  /** Setting with the lake's root, which SET can change in a running session. */
   static final String SETTING = "spark.lakestream.lake";
 
-  /** The environment variable that names it where the setting does not. */
+  /** Environment variable with the lake's root, used without the setting. */
   static final String VARIABLE = "LAKESTREAM_LAKE";
 
   private static final Pattern SCHEME = Pattern.compile("^[A-Za-z][A-Za-z0-9+.\\-]*:");
@@ -39,12 +39,12 @@ final class LakePaths {
     this.root = root;
   }
 
-  /** The paths of a session's lake. The root is looked up when a relative path is met, not before. */
+  /** Returns the paths of a session's lake. The root is looked up only for a relative path. */
   static LakePaths of(SparkSession session) {
     return new LakePaths(() -> root(session.conf().getOption(SETTING), System.getenv(VARIABLE)));
   }
 
-  /** A table's name with the root put in; null when the name is to stay as it is. */
+  /** Returns a table's name with the root inserted; null if the name stays unchanged. */
   List<String> placed(List<String> parts) {
     if (parts.size() != 2 || !parts.get(0).equalsIgnoreCase("delta") || !isRelative(parts.get(1))) {
       return null;
@@ -54,7 +54,7 @@ final class LakePaths {
     return placed;
   }
 
-  /** The same for the older kind of name. */
+  /** Returns a table identifier with the root inserted, or the identifier itself if it stays unchanged. */
   TableIdentifier placed(TableIdentifier name) {
     if (name.catalog().isDefined() || name.database().isEmpty()) {
       return name;
@@ -68,7 +68,7 @@ final class LakePaths {
   }
 
   /**
-   * A stream's own name as its directory is called; any other path as it is, without a leading dot. Delta's `@v3` and
+   * Replaces a stream's name by that of its directory; returns any other path without a leading dot. Delta's `@v3` and
    * `@yyyyMMddHHmmssSSS` stay.
    */
   static String spelled(String path) {
@@ -95,13 +95,13 @@ final class LakePaths {
     return normalised(defaultLake());
   }
 
-  /** The working directory, unless it is no lake and ./data/lake, where `lakestream up` keeps one, is there. */
+  /** Returns the working directory; or ./data/lake, that of `lakestream up`, if only that is a lake. */
   private static String defaultLake() {
     boolean here = new File("streams").isDirectory() || new File("segments").isDirectory();
     return !here && new File("data", "lake").isDirectory() ? "data/lake" : ".";
   }
 
-  /** The root as an absolute path or as a URL that Hadoop knows, without a slash at its end. */
+  /** Returns the root as an absolute path or as a URL that Hadoop supports, without a trailing slash. */
   static String normalised(String lake) {
     if (lake.toLowerCase(Locale.ROOT).startsWith("file:")) {
       return local(decoded(lake));
@@ -126,7 +126,7 @@ final class LakePaths {
         return path;
       }
     } catch (IllegalArgumentException spelledPlainly) {
-      // A file: URL with blanks or the like in it, as people write them.
+      // A file: URL with unescaped blanks or the like.
     }
     String rest = url.substring("file:".length());
     if (rest.startsWith("//")) {

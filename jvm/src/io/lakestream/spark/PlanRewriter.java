@@ -29,14 +29,14 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Puts the lake's root into the names of a parsed plan.
+ * Inserts the lake's root into the table names of a parsed plan.
  *
- * <p>Goes through what the nodes are made of and not through their children: names of common table expressions, the
- * table of an INSERT, the relation under VERSION AS OF and the plan of an EXPLAIN are no children. A tree without a
- * relative path comes back as the very same object.
+ * <p>Visits the constructor arguments of nodes and not their children: names of common table expressions, the table of
+ * an INSERT, the relation under VERSION AS OF and the plan of an EXPLAIN are no children. A tree without a relative
+ * path is returned as the same object.
  */
 final class PlanRewriter {
-  /** The nodes whose first constructor argument is a table's name. */
+  /** Nodes whose first constructor argument is a table's name. */
   private static final Set<Class<?>> NAMED =
       Set.of(
           UnresolvedRelation.class,
@@ -47,10 +47,10 @@ final class PlanRewriter {
 
   private final LakePaths paths;
 
-  /** The value of an expression as a timestamp; null when it has none. */
+  /** Returns the value of an expression as a timestamp; null if it has none. */
   private final Function<Expression, Literal> constants;
 
-  /** Relative paths that were replaced, for the columns that are qualified by them. */
+  /** Replaced relative paths, for columns qualified by them. */
   private final Map<String, String> replaced = new HashMap<>();
 
   PlanRewriter(LakePaths paths, Function<Expression, Literal> constants) {
@@ -71,7 +71,7 @@ final class PlanRewriter {
     return replaced.isEmpty() ? placed : value(placed, this::column);
   }
 
-  /** A part of the tree with `change` applied to every node, from the top; the same object where nothing changed. */
+  /** Applies `change` to every node of a part of the tree, from the top; returns the same object if nothing changed. */
   private Object value(Object value, UnaryOperator<Object> change) {
     if (value instanceof TreeNode<?> node) {
       return node(node, change);
@@ -122,7 +122,7 @@ final class PlanRewriter {
     return same ? sequence : CollectionConverters.asScala(values).toSeq();
   }
 
-  /** The table that a node names, if its path is relative. */
+  /** Returns a node with the root inserted into its table's name, if that is a relative path. */
   private Object table(Object value) {
     if (value instanceof TableIdentifier name) {
       return paths.placed(name);
@@ -143,7 +143,7 @@ final class PlanRewriter {
     return withName(node, CollectionConverters.asScala(placed).toSeq());
   }
 
-  /** A column or star that is qualified by a path that was replaced. */
+  /** Returns a column or star with the new path, if it is qualified by a path that was replaced. */
   private Object column(Object value) {
     if (value instanceof UnresolvedAttribute attribute) {
       List<String> placed = qualified(strings(attribute.nameParts()));
@@ -168,8 +168,8 @@ final class PlanRewriter {
   }
 
   /**
-   * TIMESTAMP AS OF with an expression, which Delta does not take for tables by path: its value instead. What has none
-   * by itself stays, and Spark says what is wrong with it.
+   * Replaces the expression of TIMESTAMP AS OF by its value, because Delta takes no expressions for tables by path. One
+   * without a constant value stays, and Spark reports the error.
    */
   private Object travel(RelationTimeTravel travel) {
     Option<Expression> timestamp = travel.timestamp();

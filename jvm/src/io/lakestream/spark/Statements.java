@@ -14,9 +14,9 @@ import scala.Tuple3;
 import scala.collection.Iterator;
 import scala.collection.immutable.Seq;
 
-/** What kind of statement a parsed one is; `lakestream sql --engine spark` asks before it runs one. */
+/** Classification of parsed statements, for `lakestream sql --engine spark` before it runs one. */
 public final class Statements {
-  /** Commands that change nothing, by the names of Spark's and Delta's classes. */
+  /** Names of the classes of Spark's and Delta's read-only commands. */
   private static final Set<String> SHOWING =
       Set.of(
           "DescribeColumn",
@@ -33,7 +33,7 @@ public final class Statements {
 
   private Statements() {}
 
-  /** Whether a statement only reads: a query without any command in it, or one of the commands that show something. */
+  /** Returns true for a statement that only reads: a query without commands in it, or a read-only command. */
   public static boolean reads(LogicalPlan plan) {
     return SHOWING.contains(plan.getClass().getSimpleName()) || !changes(plan);
   }
