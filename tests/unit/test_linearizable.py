@@ -152,7 +152,7 @@ def test_the_same_value_twice_is_a_mistake_of_the_test() -> None:
         explain([write(0, 1, "a", 1), write(2, 3, "a", 2)])
 
 
-def test_what_nobody_depends_on_is_left_out() -> None:
+def test_unknown_writes_without_consequences_are_left_out() -> None:
     kept = [write(0, 1, "a", 1), read(2, 3, "b", 2)]
     assert informed([*kept, unknown(1, "b"), unknown(1, "c")]) == ([*kept, write(1, NEVER, "b", 2)], set())
     stranger = refused(4, 5, "d", 2, 9)

@@ -106,7 +106,7 @@ def test_a_failed_reopen_keeps_the_old_file(tmp_path: Path) -> None:
     assert "[INF] x" in (tmp_path / "a.log").read_text()
 
 
-def test_reopen_without_a_file_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_reopen_without_a_file_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     Logger(logtime=False).reopen()
     assert "not a file logger" in capfd.readouterr().err
 

@@ -81,7 +81,7 @@ async def test_brief_work_leaves_the_turn_in_which_it_was_asked_for_and_the_next
     assert seen[0] > 2
 
 
-async def test_an_error_of_brief_work_reaches_who_asked(io: Io) -> None:
+async def test_an_error_of_brief_work_reaches_its_caller(io: Io) -> None:
     def fail() -> None:
         raise OSError("no space left")
 

@@ -304,7 +304,7 @@ def test_purging_an_account_takes_what_is_not_served_too(tmp_path: Path) -> None
     again.stop()
 
 
-def test_what_the_lake_is_told_names_the_account(tmp_path: Path) -> None:
+def test_paths_and_metrics_of_the_lake_contain_the_account(tmp_path: Path) -> None:
     world = World(tmp_path, "$G", "A", lake=True)
     for account in ("$G", "A"):
         world.create(account)

@@ -52,7 +52,7 @@ def on_disk(directory: Path, files: FaultyFiles) -> Callable[[ManualIo], FileSto
 
 
 @pytest.mark.parametrize(("code", "told"), [(errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EIO, 0)])
-def test_a_full_disk_is_told_once(tmp_path: Path, code: int, told: int) -> None:
+def test_a_full_disk_is_reported_once(tmp_path: Path, code: int, told: int) -> None:
     files = FaultyFiles()
     world = ApiWorld(stores=on_disk(tmp_path, files), domain="D")
     world.create("S")
@@ -68,7 +68,7 @@ def test_a_full_disk_is_told_once(tmp_path: Path, code: int, told: int) -> None:
         assert shown == {"server": "srv", "server_id": "NSRV", "stream": "S", "cluster": "", "domain": "D"}
 
 
-def test_a_streams_end_is_told_after_that_of_its_consumers() -> None:
+def test_a_streams_deletion_is_published_after_that_of_its_consumers() -> None:
     world = ApiWorld(domain="D")
     world.create("S")
     config = {"durable_name": "c", "ack_policy": "explicit"}
@@ -83,7 +83,7 @@ def test_a_streams_end_is_told_after_that_of_its_consumers() -> None:
     ]
 
 
-def test_nothing_is_made_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advisories_without_subscribers_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     world = ApiWorld()
     made: list[bytes] = []
     publish = world.hub.publish

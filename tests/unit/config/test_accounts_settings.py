@@ -194,7 +194,7 @@ def test_default_permissions_of_authorization_are_of_users_without_their_own(opt
     ]
 
 
-def test_permissions_that_nobody_gets_are_warned_of(options: Load) -> None:
+def test_permissions_without_effect_warn(options: Load) -> None:
     made = options("authorization { user: a, password: b, permissions: {publish: x} }")
     assert made.users == (User("a", "b"),)
     assert ['"permissions" has no effect here' in line for line in made.warnings] == [True]
@@ -374,7 +374,7 @@ def test_a_reload_changes_accounts(options: Load) -> None:
 
 
 @pytest.mark.parametrize("key", ["no_auth_user: a", "system_account: A"])
-def test_a_reload_does_not_change_who_nobody_is(options: Load, key: str) -> None:
+def test_a_reload_cannot_change_the_default_user(options: Load, key: str) -> None:
     text = "accounts { A {users: [{user: a}]} }"
     with pytest.raises(StartError, match=f"a reload cannot change '{key.partition(':')[0]}'"):
         _reloaded(options, text, f"{key}\n{text}")

@@ -287,7 +287,7 @@ def identity(host: str = "0.0.0.0", advertise: tuple[str, int] | None = None) ->
     )
 
 
-def test_clients_are_told_what_is_configured_or_the_address_that_is_listened_on() -> None:
+def test_clients_get_the_configured_address_or_that_of_the_listener() -> None:
     assert client_urls(identity(advertise=("h", 5))) == ("h:5",)
     assert client_urls(identity(advertise=("::1", 5))) == ("[::1]:5",)
     assert client_urls(identity("127.0.0.1")) == ("127.0.0.1:4222",)

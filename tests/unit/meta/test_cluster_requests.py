@@ -117,7 +117,7 @@ def test_a_request_waits_for_a_leader() -> None:
     assert not a.answers
 
 
-def test_a_request_is_refused_when_nobody_comes_to_lead_and_later_ones_at_once() -> None:
+def test_a_request_without_a_leader_times_out_and_later_ones_fail_at_once() -> None:
     net, a, *_ = _three()
     a.ask()
     net.clock.advance(HOLD_NS - 1)
@@ -162,7 +162,7 @@ def _leaders(net: Net, name: str) -> Leaders:
     return Leaders(net.nodes[name], net.nodes[name])
 
 
-def test_every_node_hears_who_leads() -> None:
+def test_every_node_learns_the_leader() -> None:
     net = Net("a", "b", "c")
     known = {name: _leaders(net, name) for name in "abc"}
     changed: list[str] = []
@@ -204,7 +204,7 @@ def test_a_stream_that_is_gone_has_no_leader() -> None:
     assert a.of("u1") == ""
 
 
-def test_an_answer_goes_to_the_clients_node_whatever_is_known_of_who_listens() -> None:
+def test_an_answer_goes_to_the_clients_node_regardless_of_known_interest() -> None:
     net, a, b, c = _three()
     got: list[tuple[str, bytes, bytes, bytes]] = []
     a.requests.on_answer = lambda *answer: got.append(answer)

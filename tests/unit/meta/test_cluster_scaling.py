@@ -50,7 +50,7 @@ def test_a_learner_that_has_caught_up_votes() -> None:
     assert step.membership == Membership(("a", "b"))
 
 
-def test_nobody_leaves_before_everybody_new_votes() -> None:
+def test_no_member_is_removed_before_all_new_members_vote() -> None:
     now = Membership(("a", "b", "c"), ("d",))
     assert next_step("a", now, ("a", "b", "d"), {"d": Standing(there=True, lag=MAX_LAG + 1)}) == Wait()
 

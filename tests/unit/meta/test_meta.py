@@ -39,7 +39,7 @@ def test_a_cluster_begins_with_all_that_are_there(world: World) -> None:
     assert all(world.net.nodes[name].node.clustered for name in "abc")
 
 
-def test_what_the_leader_logs_is_applied_everywhere_and_told(world: World) -> None:
+def test_the_leaders_entries_are_applied_and_reported_on_every_node(world: World) -> None:
     outcome = world.assign("S")
     assert isinstance(outcome, Applied)
     assert outcome.after is not None
@@ -48,7 +48,7 @@ def test_what_the_leader_logs_is_applied_everywhere_and_told(world: World) -> No
     assert all(server.applied[-1].after == outcome.after for server in world.servers.values())
 
 
-def test_who_does_not_lead_logs_nothing(world: World) -> None:
+def test_a_follower_logs_nothing(world: World) -> None:
     follower = next(server for server in world.servers.values() if not server.meta.leading)
     outcomes: list[Applied | ApiError] = []
     follower.meta.propose(RemoveStream("u"), outcomes.append)
@@ -157,7 +157,7 @@ def test_a_node_that_lost_its_files_believes_only_a_leader_how_much_there_was(wo
     assert back.meta.state.by_uid["u-T"].index <= back.meta.lost_through
 
 
-def test_a_leader_that_is_cut_off_tells_nobody_how_far_the_group_is(world: World) -> None:
+def test_a_leader_that_is_cut_off_reports_no_commit_index(world: World) -> None:
     # A returning node would take it for complete, and remove or create replicas by outdated assignments.
     leader, told = world.leader, list[JoinAnswer]()
     world.net.cut(leader.name)
@@ -169,7 +169,7 @@ def test_a_leader_that_is_cut_off_tells_nobody_how_far_the_group_is(world: World
     world.net.heal(leader.name)
 
 
-def test_a_node_that_lost_its_files_tells_nobody_how_much_there_was(world: World) -> None:
+def test_a_node_that_lost_its_files_reports_no_commit_index(world: World) -> None:
     world.assign("S")
     lost = next(name for name in "abc" if name != world.leader.name)
     world.end(lost, gracefully=False)

@@ -29,11 +29,11 @@ def test_the_others_wait_for_it() -> None:
     assert decide("b", True, {"a": _fresh("b", "c"), "c": _fresh("a", "b")}) == Wait("a begins the cluster")
 
 
-def test_nobody_begins_while_a_configured_node_is_missing() -> None:
+def test_no_cluster_forms_while_a_configured_node_is_missing() -> None:
     assert isinstance(decide("a", False, {"b": _fresh("a")}), Wait)
 
 
-def test_nobody_begins_while_nodes_see_different_ones() -> None:
+def test_no_cluster_forms_while_nodes_see_different_ones() -> None:
     assert decide("a", True, {"b": _fresh("a"), "c": _fresh("a", "b")}) == Wait("b is not connected to the same nodes")
     assert isinstance(decide("a", True, {"b": _fresh("a", "c")}), Wait)
 

@@ -87,7 +87,7 @@ def test_a_new_node_gets_the_state_when_the_entries_are_gone(world: World) -> No
     world.until(lambda: world.servers["d"].streams == sorted(names), "d starts again from what it was given")
 
 
-def test_a_node_that_was_away_is_told_what_changed_meanwhile(world: World) -> None:
+def test_a_restarted_node_gets_the_changes_in_its_absence(world: World) -> None:
     _fill(world)
     world.until(lambda: _same(world), "all have it")
     away = next(name for name, server in world.servers.items() if not server.meta.leading)

@@ -31,7 +31,7 @@ def test_the_emptiest_nodes_are_chosen() -> None:
     assert choose(Wanted(replicas=2), busy) == ("n2", "n3")
 
 
-def test_whoever_leads_least_is_the_first_choice() -> None:
+def test_the_node_with_the_fewest_leaders_is_preferred() -> None:
     nodes = [replace(THREE[0], leads=2), replace(THREE[1], leads=1), replace(THREE[2], leads=0)]
     assert choose(Wanted(replicas=3), nodes) == ("n3", "n2", "n1")
 
@@ -55,7 +55,7 @@ def test_a_negated_tag_keeps_away_from_nodes() -> None:
     assert _refusal(wanted) == "no suitable peers for placement, tags not matched ['!AZ:2']"
 
 
-def test_the_tags_that_nobody_has_are_named() -> None:
+def test_tags_that_no_node_has_are_named() -> None:
     wanted = Wanted(replicas=1, placement=Placement(tags=["nix", "ssd"]))
     assert _refusal(wanted) == "no suitable peers for placement, tags not matched ['nix']"
 
@@ -121,7 +121,7 @@ def test_a_stream_moves_off_nodes_that_its_new_tags_leave_out() -> None:
     assert choose(wanted, THREE, keep=("n1",)) == ("n3",)
 
 
-def test_a_leader_hands_over_to_whom_the_placement_names() -> None:
+def test_a_leader_transfers_to_the_node_of_the_placement() -> None:
     members = ["n1", "n2", "n3"]
     assert choose_leader(Placement(), members, THREE, "n1") == ""
     assert choose_leader(Placement(preferred="n3"), members, THREE, "n1") == "n3"

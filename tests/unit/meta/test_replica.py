@@ -109,7 +109,7 @@ def test_what_a_cut_off_leader_took_is_forgotten_and_never_acked(tmp_path: Path)
     assert world.acked("s.a", b"again", Nats_Msg_Id="two") == {"stream": "S", "seq": 2, "duplicate": True}
 
 
-def test_a_publish_that_came_before_the_leader_handed_over_is_told_that_nobody_took_it(tmp_path: Path) -> None:
+def test_a_publish_before_a_leadership_transfer_is_answered_with_no_responders(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stream()
     world.acked("s.a", b"1")
@@ -146,7 +146,7 @@ def test_a_leader_that_hands_over_listens_to_no_client(tmp_path: Path) -> None:
     assert world.answer(old, told) is None, "it must not say that nobody took it"
 
 
-def test_a_leader_listens_again_when_nobody_takes_over(tmp_path: Path) -> None:
+def test_a_leader_serves_again_after_a_failed_transfer(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stream()
     old = world.leader()
@@ -249,7 +249,7 @@ def test_waiting_pull_requests_hear_of_the_change(tmp_path: Path) -> None:
     assert not old.hub.publish(b"$JS.API.CONSUMER.MSG.NEXT.S.c", b"_INBOX.me.pull", b"", b"")
 
 
-def test_a_work_queue_forgets_what_was_acked_whoever_leads(tmp_path: Path) -> None:
+def test_a_work_queue_removes_acked_messages_under_any_leader(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.stream(retention="workqueue")
     world.consumer("c")

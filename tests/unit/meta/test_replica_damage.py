@@ -113,7 +113,7 @@ def test_what_a_read_finds_damaged_is_fetched_from_another_member(tmp_path: Path
     assert len(world.converged()) == 80
 
 
-def test_damage_that_nobody_reads_is_found_after_a_start(tmp_path: Path) -> None:
+def test_damage_of_unread_parts_is_found_after_a_start(tmp_path: Path) -> None:
     world = World(tmp_path, seal_bytes=20_000)
     world.stream()
     for _ in range(4):
@@ -189,7 +189,7 @@ def test_invariant_4_a_replica_whose_disk_fails_takes_part_no_more(tmp_path: Pat
     assert world.converged()[-1][2] == b"3"
 
 
-def test_a_replica_that_was_killed_before_it_had_its_file_is_told_by_its_assignment_who_belongs_to_it(
+def test_a_replica_killed_before_it_had_its_file_gets_its_members_from_the_assignment(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path)
@@ -208,7 +208,7 @@ def test_a_replica_that_was_killed_before_it_had_its_file_is_told_by_its_assignm
     assert world.acked("s.a", b"2")["seq"] == 1
 
 
-def test_the_only_voters_damaged_log_is_not_cut_because_somebody_learns_from_it(tmp_path: Path) -> None:
+def test_the_only_voters_damaged_log_is_not_truncated_despite_a_learner(tmp_path: Path) -> None:
     world = World(tmp_path, "ab")
     world.stream("a")
     for number in range(20):

@@ -22,7 +22,7 @@ IN_A_BLOCK = 100
 REPAIRED = test_replica_damage.test_a_damaged_replica_is_repaired_by_the_others
 TESTS: dict[str, Callable[[Path], None]] = {
     "a new replica": test_replica_members.test_a_new_replica_gets_the_state_and_then_the_rest,
-    "a damaged block that is not": test_replica_damage.test_damage_that_nobody_reads_is_found_after_a_start,
+    "a damaged block that is not": test_replica_damage.test_damage_of_unread_parts_is_found_after_a_start,
     "another leader stages": test_replica_lake.test_a_new_leader_stages_what_is_staged_already_without_harm,
     "a damaged segment": functools.partial(REPAIRED, where="sealed segment"),
     "a damaged footer": functools.partial(REPAIRED, where="footer"),

@@ -106,7 +106,7 @@ def test_a_dormant_stream_is_not_assigned(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- SoloMeta
-def test_the_proposer_is_told_once_the_node_has_acted() -> None:
+def test_the_proposer_is_answered_once_the_node_has_acted() -> None:
     meta, told, acted = SoloMeta("srv"), list[Any](), list[Any]()
     meta.on_applied = lambda applied, then: acted.append(then)
     meta.propose(OP, told.append)
@@ -115,7 +115,7 @@ def test_the_proposer_is_told_once_the_node_has_acted() -> None:
     assert told[0].after is meta.state.by_uid["u"]
 
 
-def test_an_assignment_that_cannot_be_acted_on_is_removed_before_its_proposer_is_told() -> None:
+def test_an_assignment_that_fails_is_removed_before_its_proposer_is_answered() -> None:
     meta, told = SoloMeta("srv"), list[Any]()
     failure: list[ApiError | None] = [api_error(10049, err="no"), None]
     meta.on_applied = lambda applied, then: then(failure.pop(0))

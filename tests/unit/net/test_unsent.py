@@ -80,7 +80,7 @@ def test_a_reader_that_takes_some_of_a_flush_and_never_the_whole_is_cut() -> Non
     assert dripping.ended == WRITE_DEADLINE
 
 
-def test_a_clock_that_is_set_a_day_ahead_cuts_nobody() -> None:
+def test_a_clock_set_a_day_ahead_disconnects_no_client() -> None:
     world, receiver = World(), Receiver()
     world.write(receiver, MIB)
     world.seconds(1)

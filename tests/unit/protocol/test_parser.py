@@ -336,7 +336,7 @@ def test_an_endless_line_is_refused_before_it_ends() -> None:
     assert feed_all([b"SUB " + b"a" * 4094 + b" 1\r", b"\n"]) == [Subscribe(b"a" * 4094, b"", b"1")]
 
 
-def test_a_line_too_long_is_told_before_a_payload_too_large() -> None:
+def test_a_line_too_long_is_reported_before_a_payload_too_large() -> None:
     assert feed_all([b"PUB " + b"a" * 5000 + b" 99999999\r\n"]) == [TOO_LONG]
 
 

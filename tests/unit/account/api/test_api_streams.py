@@ -463,7 +463,7 @@ def test_first_seq(world: ApiWorld) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- overload
-def test_too_many_publishes_are_told_with_a_status(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_publishes_are_refused_with_a_status(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakestream.stream.core.proposer.MAX_BUFFERED_MSGS", 3)
     world.create("A")
     world.send("$JS.API.STREAM.UPDATE.A", {"name": "A", "description": "d"})  # they wait for it

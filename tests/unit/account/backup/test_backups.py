@@ -267,7 +267,7 @@ async def test_times_never_go_backwards_nor_beyond_now() -> None:
     assert [world.stream("R").store.time_of(seq) for seq in (1, 2, 3)] == [50, 50, now]
 
 
-async def test_subjects_that_nobody_could_be_sent_are_refused() -> None:
+async def test_subjects_that_cannot_be_sent_are_refused() -> None:
     world = ApiWorld()
     for subject in (b"", b"a b", b"a..b", b"a\r\nb", b"x" * 5000):
         data = packed(archive.entry(subject, 5, 1))

@@ -177,7 +177,7 @@ def test_an_update_can_remove_messages_if_it_lowers_a_limit(changed: dict[str, A
     assert limits.lowered(msgspec.structs.replace(before, discard="new"), before) is True
 
 
-def test_damage_and_unknown_streams_are_told(world: TransferWorld) -> None:
+def test_damage_and_unknown_streams_are_reported(world: TransferWorld) -> None:
     assert "damaged" in world.whole("$LAKE.API.IMPORT.S", b"\x00" * 40)["error"]["description"]
     assert "no message" in world.whole("$LAKE.API.IMPORT.S", b"")["error"]["description"]
     assert world.bring("NONE", *records(world, 1))["error"]["err_code"] == 10059
@@ -186,7 +186,7 @@ def test_damage_and_unknown_streams_are_told(world: TransferWorld) -> None:
     assert world.answers(reply)[0][1].startswith(b"-{")
 
 
-async def test_an_export_that_the_lake_cannot_answer_is_told_so(world: TransferWorld) -> None:
+async def test_an_export_that_the_lake_cannot_read_is_answered_with_an_error(world: TransferWorld) -> None:
     world.bring("S", *records(world, 3))
     lake = world.to_lake("S", 2)
 

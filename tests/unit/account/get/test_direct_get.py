@@ -90,7 +90,7 @@ def test_last_by_subject_with_a_body(world: ApiWorld, body: bytes, expected: lis
     assert got(world.direct("A.a.1", body)) == expected
 
 
-def test_a_request_without_reply_is_nobody_s(world: ApiWorld) -> None:
+def test_a_request_without_reply_subject_is_ignored(world: ApiWorld) -> None:
     before = len(world.client.got)
     for subject, body in (("A.a.1", b""), ("A", b'{"seq":1}'), ("A", b"junk")):
         world.hub.publish(b"$JS.API.DIRECT.GET." + subject.encode(), b"", b"", body)

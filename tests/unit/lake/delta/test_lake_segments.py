@@ -156,7 +156,7 @@ def test_tables_that_miss_a_record_are_refused(tmp_path: Path) -> None:
         decoded(model.seal().path)
 
 
-def test_subjects_that_cannot_be_partitions_are_told(tmp_path: Path) -> None:
+def test_subjects_that_cannot_be_partitions_are_reported(tmp_path: Path) -> None:
     for subject, fits in ((b"a" * 200, True), (b"%" * 100, False), (b"__HIVE_DEFAULT_PARTITION__", False)):
         directory = tmp_path / "log"
         model = StreamModel(directory)

@@ -46,7 +46,7 @@ def test_an_id_that_cannot_be_read_is_made_anew(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("there", ["_lake.json", "_server.json", "streams/", "segments/", "accounts/", "_compactor/"])
-def test_a_lake_is_told_by_what_a_server_leaves_in_it(tmp_path: Path, there: str) -> None:
+def test_a_lake_is_recognized_by_a_servers_files(tmp_path: Path, there: str) -> None:
     path = tmp_path / there
     if there.endswith("/"):
         path.mkdir()

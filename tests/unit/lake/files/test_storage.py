@@ -76,7 +76,7 @@ def test_deleting(storage: Storage) -> None:
     assert not storage.exists(f"{root}/a/2/2")
 
 
-def test_of_many_who_create_a_file_one_does(storage: Storage) -> None:
+def test_of_concurrent_creates_of_a_file_one_succeeds(storage: Storage) -> None:
     path = f"{storage.root}/one"
     won: list[int] = []
     gate = threading.Barrier(8)
@@ -144,7 +144,7 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(address: str) ->
     assert "hunter2" not in str(caught.value)
 
 
-def test_failures_are_told_without_the_answers_text(bucket: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_do_not_contain_the_answers_text(bucket: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StorageFailed, match="NoSuchBucket") as caught:
         open_storage("s3://nothing").write("s3://nothing/x", b"")
     assert caught.value.__context__ is None
@@ -239,7 +239,7 @@ def test_a_lease_that_another_took_is_lost(bucket: Storage) -> None:
     holder.release()
 
 
-def test_of_many_who_want_a_lease_one_gets_it(bucket: Storage) -> None:
+def test_of_concurrent_acquisitions_of_a_lease_one_succeeds(bucket: Storage) -> None:
     leases = [_lease(bucket) for _ in range(6)]
     got: list[Lease] = []
 

@@ -356,7 +356,7 @@ def test_what_is_missing_or_damaged_is_an_error(tmp_path: Path, lake: Path, monk
         open_view(str(lake), "ORDERS", flush=False)
 
 
-def test_without_a_server_the_view_says_so(tmp_path: Path, lake: Path) -> None:
+def test_without_a_server_the_view_reports_that(tmp_path: Path, lake: Path) -> None:
     model = StreamModel(tmp_path / "log")
     model.publish(flights(5))
     model.stage(lake)

@@ -76,7 +76,7 @@ def test_kept_jars_are_used_without_asking_anybody(tmp_path: Path, monkeypatch: 
     assert jars.ensure() == [*(str(tmp_path / "jars" / name) for name in jars.FILES), jars.own()]
 
 
-def test_fetching_without_java_says_so(
+def test_fetching_without_java_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LAKESTREAM_CACHE", str(tmp_path))

@@ -35,7 +35,7 @@ def test_the_default_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert default_lake() == "s3://bucket/lake"
 
 
-def test_a_lake_that_is_not_there_is_told_before_java_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_lake_is_reported_before_java_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LakeNotFound, match="start `lakestream up`, or name the lake's directory"):

@@ -198,7 +198,7 @@ def test_the_only_subject_that_can_be_wanted(rest: str, subject: str | None) -> 
     assert seen[0] == subject
 
 
-def test_a_bare_stream_name_is_told_how_it_is_written() -> None:
+def test_the_error_for_a_bare_stream_name_gives_its_spelling() -> None:
     with pytest.raises(SqlError, match=r"unknown table ORDERS: .*delta\.`streams/ORDERS`"):
         rewritten("SELECT * FROM ORDERS")
 

@@ -226,7 +226,7 @@ def test_a_field_is_read_in_its_type(ddl: str, payload: str, expected: Any) -> N
         ("x BINARY", '"%"'),
     ],
 )
-def test_a_field_that_does_not_fit_is_told(ddl: str, payload: str) -> None:
+def test_a_field_that_does_not_fit_is_reported(ddl: str, payload: str) -> None:
     bad: list[BadMessage] = []
     batch = Unmapper(Fields(own=(), json_schema=ddl)).batch(
         [Record(9, 1, b"x", b"", f'{{"x": {payload}}}'.encode())], bad

@@ -219,7 +219,7 @@ def test_the_log_keeps_the_version_of_every_time_within_the_retention(tmp_path: 
     assert [floor(20), floor(24.9), floor(25), floor(1000)] == [10, 10, 20, 20]
 
 
-def test_a_log_where_nobody_speaks_stays(tmp_path: Path) -> None:
+def test_a_log_without_positions_is_kept(tmp_path: Path) -> None:
     assert maintenance_plan.log_floor(write_log(tmp_path, 5, [3], speaking=set()), [3], 1 << 60) == 0
 
 

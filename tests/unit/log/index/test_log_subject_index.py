@@ -338,7 +338,7 @@ def test_an_index_that_a_thread_has_touches_no_other_and_is_touched_by_none(tmp_
     assert memory.used == replayed.memory
 
 
-def test_an_index_that_nobody_has_any_more_counts_no_longer(tmp_path: Path) -> None:
+def test_a_deleted_index_releases_its_memory(tmp_path: Path) -> None:
     index, memory = filled(tmp_path, 20_000)
     assert memory.used > 1_000_000
     del index

@@ -125,7 +125,7 @@ def _without_times(shown: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", [_purge(), _purge(keep=500), _purge(filter="s.a.*"), _update(max_msgs=500)])
-def test_nobody_looks_up_the_subjects_of_many(
+def test_removing_many_messages_does_not_read_their_subjects(
     how: Callable[[World], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)

@@ -80,7 +80,7 @@ def test_a_damaged_tail_of_what_was_synced_is_refused_and_nothing_is_touched(
     assert left == {name: Path(tmp_path, "log", name).read_bytes() for name in os.listdir(tmp_path / "log")}
 
 
-def test_whoever_removes_the_mark_gives_the_entries_up_and_is_told_what_was_cut(tmp_path: Path) -> None:
+def test_without_the_mark_lost_entries_are_truncated_and_reported(tmp_path: Path) -> None:
     published(str(tmp_path), 30, 30)
     path = segment_files(str(tmp_path))[0]
     size = os.path.getsize(path)
@@ -96,7 +96,7 @@ def test_whoever_removes_the_mark_gives_the_entries_up_and_is_told_what_was_cut(
 
 
 @pytest.mark.parametrize("damage", [cut, zero])
-def test_a_damaged_tail_that_may_be_a_torn_write_is_cut_and_told(
+def test_a_damaged_tail_that_may_be_a_torn_write_is_truncated_and_reported(
     tmp_path: Path, damage: Callable[[str, int], None]
 ) -> None:
     published(str(tmp_path), 30, 29)
@@ -109,7 +109,7 @@ def test_a_damaged_tail_that_may_be_a_torn_write_is_cut_and_told(
     assert path in note
 
 
-def test_a_segment_that_was_just_being_made_is_made_again_and_told(tmp_path: Path) -> None:
+def test_a_segment_whose_creation_was_interrupted_is_created_again_and_reported(tmp_path: Path) -> None:
     options = LogOptions(seal_bytes=600, seal_age_ns=1 << 60)
     stream = MiniStream(str(tmp_path), options, alone=True)
     while len(segment_files(str(tmp_path))) < 3:
@@ -319,7 +319,7 @@ def test_idle_streams_are_not_marked_again(tmp_path: Path) -> None:
     kill(world)
 
 
-def test_a_mark_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
+def test_a_mark_that_cannot_be_written_is_reported_once(tmp_path: Path) -> None:
     world = filled(tmp_path)
     (tmp_path / "jetstream" / "A" / "streams" / "S" / f"{synced.NAME}.tmp").mkdir()
     marked(world)

@@ -48,7 +48,7 @@ def accounts(options: Options) -> Accounts:
         (Options(accounts=(AccountOptions(name="EMPTY"),)), {}, ANYBODY),
     ],
 )
-def test_who_a_client_is(options: Options, connect: dict[str, str], login: Login | None) -> None:
+def test_the_account_and_user_of_a_client(options: Options, connect: dict[str, str], login: Login | None) -> None:
     assert Authenticator(options).check(connect) == login
 
 

@@ -43,7 +43,7 @@ def test_publishing_is_what_is_allowed_without_what_is_denied(
 
 
 @given(allow=st.none() | ENTRIES, deny=ENTRIES, subject=PATTERN, queue=QUEUE | st.just(""))
-def test_nobody_hears_what_it_may_not(
+def test_denied_subjects_are_not_delivered(
     allow: tuple[str, ...] | None, deny: tuple[str, ...], subject: str, queue: str
 ) -> None:
     rules = Rules(Permissions(subscribe=SubjectRule(allow, deny)))
@@ -105,7 +105,7 @@ def test_what_is_denied_in_part_is_filtered_even_where_only_some_of_it_is_subscr
     assert not rules.hides(b"q.a")
 
 
-def test_who_may_answer_may_publish_nothing_else_unless_told() -> None:
+def test_with_allow_responses_publishing_is_denied_unless_allowed() -> None:
     assert not Rules(Permissions(responses=AllowResponses())).may_publish(b"a")
     assert not Rules(Permissions(publish=SubjectRule(deny=("b",)), responses=AllowResponses())).may_publish(b"a")
     assert Rules(Permissions(publish=SubjectRule(("a",)), responses=AllowResponses())).may_publish(b"a")

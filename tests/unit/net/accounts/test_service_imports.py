@@ -65,7 +65,7 @@ def test_a_request_without_a_reply_has_none_there() -> None:
     assert here.ways("A") == 0
 
 
-def test_a_client_can_not_say_who_it_is() -> None:
+def test_a_client_cannot_forge_its_request_info() -> None:
     here = world(ServiceImport(account="A", subject="one"))
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
@@ -74,7 +74,7 @@ def test_a_client_can_not_say_who_it_is() -> None:
     assert header == b'NATS/1.0\r\nA: 1\r\nNats-Request-Info: {"acc":"B","rtt":1000}\r\n\r\n'
 
 
-def test_who_shares_tells_more() -> None:
+def test_a_shared_import_sends_more_request_info() -> None:
     here = world(ServiceImport(account="A", subject="one", share=True))
     server, client = here.client("A"), asking(here)
     server.subscribe(b"one")
@@ -129,7 +129,7 @@ def test_a_queue_group_of_servers_shares_the_requests() -> None:
     assert all(counts)
 
 
-def test_an_exporter_that_asks_itself_asks_nobody_else() -> None:
+def test_an_exporters_own_request_stays_in_its_account() -> None:
     here = world(ServiceImport(account="A", subject="one"))
     server, client = here.client("A"), asking(here)
     client.subscribe(b"one")
@@ -264,7 +264,7 @@ def test_a_ring_of_imports_ends() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ no responders
-def test_nobody_there_is_told_by_the_name_that_was_asked() -> None:
+def test_no_responders_names_the_requested_subject() -> None:
     here = world(ServiceImport(account="A", subject="svc.one", to="one"))
     client = asking(here)
     client.publish(b"one", b"q", b"inbox.1")
@@ -272,7 +272,7 @@ def test_nobody_there_is_told_by_the_name_that_was_asked() -> None:
     assert here.ways("A") == 0
 
 
-def test_nobody_at_the_end_of_several_accounts() -> None:
+def test_no_responders_at_the_end_of_several_accounts() -> None:
     here = world(ServiceImport(account="A", subject="svc.one", to="one"))
     client = asking(here, "C")
     client.publish(b"c.one", b"q", b"inbox.1")
@@ -281,7 +281,7 @@ def test_nobody_at_the_end_of_several_accounts() -> None:
 
 
 @pytest.mark.parametrize("queue", [b"", b"workers"])
-def test_somebody_on_the_way_is_enough(queue: bytes) -> None:
+def test_a_subscriber_on_the_way_counts_as_a_responder(queue: bytes) -> None:
     """A subscriber on the way counts as a responder.
 
     A subscriber in the importer's account, or one in between, gets the request, whether or not it answers (as measured
@@ -314,7 +314,7 @@ def test_a_requester_that_has_gone_is_no_interest() -> None:
     assert not here.hub("A").interest(reply)
 
 
-def test_an_answer_nobody_waits_for_closes_its_way() -> None:
+def test_an_answer_without_a_subscriber_closes_its_reply_path() -> None:
     here = world(ServiceImport(account="A", subject="one"), response="stream")
     server, client = here.client("A"), here.client("B")
     server.subscribe(b"one")
@@ -324,7 +324,7 @@ def test_an_answer_nobody_waits_for_closes_its_way() -> None:
     assert here.ways("A") == 0
 
 
-def test_another_node_that_had_no_listener_any_more_is_told_on() -> None:
+def test_a_missing_responder_on_another_node_is_reported() -> None:
     """A missing responder on another node is reported to the requester.
 
     The report arrives at the exporter's hub and concerns the requester in the other account.

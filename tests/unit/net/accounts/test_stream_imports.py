@@ -104,7 +104,7 @@ def test_a_subscription_with_a_maximum_ends_in_both_accounts() -> None:
     assert (here.subscriptions("A"), here.subscriptions("B")) == before
 
 
-def test_nobody_hears_after_the_last_subscription() -> None:
+def test_nothing_is_delivered_after_the_last_subscription() -> None:
     here = world(StreamImport(account="A", subject="ev.>"))
     exporter, importer = here.client("A"), here.client("B")
     sub = importer.subscribe(b">")
@@ -127,7 +127,7 @@ def test_a_consumers_deliveries_keep_the_subject_that_they_are_stored_with() -> 
     assert importer.subjects == [b"s.1", b"via.dlv.b"]
 
 
-def test_a_consumer_sees_who_binds_it_come_and_go() -> None:
+def test_a_consumer_sees_its_importing_subscriber_come_and_go() -> None:
     here = world(StreamImport(account="A", subject="dlv.>", prefix="via"))
     importer, seen = here.client("B"), list[bool]()
     here.hub("A").watch_interest(b"dlv.b", b"", seen.append)
@@ -180,7 +180,7 @@ def test_other_nodes_of_the_cluster_have_their_own_shadows() -> None:
     assert here.subscriptions("A") == before
 
 
-def test_a_reload_reaches_who_listens_already() -> None:
+def test_a_reload_applies_to_existing_subscriptions() -> None:
     here = world()
     exporter, importer = here.client("A"), here.client("B")
     sub = importer.subscribe(b"ev.*")

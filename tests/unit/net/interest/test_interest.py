@@ -87,7 +87,7 @@ def test_a_subject_reaches(subject: bytes, expected: list[bytes]) -> None:
         assert found(interest, subject) == expected
 
 
-def test_an_empty_last_token_reaches_nobody_though_its_inbox_is_known() -> None:
+def test_an_empty_last_token_matches_no_known_inbox() -> None:
     interest = graph(b"x.y.*")
     assert found(interest, b"x.y.1") == [b"x.y.*"]
     assert found(interest, b"x.y.") == []
@@ -356,7 +356,7 @@ def test_only_a_subscriber_of_the_very_subject_binds() -> None:
     assert interest.interest(b"d.x")
 
 
-def test_a_watcher_is_told_of_changes_only() -> None:
+def test_a_watcher_is_called_for_changes_only() -> None:
     interest = Interest()
     plain: list[bool] = []
     queued: list[bool] = []
@@ -379,7 +379,7 @@ def test_a_watcher_is_told_of_changes_only() -> None:
     assert (plain, queued) == ([True, False], [True, False])
 
 
-def test_a_watch_that_begins_with_a_listener_is_told_when_it_goes() -> None:
+def test_a_watch_that_begins_with_interest_is_called_when_it_ends() -> None:
     interest = graph()
     sub = subscription(b"d.x")
     interest.insert(sub)
@@ -389,7 +389,7 @@ def test_a_watch_that_begins_with_a_listener_is_told_when_it_goes() -> None:
     assert told == [False]
 
 
-def test_a_watcher_may_change_interest_and_end_watches_while_it_is_told() -> None:
+def test_a_watcher_may_change_interest_and_end_watches_while_it_is_called() -> None:
     interest = Interest()
     told: list[tuple[str, bool]] = []
     extra = subscription(b"d.x")

@@ -152,7 +152,7 @@ def test_answers_find_their_calls_in_any_order(world: World) -> None:
 
 
 @pytest.mark.parametrize("node", ["a", "b"])
-def test_what_a_method_raises_is_told_to_the_caller_and_logged(world: World, node: str) -> None:
+def test_an_error_of_a_method_is_returned_to_the_caller_and_logged(world: World, node: str) -> None:
     def failing(node: str, body: bytes, answer: Any) -> None:
         raise ValueError("no such stream")
 

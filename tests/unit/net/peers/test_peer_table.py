@@ -221,7 +221,7 @@ def test_another_node_with_this_nodes_name_is_refused() -> None:
     assert refusal(machine, end_of(machine, "a", start=1)[1]) == wire.DUPLICATE_NAME
 
 
-def test_wrong_credentials_are_refused_before_anything_is_told() -> None:
+def test_wrong_credentials_are_refused_before_any_information_is_sent() -> None:
     machine = Machine("a")
     _, hello = end_of(machine, "b")
     wrong = msgspec.structs.replace(hello, node=msgspec.structs.replace(hello.node, cluster="D"))

@@ -119,7 +119,7 @@ def test_a_wait_for_a_node_that_goes_ends(cluster: Cluster, what: str) -> None:
     assert called == [1]
 
 
-def test_whoever_publishes_to_a_node_that_is_congested_is_to_wait(cluster: Cluster) -> None:
+def test_a_publisher_to_a_congested_node_waits(cluster: Cluster) -> None:
     cluster.client(B).subscribe(b"x")
     cluster.client(C).subscribe(b"y")
     cluster.settle()
@@ -243,7 +243,7 @@ def test_messages_wait_behind_interest_that_is_still_taken_in() -> None:
     assert here.payloads == [b"1", b"2"]
 
 
-def test_interest_that_changes_while_a_connection_begins_is_told_in_the_end_as_it_is(cluster: Cluster) -> None:
+def test_interest_that_changes_during_a_handshake_is_sent_in_its_final_state(cluster: Cluster) -> None:
     there = cluster.client(B)
     stays, goes = there.subscribe(b"stays"), there.subscribe(b"goes")
     cluster.disconnect(A, B)
@@ -285,7 +285,7 @@ def test_buffers_of_a_node_that_is_not_connected_or_makes_no_sense_change_nothin
     assert cluster[A].hub.interest(b"x")
 
 
-def test_what_a_turn_adds_and_takes_away_is_told_as_one_state(cluster: Cluster) -> None:
+def test_interest_added_and_removed_in_a_turn_is_sent_as_one_state(cluster: Cluster) -> None:
     client = cluster.client(A)
     before = len(cluster[A].sent)
     for _ in range(100):

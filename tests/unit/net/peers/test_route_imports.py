@@ -115,7 +115,7 @@ def test_a_guest_is_answered_from_another_node(cluster: Cluster, service: bytes,
     ]
 
 
-def test_requests_change_nobodys_interest(cluster: Cluster) -> None:
+def test_requests_do_not_change_interest(cluster: Cluster) -> None:
     owner, guest = cluster.client(B, account=OWNER), cluster.client(A, account=GUEST)
     owner.subscribe(b"ask")
     guest.subscribe(b"_INBOX.*")

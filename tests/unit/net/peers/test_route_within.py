@@ -137,7 +137,7 @@ def test_interest_of_many_accounts_shares_buffers_up_to_what_one_turn_takes_in()
     assert len(made) < len(told)
 
 
-def test_interest_of_nobody_is_no_buffer() -> None:
+def test_without_interest_no_buffer_is_sent() -> None:
     assert buffers([(ONE, []), (DEFAULT, [])]) == []
 
 
@@ -436,7 +436,7 @@ def test_api_requests_of_a_node_without_jetstream_go_on_in_their_account(cluster
     assert all(payload.startswith(account.encode()) for _, account, payload in answered)
 
 
-def test_nobody_hears_api_requests_of_an_account_that_has_no_jetstream_anywhere(cluster: Cluster) -> None:
+def test_api_requests_of_an_account_without_jetstream_have_no_responders(cluster: Cluster) -> None:
     answered = asked(cluster)
     directory = Directory()
     ApiRelay(cluster[A].accounts, cluster[A].routes, directory)

@@ -35,7 +35,7 @@ def test_a_message_reaches_a_subscriber_on_another_node_unchanged(cluster: Clust
     assert there.from_nodes == [A]
 
 
-def test_nobody_anywhere_is_told_to_the_publisher(cluster: Cluster) -> None:
+def test_no_responders_on_any_node_is_reported_to_the_publisher(cluster: Cluster) -> None:
     here, there = cluster.client(A), cluster.client(B)
     assert not here.publish(b"x")
     sub = there.subscribe(b"x")
@@ -99,7 +99,7 @@ def test_a_request_is_answered_across_nodes_before_anything_settles(cluster: Clu
     assert asking.payloads == [b"!"]
 
 
-def test_changes_of_interest_can_be_told_before_the_turn_ends(cluster: Cluster) -> None:
+def test_changes_of_interest_can_be_sent_before_the_turn_ends(cluster: Cluster) -> None:
     cluster.client(A).subscribe(b"_INBOX.1")
     cluster[A].routes.announce_changes()
     cluster.arrive(A, B)
@@ -190,7 +190,7 @@ def test_a_subscription_with_a_maximum_ends_on_all_nodes(cluster: Cluster) -> No
     assert not here.publish(b"x")
 
 
-def test_local_subscriptions_are_not_told(cluster: Cluster) -> None:
+def test_local_subscriptions_are_not_sent(cluster: Cluster) -> None:
     seen: list[bytes] = []
 
     def handler(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
@@ -205,7 +205,7 @@ def test_local_subscriptions_are_not_told(cluster: Cluster) -> None:
     assert seen == [b"a"]
 
 
-def test_local_subscribers_get_no_message_of_another_node_that_somebody_else_here_listens_to(cluster: Cluster) -> None:
+def test_local_subscribers_get_no_message_that_another_node_sends_for_others(cluster: Cluster) -> None:
     """A subscriber limited to local messages gets none from another node, even if others on its node do.
 
     A client that subscribes to all API requests must not make every node answer them.

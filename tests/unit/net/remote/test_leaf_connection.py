@@ -82,7 +82,7 @@ class World:
         self.connection.send_connect({"name": "n1"}, [b"$JS.lake.API.>", b"d"], b"group")
 
 
-async def test_who_does_not_answer_pings_is_given_up() -> None:
+async def test_a_connection_that_does_not_answer_pings_is_closed() -> None:
     world = World()
     assert world.wire.written == (b'CONNECT {"name":"n1"}\r\nLS+ $JS.lake.API.> group 1\r\nLS+ d group 1\r\nPING\r\n')
     for _ in range(5):
@@ -98,7 +98,7 @@ async def test_who_does_not_answer_pings_is_given_up() -> None:
     assert world.connection.over.result() == "Stale Connection"
 
 
-async def test_nobody_is_given_up_whose_answer_can_not_be_here() -> None:
+async def test_a_connection_whose_answers_are_not_read_is_not_closed() -> None:
     world = World()
     drained: list[Callable[[], None]] = []
 
@@ -134,7 +134,7 @@ async def test_a_receiver_that_is_much_too_slow_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"INFO []\r\n", b"\x00\x01\x02\n"])
-async def test_who_speaks_something_else_is_given_up(said: bytes) -> None:
+async def test_a_connection_with_another_protocol_is_closed(said: bytes) -> None:
     world = World()
     world.connection.data_received(said)
     assert world.wire.aborted

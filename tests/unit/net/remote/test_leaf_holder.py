@@ -96,7 +96,7 @@ def test_of_two_that_hold_it_one_gives_it_up() -> None:
     assert cluster.said["b"] == [True, False]
 
 
-def test_a_client_that_listens_to_everything_counts_for_nobody() -> None:
+def test_a_client_subscribed_to_everything_counts_as_no_node() -> None:
     cluster = Cluster("a", "b")
     sink = next(iter(cluster.hub.interest_graph.subscriptions())).sink
     cluster.hub.join(Subscription(sink, b">", b"", b"1"))

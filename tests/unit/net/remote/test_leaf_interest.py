@@ -78,7 +78,7 @@ def test_only_answers_and_deliveries_are_listened_for() -> None:
     assert len(world.subscribers) == len(world.hub.interest_graph) == 0
 
 
-def test_the_size_of_a_group_changes_and_nobody_notices_a_gap() -> None:
+def test_a_change_of_a_groups_size_is_no_gap_in_interest() -> None:
     world = World()
     seen: list[bool] = []
     world.hub.watch_interest(b"$JS.M.a", b"g", seen.append)

@@ -98,14 +98,14 @@ def test_where_this_side_does_not_read_silence_says_nothing() -> None:
     assert line.deaths == 1
 
 
-def test_nobody_is_asked_any_more_at_the_end() -> None:
+def test_no_ping_is_sent_after_the_end() -> None:
     line = Line()
     line.alive.end()
     line.passes(10)
     assert (line.pings, line.deaths) == (1, 0)
 
 
-def test_who_waits_is_called_once() -> None:
+def test_a_waiting_callback_is_called_once() -> None:
     connection, calls = OutgoingConnection(ManualClock(), PAUSE_NS), []
     connection.on_drain(lambda: calls.append("at once"))
     connection.pause_writing()

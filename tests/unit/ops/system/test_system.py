@@ -139,7 +139,7 @@ def subjects(ear: Ear) -> list[str]:
 
 
 # ---------------------------------------------------------------------- events
-def test_who_comes_and_goes_is_told_in_order(node: Node) -> None:
+def test_connects_and_disconnects_are_published_in_order(node: Node) -> None:
     ear = Ear(node.accounts.system, "$SYS.ACCOUNT.>", "$SYS.SERVER.ACCOUNT.*.CONNS")
     client = node.join("A", user="ann")
     coming = ear.take()
@@ -160,14 +160,14 @@ def test_who_comes_and_goes_is_told_in_order(node: Node) -> None:
     assert (counted["conns"], counted["received"]["msgs"]) == (0, 1)
 
 
-def test_nothing_is_made_that_nobody_listens_to(node: Node) -> None:
+def test_events_without_subscribers_are_not_built(node: Node) -> None:
     node.leave(node.join("A"))
     node.clock.advance(60 * SECOND)
     node.system.events.lame_duck()
     assert node.system.messages.server()["seq"] == 1
 
 
-def test_who_never_was_in_an_account_changes_no_number_of_its_clients(node: Node) -> None:
+def test_a_refused_client_does_not_change_its_accounts_connection_count(node: Node) -> None:
     ear = Ear(node.accounts.system, "$SYS.ACCOUNT.>", f"$SYS.SERVER.{SID}.>")
     client = node.join("A")
     ear.take()
@@ -186,7 +186,7 @@ def test_figures_come_at_growing_intervals(node: Node) -> None:
     assert times == [0.25, 0.75, 1.75, 3.75, 7.75, 15.75, 25.75, 35.75]
 
 
-def test_accounts_with_clients_are_told_every_half_minute(node: Node) -> None:
+def test_accounts_with_clients_are_published_every_half_minute(node: Node) -> None:
     ear = Ear(node.accounts.system, "$SYS.SERVER.ACCOUNT.*.CONNS")
     client = node.join("A")
     ear.take()
@@ -200,7 +200,7 @@ def test_accounts_with_clients_are_told_every_half_minute(node: Node) -> None:
     assert subjects(ear) == []
 
 
-def test_the_end_is_told_once_and_not_client_by_client(node: Node) -> None:
+def test_a_shutdown_is_published_once_without_events_for_each_client(node: Node) -> None:
     ear = Ear(node.accounts.system, "$SYS.SERVER.*.*", "$SYS.ACCOUNT.>")
     client = node.join("A")
     ear.take()
@@ -212,7 +212,7 @@ def test_the_end_is_told_once_and_not_client_by_client(node: Node) -> None:
     assert told[0][1]["name"] == "one"
 
 
-def test_without_accounts_only_refused_logins_are_told() -> None:
+def test_without_accounts_only_refused_logins_are_published() -> None:
     node = Node()
     node.system.start()
     ear = Ear(node.accounts.default, ">")
@@ -301,14 +301,14 @@ def test_a_client_is_kicked_or_sent_elsewhere(node: Node) -> None:
     assert system.ask(f"SERVER.{SID}.KICK", b"{") == []
 
 
-def test_what_is_wrong_with_a_file_is_told(node: Node) -> None:
+def test_a_reload_answers_with_the_configuration_error(node: Node) -> None:
     system = Ear(node.accounts.system)
     assert list(system.ask(f"SERVER.{SID}.RELOAD")[0]) == ["server"]
     node.wrong = "m.conf:1:1: no"
     assert system.ask(f"SERVER.{SID}.RELOAD")[0]["error"] == {"code": 500, "description": "m.conf:1:1: no"}
 
 
-def test_nobody_else_is_answered(node: Node) -> None:
+def test_other_accounts_get_answers_about_themselves_only(node: Node) -> None:
     other = Ear(node.accounts.of("A"))
     assert other.ask("SERVER.PING.VARZ") == other.ask(f"SERVER.{SID}.KICK") == other.ask("ACCOUNT.A.INFO") == []
     assert len(other.ask("ACCOUNT.PING.STATZ")) == len(other.ask("SERVER.PING.CONNZ")) == 1
@@ -329,7 +329,7 @@ def test_requests_without_reply_are_not_answered(node: Node) -> None:
         node.accounts.system.hub.route(None, asking, f"$SYS.REQ.{subject}".encode(), b"", b"", b"{}")
 
 
-def test_who_a_user_is(node: Node) -> None:
+def test_user_info(node: Node) -> None:
     rules = Permissions(publish=SubjectRule(("a", "b"), ("c",)), responses=AllowResponses(3, 5))
     node.join("A", login=Login("A", UserOptions("u", "p", rules)))
     data = Ear(node.accounts.of("A")).ask("USER.INFO", client=1)[0]["data"]

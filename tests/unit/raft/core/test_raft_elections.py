@@ -193,7 +193,7 @@ def test_pre_vote_a_late_consent_starts_nothing() -> None:
     assert core.role is not Role.LEADER
 
 
-def test_pre_vote_a_split_pre_vote_is_repeated_until_somebody_wins() -> None:
+def test_pre_vote_a_split_pre_vote_is_repeated_until_a_candidate_wins() -> None:
     net = Net("a", "b", "c")
     for name in "abc":
         net[name].campaign()
@@ -218,7 +218,7 @@ def test_a_member_with_a_newer_term_frees_itself_by_deposing_the_leader() -> Non
 # -- check-quorum and the lease ----------------------------------------------------------------------------------------
 
 
-def test_check_quorum_a_leader_that_hears_nobody_steps_down() -> None:
+def test_check_quorum_a_leader_without_answers_steps_down() -> None:
     net = Net("a", "b", "c")
     net.elect("a")
     net.isolate("a")
@@ -256,7 +256,7 @@ def test_check_quorum_a_leader_that_can_send_but_not_hear_steps_down() -> None:
     assert net.leader() != "a"
 
 
-def test_leader_lease_nobody_votes_within_an_election_timeout_of_hearing_the_leader() -> None:
+def test_leader_lease_no_vote_within_an_election_timeout_of_the_leaders_last_message() -> None:
     net = Net("a", "b", "c")
     net.elect("a")
     for age in range(ELECTION):
@@ -422,7 +422,7 @@ def test_a_leader_that_freezes_hands_over() -> None:
     assert net.bodies(leader) == [b"x"]
 
 
-def test_changes_of_role_leader_and_term_are_told_once() -> None:
+def test_changes_of_role_leader_and_term_are_reported_once() -> None:
     core = lone(1)
     core.step("b", append(2, (1, 1)))
     ready = core.ready()

@@ -111,7 +111,7 @@ def test_remove_node_is_sent_nothing_more() -> None:
     assert net.sent(Append, to="c") == []
 
 
-def test_a_removed_node_that_does_not_know_it_disturbs_nobody() -> None:
+def test_a_removed_node_that_does_not_know_it_does_not_disturb_the_group() -> None:
     net = Net("a", "b", "c", "d")
     net.elect("a")
     net.isolate("d")
@@ -123,7 +123,7 @@ def test_a_removed_node_that_does_not_know_it_disturbs_nobody() -> None:
     assert net["d"].role is not Role.LEADER
 
 
-def test_a_removed_node_can_not_be_elected_by_those_who_removed_it() -> None:
+def test_a_removed_node_can_not_be_elected_by_the_remaining_members() -> None:
     net = Net("a", "b", "c", "d")
     net.elect("a")
     net.isolate("d")

@@ -47,7 +47,7 @@ def test_5_1_a_newer_term_makes_everybody_a_follower_in_it(role: Role) -> None:
     assert (core.role, core.term, core.leader) == (Role.FOLLOWER, term, "b")
 
 
-def test_5_1_a_leader_of_an_older_term_is_refused_and_told_the_newer_one() -> None:
+def test_5_1_a_leader_of_an_older_term_is_refused_with_the_newer_one() -> None:
     core = lone(1, 2, term=3)
     core.step("b", append(2, (2, 2), 2, commit=3))
     assert drain(core) == [("b", AppendReply(3, 0, True))]

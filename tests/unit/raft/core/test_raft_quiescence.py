@@ -122,7 +122,7 @@ def test_followers_notice_that_the_node_of_a_quiet_leader_died() -> None:
     assert net.bodies(leader) == [b"x", b"y"]
 
 
-def test_followers_notice_even_if_only_one_was_told() -> None:
+def test_followers_detect_it_even_if_only_one_was_notified() -> None:
     net = quiet_net()
     net.isolate("a")
     net["b"].node_down("a")

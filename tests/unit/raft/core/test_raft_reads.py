@@ -42,7 +42,7 @@ def test_a_read_without_a_quorum_is_not_answered() -> None:
     assert net.members["a"].reads == []
 
 
-def test_a_read_of_a_deposed_leader_is_told_to_be_lost() -> None:
+def test_a_read_of_a_deposed_leader_is_reported_lost() -> None:
     net = Net("a", "b", "c")
     net.elect("a")
     net.isolate("a")

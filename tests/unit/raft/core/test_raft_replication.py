@@ -141,7 +141,7 @@ def test_an_acknowledgement_beyond_the_leaders_log_is_refused() -> None:
         core.step("b", AppendReply(core.term, 9))
 
 
-def test_an_answer_of_somebody_who_is_no_member_is_ignored() -> None:
+def test_an_answer_of_a_nonmember_is_ignored() -> None:
     core = streaming(1)
     core.step("z", AppendReply(core.term, 2))
     core.step("z", InstallReply(core.term, 2, True))
@@ -354,7 +354,7 @@ def test_an_announcement_tells_followers_what_is_committed() -> None:
     assert net["b"].commit == net["c"].commit == 2
 
 
-def test_a_commit_that_is_told_alone_is_not_answered() -> None:
+def test_a_commit_index_sent_alone_is_not_answered() -> None:
     core = lone(1)
     core.step("b", append(1, (1, 1), commit=1))
     assert drain(core) == []

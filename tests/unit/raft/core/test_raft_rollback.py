@@ -107,7 +107,7 @@ def test_what_is_not_committed_is_not_remembered_as_confirmed() -> None:
     assert net["a"].confirmed["b"] == Confirmed("b", 1, 1)
 
 
-def test_who_left_the_group_is_forgotten() -> None:
+def test_the_record_of_a_removed_member_is_dropped() -> None:
     net = Net("a", "b", "c")
     net.elect("a")
     net.tick()
@@ -254,7 +254,7 @@ def test_another_entry_where_one_was_confirmed_is_less_than_that() -> None:
 
 
 @pytest.mark.parametrize("index", [1, 2, 3])
-def test_who_has_what_it_confirmed_votes(index: int) -> None:
+def test_a_member_with_its_confirmed_entries_votes(index: int) -> None:
     core = lone(1, 1, 1, me="b")
     core.step("a", Vote(2, 9, 1, False, False, index, 1))
     assert not core.recovering

@@ -82,7 +82,7 @@ def test_transfer_to_self_has_no_effect() -> None:
 
 
 @pytest.mark.parametrize("to", ["d", "nobody"])
-def test_transfer_to_somebody_who_does_not_vote_is_refused(to: str) -> None:
+def test_transfer_to_a_nonvoter_is_refused(to: str) -> None:
     net = Net("a", "b", "c", learners=["d"])
     net.elect("a")
     with pytest.raises(ValueError, match="no voter"):

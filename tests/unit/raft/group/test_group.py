@@ -249,7 +249,7 @@ def test_a_group_of_one_leads_from_its_start_and_is_its_own_membership(tmp_path:
     assert indexes == [2]
 
 
-def test_a_group_of_one_that_stops_waits_for_its_last_write_and_tells_nobody(tmp_path: Path) -> None:
+def test_a_stopping_group_of_one_waits_for_its_last_write_without_commits(tmp_path: Path) -> None:
     recorder, io, _ = held(tmp_path)
     ended: list[bool] = []
     recorder.group.propose([noop(1)])

@@ -198,7 +198,7 @@ def test_a_seal_with_entries_behind_it_that_breaks_off_is_made_good(make: Make, 
     assert [node.messages for node in world.nodes.values()] == [named("y", "z")] * 3
 
 
-def test_what_a_deposed_leader_could_not_commit_is_cut_and_its_proposer_told(make: Make) -> None:
+def test_uncommitted_entries_of_a_deposed_leader_are_truncated_and_reported(make: Make) -> None:
     world = make()
     leader = world.elect()
     leader.publish("kept")
@@ -371,7 +371,7 @@ def test_a_member_is_added_and_another_taken_out(make: Make) -> None:
     assert world.start("D").group.membership == leader.group.membership
 
 
-def test_progress_tells_who_lags(make: Make) -> None:
+def test_progress_shows_lagging_members(make: Make) -> None:
     world = make()
     leader = world.elect()
     behind = next(name for name in world.nodes if name != leader.name)

@@ -110,7 +110,7 @@ def test_a_work_queue_is_read_message_by_message(tmp_path: Path) -> None:
     assert not clone_request.has_request(str(tmp_path), asking)
 
 
-def test_nobody_on_the_bus_can_make_it_a_copy_of_another_stream(tmp_path: Path) -> None:
+def test_a_forged_answer_cannot_make_it_a_clone_of_another_stream(tmp_path: Path) -> None:
     """A forged answer to a flush cannot make a mirror a clone of another stream."""
     introduced(tmp_path, StreamConfig(name="SECRET", subjects=["s"]))
     asking = identity(mirror(metadata={"lakestream.clone": "always"}), "aa")
@@ -119,7 +119,7 @@ def test_nobody_on_the_bus_can_make_it_a_copy_of_another_stream(tmp_path: Path) 
     assert not clone_request.has_request(str(tmp_path), asking)
 
 
-def test_a_small_origin_is_not_asked_for_unless_told_so(tmp_path: Path) -> None:
+def test_a_small_origin_is_not_cloned_unless_configured(tmp_path: Path) -> None:
     introduced(tmp_path, StreamConfig(name="O", subjects=["o"]))
     assert clones(tmp_path).known(identity(mirror(), "aa"), SOURCE).never == ""
     always = identity(mirror(metadata={"lakestream.clone": "always"}), "aa")
@@ -138,7 +138,7 @@ def test_the_moment_of_a_mirror_can_not_be_changed() -> None:
     assert moment(world.stream("M").config) == ""
 
 
-def test_without_a_lake_a_mirror_of_a_moment_says_so_and_follows_nothing() -> None:
+def test_without_a_lake_a_mirror_as_of_a_time_reports_that_and_copies_nothing() -> None:
     world = ApiWorld()
     world.create("O", subjects=["o"])
     world.publish("o", b"1")

@@ -320,7 +320,7 @@ def test_a_pattern_leaves_out_the_files_that_have_nothing_of_it(
         assert len(opened) == 4
 
 
-def test_who_reads_a_pattern_on_and_on_reads_each_message_once(tmp_path: Path, way: str) -> None:
+def test_successive_reads_of_a_pattern_return_each_message_once(tmp_path: Path, way: str) -> None:
     stored = [record(seq, b"s.%d" % (seq % 7)) for seq in range(1, 3001)]
     for start in range(0, 3000, 500):
         write(tmp_path / "t", stored[start : start + 500])

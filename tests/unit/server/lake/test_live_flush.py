@@ -107,7 +107,7 @@ def test_requests_that_come_meanwhile_share_the_next_flush(world: FlushWorld) ->
     assert len(world.staged()) == 1
 
 
-def test_a_stream_that_fails_meanwhile_says_so(tmp_path: Path) -> None:
+def test_a_stream_that_fails_meanwhile_answers_with_its_error(tmp_path: Path) -> None:
     files = FaultyFiles()
     world = FlushWorld(tmp_path, files)
     world.acked("s.a", b"1")
@@ -142,7 +142,7 @@ def test_a_staging_area_that_refuses_is_an_error_and_the_next_flush_may_succeed(
     assert (world.answer(asked) or {})["last_seq"] == 1
 
 
-def test_a_lake_that_is_away_when_a_stream_is_deleted_is_told_when_it_is_back(
+def test_a_deletion_reaches_an_unavailable_lake_when_it_is_back(
     world: FlushWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It was tried only once: the table stayed for good, and SQL kept showing a deleted stream.

@@ -27,7 +27,7 @@ def crowd(world: World, chance: random.Random, number: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whoever_wants_a_subject_is_found(seed: int) -> None:
+def test_every_consumer_that_matches_a_subject_is_found(seed: int) -> None:
     world, chance = World(), random.Random(seed)
     world.stream(subjects=["s.>"])
     wanted = crowd(world, chance, 3 * FEW)
@@ -43,7 +43,7 @@ def test_whoever_wants_a_subject_is_found(seed: int) -> None:
     assert {consumer.name for consumer in index.of_all([one.encode() for one in some])} == union
 
 
-def test_a_message_wakes_only_those_who_want_it() -> None:
+def test_a_message_wakes_only_matching_consumers() -> None:
     world = World()
     world.stream(subjects=["s.>"])
     for number in range(3 * FEW):

@@ -184,14 +184,14 @@ def test_a_congested_receiver_waits_alone(world: World) -> None:
     assert [message.seq for message in slow.take()] == [2]
 
 
-def test_deleting_the_consumer_tells_those_who_wait(world: World) -> None:
+def test_deleting_the_consumer_ends_waiting_requests(world: World) -> None:
     world.consumer()
     world.pull(1)
     assert world.ask("CONSUMER.DELETE.S.c")["success"]
     assert [message.status for message in world.client.take()] == ["409 Consumer Deleted"]
 
 
-def test_deleting_the_stream_tells_those_who_wait(world: World) -> None:
+def test_deleting_the_stream_ends_waiting_requests(world: World) -> None:
     world.consumer()
     world.pull(1)
     world.ask("STREAM.DELETE.S")
@@ -203,7 +203,7 @@ def test_a_push_consumer_has_no_pull_requests(world: World) -> None:
     assert world.pull(1)[0].status == "409 Consumer is push based"
 
 
-def test_a_request_with_a_level_that_nobody_has(world: World) -> None:
+def test_a_request_with_an_unknown_api_level(world: World) -> None:
     world.consumer()
     header = "NATS/1.0\r\nNats-Required-Api-Level: 99\r\n\r\n"
     assert world.request("$JS.API.CONSUMER.MSG.NEXT.S.c", b"", header).status == "412 Required Api Level"
@@ -226,14 +226,14 @@ def test_forms_of_a_request(body: bytes, batch: int) -> None:
         (b'{"min_pending":1}', "Not a Overflow Priority consumer"),
     ],
 )
-def test_a_bad_request_is_told_why(world: World, body: bytes, text: str) -> None:
+def test_a_bad_request_is_answered_with_the_reason(world: World, body: bytes, text: str) -> None:
     with pytest.raises(BadRequest, match=f"^{re.escape(text)}$"):
         check_fields(parse_next(body), "none")
     world.consumer()
     assert world.request("$JS.API.CONSUMER.MSG.NEXT.S.c", body).status == f"400 Bad Request - {text}"
 
 
-def test_the_end_of_the_server_is_told_to_those_who_wait(world: World) -> None:
+def test_a_shutdown_ends_waiting_requests(world: World) -> None:
     world.consumer()
     world.pull(3)
     world.engine.node.stop()

@@ -33,7 +33,7 @@ def test_everything_then_what_comes(world: World) -> None:
     assert world.numbers() == ((3, 3), (3, 3), 0, 0, 0)
 
 
-def test_nothing_goes_out_while_nobody_listens(world: World) -> None:
+def test_nothing_is_delivered_without_interest(world: World) -> None:
     world.store("s.a", "s.b")
     world.consumer(deliver_subject="to.me")
     assert "push_bound" not in world.info()
@@ -188,7 +188,7 @@ def test_an_ephemeral_push_consumer_goes_after_its_last_subscriber(world: World)
     assert world.info()["error"]["err_code"] == 10014
 
 
-def test_an_ephemeral_pull_consumer_goes_when_nobody_asks(world: World) -> None:
+def test_an_ephemeral_pull_consumer_without_requests_is_removed(world: World) -> None:
     world.consumer(inactive_threshold=SECOND)
     for _ in range(5):
         world.clock.advance(SECOND // 2)

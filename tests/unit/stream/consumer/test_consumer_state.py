@@ -86,7 +86,7 @@ def test_a_purge_lifts_the_stream_sequence_but_not_the_consumer_sequence() -> No
     assert ledger.next_seq == 9
 
 
-def test_who_logs_nothing_notes_nothing_of_removed_messages() -> None:
+def test_a_ledger_that_logs_nothing_records_no_removals() -> None:
     # A follower of a work queue: deliveries come in deltas, and acked messages are removed.
     leader, follower = Ledger(0, 1), Ledger(0, 1)
     for seq in range(1, 101):

@@ -57,7 +57,7 @@ def test_runs_grow_and_the_next_is_read_while_one_is_delivered() -> None:
     assert world.room.used == 0
 
 
-def test_who_asks_for_little_has_little_read() -> None:
+def test_small_requests_cause_small_reads() -> None:
     world = Deep()
     world.consumer()
     world.pull(3)

@@ -209,7 +209,7 @@ def test_members_of_an_atomic_batch_are_weighed_together_when_it_is_committed() 
     assert made.engine.streams["S"].store.msgs == 0
 
 
-def test_a_duplicate_is_told_so_before_there_is_no_room() -> None:
+def test_a_duplicate_is_answered_before_a_lack_of_room() -> None:
     made = ApiWorld()
     made.create("S")
     assert made.publish("S", b"x" * 100, Nats_Msg_Id="a")["seq"] == 1

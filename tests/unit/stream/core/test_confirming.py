@@ -55,7 +55,7 @@ class FullDisk(Files):
         super().write(fd, buffers, offset)
 
 
-def test_nobody_is_told_of_a_message_that_could_not_be_stored(tmp_path: Path) -> None:
+def test_a_message_that_could_not_be_stored_is_never_reported(tmp_path: Path) -> None:
     files = FullDisk()
     world = World(str(tmp_path / "log"), files=files)
     files.full = True

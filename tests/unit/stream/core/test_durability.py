@@ -226,7 +226,7 @@ def test_a_frozen_stream_is_logged_at_once_and_every_minute_while_it_lasts(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_clients_are_told_the_reason_and_no_path(error: Exception, told_as: str) -> None:
+def test_clients_get_the_reason_without_paths(error: Exception, told_as: str) -> None:
     assert told_as in for_clients(error)
     assert "/srv" not in for_clients(error)
 
@@ -263,7 +263,7 @@ def test_one_stream_that_cannot_be_recovered_does_not_keep_the_others_from_servi
     assert "broken" in capfd.readouterr().err
 
 
-def test_who_waits_for_an_operation_on_a_stream_that_is_deleted_is_told(tmp_path: Path) -> None:
+def test_waiting_operations_on_a_deleted_stream_are_answered(tmp_path: Path) -> None:
     world = EngineWorld(tmp_path)
     world.create("A")
     world.settle()

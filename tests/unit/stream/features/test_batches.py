@@ -180,7 +180,7 @@ def test_what_is_in_flight_may_make_room(make: MakeWorld) -> None:
     assert world.answer(reply) == {"stream": "S", "seq": 5, "batch": "b", "count": 2}
 
 
-def test_nobody_is_left_waiting_when_another_node_leads(make: MakeWorld) -> None:
+def test_no_publisher_waits_for_ever_after_a_leader_change(make: MakeWorld) -> None:
     world = make()
     committed = whole(world, 2)
     world.stream.pipeline.operations += 1
@@ -195,7 +195,7 @@ def test_nobody_is_left_waiting_when_another_node_leads(make: MakeWorld) -> None
     assert (room.atomic, room.staged, room.fast) == (0, 0, 0)
 
 
-def test_an_idle_batch_is_abandoned_and_told_of(make: MakeWorld) -> None:
+def test_an_idle_batch_is_abandoned_and_reported(make: MakeWorld) -> None:
     world = make()
     subject = b"$JS.EVENT.ADVISORY.STREAM.BATCH_ABANDONED.S"
     world.hub.join(Subscription(world.inbox, subject, b"", b"2"))

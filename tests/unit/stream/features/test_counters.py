@@ -107,7 +107,7 @@ def test_a_value_that_only_the_lake_has_is_fetched(make: MakeWorld) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"null", b"5", b'{"val":5}', b'{"val":"x"}', b'{"val":""}', b"{", b"\xff"]
 )
-def test_what_is_no_value_is_told(data: bytes) -> None:
+def test_an_invalid_value_is_reported(data: bytes) -> None:
     with pytest.raises(ApiError) as told:
         counters.value_of(data)
     assert told.value.err_code == 10172

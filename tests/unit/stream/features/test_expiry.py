@@ -230,7 +230,7 @@ def test_no_marker_for_what_retention_is_removing(make: MakeWorld) -> None:
     assert world.stream.store.last_seq == 1
 
 
-def test_what_was_under_way_is_looked_at_by_whoever_leads_next(make: MakeWorld) -> None:
+def test_pending_expiry_is_continued_by_the_next_leader(make: MakeWorld) -> None:
     world = make(**MARKED)
     world.acked("s.a", Nats_TTL="2m")
     deadline = world.stream.feature(expiry.Expiry).dump()
