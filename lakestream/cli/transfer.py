@@ -77,8 +77,7 @@ class _Target(msgspec.Struct, frozen=True):
     """The stream of an import, as its options describe it.
 
     `subjects` and `config` are the user's and are compared with an existing stream; `config_file` is where `config`
-    comes
-    from. `template` gives the subjects of a new stream by default.
+    comes from. `template` gives the subjects of a new stream by default.
     """
 
     name: str

@@ -5,8 +5,7 @@ task reads a piece of it, a range of the table's sequences or some staged segmen
 
     from lakestream.lake.read.datasource import register
 
-    register(spark)
-    spark.read.format("lakestream").option("lake", "data/lake").option("stream", "ORDERS").load()
+    register(spark) spark.read.format("lakestream").option("lake", "data/lake").option("stream", "ORDERS").load()
 
 Spark loads this module in Python workers, which need `lakestream` on their path (lake/spark/session.py).
 """

@@ -114,8 +114,7 @@ class LogPast:
 
     def read(self, seqs: Sequence[int], max_bytes: int) -> tuple[list[Record], int]:
         """Return the records of the sequences that are in the log, live or not, from the first one on that is; and how
-        many of
-        `seqs` (ascending) come before it. At least one is given, if it is there. Raise CorruptLog."""
+        many of `seqs` (ascending) come before it. At least one is given, if it is there. Raise CorruptLog."""
         floor = self._rows.local_floor
         local = [seq for seq in seqs if seq >= floor]
         found = self._rows.read_seqs(local, max_bytes) if local else []

@@ -17,10 +17,7 @@ of a message's way:
     before_flush,             proposals are handed to the group
       before_write
     unwanted, received,       entries are committed and change the stream: on every replica and at recovery
-      stored, removed,
-      replaced, purged,
-      skipped, apply,
-      applied, progressed
+      stored, removed, replaced, purged, skipped, apply, applied, progressed
     finish, acknowledged,     this node proposed them and answers for them
       committed
     lead, follow, rewound,    this node begins or ceases to decide for the stream
