@@ -321,6 +321,9 @@ class Connection(Outbox, asyncio.Protocol):
         # First, so that rejected clients are reported by name too.
         self.name, self.lang = str(options.get("name", self.name)), str(options.get("lang", self.lang))
         self.version, self.user = str(options.get("version", self.version)), str(options.get("user", self.user))
+        if self._auth_timer is not None:  # the client did its part, however long a comparison of hashes takes
+            self._auth_timer.cancel()
+            self._auth_timer = None
         login = None
         if not options.get("account") and not options.get("new_account"):
             login = self.owner.authenticator.check(options)
@@ -383,9 +386,6 @@ class Connection(Outbox, asyncio.Protocol):
             rtt_ns=self.rtt_ns,
         )
         self.ready = True
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
-            self._auth_timer = None
         self.owner.joined(self)
         self._ok()
 

@@ -368,6 +368,14 @@ def test_commands_behind_a_hashed_password_wait_for_it(start_server: StartServer
         assert wire.ping() == []
 
 
+def test_the_authentication_timeout_ends_with_connect(start_server: StartServer) -> None:
+    users = f'users: [{{user: u, password: "{HASH}"}}]'
+    server = start_server(config=f'authorization {{timeout: "20ms", {users}}}', jetstream=False)
+    with Wire(server.address, None) as wire:
+        wire.send(_hashed("s3cret"))
+        assert wire.ping() == []
+
+
 def test_other_clients_are_served_while_a_hash_is_compared(start_server: StartServer) -> None:
     config = f'authorization {{users: [{{user: u, password: "{HASH}"}}, {{user: plain, password: p}}]}}'
     server = start_server(config=config, jetstream=False)
