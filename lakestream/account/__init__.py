@@ -1,4 +1,4 @@
-"""JetStream as one account's clients see it.
+"""JetStream for the clients of one account.
 
 Belongs here: the JSON API (api/), direct get (get/), snapshot and restore (backup/).
 """

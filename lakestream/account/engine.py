@@ -1,7 +1,7 @@
 """The streams of one account.
 
-Belongs here: which streams clients of the account see, and the subscriptions of those that this node leads. Creating,
-opening and removing files is in `meta/`, what one stream does in `stream/`, the JSON API in `account/api/`.
+Belongs here: the account's streams on this node, and the subscriptions of those that it leads. `meta/` creates, opens
+and removes their files; `stream/` has their behaviour, `account/api/` the JSON API.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.storage_use import AccountUse
 
 FROZEN_AGAIN_NS = 60_000_000_000
-"""A frozen stream is logged again after this long (1 minute)."""
+"""Interval at which a frozen stream is logged again (1 minute)."""
 
 
 class Engine:
@@ -31,7 +31,7 @@ class Engine:
 
     Args:
         bus: the account's part of core NATS.
-        limits: what the account may have.
+        limits: the account's JetStream limits.
     """
 
     node: MetaNode
@@ -49,15 +49,15 @@ class Engine:
         """True while the account has JetStream; otherwise its streams receive nothing from its clients."""
         self.streams: dict[str, Stream] = {}
         self.offline: dict[str, str] = {}
-        """Streams that cannot be served, with the reason: their log is damaged, or they need a newer server."""
+        """Reasons of streams that cannot be served, by name: a damaged log, or a newer server is required."""
         self.direct = DirectGet(bus, shared.options.domain, shared.options.max_pending, self.streams.get)
         self._subscriptions: dict[str, list[Subscribed]] = {}
         self.acks = Acks(bus, self.streams)
 
     def delete_stream(self, name: str, done: Callable[[ApiError | None], None]) -> None:
-        """Remove a stream with everything it holds; call `done(None)` once no start can bring it back.
+        """Delete a stream; call `done(None)` once no restart can bring it back.
 
-        What its table is owed, if that is kept, is sealed by then, and comes to the lake after the answer.
+        If its table is kept, the uncompacted messages are sealed by then, and compacted after the answer.
         """
         assignment, stream = self.node.find(self.account, name), self.streams.get(name)
         if assignment is None:
@@ -128,7 +128,7 @@ class Engine:
             subscription.cancel()
         self.direct.detach(name)
 
-    # ------------------------------------------------------------------ JetStream of the account
+    # ------------------------------------------------------------------ begin and end of service
     def serve(self, limits: JetStreamLimits) -> None:
         """Serve the account's clients within these limits."""
         self.limits, began = limits, not self.serving
@@ -143,7 +143,7 @@ class Engine:
         self.node.keeping.served(self.account)
 
     def withdraw(self) -> None:
-        """Serve no more: the account has no JetStream. Its streams stay on disk."""
+        """Stop serving: the account has no JetStream any more. Its streams stay on disk."""
         if not self.serving:
             return
         self.serving = False
@@ -153,7 +153,7 @@ class Engine:
         self.node.keeping.withdrawn(self.account)
 
     def cease(self) -> None:
-        """Take no more messages: what is in flight can come to its end, however fast clients publish."""
+        """Accept no further messages, so that those in flight complete, however fast clients publish."""
         for subscriptions in self._subscriptions.values():
             while subscriptions:
                 subscriptions.pop().cancel()

@@ -1,7 +1,7 @@
 """The accounts of a server that have streams.
 
-Belongs here: finding and making their engines, and the start and end of all of them together. The streams of one
-account are in engine.py, what all share in `meta/shared.py`.
+Belongs here: finding and creating their engines, and starting and stopping all of them. engine.py has the streams of
+one account, `meta/shared.py` the services that all share.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.stream.assembly import Stream
 
 MARK_NS = 1_000_000_000
-"""Pause between two rounds in which the synced marks of all logs are brought up to date (log/store/synced.py)."""
+"""Pause between two rounds that update the synced marks of all logs (1 s, log/store/synced.py)."""
 
 
 class Engines:
-    """See the module.
+    """The engines of all accounts.
 
-    An engine is made when it is asked for: an account may hold replicas here that this server's own configuration does
-    not know. It serves clients only once `serve` names its account.
+    Engines are created on demand: this node may hold replicas of accounts that its own configuration does not have. An
+    engine serves clients only after `serve`.
 
     Args:
-        node: makes this server's part in its cluster; by default there is none.
+        node: creates this server's meta node; by default that of a server without a cluster.
     """
 
     def __init__(self, shared: Shared, node: Callable[[Shared, Engines], MetaNode] = solo_node) -> None:
         self.shared = shared
         self._engines: dict[str, Engine] = {}
         self._unmarked: set[str] = set()
-        """Streams, by uid, of which it was said that their synced marks cannot be written."""
+        """Uids of the streams whose failure to write the synced mark was logged."""
         self.node = node(shared, self)
         shared.cluster_name = lambda: self.node.name
 
     def of(self, account: str) -> Engine:
-        """Return the engine of an account; make it if there is none."""
+        """Return the engine of an account; create it if there is none."""
         engine = self._engines.get(account)
         if engine is None:
             engine = self._engines[account] = Engine(account, self.shared, self.shared.bus_of(account))
@@ -73,7 +73,7 @@ class Engines:
             engine.withdraw()
 
     def purge(self, account: str) -> None:
-        """Remove all streams of an account, on the node that decides."""
+        """Remove all streams of an account; on the meta leader."""
         for assignment in self.node.assignments(account, restoring=True):
             gone = AbandonStream if assignment.restoring else RemoveStream
             self.node.meta.propose(gone(assignment.uid), lambda outcome: None)
@@ -82,8 +82,8 @@ class Engines:
     def recover(self) -> None:
         """Open every stream on disk. Block, at start. Raise LogError, OSError.
 
-        The streams of accounts that do not serve stay where they are, until their account has JetStream again. In a
-        cluster replicas are opened whatever their account: the others count on them.
+        The streams of accounts without JetStream stay unopened until their account has it again. In a cluster the
+        replicas of all accounts are opened, as their groups need them.
         """
         found = self.shared.stores.found(self.shared.log.error)
         deleted_streams.resume(self.shared)
@@ -97,8 +97,8 @@ class Engines:
         self.shared.clock.call_later(MARK_NS, self._mark_all)
 
     def _mark_all(self) -> None:
-        """Note of every log that grew how far it is synced, one after the other in one thread: a thousand busy logs
-        take longer, and no more of the disk's time."""
+        """Update the synced mark of every log that grew, one after the other in one thread: a thousand busy logs take
+        longer, but load the disk no more."""
         clock = self.shared.clock
         due = [stream for stream in self.streams() if stream.store.mark_due]
         if not due:
@@ -130,15 +130,15 @@ class Engines:
             stream.group.sync()
 
     def cease(self) -> None:
-        """Take no more messages; see `Engine.cease`."""
+        """Accept no further messages; see `Engine.cease`."""
         for engine in self:
             engine.cease()
 
     def stop(self) -> None:
-        """Serve no more, in the event loop and while clients can still be told (409 Server Shutdown)."""
+        """Stop serving while clients can still be notified (409 Server Shutdown). In the event loop."""
         self.node.stop()
 
     def close(self) -> None:
-        """Stop all streams and write their last checkpoints. Block; nothing may be in flight that matters."""
+        """Stop all streams and write their last checkpoints. Block; call once no acked operation is in flight."""
         self.stop()
         self.node.close()

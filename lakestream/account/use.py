@@ -1,9 +1,8 @@
 """Storage of an account's streams on other nodes.
 
-Belongs here: asking the other nodes, now and then, what the streams hold of which this node has no replica. What it has
-a replica of it knows itself (stream/core/storage_use.py); only accounts with a limit are asked for, and only by nodes
-that lead a stream of theirs. In between, an account may come to hold a little more than it may: what the others store
-meanwhile.
+Belongs here: polling the other nodes for the sizes of streams without a replica here; stream/core/storage_use.py counts
+those with one. Only accounts with a limit are polled, by nodes that lead a stream of theirs. Between two polls an
+account may exceed its limit by what other nodes store meanwhile.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from lakestream.account.engines import Engines
 from lakestream.meta.node import MetaNode
 
 HELD = "account.held"
-"""The call that asks a node what the streams that it leads hold: the body is a list of accounts."""
-EVERY_NS = 2_000_000_000
-"""Interval at which the other nodes are asked (2 s)."""
+"""The call that asks a node for the sizes of the streams that it leads; its body is a list of accounts."""
+POLL_NS = 2_000_000_000
+"""Interval at which the other nodes are polled (2 s)."""
 
 
 class Held(msgspec.Struct, array_like=True, frozen=True):
-    """A stream and what all its replicas hold together, in bytes."""
+    """The size of a stream: the bytes of all its replicas together."""
 
     account: str
     uid: str
@@ -33,37 +32,37 @@ class Held(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ElsewhereUse:
-    """The last answers of the other nodes."""
+    """Polls the other nodes and updates `elsewhere` of every account's use."""
 
     def __init__(self, engines: Engines, node: MetaNode) -> None:
         self._engines, self._node, self._clock = engines, node, engines.shared.clock
-        self._said: dict[str, list[Held]] = {}
-        """By node."""
+        self._sizes: dict[str, list[Held]] = {}
+        """Last answers, by node."""
         self._decoder = msgspec.msgpack.Decoder(list[Held])
         self._stopped = False
         self._node.calls.serve(HELD, self._asked)
 
     def start(self) -> None:
-        """Begin to ask."""
-        self._clock.call_later(EVERY_NS, self._look)
+        """Start polling."""
+        self._clock.call_later(POLL_NS, self._poll)
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._stopped = True
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._stopped:
             return
-        self._clock.call_later(EVERY_NS, self._look)
-        wanting = [engine.account for engine in self._engines if _wants(engine)]
-        if not wanting:
-            self._said = {}
+        self._clock.call_later(POLL_NS, self._poll)
+        accounts = [engine.account for engine in self._engines if _needs_poll(engine)]
+        if not accounts:
+            self._sizes = {}
             return
         others = self._node.others()
-        self._said = {name: said for name, said in self._said.items() if name in others}
+        self._sizes = {name: sizes for name, sizes in self._sizes.items() if name in others}
         for name in others:
             answered = functools.partial(self._answered, name)
-            self._node.calls.call(name, HELD, msgspec.msgpack.encode(wanting), answered, EVERY_NS)
+            self._node.calls.call(name, HELD, msgspec.msgpack.encode(accounts), answered, POLL_NS)
 
     def _asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         held = []
@@ -78,17 +77,17 @@ class ElsewhereUse:
     def _answered(self, node: str, body: bytes | None, why: str) -> None:
         if body is None or self._stopped:
             return
-        self._said[node] = self._decoder.decode(body)
+        self._sizes[node] = self._decoder.decode(body)
         for engine in self._engines:
             elsewhere = {"memory": 0, "file": 0}
-            for said in self._said.values():
-                for held in said:
+            for sizes in self._sizes.values():
+                for held in sizes:
                     if held.account == engine.account and not engine.use.knows(held.uid):
                         elsewhere[held.storage] += held.size
             engine.use.elsewhere = elsewhere
 
 
-def _wants(engine: Engine) -> bool:
+def _needs_poll(engine: Engine) -> bool:
     limits = engine.limits
     limited = limits.max_memory >= 0 or limits.max_file >= 0
     return limited and any(stream.leading for stream in engine.streams.values())

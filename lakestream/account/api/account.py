@@ -1,7 +1,7 @@
 """Account information.
 
-Belongs here: `$JS.API.INFO`: what the account's streams use, its limits, and the API's own counters. In a cluster all
-nodes' together: every replica counts.
+Belongs here: `$JS.API.INFO`: the storage that the account's streams use, its limits, and the API's own counters. In a
+cluster these are sums over all nodes and replicas.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lakestream.stream.core.confirming import when_all_applied
 USAGE = "account.usage"
 """The call that asks a node for its `Usage`."""
 USAGE_WAIT_NS = 500_000_000
-"""Longest wait for the usage of other nodes (0.5 s); a node that does not answer counts as nothing."""
+"""Longest wait for the usage of other nodes (0.5 s); a node that does not answer counts as 0."""
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The usage of one node. Sizes in bytes; `consumers` are those that it leads."""
+    """The usage of one node. Sizes in bytes; `consumers` counts those that it leads."""
 
     memory: int = 0
     file: int = 0
@@ -41,7 +41,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class AccountApi:
-    """Serves account information. `counts` returns the answers of the API, and how many of them were errors."""
+    """Serves account information. `counts` returns the number of API responses, and of those with an error."""
 
     def __init__(self, engine: Engine, counts: Callable[[], tuple[int, int]]) -> None:
         self._engine, self._counts = engine, counts
@@ -106,7 +106,7 @@ class AccountApi:
 
 
 def limits_shown(limits: JetStreamLimits) -> dict[str, Any]:
-    """Return an account's limits under their names in the API; -1: none."""
+    """Return an account's limits under their names in the API; -1: no limit."""
     return {
         "max_memory": limits.max_memory,
         "max_storage": limits.max_file,

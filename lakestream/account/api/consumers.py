@@ -1,8 +1,8 @@
-"""`$JS.API.CONSUMER.>`: consumers as clients ask for them.
+"""`$JS.API.CONSUMER.>`: requests about consumers.
 
 Belongs here: reading the requests of docs/internals/api.md#consumers, the rules about names and subjects, and turning
-them into operations of a stream's log, one at a time for each stream, so that every request sees what the one before
-has done. `stream/consumer/rules.py` has the rules of configurations, `stream/consumer/info.py` the fields of replies.
+them into operations of a stream's log, one at a time for each stream, so that every request sees the effect of the one
+before. `stream/consumer/rules.py` has the rules of configurations, `stream/consumer/info.py` the fields of replies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMES_LIMIT = 1024
 LIST_LIMIT = 256
 MAX_INT64 = (1 << 63) - 1
 OUT_OF_RANGE = "json: error calling MarshalJSON for type *time.Time: year outside of range [0,9999]"
-"""Refusal of a pause that ends outside these years, in nats-server's words."""
+"""nats-server's error for a pause that ends outside these years."""
 _ALPHABET = string.ascii_letters + string.digits
 _PAGE = {"total": 0, "offset": 0, "limit": 0, "consumers": []}
 
@@ -67,13 +67,13 @@ class UnpinRequest(msgspec.Struct, frozen=True):
 
 
 def listed(stream: Stream) -> list[str]:
-    """Return the names of a stream's consumers without those of mirrors and sources, which are not counted anywhere."""
+    """Return the names of a stream's consumers without those of mirrors and sources, which are never counted."""
     return [name for name, consumer in stream.consumers.items() if not consumer.config.direct]
 
 
 def _encoded(config: ConsumerConfig) -> bytes:
-    """Return a configuration as the log holds it. Raises ApiError 10012 if it could not be read back from there: an
-    entry that no member can apply would end the stream."""
+    """Return a configuration as the log holds it. Raise ApiError 10012 if it could not be decoded again: an entry that
+    no member can apply would stop the stream."""
     encoded = msgspec.json.encode(config)
     try:
         stored_config(config.name, encoded)
@@ -90,7 +90,7 @@ class ConsumerApi:
 
     @property
     def _caps(self) -> rules.ConsumerCaps:
-        """The limits of server and account; the latter may change."""
+        """Return the limits of server and account; the latter may change."""
         options, limits = self._engine.options, self._engine.limits
         return rules.ConsumerCaps(
             max_ack_pending=lowest(options.max_ack_pending, limits.max_ack_pending),
@@ -114,7 +114,7 @@ class ConsumerApi:
         routes.route("CONSUMER.UNPIN.*.*", "consumer_unpin_response", self._unpin, where=stream)
 
     def _info_of(self, consumer: Consumer, listed: bool = False) -> dict[str, Any]:
-        """Return ConsumerInfo. A consumer is in its stream's log: it is where the stream is, and led with it."""
+        """Return ConsumerInfo. A consumer has the peers and the leader of its stream, whose log holds it."""
         shown = self._engine.node.shown.cluster(consumer.stream.uid)
         if shown:
             shown = consumer_shown(shown, rules.replicas_of(consumer.config, consumer.stream.config))
@@ -128,10 +128,10 @@ class ConsumerApi:
         return consumer
 
     def _in_turn(self, request: Request, stream: Stream, change: Callable[[Callable[[], None]], None]) -> None:
-        """Run a change of a stream's consumers when those before it are done.
+        """Run a change of a stream's consumers after the earlier ones have finished.
 
-        `change` is given a function that it calls exactly once when it has ended. An ApiError that it raises is the
-        answer to the request.
+        `change` receives a function that it calls exactly once when it has finished. If it raises ApiError, the request
+        fails with that error.
         """
 
         def run(over: Callable[[], None]) -> None:
@@ -172,7 +172,7 @@ class ConsumerApi:
     @staticmethod
     def _asked(request: Request) -> CreateConsumerRequest:
         asked = request.parse(CreateConsumerRequest)
-        if not asked.config.priority_policy:  # stored by an earlier release, it means none
+        if not asked.config.priority_policy:  # in a stored configuration of an earlier release it means "none"
             raise api_error(10025, err='unknown priority policy: ""')
         if asked.stream_name != request.tokens[0]:
             raise api_error(10056)
@@ -209,7 +209,7 @@ class ConsumerApi:
             self._identify(request, stream)
         if existing is not None:
             if asked.action == "create":
-                # As in nats-server the default of inactive_threshold is not what the request is compared with.
+                # As in nats-server, compare with the request before the default of inactive_threshold is filled in.
                 plain = rules.completed(given, stream.config, self._caps, asked.pedantic, ephemeral=False)
                 if not rules.same(existing.config, plain):
                     raise api_error(10148)
@@ -242,7 +242,7 @@ class ConsumerApi:
         if not most:
             most = self._engine.options.default_max_consumers
         if config.direct:
-            return  # what a mirror or a source needs is not for limits to refuse
+            return  # consumers of mirrors and sources are exempt from limits
         if 0 < most <= len(listed(stream)):
             raise api_error(10026)
         if stream.config.retention == "workqueue" and not config.sourcing:
@@ -251,7 +251,7 @@ class ConsumerApi:
 
     @staticmethod
     def _identify(request: Request, stream: Stream) -> None:
-        """Refuse a request that means another stream of this name, and name the stream in the answer."""
+        """Reject a request that means another stream of this name; set the header that identifies the stream."""
         wanted = stream_identity.asked(request.header)
         if wanted and wanted != stream_identity.identity(stream.uid):
             raise api_error(10225, msg=stream_identity.identity(stream.uid))
@@ -288,7 +288,7 @@ class ConsumerApi:
                 consumer.pause.advise()
             request.respond(self._info_of(consumer))
 
-        # What a volatile consumer begins with need not be in the log: it does not outlive this process.
+        # A volatile consumer does not outlive this process, so its start need not be in the log.
         volatile = config.mem_storage and stream.config.num_replicas <= 1
         picked = None if volatile or not start.picked else start.picked
         operation = CreateConsumer(name, _encoded(config), self._engine.clock.now(), start.seq, picked)
@@ -314,7 +314,7 @@ class ConsumerApi:
             return
         reset = 0
         if config.sourcing and config.deliver_subject != old.deliver_subject:
-            # What a mirror or a source was sent and has not confirmed may never have been stored: it is sent again.
+            # Messages that a mirror or a source has not confirmed may never have been stored there: send them again.
             reset = existing.ledger.floor()[1] + 1
         operation = UpdateConsumer(existing.name, _encoded(config), reset)
         self._propose(request, stream, operation, lambda consumer: request.respond(self._info_of(consumer)), finished)
@@ -327,12 +327,13 @@ class ConsumerApi:
         answer: Callable[[Consumer], None],
         finished: Callable[[], None],
     ) -> None:
-        """Log a change of a consumer; call `answer` with it when that is applied, or answer with the error."""
+        """Propose a change of a consumer; once it is applied call `answer` with the consumer, or respond with the
+        error."""
 
         def done(result: object) -> None:
             if isinstance(result, Consumer):
                 answer(result)
-            else:  # without an error it was deleted meanwhile
+            else:  # no error: the consumer was deleted meanwhile
                 request.fail(result if isinstance(result, ApiError) else api_error(10014))
             finished()
 
@@ -354,7 +355,7 @@ class ConsumerApi:
         request.respond({**fields, "consumers": [consumer.name for consumer in consumers]})
 
     def _list(self, request: Request) -> None:
-        self._page(request, LIST_LIMIT)  # what is wrong with the request is said at once
+        self._page(request, LIST_LIMIT)  # reject an invalid request at once
 
         def answer() -> None:
             consumers, fields = self._page(request, LIST_LIMIT)
@@ -415,7 +416,7 @@ class ConsumerApi:
         try:
             consumer = self._consumer(*request.tokens[:2])
         except ApiError:
-            return  # silence, as in nats-server (docs/internals/api.md#requests), whatever level is asked for
+            return  # no response, as in nats-server (docs/internals/api.md#requests), at any required API level
         if level_refused(request.header):
             raise api_error(10185)
         if request.body and not request.body.strip():
@@ -453,7 +454,7 @@ class ConsumerApi:
     # ------------------------------------------------------------------ unpin
     def _unpin(self, request: Request) -> None:
         if self._engine.node.answers.stream_first:
-            self._consumer(*request.tokens[:2])  # there nats-server looks for it first
+            self._consumer(*request.tokens[:2])  # a clustered nats-server looks for the consumer first
         if not request.body.strip():
             raise api_error(10025, err="unexpected end of JSON input")
         asked = request.parse(UnpinRequest, "JSApiConsumerUnpinRequest", strict=False)

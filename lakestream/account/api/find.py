@@ -1,4 +1,4 @@
-"""Streams as requests name and show them."""
+"""Finding streams by name, and their StreamInfo."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lakestream.stream.info import info_shown
 
 
 def find(account: AccountStreams, name: str, *, led: bool = True) -> Stream:
-    """Return the stream of that name.
+    """Return the stream `name`.
 
-    Raise ApiError 10059, 10194 when its log cannot be read, 10008 when it is not led here and `led` asks for that.
+    Raise ApiError 10059, 10194 when its log cannot be read, 10008 when `led` is set and this node does not lead it.
     """
     stream = account.streams.get(name)
     if stream is None:
@@ -25,7 +25,7 @@ def find(account: AccountStreams, name: str, *, led: bool = True) -> Stream:
 
 
 def info_of(node: MetaNode, stream: Stream, *, domain: str = "", **more: Any) -> dict[str, Any]:
-    """Return StreamInfo; a cluster shows its `cluster` object and the domain in all of them."""
+    """Return StreamInfo; in a cluster it always has the `cluster` object and the domain."""
     shown = node.shown.cluster(stream.uid)
     if shown:
         more["cluster"] = shown

@@ -1,4 +1,4 @@
-"""Single messages of a stream as clients ask for them.
+"""Requests about single messages of a stream.
 
 Belongs here: STREAM.PURGE, MSG.GET and MSG.DELETE (docs/internals/api.md#streams). Direct gets are in `account/get/`.
 """
@@ -70,8 +70,8 @@ class MessageApi:
             else:
                 request.respond({"success": True, "purged": outcome})
 
-        stream.pipeline.settle()  # what was acked before is not purged
-        # No table could hold what the stream would go on with (nats-server does, until numbers begin again at 0).
+        stream.pipeline.settle()  # messages in flight are stored before the purge
+        # Sequences beyond LAST_SEQ do not fit into a table (nats-server accepts them, and its sequences wrap to 0).
         seq = asked.seq if asked.seq <= max(LAST_SEQ, stream.pipeline.next_seq) else 0
         stream.propose(Purge(asked.filter.encode(), seq, asked.keep), purged)
 
@@ -104,7 +104,7 @@ class MessageApi:
         def confirmed(led: bool) -> None:
             if led:
                 self._get_stored(request, stream, asked)
-            elif not stream.closed:  # whoever leads now may know
+            elif not stream.closed:  # ask the present leader
                 again = functools.partial(request.run, functools.partial(self._get_message, request))
                 self._engine.node.requests.again(request, Where.STREAM, again)
             else:
@@ -116,12 +116,12 @@ class MessageApi:
             confirming.leading(lambda led: request.run(lambda: confirmed(led)))
 
         if asked.seq and asked.seq in stream.store.live and not stream.pipeline.operations:
-            confirm()  # nothing that was sent before can change the answer
+            confirm()  # no earlier request can change the answer
         else:
             confirming.after_applied(lambda: request.run(confirm))
 
     def _get_stored(self, request: Request, stream: Stream, asked: MsgGetRequest) -> None:
-        origin = self._engine.streams.get(stream.mirroring.reads_from)  # none of that name, mostly
+        origin = self._engine.streams.get(stream.mirroring.reads_from)  # None unless it is a mirror without messages
         if origin is not None and origin.leading:
             stream = origin
         start = asked.seq
@@ -142,7 +142,7 @@ class MessageApi:
             raise api_error(10037)
 
     async def _get_later(self, request: Request, stream: Stream, asked: MsgGetRequest, seq: int = 0) -> None:
-        """Answer with a message that is (or whose time is) known to the lake only."""
+        """Answer with a message that only the lake has, or whose start time only the lake can resolve."""
         try:
             if not seq and asked.start_time is not None:
                 start = await stream.reader.first_at(time_ns(asked.start_time))
@@ -158,11 +158,11 @@ class MessageApi:
 
 
 def _not_deletable(stream: Stream, seq: int) -> ApiError | None:
-    """Return the error when there is nothing to delete at `seq`; its text depends on the storage, as in nats-server."""
+    """Return the error if `seq` has no message to delete, else None; as in nats-server it depends on the storage."""
     store = stream.store
     if (
         seq in store.live or store.last_seq < seq < stream.pipeline.next_seq
-    ):  # the latter is in flight, and stored before
+    ):  # a message in flight is stored before the deletion
         return None
     if stream.config.storage == "file":
         if seq > store.last_seq:
@@ -173,7 +173,7 @@ def _not_deletable(stream: Stream, seq: int) -> ApiError | None:
 
 
 def _named(stream: Stream, asked: MsgGetRequest, start: int) -> int:
-    """Return the sequence that the request names; `start` is its sequence, or the one of its start time."""
+    """Return the sequence that the request selects; `start` is its sequence, or that of its start time."""
     if asked.last_by_subj:
         return query.last_of(stream.store, asked.last_by_subj.encode())
     if asked.next_by_subj:

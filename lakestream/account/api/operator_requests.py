@@ -1,8 +1,8 @@
 """Requests of the system account: the cluster's nodes, and the streams of all accounts.
 
-Belongs here: stepdown of the meta group's leader, taking a node out of the cluster, and moving any account's
-stream (docs/internals/api.md#operator-requests). Moves are decided in moves.py and made, one server at a time, by
-`meta/local.py`; system.py receives these requests.
+Belongs here: stepdown of the meta leader, removing a node from the cluster, and moving any account's stream
+(docs/internals/api.md#operator-requests). moves.py decides moves, `meta/local.py` carries them out, one server at a
+time; system.py receives these requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.config import Placement
 
 HAND_OVER_NS = 300_000_000
-"""Delay after which a leader that hands over dispatches the request to the next one (300 ms)."""
+"""Delay after which a meta leader that steps down dispatches the request to its successor (300 ms)."""
 
 
 class RescueRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class RescueRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of ACCOUNT.STREAM.MOVE: the node to leave, and where to go."""
+    """The body of ACCOUNT.STREAM.MOVE: the server to leave, and the placement to move to."""
 
     server: str = ""
     cluster: str = ""
@@ -44,7 +44,7 @@ class MoveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterRequests:
-    """Requests about the nodes of the cluster, and the place of any stream."""
+    """Serves requests about the nodes of the cluster and the placement of any stream."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._node, self._moves = engine, engine.node, Moves(engine.node)
@@ -60,8 +60,8 @@ class ClusterRequests:
         route("ACCOUNT.STREAM.CANCEL_MOVE.*.*", "stream_cancel_move_response", self._cancel_move, where=meta)
 
     def _rescue(self, request: Request) -> None:
-        """A smaller quorum for a meta group that lost its majority. It is refused: a group of ours keeps its promise
-        that what a majority has acknowledged is not lost, so the nodes that are missing have to come back."""
+        """Reject a smaller quorum for a meta group that lost its majority: it could lose entries that a majority has
+        acknowledged, so the missing nodes have to come back."""
         if request.empty_body:
             raise api_error(10003)
         asked, meta = request.parse(RescueRequest, "JSApiMetaRescueRequest"), self._node.meta
@@ -76,7 +76,7 @@ class ClusterRequests:
         if not meta.membership.members:
             raise api_error(10008)
         to = self._node.placing.leader(placement_of(request), meta.membership.voters)
-        request.succeed(None)  # before it leads no more
+        request.succeed(None)  # before this node stops leading
         meta.transfer(to)
 
     # ------------------------------------------------------------------ streams of any account
@@ -138,7 +138,7 @@ class ClusterRequests:
         node.meta.change_membership(membership, changed)
 
     def _by_successor(self, request: Request) -> None:
-        """The leader of the meta group cannot see its own removal through: it lets another lead, which then does it."""
+        """Transfer meta leadership, and let the next leader remove this node: a leader cannot remove itself."""
         if request.hops >= MAX_HOPS or not self._node.meta.transfer():
             raise api_error(10202)
         request.hops += 1
@@ -150,7 +150,7 @@ class ClusterRequests:
         request.succeed(None)
 
     def _leave(self, name: str) -> None:
-        """Have other nodes hold what this one holds, as far as there are any."""
+        """Move the node's replicas to other nodes, as far as there are suitable ones."""
         for assignment in list(self._node.meta.state.by_uid.values()):
             if name not in assignment.peers:
                 continue

@@ -1,10 +1,10 @@
-"""Leaders and members of a stream, as clients of its account change them.
+"""Requests of an account's clients about leaders and peers of its streams.
 
-Belongs here: stepdown of leaders, taking a node out of a stream, and giving up a move (docs/internals/api.md),
-and their refusal on a server without a cluster. What is reserved to the system account is in
-operator_requests.py. The change is then made, one server at a time, by `meta/local.py`.
+Belongs here: stepdown of leaders, removing a peer of a stream, and canceling a move (docs/internals/api.md), and their
+refusal on a server without a cluster. Requests reserved to the system account are in operator_requests.py.
+`meta/local.py` then carries out the change, one server at a time.
 
-A consumer is led by its stream's leader: CONSUMER.LEADER.STEPDOWN therefore moves the stream's.
+A consumer is led by its stream's leader: CONSUMER.LEADER.STEPDOWN therefore transfers the stream's leadership.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ClusterApi:
         members = self._node.replicas.by_uid[stream.uid].membership.voters
         if not any(peer in (member, peer_id(member)) for member in members):
             raise api_error(10040)
-        raise api_error(10075)  # it is where its stream is
+        raise api_error(10075)  # a consumer has the peers of its stream
 
     def _check_consumer(self, request: Request) -> None:
         if request.tokens[1] not in find(self._engine, request.tokens[0]).consumers:
@@ -103,7 +103,7 @@ class ClusterApi:
 
 
 class NoPeersApi:
-    """Refuses what needs a cluster, on a server without one (10010)."""
+    """Rejects requests that need a cluster on a server without one (10010)."""
 
     def register(self, routes: Routes) -> None:
         for subject, kind in (
@@ -122,7 +122,7 @@ def _refuse(request: Request) -> None:
 
 
 def placement_of(request: Request) -> Placement:
-    """Return the placement of the next leader in a stepdown request."""
+    """Return the placement of the next leader that a stepdown request asks for."""
     return request.parse_if_json(StepdownRequest, "JSApiLeaderStepdownRequest").placement or Placement()
 
 

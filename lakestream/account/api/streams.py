@@ -1,14 +1,13 @@
-"""Streams as clients manage them.
+"""`$JS.API.STREAM.>`: requests about streams.
 
 Belongs here: STREAM.CREATE, UPDATE, DELETE, INFO, NAMES, LIST, SNAPSHOT and RESTORE (docs/internals/api.md#streams):
-reading the request, checking it, deciding with the nodes that are concerned, and which of them answers. What a
-configuration may hold is in `stream/rules.py`.
+reading and checking the request, proposing the change, and the choice of the node that answers. `stream/rules.py` has
+the rules of configurations.
 
-    CREATE   the node that decides (the leader of the meta group): check, place, decide; then the stream's first leader
-             answers.
-    UPDATE   the stream's leader: check against its consumers; the node that decides: check against the other streams,
-             place, decide; then the stream's leader logs it in the stream and answers.
-    DELETE   the node that decides: decide; it answers once the nodes that are there have let go of the files.
+    CREATE   meta leader: check, place, propose; then the stream's first leader answers.
+    UPDATE   stream leader: check against its consumers; meta leader: check against the other streams, place, propose;
+             then the stream's leader logs it in the stream and answers.
+    DELETE   meta leader: propose; it answers once the connected nodes have removed the files.
 
 A server without a cluster is all of these nodes.
 """
@@ -56,18 +55,18 @@ _PAGE = {"total": 0, "offset": 0, "limit": 0}
 CREATED = "created"
 """Stage of a STREAM.CREATE: the stream was assigned for it."""
 EXISTING = "existing"
-"""Stage of a STREAM.CREATE: the stream was there, with the same configuration."""
+"""Stage of a STREAM.CREATE: the stream existed with the same configuration."""
 
 CHANGE = "stream.change"
-"""The call by which a stream's leader has a new configuration logged by the meta group."""
+"""The call with which a stream's leader proposes a new configuration to the meta leader."""
 INFOS = "stream.infos"
 """The call that asks a node for StreamInfo of the streams that it leads."""
 LIST_WAIT_NS = 2_000_000_000
-"""Longest wait of STREAM.LIST for the leaders of the streams (2 s)."""
+"""Longest wait of STREAM.LIST for the streams' leaders (2 s)."""
 
 
 class ChangeAsked(msgspec.Struct, frozen=True):
-    """The body of `CHANGE`: the new configuration as JSON, and who leads the stream."""
+    """The body of `CHANGE`: the new configuration as JSON, and the stream's leader."""
 
     uid: str
     config: bytes
@@ -102,9 +101,9 @@ class StreamApi:
         self._engine, self._node = engine, engine.node
         self._events = engine.events
         self._creating: dict[str, StreamConfig] = {}
-        """Streams that are being decided, by name."""
+        """Streams whose creation is proposed and not applied yet, by name."""
         self._changing: dict[str, StreamConfig] = {}
-        """New configurations that are being decided, by uid."""
+        """New configurations that are proposed and not applied yet, by uid."""
         self._snapshots = Snapshots(engine)
         calls = engine.node.calls
         calls.serve(of_account(CHANGE, engine.account), self._change_asked)
@@ -163,7 +162,7 @@ class StreamApi:
     def _assign(
         self, uid: str, config: StreamConfig, encoded: bytes, restoring: str, done: Callable[[ApiError | None], None]
     ) -> None:
-        """Place a new stream and have it assigned; call `done` with what went wrong. Raise ApiError 10005."""
+        """Place a new stream and propose its assignment; call `done` with the error, if any. Raise ApiError 10005."""
         node, account, name = self._node, self._engine.account, config.name
         peers, now = node.placing.place(config), self._engine.clock.now()
         self._creating[name] = config
@@ -175,7 +174,7 @@ class StreamApi:
         node.meta.propose(AssignStream(uid, account, name, encoded, peers, now, restoring), applied)
 
     def _answer_by_leader(self, request: Request, stage: str) -> None:
-        """Have the stream's leader answer with StreamInfo, here or elsewhere, as soon as there is one."""
+        """Have the stream's leader answer with StreamInfo, on this node or another, as soon as it is known."""
         request.stage = stage
 
         def answer() -> None:
@@ -191,7 +190,7 @@ class StreamApi:
     def _check_account(self, config: StreamConfig, *, stated: bool = True) -> None:
         """Check the account's limits for a new stream, before the rest of the configuration. Raise ApiError.
 
-        `stated`: it names its storage; otherwise the room for it is checked later (as by nats-server).
+        `stated`: it names its storage; otherwise its room is checked later, as in nats-server.
         """
         engine, name = self._engine, config.name
         if engine.limits.max_streams > 0 and not self._taken(name):
@@ -201,7 +200,7 @@ class StreamApi:
             self._check_reserved(config, None)
 
     def _check_reserved(self, config: StreamConfig, others: list[StreamConfig] | None) -> None:
-        """Check that the account may reserve what all replicas of the stream reserve. Raise ApiError."""
+        """Check that the account may reserve the `max_bytes` of all replicas of the stream. Raise ApiError."""
         limits, copies = self._engine.limits, self._node.placing.copies
         if limits.storage(config.storage) < 0:
             return
@@ -210,12 +209,12 @@ class StreamApi:
         account_limits.check_reserved(limits, config, reserved, copies(config))
 
     def _count(self) -> int:
-        """Return how many streams the account has, those that are being made included."""
+        """Count the account's streams, including those being created."""
         assigned = {each.name for each in self._node.of(self._engine.account, restoring=True)}
         return len(assigned | self._creating.keys())
 
     def _others(self, config: StreamConfig) -> list[StreamConfig]:
-        """Return the configurations of the account's other streams, also of those that are being made or changed."""
+        """Return the configurations of the account's other streams, including those being created or changed."""
         node = self._node
         known = {each.name: node.config_of(each) for each in node.of(self._engine.account, restoring=True)}
         known |= {changing.name: changing for changing in self._changing.values()} | self._creating
@@ -288,7 +287,7 @@ class StreamApi:
         self._node.meta.propose(op, applied)
 
     def _changed(self, asked: ChangeAsked) -> ChangeStream:
-        """Return the entry for a change, on the leader of the meta group. Raise ApiError."""
+        """Return the meta entry for a change; on the meta leader. Raise ApiError."""
         node = self._node
         if not node.meta.leading:
             raise api_error(10008)
@@ -306,7 +305,7 @@ class StreamApi:
             raise api_error(10123)
         peers = assignment.peers
         if (new.num_replicas, new.placement) != (old.num_replicas, old.placement) or len(peers) != new.num_replicas:
-            # The leader stays when there is a choice.
+            # Keep the leader where possible.
             keep = sorted(peers, key=lambda name: name != asked.leader)
             peers = node.placing.place(new, keep=keep)
         return ChangeStream(asked.uid, asked.config, peers)
@@ -318,7 +317,7 @@ class StreamApi:
         return config
 
     def _completed(self, wanted: StreamConfig, clustered: bool, pedantic: bool = False) -> StreamConfig:
-        """Return a configuration with its defaults, if rules, limits and the lake allow it. Raise ApiError."""
+        """Return a configuration with its defaults. Raise ApiError if rules, limits or the lake reject it."""
         config = stream_rules.checked(
             wanted,
             pedantic=pedantic,
@@ -333,14 +332,14 @@ class StreamApi:
         return config
 
     def _origin(self, name: str, origin: str) -> StreamConfig | None:
-        """Return the stream `origin`, if the stream of that name may copy from it."""
+        """Return the configuration of stream `origin`, if stream `name` may mirror or source it."""
         others = self._others(StreamConfig(name=name))
         return next((other for other in others if other.name == origin), None)
 
     def _check_room(self, config: StreamConfig, *, new: bool = False, reserves: bool = True) -> None:
-        """Check storage and subjects beside all other streams, also those being made. Raise ApiError.
+        """Check storage and subjects against all other streams, including those being created. Raise ApiError.
 
-        `new`: it is to be created. `reserves`: it takes more storage than before.
+        `new`: the stream is to be created. `reserves`: it needs more storage than before.
         """
         others = self._others(config)
         if reserves:
@@ -365,7 +364,7 @@ class StreamApi:
         self._in_turn(name, request, delete)
 
     def _in_turn(self, name: str, request: Request, work: Callable[[Callable[[], None]], None]) -> None:
-        """Run `work(over)` when no other change of this stream is under way; see `Turns.take`."""
+        """Run `work(over)` when no other change of this stream is in progress; see `Turns.take`."""
         self._engine.turns.take(f"S {self._engine.account} {name}", request, work)
 
     # ------------------------------------------------------------------ info
@@ -481,7 +480,7 @@ class StreamApi:
         return self._node.meta.state.find(self._engine.account, name) is not None
 
     def _assign_restored(self, asked: AssignAsked, done: Callable[[ApiError | None], None]) -> None:
-        """Log the assignment of a stream that a node restores, on the leader of the meta group. Raises ApiError."""
+        """Propose the assignment of a stream that a node restores; on the meta leader. Raise ApiError."""
         node, config = self._node, msgspec.json.decode(asked.config, type=StreamConfig)
         if not node.meta.leading:
             raise api_error(10008)
@@ -500,5 +499,5 @@ class StreamApi:
 
 
 def stated(request: Request) -> bool:
-    """Return True if the configuration in a body names its storage."""
+    """Return True if the configuration in the body names its storage."""
     return request.parse(_Stated, strict=False).storage != ""

@@ -1,8 +1,7 @@
 """Message counts of the subjects of a stream, one page at a time.
 
-Belongs here: what STREAM.INFO shows for a `subjects_filter`: the matching subjects in order, from an offset, at most
-`SUBJECTS_LIMIT` of them. With many subjects that is work for seconds; it is done in steps, between which the server
-serves.
+Belongs here: the page of STREAM.INFO for a `subjects_filter`: the matching subjects in order, from an offset, at most
+`SUBJECTS_LIMIT` of them. With many subjects that takes seconds; it is done in steps, between which the event loop runs.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ SUBJECTS_LIMIT = 100_000
 """Subjects in one reply of STREAM.INFO with a subjects_filter."""
 
 AT_ONCE = 20_000
-"""A stream with so many subjects is answered in one step."""
+"""Up to this many subjects of a stream are counted in one step."""
 COUNTED = 4096
-"""Subjects of a larger one that are counted in one."""
+"""Subjects of a larger stream that are counted in one step."""
 PARTS = 32
-"""Parts of the index, of some hundred subjects each, that are looked through in one."""
+"""Parts of the index, of some hundred subjects each, that are searched in one step."""
 
 Page = tuple[int, dict[str, int]]
 """The number of matching subjects, and the message counts of those on the page."""
 
 
 def page_at_once(index: SubjectIndex, pattern: bytes, offset: int) -> Page:
-    """The page of a stream with few subjects."""
+    """Return the page of a stream with few subjects."""
     found = sorted(index.matching(pattern))
     return len(found), dict(_counts(index, found[offset : offset + SUBJECTS_LIMIT]))
 
 
 async def page_in_steps(index: SubjectIndex, pattern: bytes, offset: int) -> Page:
-    """The page of a stream with any number of subjects, as of when it is asked for; the counts may be newer."""
+    """Return the page of a stream with any number of subjects, as of the call; the counts may be newer."""
     if grammar.is_literal(pattern):
         return page_at_once(index, pattern, offset)
     found: list[bytes] = []
@@ -54,5 +53,5 @@ async def page_in_steps(index: SubjectIndex, pattern: bytes, offset: int) -> Pag
 def _counts(index: SubjectIndex, subjects: Iterable[bytes]) -> Iterator[tuple[str, int]]:
     for subject in subjects:
         count = index.count(subject)
-        if count:  # else its last message has gone meanwhile
+        if count:  # 0: its last message was removed meanwhile
             yield subject.decode("utf-8", "replace"), count

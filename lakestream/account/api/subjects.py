@@ -1,8 +1,8 @@
 """The JetStream API as subjects.
 
-Belongs here: which subjects are served, under `$JS.API.` and under the domain's prefix, what happens to a request
-before its handler sees it, what is answered by silence, the answers of an account without JetStream, and the audit of
-all requests. The handlers are in streams.py, account.py and consumers.py.
+Belongs here: the subscriptions under `$JS.API.` and under the domain's prefix, the steps before a request's handler,
+subjects without a response, the responses of an account without JetStream, and the audit advisories. The handlers are
+in streams.py, account.py and consumers.py.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ SILENT = (
     "ACCOUNT.>",
     "SERVER.>",
 )
-"""Subjects that have a listener whether or not something answers: a request there times out, as with nats-server,
-instead of being told that nobody is there. DIRECT.GET and CONSUMER.MSG.NEXT are left out on purpose: without their
-stream or consumer they have no responders."""
+"""Subjects that always have a subscription: a request that nothing answers times out, as with nats-server, instead of
+failing with no responders. DIRECT.GET and CONSUMER.MSG.NEXT are not among them: without their stream or consumer they
+have no responders."""
 
 UNCOUNTED = "STREAM.MSG.GET.*"
-"""A request whose success is neither counted nor audited, as with nats-server: it is reading."""
+"""A read request whose success is neither counted nor audited, as with nats-server."""
 
-UNHEARD = frozenset({"CONSUMER.DURABLE.CREATE.*", "CONSUMER.RESET.*.*"})
+UNANSWERED = frozenset({"CONSUMER.DURABLE.CREATE.*", "CONSUMER.RESET.*.*"})
 """Requests that get no answer in an account without JetStream."""
 
-JUDGED = frozenset(
+BODY_CHECKED = frozenset(
     {
         "CONSUMER.CREATE.*",
         "CONSUMER.CREATE.*.*",
@@ -62,10 +62,10 @@ JUDGED = frozenset(
         "CONSUMER.UNPIN.*.*",
     }
 )
-"""Requests whose body is looked at before an account without JetStream refuses them, as by nats-server."""
+"""Requests whose body is checked before an account without JetStream rejects them, as in nats-server."""
 
-OF_BODIES = (10025, 10038)
-"""Refusals of a body: no JSON, and that there should be none."""
+BODY_ERRORS = (10025, 10038)
+"""Errors about a body: invalid JSON, and a body where none is allowed."""
 
 AUDIT = b"$JS.EVENT.ADVISORY.API"
 
@@ -74,17 +74,17 @@ STORES = (b"$KV.>", b"$OBJ.>")
 
 
 def _parts(engine: Engine, counts: Callable[[], tuple[int, int]]) -> list[ApiPart]:
-    """Return every group of handlers that an account has."""
+    """Return all groups of handlers of an account."""
     parts: list[ApiPart] = [AccountApi(engine, counts), StreamApi(engine), MessageApi(engine), ConsumerApi(engine)]
     if not engine.node.answers.peers:
         return [*parts, NoPeersApi()]
     parts.append(ClusterApi(engine))
-    # Where there is no system account to log in to, whoever may connect sees to the cluster.
+    # Without accounts in the configuration, the system is the account of all clients.
     return [*parts, ClusterRequests(engine)] if engine.account == engine.shared.system else parts
 
 
 class Route(NamedTuple):
-    """A handler and what is known of its requests."""
+    """A handler, and the properties of its requests."""
 
     pattern: str
     kind: str
@@ -95,13 +95,13 @@ class Route(NamedTuple):
 
 
 class Api:
-    """Serves the API of one engine; implements `Routes` and `Answered`. Counts what account info shows."""
+    """Serves the API of one engine; implements `Routes` and `Answered`. Counts requests for account info."""
 
     def __init__(self, engine: Engine) -> None:
         self.total = 0
-        """Requests answered."""
+        """Number of requests answered."""
         self.errors = 0
-        """Those answered with an error."""
+        """Number of requests answered with an error."""
         self.internal_errors = 0
         """Exceptions that escaped a handler; each is logged."""
         self.strict = engine.options.strict
@@ -119,7 +119,7 @@ class Api:
         self.listen()
 
     def _register(self, engine: Engine) -> None:
-        self._listen_to(PREFIX + b"*", _ignore)  # the domain's prefix has no listener of that kind
+        self._listen_to(PREFIX + b"*", _ignore)  # the domain's prefix has no such subscription
         for silent in SILENT:
             for prefix in self._prefixes:
                 self._listen_to(prefix + silent.encode(), _ignore)
@@ -129,14 +129,14 @@ class Api:
             self._map_stores(self._prefixes[1])
 
     def listen(self) -> None:
-        """Take requests. Idempotent."""
+        """Subscribe to the requests' subjects. Idempotent."""
         self._listening = True
-        for subject, heard in self._listeners[len(self._subscriptions) :]:
-            # Each node takes its own clients' requests, and knows where they belong.
-            self._subscriptions.append(self._bus.subscribe(subject, heard, local=True))
+        for subject, listener in self._listeners[len(self._subscriptions) :]:
+            # Each node receives the requests of its own clients, and forwards them.
+            self._subscriptions.append(self._bus.subscribe(subject, listener, local=True))
 
     def close(self) -> None:
-        """Stop listening. Idempotent."""
+        """Cancel the subscriptions. Idempotent."""
         self._listening = False
         for subscription in self._subscriptions:
             subscription.cancel()
@@ -196,7 +196,7 @@ class Api:
         advise(self._bus, engine.clock, engine.domain, "API", "api_audit", fields)
 
     def crashed(self, request: Request, error: Exception) -> ApiError:
-        """See `Answered.crashed`. The log names the request by a hash: its content is the client's."""
+        """Log an exception; see `Answered.crashed`. The line has a hash of the request, whose content is private."""
         self.internal_errors += 1
         digest = hashlib.sha256(b"\0".join([*(each.encode() for each in request.tokens), request.header, request.body]))
         name = digest.hexdigest()[:16]
@@ -207,12 +207,12 @@ class Api:
         return api_error(10051, err=f"internal error, see the server's log for request {name}")
 
     def _asker(self, request: Request) -> dict[str, Any] | None:
-        """Return the requester as the advisory shows it."""
+        """Return the requester for the advisory."""
         node = self._engine.node
         return client_shown(request.client, request.origin or node.me, node.name)
 
     def _forwarded(self, came: Forwarded) -> None:
-        """A request that came to another node, which handed it on."""
+        """Serve a request that another node forwarded."""
         route = self._routes[came.pattern]
         request = Request(
             self,
@@ -244,13 +244,13 @@ class Api:
         else:
             self._requests.dispatch(request, route.where, here)
 
-    def _listen_to(self, subject: bytes, heard: Listener) -> None:
-        self._listeners.append((subject, heard))
+    def _listen_to(self, subject: bytes, listener: Listener) -> None:
+        self._listeners.append((subject, listener))
         if self._listening:
             self.listen()
 
     def _map_stores(self, prefix: bytes) -> None:
-        """Key-value and object store subjects behind the domain's prefix reach the streams."""
+        """Route key-value and object store subjects behind the domain's prefix to the streams."""
         start, bus = len(prefix), self._bus
 
         def mapped(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
@@ -262,22 +262,22 @@ class Api:
 
 
 def _refuse(request: Request, route: Route) -> None:
-    """Refuse a request in an account without JetStream (10039). The answer has the type that it would have otherwise.
+    """Reject a request in an account without JetStream (10039), with the type of its usual response.
 
-    Requests for which no API level is checked ask for a cluster before all else.
+    Requests whose API level is not checked fail first for the lack of a cluster.
     """
-    if request.pattern in UNHEARD:
+    if request.pattern in UNANSWERED:
         return
-    if route.level and request.pattern not in JUDGED:
+    if route.level and request.pattern not in BODY_CHECKED:
         raise api_error(10039)
     try:
         route.handler(request)
     except ApiError as error:
-        raise error if error.err_code in OF_BODIES or not route.level else api_error(10039) from None
+        raise error if error.err_code in BODY_ERRORS or not route.level else api_error(10039) from None
 
 
 def _place(error: Exception) -> str:
-    """Return the file and line that raised an exception, and those of its callers in this program, innermost first."""
+    """Return the file and line that raised an exception, and those of its callers, innermost first."""
     frames = []
     at = error.__traceback__
     while at is not None:

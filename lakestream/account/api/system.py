@@ -1,7 +1,7 @@
 """The JetStream API of the system account.
 
-Belongs here: which requests its users may make, and what all others are answered: the system account has no JetStream
-of its own. Those about the nodes of a cluster are in operator_requests.py.
+Belongs here: the requests that its users may make, and the rejection of all others: the system account has no JetStream
+of its own. Requests about the nodes of a cluster are in operator_requests.py.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lakestream.protocol.api.request import Request, Where, level_refused
 from lakestream.protocol.subjects import Filters
 
 SILENT = (b"ACCOUNT.>", b"META.LEADER.STEPDOWN", b"META.RESCUE", b"SERVER.REMOVE", b"SERVER.EVACUATE")
-"""Subjects that are served in a cluster: in another form, or without a cluster, a request there gets no answer."""
+"""Subjects that are served in a cluster; in another form, or without a cluster, a request there gets no response."""
 
 INFO = "INFO"
 
 
 class SystemApi(Api):
-    """Serves what only the system account may ask."""
+    """Serves the requests that only the system account may make."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
@@ -41,7 +41,7 @@ class SystemApi(Api):
             self._listen_to(prefix + b">", self._refuser(len(prefix)))
 
     def _purge(self, request: Request) -> None:
-        """Answer at once, also where there is no such account (as in nats-server): the removal has only begun."""
+        """Respond at once, as in nats-server also for an unknown account: the removal has only begun."""
         request.respond({"initiated": True})
         self._engines.purge(request.tokens[0])
 
@@ -55,11 +55,11 @@ class SystemApi(Api):
             self._requests.dispatch(request, route.where, here)
 
     def _asker(self, request: Request) -> dict[str, Any] | None:
-        """See `Api._asker`. Clients of the system account are not shown (as by nats-server)."""
+        """Return no client data for the system account, as in nats-server."""
         return {} if request.pattern in self._routes or request.pattern == INFO else None
 
     def _refuser(self, start: int) -> Any:
-        """Return a handler that refuses what is no request of the system account; `start`: length of the prefix."""
+        """Return a handler that rejects requests the system account may not make; `start`: length of the prefix."""
 
         def refuse(subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
             tail = subject[start:]

@@ -1,22 +1,21 @@
 """Moving whole messages in and out of a stream, for `lakestream import` and `lakestream export`.
 
-Belongs here: two requests of our own beside the JetStream API. Messages travel as the log's records
-(log/format/record.py), so that nothing about them is lost on the way: subject, header block and payload byte for byte,
-time to the ns.
+Belongs here: two requests of lakestream beside the JetStream API. Messages are sent as records of the log
+(log/format/record.py), so that nothing is lost: subject, header block and payload byte for byte, time to the ns.
 
-    $LAKE.API.IMPORT.<stream>   body: records back to back, their sequences the ones that they are to get, ascending by
-                                one; time 0 is now. Answered like a publish, by the last one's pub ack, once all are on
-                                disk. An error says `stored` (how many of the batch were taken before it) and `again`
-                                (true: ask for the stream's last sequence and go on from there).
+    $LAKE.API.IMPORT.<stream>   body: consecutive records with the sequences that they are to get, ascending by one;
+                                time 0 is now. Answered like a publish with the last one's pub ack, once all are on
+                                disk. An error has `stored` (messages of the batch stored before it) and `again`
+                                (true: ask for the stream's last sequence and continue from there).
     $LAKE.API.IMPORT1.<stream>.<seq>.<time>.<length>.<subject>
-                                body: one message's header block, `length` bytes of it, and payload: for a message that
+                                body: one message's header block of `length` bytes, and its payload: for a message that
                                 leaves no room for anything else below max_payload.
     $LAKE.API.EXPORT.<stream>   body: {"seq", "last_seq", "start_time_ns"}. Answered with `+` and the records from there
                                 on, as many as fit; none at the end. Or with `-` and an error as JSON.
 
-An import is no publish: subscribers of the subjects do not see it, message ids are no duplicates and expectations
-(`Nats-Expected-…`) were met when the message was first stored. Every other rule of the stream holds. Times must not go
-backwards and not be later than now, so that what is true of every stream stays true.
+An import is no publish: it is not delivered to subscribers of the subjects, and message ids and expectations
+(`Nats-Expected-…`) are not checked, as they were when the message was first stored. Every other rule of the stream
+holds. Times must not go backwards nor be later than now, as in every stream.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ from lakestream.stream.features.time_travel import travels
 
 PREFIX = "$LAKE.API."
 EXPORT_BYTES = 512 << 10
-"""An answer with messages is closed at this size; a larger message goes alone."""
+"""Maximum size of an answer with messages; a larger message is sent alone."""
 EXPORT_MSGS = 8192
 MAX_SUBJECT = 4096
-"""Bytes of an imported message's subject: what a publish could have at most."""
+"""Maximum size of an imported message's subject, that of a publish."""
 
-_NOT_ASKED = (
+_NOT_CHECKED = (
     b"Nats-Msg-Id",
     b"Nats-Expected-Stream",
     b"Nats-Expected-Last-Msg-Id",
@@ -54,7 +53,7 @@ _NOT_ASKED = (
     b"Nats-Expected-Last-Subject-Sequence",
     b"Nats-Expected-Last-Subject-Sequence-Subject",
 )
-"""Headers that were judged when the message was first published."""
+"""Headers that were checked when the message was first published."""
 
 
 class ExportRequest(msgspec.Struct, frozen=True):
@@ -66,7 +65,7 @@ class ExportRequest(msgspec.Struct, frozen=True):
 
 
 class Refused(Exception):
-    """A record that the stream does not take. `again`: it may be as soon as something else is settled."""
+    """Raised when the stream rejects a record. `again`: it may accept it later."""
 
     def __init__(self, reason: str | ApiError, again: bool = False) -> None:
         super().__init__(str(reason))
@@ -87,7 +86,7 @@ class TransferApi:
         ]
 
     def close(self) -> None:
-        """Stop listening."""
+        """Cancel the subscriptions."""
         for subscription in self._subscriptions:
             subscription.cancel()
         self._subscriptions = []
@@ -136,7 +135,7 @@ class TransferApi:
             raise Refused(stream.failed or "the stream is busy", again=stream.failed is None)
         if record.seq != stream.pipeline.next_seq:
             raise Refused(f"the next sequence is {stream.pipeline.next_seq}, not {record.seq}", again=True)
-        # One that is too long for a line of the protocol could be delivered to nobody.
+        # A subject too long for a protocol line could not be delivered.
         too_long = len(record.subject) > MAX_SUBJECT
         if too_long or not subjects.publishable(record.subject) or not matching.match(record.subject):
             shown = record.subject[:256].decode("utf-8", "replace")
@@ -152,10 +151,10 @@ class TransferApi:
 
     @staticmethod
     def _effect(stream: Stream, record: Record) -> Effect:
-        """Apply the stream's rules to a record."""
+        """Apply the stream's rules to a record. Raise Refused."""
         header = record.header
         try:
-            asked = publish.Publish(record.subject, b"", headers.remove(header, _NOT_ASKED), record.data)
+            asked = publish.Publish(record.subject, b"", headers.remove(header, _NOT_CHECKED), record.data)
             outcome = stream.proposer.rules.check(stream.proposer.view, asked)
             assert isinstance(outcome, Effect)
             length = limits.accounted(stream.config, record.subject, header, record.data)
@@ -197,12 +196,12 @@ class TransferApi:
             self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(503, 0, for_clients(error)).as_dict()))
             if isinstance(error, HistoryUnavailableError | LogError):
                 return
-            raise  # the lake's own: our log is told, too
+            raise  # an unexpected error: log it, too
         self._bus.publish(reply, b"", b"", b"+" + b"".join(_records(found, request.last_seq)))
 
 
 def _records(found: Sequence[Record], last_seq: int) -> list[bytes]:
-    """Return the records for one answer; messages from the lake come in blocks of another size."""
+    """Return the encoded records that fit into one answer; reads of the lake may return more."""
     chosen: list[bytes] = []
     size = 0
     for record in found:

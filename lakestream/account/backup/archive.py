@@ -1,13 +1,13 @@
-"""A stream as an archive: what a backup holds, as bytes.
+"""Format of stream archives (backups).
 
-Belongs here: the entries of nats-server's archive (version 2, since 2.15) and the order in which they come, without
-any stream, client or file. The bytes travel inside of an S2 stream (protocol/s2.py); sending and taking them is
-snapshots.py's and restores.py's.
+Belongs here: encoding and decoding of the entries of nats-server's archive (version 2, since 2.15), without any stream,
+client or file. The archive is compressed as an S2 stream (protocol/s2.py); snapshots.py sends and restores.py receives
+it.
 
     NATSARC1
     uvarint name length, varint time (ns), uvarint sequence, uvarint header length, uvarint body length,
         name, header, body          for each entry:
-            state.json              sequence 0: the stream's state, which says how many consumers follow
+            state.json              sequence 0: the stream's state, with the number of consumers that follow
             consumers/<name>        sequence 0: a consumer's configuration and state
             <subject>               a message, sequences ascending
     five zero bytes
@@ -28,20 +28,19 @@ from lakestream.protocol.api.jsonio import Int, Time, Uint64, parse
 
 MAGIC = b"NATSARC1"
 END = bytes(5)
-"""The entry that ends an archive: every number of it is 0."""
+"""The last entry of an archive: all its numbers are 0."""
 STATE_NAME = b"state.json"
 CONSUMERS = b"consumers/"
 MAX_ENTRY = 72 << 20
-"""Most bytes of an entry's header and body together that are read: above the largest max_payload (64 MiB) with
-headers."""
+"""Maximum size of a message's header and body together: above the largest max_payload (64 MiB) with headers."""
 MAX_JSON = 8 << 20
-"""Most bytes of a state or a consumer that are read."""
+"""Maximum size of a state or consumer entry (8 MiB)."""
 MAX_KEPT = 32 << 20
-"""Most bytes of all consumers of an archive (32 MiB), which are in memory together."""
+"""Maximum size of all consumers of an archive (32 MiB), which are in memory together."""
 MAX_RATIO = 10_000
-"""An archive that unpacks to more than so many times its bytes is refused, unless that is below `MAX_FREE`."""
+"""Maximum ratio of unpacked to packed bytes of an archive that unpacks to more than `MAX_FREE`."""
 MAX_FREE = 256 << 20
-"""Bytes that any archive may unpack to (256 MiB): messages of zeros unpack to some 20,000 times as many."""
+"""Bytes that any archive may unpack to (256 MiB): messages of zeros unpack to some 20,000 times their size."""
 TOO_MANY_CONSUMERS = f"invalid archive: its consumers take more than {MAX_KEPT} bytes"
 
 _INVALID = "archive: invalid archive stream"
@@ -50,7 +49,7 @@ _LONGEST_NUMBERS = 5 * 10
 
 
 class ArchiveError(PublicError):
-    """The bytes are no archive that can be restored; the words are nats-server's where it has some."""
+    """Raised for an archive that cannot be restored, with nats-server's text where it has one."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -61,7 +60,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class ArchivedState(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream's state as it was saved: the body of `state.json`, and part of a restore's request."""
+    """The state of an archived stream: the body of `state.json`, and part of a restore's request."""
 
     messages: Uint64 = 0
     bytes: Uint64 = 0
@@ -88,14 +87,14 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Pending(msgspec.Struct, frozen=True, rename="pascal"):
-    """A delivered message that is not acked: its first delivery, and when the last one was (ns)."""
+    """A delivered message that is not acked: the consumer sequence of its first delivery, the time of its last (ns)."""
 
     sequence: Count = 0
     timestamp: Count = 0
 
 
 class ConsumerState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A consumer's deliveries; keys of the two tables are stream sequences. Times in ns since the epoch."""
+    """The state of a consumer; the keys of both dicts are stream sequences. Times in ns since the epoch."""
 
     delivered: Position = Position()
     ack_floor: Position = Position()
@@ -104,7 +103,7 @@ class ConsumerState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ArchivedConsumer(msgspec.Struct, frozen=True):
-    """A consumer as it was saved. `config` is its configuration as JSON."""
+    """An archived consumer. `config` is its configuration as JSON."""
 
     name: str
     config: bytes
@@ -141,18 +140,18 @@ def _uvarint(value: int) -> bytes:
 
 
 def entry(name: bytes, time_ns: int, seq: int = 0, header: bytes = b"", body: bytes = b"") -> bytes:
-    """One entry as bytes."""
+    """Encode one entry."""
     numbers = (len(name), time_ns << 1 if time_ns >= 0 else ~(time_ns << 1), seq, len(header), len(body))
     return b"".join((*map(_uvarint, numbers), name, header, body))
 
 
 def messages(records: Iterable[Record]) -> bytes:
-    """The entries of messages."""
+    """Encode messages as entries."""
     return b"".join(entry(each.subject, each.time_ns, each.seq, each.header, each.data) for each in records)
 
 
 def consumer(name: str, time_ns: int, config: bytes, state: ConsumerState) -> bytes:
-    """The entry of a consumer. `config` is its configuration as JSON."""
+    """Encode a consumer as an entry. `config` is its configuration as JSON."""
     shown: dict[str, Any] = {
         "config": msgspec.Raw(config),
         "state": {
@@ -173,7 +172,7 @@ def consumer(name: str, time_ns: int, config: bytes, state: ConsumerState) -> by
 
 
 class Bytes:
-    """Bytes that come in pieces, as a reader wants them. Holds one piece beside what it is asked for."""
+    """Buffered reader of bytes that come in pieces; holds at most one piece beyond the requested bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -181,7 +180,7 @@ class Bytes:
         self._at = 0
 
     def more(self) -> bool:
-        """Have another piece beside what is left; False at the end."""
+        """Append the next piece to the buffer; return False at the end."""
         piece = next(self._pieces, None)
         if piece is None:
             return False
@@ -190,13 +189,13 @@ class Bytes:
         return True
 
     def peek(self, count: int) -> bytes:
-        """The next bytes, fewer at the end, without taking them. `count` is small."""
+        """Return the next `count` bytes, fewer at the end, without consuming them. `count` is small."""
         while len(self._buffer) - self._at < count and self.more():
             pass
         return self._buffer[self._at : self._at + count]
 
     def up_to(self, count: int) -> bytes:
-        """The next bytes, fewer at the end."""
+        """Consume the next `count` bytes, fewer at the end."""
         found = self._buffer[self._at : self._at + count]
         self._at += len(found)
         if len(found) == count:
@@ -209,14 +208,14 @@ class Bytes:
         return b"".join(parts)
 
     def take(self, count: int) -> bytes:
-        """The next bytes. Raises ArchiveError at the end."""
+        """Consume the next `count` bytes. Raise ArchiveError at the end."""
         found = self.up_to(count)
         if len(found) < count:
             raise ArchiveError(_INVALID)
         return found
 
     def numbers(self) -> list[int]:
-        """The numbers that an entry begins with. Raises ArchiveError."""
+        """Consume the five numbers at the beginning of an entry. Raise ArchiveError."""
         while len(self._buffer) - self._at < _LONGEST_NUMBERS and self.more():
             pass
         buffer, at, end = self._buffer, self._at, len(self._buffer)
@@ -240,9 +239,9 @@ class Bytes:
 
 
 def decoded(chunks: Iterable[bytes], most: int = 0) -> Iterator[bytes]:
-    """Decode an S2 stream that comes in chunks, one block at a time. `most`: bytes that it may hold, 0 for no limit.
+    """Decode an S2 stream that comes in chunks, one block at a time. Raise ArchiveError.
 
-    Raises ArchiveError.
+    `most`: maximum number of decoded bytes; 0: no limit.
     """
     decoder = s2.Decoder()
     packed = unpacked = 0
@@ -266,13 +265,13 @@ def decoded(chunks: Iterable[bytes], most: int = 0) -> Iterator[bytes]:
 
 
 class Archive:
-    """An archive as it is read: its state and consumers at once, its messages one by one.
+    """Reader of an archive: state and consumers are read at once, messages one by one.
 
     Args:
         pieces: the archive's bytes, without the S2 stream around them.
 
     Raises:
-        ArchiveError: it is none, or cannot be restored.
+        ArchiveError: invalid archive, or one that cannot be restored.
     """
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
@@ -286,7 +285,7 @@ class Archive:
         self.consumers = [self._consumer() for _ in range(self.state.consumer_count)]
 
     def _next(self) -> Entry | None:
-        """The next entry; None at the end of the archive."""
+        """Return the next entry, or None at the end of the archive."""
         name_length, zigzag, seq, header_length, body_length = numbers = self._bytes.numbers()
         if not any(numbers):
             return None
@@ -306,7 +305,7 @@ class Archive:
         try:
             state = parse(found.body, ArchivedState, "StreamState", strict=False)
         except JsonError as error:
-            # Go reads it with its stream decoder, which has another word for an early end.
+            # Go reads it with its stream decoder, which has another text for an early end.
             why = str(error).replace("unexpected end of JSON input", "unexpected EOF")
             raise ArchiveError(f"error in state.json: {why}") from None
         if state.consumer_count < 0:
@@ -341,7 +340,7 @@ class Archive:
         return ArchivedConsumer(name, bytes(read.config), read.state)
 
     def messages(self) -> Iterator[Record]:
-        """The messages, ascending. Raises ArchiveError."""
+        """Iterate over the messages, ascending. Raise ArchiveError."""
         last = max(self.state.first_seq, 1) - 1
         while (found := self._next()) is not None:
             if not found.seq:

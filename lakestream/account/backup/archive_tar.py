@@ -1,16 +1,16 @@
-"""A stream as nats-server 2.14 and earlier archived it.
+"""Stream archives of nats-server 2.14 and earlier.
 
-Belongs here: reading a tar file with the files of a nats-server stream (backups of version 1): its blocks of messages
-and its consumers' states, without any file or stream of ours. What an archive is today is archive.py's.
+Belongs here: reading a tar file with the files of a nats-server stream (backups of version 1): its message blocks and
+its consumers' states, without a file or stream of lakestream. archive.py has the present format.
 
-    meta.inf                    the configuration; the request of a restore brings it anyway
-    msgs/<n>.blk                records back to back, little-endian:
-        u32 length (bit 31: a header block is there), u64 sequence (bit 63: erased, bit 62: what it names is deleted),
+    meta.inf                    the configuration; unused, as the restore request has it, too
+    msgs/<n>.blk                consecutive records, little-endian:
+        u32 length (bit 31: has a header block), u64 sequence (bit 63: erased, bit 62: tombstone of that sequence),
         i64 time, u16 subject length, subject, [u32 header length, header,] payload, 8 bytes of checksum
     obs/<name>/meta.inf, o.dat  a consumer's configuration and state
 
-The tar has no state of its own: first and last sequence, and how many messages there are, come with the request. A
-backup of which the blocks do not tell that number is refused: then they do not say which messages were deleted.
+The restore request has the first and last sequence and the message count. A backup whose blocks hold another number of
+messages is rejected: then they lack the tombstones of deleted messages.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from lakestream.log.format.record import Record
 from lakestream.log.index.sequences import SequenceSet
 
 READ_BYTES = 256 << 10
-"""Bytes of a file in the tar that are read at a time."""
+"""Bytes that are read at a time from a file in the tar."""
 
 MAX_EXTENDED = 64 << 10
-"""Most bytes of a header beyond the usual one, for long names."""
+"""Maximum size of an extended tar header, for long names (64 KiB)."""
 
 TAR_HEADER = 512
-"""Bytes by which a tar file is known."""
+"""Size of the header by which a tar file is recognized."""
 
 _ERASED, _TOMBSTONE, _HEADERS = 1 << 63, 1 << 62, 1 << 31
 _HEAD = struct.Struct("<IQqH")
@@ -54,23 +54,23 @@ _STATE_MAGIC = 22
 
 
 def is_tar(beginning: bytes) -> bool:
-    """Return True if data that begins like this is a tar file."""
+    """Return True if these are the first bytes of a tar file."""
     return beginning[257:262] == b"ustar"
 
 
 class _Piped:
-    """Pieces of bytes as the file that `tarfile` wants."""
+    """File object over pieces of bytes, for `tarfile`."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.read = Bytes(pieces).up_to
 
 
 class _Member(tarfile.TarInfo):
-    """A member of the tar. Its extended header, which `tarfile` reads as a whole, is short."""
+    """A member of the tar, with a limit for its extended header, which `tarfile` reads as a whole."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        """See `tarfile.TarInfo.frombuf`. Raises tarfile.ReadError."""
+        """Limit the extended header; see `tarfile.TarInfo.frombuf`. Raise tarfile.ReadError."""
         member = super().frombuf(buf, encoding, errors)
         if member.type not in tarfile.REGULAR_TYPES and member.size > MAX_EXTENDED:
             raise tarfile.ReadError(f"a header is larger than {MAX_EXTENDED} bytes")
@@ -78,7 +78,7 @@ class _Member(tarfile.TarInfo):
 
 
 class TarArchive:
-    """See `archive.Archive`; `pieces` gives the archive's bytes from their beginning each time it is called."""
+    """Reader like `archive.Archive`; each call of `pieces` returns the archive's bytes from the beginning."""
 
     def __init__(self, pieces: Callable[[], Iterable[bytes]], state: ArchivedState) -> None:
         self._pieces, self.state = pieces, state
@@ -102,7 +102,7 @@ class TarArchive:
             )
 
     def messages(self) -> Iterator[Record]:
-        """The messages, ascending. Raises ArchiveError."""
+        """Iterate over the messages, ascending. Raise ArchiveError."""
         last = 0
         for name, file in self._files():
             if not _is_block(name):
@@ -124,7 +124,7 @@ class TarArchive:
                 self._live.add_run(seq, seq)
 
     def _files(self) -> Iterator[tuple[str, IO[bytes]]]:
-        """Names and contents, to be read in turn. Raises ArchiveError."""
+        """Iterate over names and contents, to be read in this order. Raise ArchiveError."""
         try:
             piped = cast(IO[bytes], _Piped(iter(self._pieces())))
             with tarfile.open(fileobj=piped, mode="r|", tarinfo=_Member) as tar:
@@ -152,7 +152,7 @@ def _whole(file: IO[bytes], most: int) -> bytes:
 
 
 def _records(file: IO[bytes]) -> Iterator[Record]:
-    """The records of a block, their sequences with the bits that say what they are. Raises ArchiveError."""
+    """Iterate over a block's records, whose sequences include the flag bits. Raise ArchiveError."""
     source = Bytes(iter(lambda: file.read(READ_BYTES), b""))
     while head := source.peek(_HEAD.size):
         if len(head) < _HEAD.size:
@@ -184,7 +184,7 @@ def _consumer(name: str, config: bytes, state: bytes | None) -> ArchivedConsumer
 
 
 def _state(data: bytes) -> ConsumerState:
-    """A consumer's `o.dat`. Raises ValueError, IndexError."""
+    """Decode a consumer's `o.dat`. Raise ValueError, IndexError."""
     if data[0] != _STATE_MAGIC or data[1] not in (1, 2):
         raise ValueError("unknown version")
     at, newer = 2, data[1] == 2
@@ -208,7 +208,7 @@ def _state(data: bytes) -> ConsumerState:
 
     floor = Position(number(), number())
     delivered = Position(number(), number())
-    if not newer:  # it counted from the floor on
+    if not newer:  # version 1 stores `delivered` relative to the floor
         delivered = Position(
             delivered.consumer_seq + max(floor.consumer_seq - 1, 0), delivered.stream_seq + max(floor.stream_seq - 1, 0)
         )

@@ -1,7 +1,6 @@
 """Advisories about snapshots and restores.
 
-Belongs here: `$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_…` and `RESTORE_…` (docs/internals/api.md#advisories) and what they
-tell.
+Belongs here: `$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_…` and `RESTORE_…` (docs/internals/api.md#advisories).
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from lakestream.protocol.gotime import format_time
 
 
 class BackupEvents:
-    """Tells of one snapshot or restore.
+    """Sends the advisories of one snapshot or restore.
 
     Args:
         what: `SNAPSHOT` or `RESTORE`.
-        request: who asked for it, and through which node.
+        request: the client's request, with the node that received it.
     """
 
     def __init__(self, engine: Engine, what: str, stream: str, request: Request) -> None:
@@ -29,14 +28,14 @@ class BackupEvents:
         self._begun_ns = engine.clock.now()
 
     def begun(self, **fields: Any) -> None:
-        """Tell that it begins."""
+        """Send the advisory of the beginning."""
         self._send("CREATE", {"stream": self._stream, **fields, "client": self._client})
 
     def ended(self, *, error: str = "", **fields: Any) -> None:
-        """Tell that it ended, with or without an error."""
+        """Send the advisory of the end, with or without an error."""
         span = {"start": format_time(self._begun_ns), "end": format_time(self._engine.clock.now())}
-        told = {"stream": self._stream, **span, **fields, "client": self._client}
-        self._send("COMPLETE", {**told, "error": error} if error else told)
+        shown = {"stream": self._stream, **span, **fields, "client": self._client}
+        self._send("COMPLETE", {**shown, "error": error} if error else shown)
 
     def _send(self, stage: str, fields: dict[str, Any]) -> None:
         kind, engine = f"{self._what}_{stage}", self._engine

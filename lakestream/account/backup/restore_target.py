@@ -1,14 +1,14 @@
 """Filling a new stream with the entries of an archive.
 
-Belongs here: creating, filling and showing that stream, in a cluster of any size. The node to which the backup came
-brings it:
+Belongs here: creating, filling and showing that stream, in a cluster of any size. The node that received the backup
+calls other nodes:
 
-    begin    node that decides (the leader of the meta group): check, place, decide who restores the stream
-    put      leader of the stream: log the entry; a node that does not lead says so, and the next one is asked
-    finish   node that decides: the stream is restored. Every node shows it from then on
+    begin    meta leader: check, place, assign the stream to be restored by the calling node
+    put      stream leader: log the entry; a node that does not lead says so, and the next one is called
+    finish   meta leader: mark the stream as restored. Every node shows it from then on
 
-Until then no node shows the stream, lists it or serves it. When the node that restores it is gone, or does not know of
-it any more, the stream is removed: nothing is ever half restored.
+Until then no node shows, lists or serves the stream. If the restoring node fails or restarts, the stream is removed: no
+stream is ever partly restored.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Restored, encode
 
 ASSIGN, PUT, SHOW = "restore.assign", "restore.put", "restore.show"
-"""The calls: to the leader of the meta group, and to the stream's leader."""
+"""The calls: to the meta leader (ASSIGN), and to the stream's leader."""
 LEADER_WAIT_NS = 10_000_000_000
 """Longest wait of a restore for a leader of its stream (10 s)."""
 LEADER_LOOK_NS = 20_000_000
 
 
 class AssignAsked(msgspec.Struct, frozen=True):
-    """The body of `ASSIGN`: the stream's configuration as JSON, and who restores it."""
+    """The body of `ASSIGN`: the stream's configuration as JSON, and the node that restores it."""
 
     uid: str
     config: bytes
@@ -48,7 +48,7 @@ class AssignAsked(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """An entry for the stream's log. `count`: messages in it."""
+    """An entry for the stream's log. `count`: number of messages in it."""
 
     kind: int
     body: bytes
@@ -63,7 +63,7 @@ class PutAsked(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer of a stream's leader. `elsewhere`: this node does not lead and has done nothing."""
+    """The answer to `PUT` and `SHOW`. `elsewhere`: the node does not lead the stream and has done nothing."""
 
     elsewhere: bool = False
     failed: CallFailed | None = None
@@ -71,12 +71,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class RestoreTargets:
-    """The restores that this node begins, or is asked to take part in.
+    """Serves the calls of nodes that restore streams, this one included.
 
     Args:
-        assign: logs the assignment of a stream that a node restores; `done` with what went wrong. On the leader of the
-            meta group.
-        show: StreamInfo of a stream that this node leads.
+        assign: proposes the assignment of a stream that a node restores, on the meta leader; calls `done` with the
+            error, if any.
+        show: returns StreamInfo of a stream that this node leads.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RestoreTargets:
         for method, handler in ((ASSIGN, self._assign_asked), (PUT, self._put_asked), (SHOW, self._show_asked)):
             engine.node.calls.serve(of_account(method, engine.account), handler)
 
-    # ------------------------------------------------------------------ asked by the node that restores
+    # ------------------------------------------------------------------ calls of the node that restores
     def _assign_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         def done(error: ApiError | None) -> None:
             answer(encode_failure(error))
@@ -146,15 +146,15 @@ class RestoreTarget:
             if error is not None:
                 raise error
         except BaseException:
-            self._node.restoring.discard(self._uid)  # if it was assigned all the same, it is abandoned
+            self._node.restoring.discard(self._uid)  # if the stream was assigned all the same, it is abandoned
             raise
 
     async def put(self, part: Part) -> None:
-        """Log the next entry; it is committed and applied when this returns."""
+        """Log the next entry; return once it is committed and applied."""
         await self._ask_leader(PUT, msgspec.msgpack.encode(PutAsked(self._uid, part)))
 
     async def finish(self) -> dict[str, Any]:
-        """Show the stream, which is whole; return its StreamInfo."""
+        """Mark the stream as restored; return its StreamInfo."""
         await self.put(Part(Kind.OPERATION, encode(Restored())))
         error = await told(functools.partial(self._node.propose, RestoredStream(self._uid)))
         if error is not None:
@@ -164,7 +164,7 @@ class RestoreTarget:
         return shown
 
     async def abandon(self) -> None:
-        """Remove the stream, which will not be whole. What is restored already stays: nobody may know."""
+        """Remove the partly restored stream. One already marked as restored stays, even if that answer was lost."""
         self._node.restoring.discard(self._uid)
         await told(functools.partial(self._node.propose, AbandonStream(self._uid)))
 
@@ -177,7 +177,7 @@ class RestoreTarget:
         return await told(ask)
 
     async def _ask_leader(self, method: str, body: bytes) -> Answer:
-        """Have the stream's leader do something. Raises ApiError; 10008 also when nobody knows whether it is done."""
+        """Call the stream's leader. Raise ApiError; 10008 also when the outcome is unknown."""
         clock, node = self._engine.clock, self._node
         until = clock.steady() + LEADER_WAIT_NS
         while clock.steady() < until:

@@ -1,11 +1,11 @@
 """Restoring a backup: `$JS.API.STREAM.RESTORE`.
 
-Belongs here: collecting the chunks that a client sends (docs/internals/api.md#backups), and making entries of a
-stream's log out of the archive in them. The archive's bytes are archive.py's, the stream that takes the entries, and
-that nobody sees before it is whole, restore_target.py's.
+Belongs here: receiving the chunks that a client sends (docs/internals/api.md#backups), and converting their archive
+into entries of a stream's log. archive.py has the archive's format, restore_target.py the new stream, which is hidden
+until it is complete.
 
-The chunks are staged in a file without a name, which is gone with the process whatever happens; only a transfer that
-came to its end is looked at. So the client waits for the work at its end, as it does with nats-server.
+The chunks are staged in an unnamed file, which ends with the process in any case; only a complete transfer is read.
+So the client waits for the restore at the end of its transfer, as with nats-server.
 """
 
 from __future__ import annotations
@@ -42,36 +42,39 @@ from lakestream.stream.core.config import LAST_SEQ, StreamConfig
 from lakestream.stream.core.operations import CreateConsumer, Operation, Progress, Skip, encode
 
 STALL_NS = 5_000_000_000
-"""A restore in which nothing comes for so long (5 s) is given up, without a word, as by nats-server."""
+"""A restore without a chunk for this long (5 s) is canceled without a response, as in nats-server."""
 MAX_RESTORES = 64
-"""Restores at the same time on one server; a further one is refused with 10062."""
+"""Concurrent restores on one server; further ones fail with 10062."""
 MAX_AHEAD = 32 << 20
-"""Bytes of chunks that came and are not staged yet (32 MiB): a client that does not wait for acks has to stop there."""
+"""Received bytes that are not staged yet (32 MiB); beyond it the restore fails: the client does not wait for acks."""
 READ_BYTES = 64 << 10
 """Bytes of the staged archive that are read at a time."""
 PART_BYTES = 1 << 20
 PART_MSGS = 2048
-"""Messages in one entry of the log, and their bytes: what is applied in one turn of the event loop."""
+"""Maximum size and number of messages in one log entry, which is applied in one turn of the event loop."""
 MAX_SUBJECT = 4096
-"""Bytes of a message's subject: what a publish could have at most."""
+"""Maximum size of a message's subject, that of a publish."""
 
 
 class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of STREAM.RESTORE: what a snapshot was answered with."""
+    """The body of STREAM.RESTORE: the response to the STREAM.SNAPSHOT that made the archive."""
 
     config: StreamConfig = StreamConfig()
     state: ArchivedState = ArchivedState()
 
 
 class Restores:
-    """The restores that come to this server."""
+    """The restores whose clients are connected to this server."""
 
     def __init__(self, engine: Engine, targets: RestoreTargets) -> None:
         self._engine, self._targets = engine, targets
         self._running = 0
 
     def begin(self, request: Request, config: StreamConfig, state: ArchivedState) -> None:
-        """Answer with the subject for the chunks, and take them. `state` is the request's. Raises ApiError 10062."""
+        """Respond with the subject for the chunks, and receive them. Raise ApiError 10062.
+
+        `state`: the state in the request.
+        """
         if self._running >= MAX_RESTORES:
             raise api_error(10062, err=f"{MAX_RESTORES} restores are going on already")
         engine = self._engine
@@ -84,7 +87,7 @@ class Restores:
         transfer = _Transfer(engine, config.name, staged)
 
         def ended(reply: bytes | None) -> None:
-            """Nothing more comes. `reply`: where the outcome goes; None when nobody waits for it."""
+            """End the transfer. `reply`: the subject for the outcome; None if no client waits for it."""
             if reply is None:
                 self._running -= 1
                 engine.io.submit(staged.close, lambda _, __: None)
@@ -107,7 +110,7 @@ class Restores:
         except (ArchiveError, OSError, ApiError) as error:
             engine.log.warn(f"stream {transfer.stream}: restore failed: {error}")
             answer["error"] = api_error(10062, err=for_clients(error)).as_dict()
-        except BaseException:  # the end of the server, too
+        except BaseException:  # cancellation at shutdown, too
             answer["error"] = api_error(10062, err="internal error").as_dict()
             raise
         finally:
@@ -118,13 +121,13 @@ class Restores:
 
 
 class _Transfer:
-    """Chunks on their way into the file `staged`."""
+    """Receives chunks and writes them to the file `staged`."""
 
     def __init__(self, engine: Engine, stream: str, staged: IO[bytes]) -> None:
         self._engine, self.stream, self.staged = engine, stream, staged
         self.subject = f"$JS.SNAPSHOT.RESTORE.{stream}.{nuid()}"
         self.size = 0
-        """Bytes that came."""
+        """Bytes received."""
         self.failure = ""
         self._chunks: deque[tuple[bytes, bytes]] = deque()
         self._ahead = 0
@@ -134,27 +137,27 @@ class _Transfer:
         self._last_ns = engine.clock.steady()
 
     def begin(self, ended: Callable[[bytes | None], None]) -> None:
-        """Listen; `ended` is called once, see `Restores.begin`."""
+        """Subscribe; call `ended` once, see `Restores.begin`."""
         self._ended = ended
-        self._subscription = self._engine.bus.subscribe(self.subject.encode(), self._came)
-        self._engine.clock.call_later(STALL_NS, self._look)
+        self._subscription = self._engine.bus.subscribe(self.subject.encode(), self._on_chunk)
+        self._engine.clock.call_later(STALL_NS, self._check_stalled)
 
-    def _look(self) -> None:
+    def _check_stalled(self) -> None:
         if self._over:
             return
         left = self._last_ns + STALL_NS - self._engine.clock.steady()
         if left > 0 or self._writing:
-            self._engine.clock.call_later(max(left, STALL_NS // 10), self._look)
+            self._engine.clock.call_later(max(left, STALL_NS // 10), self._check_stalled)
             return
-        self._engine.log.warn(f"stream {self.stream}: its restore is given up, nothing came for 5 s")
+        self._engine.log.warn(f"stream {self.stream}: restore canceled: no chunk received for 5 s")
         self._end(None)
 
-    def _came(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
+    def _on_chunk(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
         if self._over:
             return
         self._last_ns = self._engine.clock.steady()
         if not reply:
-            self._engine.log.warn(f"stream {self.stream}: a chunk of its restore came without a reply subject")
+            self._engine.log.warn(f"stream {self.stream}: restore canceled: a chunk has no reply subject")
             self._end(None)
             return
         self.size += len(body)
@@ -172,7 +175,7 @@ class _Transfer:
         self._write()
 
     def _write(self) -> None:
-        """Write what came; the end of it all once the rest is written."""
+        """Write the received chunks; end the transfer at an empty chunk, once those before it are written."""
         if self._writing or not self._chunks:
             return
         some: list[tuple[bytes, bytes]] = []
@@ -202,7 +205,7 @@ class _Transfer:
         self._engine.io.submit(lambda: self.staged.writelines(body for body, _ in some), written)
 
     def _no_longer_ahead(self, size: int) -> None:
-        """Subtract bytes that were written or dropped."""
+        """Subtract bytes that were written or dropped from the received ones."""
         self._ahead -= size
         self._room.ahead -= size
 
@@ -215,7 +218,7 @@ class _Transfer:
 
 
 class Filling:
-    """A staged archive on its way into the log of a new stream."""
+    """Writes a staged archive into the log of a new stream."""
 
     def __init__(
         self, engine: Engine, target: RestoreTarget, config: StreamConfig, staged: IO[bytes], state: ArchivedState
@@ -225,12 +228,12 @@ class Filling:
         self._last_seq = self._last_time = 0
 
     async def run(self) -> dict[str, Any]:
-        """Make the stream; returns its StreamInfo. Raises ArchiveError, ApiError, OSError; then there is no stream."""
+        """Create the stream; return its StreamInfo. Raise ArchiveError, ApiError, OSError; then no stream remains."""
         io, now = self._engine.io, self._engine.clock.now()
         archive = await in_thread(io, self._open)
         consumers = [(each, self._consumer(each)) for each in archive.consumers]
         records = self._checked(archive, self._done_with(consumers), now)
-        # Nothing is made of an archive that is no good from its beginning.
+        # Read the first part before the stream is created: an archive invalid from its beginning creates none.
         part = await in_thread(io, lambda: self._part(records))
         target = self._target
         try:
@@ -251,7 +254,7 @@ class Filling:
                 await target.put(Part(Kind.PROGRESS, encode(progress)))
             await self._operation(Skip(max(archive.state.last_seq, self._last_seq), now))
             return await target.finish()
-        except Exception:  # not at the end of the server: the next start removes it
+        except Exception:  # not on cancellation at shutdown: the next start removes it
             with contextlib.suppress(ApiError):
                 await target.abandon()
             raise
@@ -260,12 +263,12 @@ class Filling:
         await self._target.put(Part(Kind.OPERATION, encode(operation)))
 
     def _pieces(self) -> Iterator[bytes]:
-        """Iterate over the staged bytes from their beginning. In a thread."""
+        """Iterate over the decompressed archive from its beginning. In a thread."""
         self._staged.seek(0)
         return decoded(iter(lambda: self._staged.read(READ_BYTES), b""), self._engine.options.max_file)
 
     def _open(self) -> Archive | TarArchive:
-        """In a thread."""
+        """Detect the format and open the archive. In a thread."""
         beginning = b""
         for piece in self._pieces():
             beginning += piece
@@ -276,8 +279,8 @@ class Filling:
         return Archive(self._pieces())
 
     def _done_with(self, consumers: list[tuple[ArchivedConsumer, ConsumerConfig]]) -> Callable[[Record], bool]:
-        """Return a test for messages that all consumers that want them have had, where the stream removes these.
-        Messages that no consumer wants stay, so that consumers may be created after the stream."""
+        """Return a predicate for messages that the stream's retention removes: acked by all consumers that match them.
+        Messages that match no consumer stay, so that consumers may be created after the stream."""
         if self._config.retention == "limits" or not consumers:
             return lambda record: False
         known = [(config, saved.state, {int(seq) for seq in saved.state.pending}) for saved, config in consumers]
@@ -297,7 +300,7 @@ class Filling:
     def _checked(
         self, archive: Archive | TarArchive, done_with: Callable[[Record], bool], now: int
     ) -> Iterator[Record]:
-        """The messages as they are stored. Raises ArchiveError."""
+        """Iterate over the messages to store. Raise ArchiveError."""
         most, first = self._config.max_msg_size, self._config.first_seq
         for record in archive.messages():
             if 0 < most < len(record.header) + len(record.data):
@@ -317,7 +320,7 @@ class Filling:
             yield replace(record, time_ns=self._last_time)
 
     def _part(self, records: Iterator[Record]) -> Part | None:
-        """The next messages as one entry; None after the last. In a thread."""
+        """Return the next messages as one entry, or None after the last. In a thread."""
         encoded: list[bytes] = []
         size = 0
         for record in records:
@@ -328,7 +331,7 @@ class Filling:
         return Part(Kind.MESSAGES, b"".join(encoded), len(encoded)) if encoded else None
 
     def _consumer(self, saved: ArchivedConsumer) -> ConsumerConfig:
-        """The configuration of an archived consumer. Raises ArchiveError."""
+        """Return the configuration of an archived consumer. Raise ArchiveError."""
         options = self._engine.options
         caps = consumer_rules.ConsumerCaps(
             max_ack_pending=options.max_ack_pending, max_request_batch=options.max_request_batch
@@ -355,9 +358,9 @@ def _storable(subject: bytes) -> bool:
 
 
 def _progress(saved: ArchivedConsumer, config: ConsumerConfig) -> Progress:
-    """Return the progress of an archived consumer as a log entry has it."""
+    """Return the progress of an archived consumer for a log entry."""
     state = saved.state
-    timed = config.ack_policy != "flow_control"  # what flow control acks has no deadline
+    timed = config.ack_policy != "flow_control"  # which has no ack deadlines
     pending = sorted(
         (int(seq), each.sequence, each.timestamp + config.ack_wait if timed else 0)
         for seq, each in state.pending.items()

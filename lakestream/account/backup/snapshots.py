@@ -1,11 +1,10 @@
 """Sending a stream as a backup: `$JS.API.STREAM.SNAPSHOT`.
 
-Belongs here: what a snapshot holds (the stream as of the request: its state, its consumers, its messages wherever they
-lie), and the flow of its chunks to the client (docs/internals/api.md#backups). The archive's bytes are archive.py's,
-taking one back restores.py's.
+Belongs here: the contents of a snapshot (state, consumers and messages as of the request, from the log and the lake),
+and the flow of its chunks to the client (docs/internals/api.md#backups). archive.py has the archive's format.
 
-A message that is removed while the snapshot goes on may be missing in it; the state that it begins with still counts
-it, as in nats-server.
+A message that is removed during the snapshot may be missing in it; the state at its beginning still counts it, as in
+nats-server.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.info import config_shown, state_shown
 
 CHUNK_BYTES, CHUNK_LEAST, CHUNK_MOST = 128 << 10, 1 << 10, 1 << 20
-"""Bytes in a chunk: by default (128 KiB), and the bounds into which a request's `chunk_size` is brought."""
+"""Bytes in a chunk: default (128 KiB), and the bounds to which a request's `chunk_size` is clamped."""
 WINDOW_BYTES, WINDOW_LEAST, WINDOW_MOST = 8 << 20, 1 << 10, 32 << 20
-"""Bytes on their way without an ack: by default (8 MiB), and the bounds of `window_size`."""
+"""Bytes sent without an ack: default (8 MiB), and the bounds of `window_size`."""
 FLOW_WAIT_NS = 5_000_000_000
 """Longest wait of a snapshot for an ack when its window is full (5 s); then it ends with 408."""
 MAX_SNAPSHOTS = 64
-"""Snapshots at the same time on one server; a further one is refused with 10064."""
+"""Concurrent snapshots on one server; further ones fail with 10064."""
 READ_BYTES = 1 << 20
 READ_MSGS = 8192
 """Limits of one read of the stream: bytes and messages."""
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of STREAM.SNAPSHOT. `jsck` (check the messages first) changes nothing: every read checks them."""
+    """The body of STREAM.SNAPSHOT. `jsck` (check the messages first) has no effect: every read checks them."""
 
     deliver_subject: str = ""
     no_consumers: bool = False
@@ -67,7 +66,7 @@ class Snapshots:
         self._running = 0
 
     def begin(self, request: Request, asked: SnapshotRequest, stream: Stream) -> None:
-        """Answer with the configuration and the state, and send what they are of. Raises ApiError 10015, 10064."""
+        """Respond with configuration and state, and start sending the archive. Raise ApiError 10015, 10064."""
         if not asked.deliver_subject or not publishable(asked.deliver_subject.encode()):
             raise api_error(10015)
         if self._running >= MAX_SNAPSHOTS:
@@ -89,7 +88,7 @@ class Snapshots:
 
 
 class _Sending:
-    """One snapshot on its way."""
+    """Sends one snapshot."""
 
     def __init__(self, engine: Engine, stream: Stream, asked: SnapshotRequest) -> None:
         self._bus, self._io, self._stream = engine.bus, engine.io, stream
@@ -99,7 +98,7 @@ class _Sending:
         self._acks = f"$JS.SNAPSHOT.ACK.{stream.name}.{nuid()}"
         self._unacked: dict[int, int] = {}
         self._acked = Signal(engine.clock)
-        # All of it is as of now, whatever happens to the stream meanwhile.
+        # State, consumers and the range of messages are as of now; later changes of the stream do not count.
         now = engine.clock.now()
         consumers = [] if asked.no_consumers else list(stream.consumers.values())
         self.state = state_shown(stream)
@@ -110,7 +109,7 @@ class _Sending:
         self._first, self._last = stream.store.first_seq, stream.store.last_seq
 
     async def run(self) -> str:
-        """Send everything; returns what went wrong, or "" """
+        """Send the archive; return the error, or ""."""
         subscription = self._bus.subscribe(f"{self._acks}.>".encode(), self._ack)
         status, error, index = "", "", 0
         try:
@@ -128,7 +127,7 @@ class _Sending:
             status = error = str(failure)
         except (HistoryUnavailableError, LogError) as failure:
             status, error = f"500 {for_clients(failure)}", for_clients(failure)
-        except Exception as failure:  # the lake's own: whoever waits for the rest is told, and so is our log
+        except Exception as failure:  # an unexpected error: report it to the client, and log it
             self._end(f"500 {for_clients(failure)}")
             raise
         finally:
@@ -141,7 +140,7 @@ class _Sending:
         self._bus.publish(self._to, b"", header.encode(), b"")
 
     async def _send(self, chunk: bytes, index: int) -> None:
-        """Send a full chunk once the window has room for it. Raises SnapshotFailed."""
+        """Send a full chunk once the window has room for it. Raise SnapshotFailed."""
         while self._unacked and sum(self._unacked.values()) + len(chunk) > self._window:
             if not await self._acked.wait(FLOW_WAIT_NS):
                 raise SnapshotFailed("408 No Flow Response")
@@ -155,7 +154,7 @@ class _Sending:
             self._acked.happened()
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        """The S2 stream, in pieces. Raises SnapshotFailed, HistoryUnavailableError, LogError."""
+        """Iterate over the pieces of the S2 stream. Raise SnapshotFailed, HistoryUnavailableError, LogError."""
         yield s2.MAGIC
         stream, raw, seq = self._stream, self._head, self._first
         while seq and seq <= self._last:
@@ -175,9 +174,9 @@ class _Sending:
 
 
 def _consumer(consumer: Consumer, now: int) -> bytes:
-    """A consumer's entry, as of now."""
+    """Encode a consumer's entry, as of now."""
     ledger, ack_wait = consumer.ledger, consumer.config.ack_wait
-    sent = ledger.last_delivered_ns  # stands for the time of what has no deadline
+    sent = ledger.last_delivered_ns  # in place of the delivery times of messages without a deadline
     pending = {
         str(seq): archive.Pending(first, (ledger.deadline[seq] or sent) - ack_wait)
         for seq, first in ledger.pending.items()

@@ -1,8 +1,8 @@
-"""Several messages in answer to one direct get.
+"""Direct gets that are answered with several messages.
 
-Belongs here: the header blocks of direct gets, and sending a run of messages piece by piece: never more in one
-event-loop turn than a piece, never faster than the client reads, from the log or from the lake without a gap, closed
-by the 204 status (ADR-31).
+Belongs here: the header blocks of direct gets, and sending a run of messages in pieces: at most one piece in an
+event-loop turn, no faster than the client reads, from the log and the lake without a gap, closed by the 204 status
+(ADR-31).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from lakestream.stream.assembly import Stream
 from lakestream.stream.features.time_travel import Found
 
 PIECE: Final = 1024
-"""Most messages sent in one event-loop turn."""
+"""Maximum number of messages sent in one event-loop turn."""
 
 PIECE_BYTES: Final = 4 << 20
-"""No further message is added to a piece of this size (4 MiB), nor asked of the lake in one read."""
+"""A piece, and one read of the lake, end with the message that reaches this size (4 MiB)."""
 
 DENSE: Final = 8
-"""Lake messages are read as a range while at least one in this many of it is wanted, else exactly those wanted."""
+"""Messages in the lake are read as a range if at least one in this many is wanted, else by their sequences."""
 
 _LINES: Final = b"%b%b%b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n"
 _SINGLE: Final = _LINES + b"\r\n"
 _NUMBERED: Final = _LINES + b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n"
 _NUMBERED_NS: Final = _NUMBERED.replace(b"Time-Stamp: %b", b"Time-Stamp: %b.%09dZ")
-"""With a time that has all nine digits of ns, as nine of ten have."""
+"""For times with all nine digits of ns, as nine of ten have."""
 
 
 def status(code: int, text: bytes, lines: bytes = b"") -> bytes:
-    """A header block that is only a status; `lines` are whole header lines."""
+    """Return a header block with a status; `lines` are whole header lines."""
     return b"NATS/1.0 %d %b\r\n%b\r\n" % (code, text, lines)
 
 
@@ -47,7 +47,7 @@ def unreadable(error: Exception) -> bytes:
 
 
 class MessageHeaders:
-    """Writes the header blocks of one stream's direct gets: the stored headers, then what the server adds."""
+    """Builds the header blocks of one stream's direct gets: the stored headers, then those of the server."""
 
     __slots__ = ("_fixed", "_stamps")
 
@@ -56,7 +56,7 @@ class MessageHeaders:
         self._stamps = Stamps()
 
     def single(self, record: Record) -> bytes:
-        """For one message on its own. Hot."""
+        """Return the header block of a single message. Hot."""
         return _SINGLE % (
             _opening(record.header) if record.header else b"NATS/1.0\r\n",
             self._fixed,
@@ -66,11 +66,11 @@ class MessageHeaders:
         )
 
     def numbered(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> list[Delivery]:
-        """Messages to `reply`, of which `pending` come after the last; `last_seq` is the one before the first. Hot."""
+        """Return the messages to `reply`; `pending` more follow, `last_seq` is the one before the first. Hot."""
         fixed, stamps, pending = self._fixed, self._stamps, pending + len(records)
         messages: list[Delivery] = []
         append = messages.append
-        begin = end = 0  # of the second that `prefix` is the text of
+        begin = end = 0  # bounds of the second whose text is `prefix`
         prefix = b""
         for record in records:
             pending -= 1
@@ -90,23 +90,23 @@ class MessageHeaders:
 
 
 def _opening(header: bytes) -> bytes:
-    """A stored block up to where lines can be added."""
+    """Return a stored header block without its end, so that lines can be appended."""
     if header.endswith(b"\r\n\r\n"):
         return header[:-2]
     return header if header.endswith(b"\r\n") else header + b"\r\n"
 
 
 class Run:
-    """Messages on their way to one reply subject.
+    """Sends a run of messages to one reply subject.
 
     Args:
-        seqs: the sequences wanted, ascending; those that are gone when their turn comes are left out.
-        pending: how many messages the request matches, these included.
-        limit: the most to send.
-        max_bytes: send no further message once subjects, headers and payloads have come to this.
+        seqs: the requested sequences, ascending; those deleted meanwhile are skipped.
+        pending: number of messages that match the request, these included.
+        limit: maximum number of messages to send.
+        max_bytes: stop after the message with which subjects, headers and payloads reach this size.
         bare: payloads only.
-        through: > 0: the sequence up to which the newest messages of several subjects were looked for.
-        past: the messages are those of the past that it names, read from wherever they are now.
+        through: of a multi_last request: the sequence up to which messages count; else 0.
+        past: the state of the stream in the past from which the messages are read.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Run:
         self._last_seq, self._through, self._past = 0, through, past
 
     def start(self) -> None:
-        """Send the first piece now, the others in later turns, in which this is called again."""
+        """Send the next piece; called again in a later turn until all are sent."""
         stream = self._stream
         if stream.closed:
             return
@@ -153,11 +153,11 @@ class Run:
         self._deliver(records, more)
 
     def _put_back(self, seqs: list[int]) -> None:
-        """These did not fit into this piece, or are gone; the next one begins with them."""
+        """Put these sequences first in the next piece: they did not fit into this one, or are deleted."""
         self._seqs = chain(seqs, self._seqs)
 
     def _fitting(self, seqs: list[int]) -> list[int]:
-        """Return as many of these as one piece holds, at least one; put the others back."""
+        """Return the first sequences that fit into one piece, at least one; put the others back."""
         size, size_of = 0, self._stream.store.size_of
         for at, seq in enumerate(seqs, 1):
             size += size_of(seq)
@@ -167,7 +167,7 @@ class Run:
         return seqs
 
     async def _send_from_lake(self, seqs: list[int], more: bool) -> None:
-        """Send a piece of which some messages are in the lake only."""
+        """Send a piece with messages that only the lake has."""
         try:
             records = await fetch_many(self._stream, seqs)
         except Exception as error:
@@ -193,14 +193,14 @@ class Run:
             self._break_off(PastUnavailableError(f"sequence {seqs[0]} can not be read any more"))
 
     def _deliver(self, records: Sequence[Record], more: bool) -> None:
-        """Send these, then go on with `more`, or end. Hot."""
+        """Send these records, then the next piece if `more`, else the end of the batch. Hot."""
         bus, reply = self._stream.bus, self._reply
         sizes = [len(record.subject) + len(record.header) + len(record.data) for record in records]
         if (total := sum(sizes)) >= self._bytes_left:
-            keep = bisect_left(list(accumulate(sizes)), self._bytes_left) + 1  # the one that reaches the limit goes
+            keep = bisect_left(list(accumulate(sizes)), self._bytes_left) + 1  # with the one that reaches the limit
             records, more = records[:keep], False
         self._bytes_left -= total
-        if self._bare:  # the pending at the end then stays what it was, as in nats-server
+        if self._bare:  # the pending count at the end is then the initial one, as in nats-server
             messages = [(reply, b"", b"", record.data) for record in records]
         else:
             self._pending -= len(records)
@@ -215,7 +215,7 @@ class Run:
                 lines += b"Nats-UpTo-Sequence: %d\r\n" % self._through
             messages.append((reply, b"", status(204, b"EOB", lines), b""))
         if messages and not bus.deliver(reply, messages):
-            return  # nobody listens any more
+            return  # no subscriber any more
         if more:
             bus.when_writable(reply, self.start)
 
@@ -224,9 +224,9 @@ class Run:
 
 
 async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:
-    """The messages with these sequences (ascending) that still exist, from the lake and the log.
+    """Return those of these messages (ascending) that still exist, from the lake and the log.
 
-    Raises HistoryUnavailableError when the lake does not answer.
+    Raise HistoryUnavailableError when the lake does not answer.
     """
     store = stream.store
     border = store.local_floor
@@ -235,7 +235,7 @@ async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:
         records = await _fetch_range(stream, remote)
     else:
         records = await stream.reader.fetch_many(remote)
-    # What was local may have moved to the lake meanwhile: the stream knows where each lies now.
+    # Local messages may have moved to the lake meanwhile.
     local = seqs[len(remote) :]
     here = {record.seq: record for record in store.read_many(local)}
     for seq in local:

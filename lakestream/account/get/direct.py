@@ -1,7 +1,7 @@
 """Direct get: stored messages without a consumer and without JSON answers (ADR-31, docs/internals/api.md#direct-get).
 
-Belongs here: the subscriptions of `$JS.API.DIRECT.GET.`, the fast way of a last-by-subject get, and which status a bad
-request gets. Runs of several messages are in batch.py.
+Belongs here: the subscriptions of `$JS.API.DIRECT.GET.`, the hot path of a last-by-subject get, and the status of
+invalid requests. Runs of several messages are in batch.py.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features.time_travel import Found, Past
 
 QUEUE: Final = b"_sys_"
-"""Direct gets are served in this queue group, as on nats-server: mirrors may take their share in it."""
+"""Queue group of the subscriptions, as in nats-server: mirrors serve a share of the direct gets."""
 
 MAX_RESULTS: Final = 1024
-"""More subjects than this in one multi_last request are refused with 413."""
+"""Maximum number of subjects in the answer of one multi_last request; with more it fails with 413."""
 
 MAX_IN_LAKE: Final = 10_000
-"""Direct gets of one stream that wait for the lake; more are refused with 429."""
+"""Maximum number of direct gets of one stream that wait for the lake; further ones fail with 429."""
 
 MAX_IN_PAST: Final = 64
-"""Those that ask what the stream was; more are refused with 429. Each may hold what a table had of 1024 subjects."""
+"""Maximum number of these that read the past; further ones fail with 429. Each may hold 1024 subjects' messages."""
 
 NOT_FOUND: Final = status(404, b"Message Not Found")
 NO_RESULTS: Final = status(404, b"No Results")
@@ -51,10 +51,10 @@ _decode = msgspec.json.Decoder(MsgGetRequest).decode
 
 
 class DirectGet:
-    """The direct gets of an account: one server for each stream that allows them.
+    """The direct gets of an account: one `Gets` for each stream that allows them.
 
     Args:
-        max_bytes: limits a batch that names no limit itself.
+        max_bytes: maximum size of a batch whose request has no limit.
         find: returns the account's stream of that name on this node.
     """
 
@@ -68,7 +68,7 @@ class DirectGet:
         self.attach_as(stream, stream.name)
 
     def attach_as(self, stream: Stream, name: str) -> None:
-        """Serve those of stream `name` too, of which this one is a mirror."""
+        """Serve direct gets of stream `name`, too, of which this one is a mirror."""
         gets = Gets(stream, self._max_bytes, behind=lambda: self._behind(stream))
         subscriptions = self._attached.setdefault(stream.name, [])
         for prefix in self._prefixes:
@@ -77,32 +77,32 @@ class DirectGet:
             subscriptions.append(self._bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE))
 
     def _behind(self, mirror: Stream) -> Stream | None:
-        """Return the origin of a mirror, if this node knows what it has."""
+        """Return the origin of a mirror, if this node can read from it."""
         name = mirror.mirroring.reads_from
         origin = self._find(name) if name else None
         known = origin is not None and (origin.leading or name in self._attached)
         return origin if known else None
 
     def detach(self, name: str) -> None:
-        """Stop serving; the subjects have no responders then."""
+        """Cancel the subscriptions; the subjects have no responders then."""
         for subscription in self._attached.pop(name, []):
             subscription.cancel()
 
 
 def read_request(payload: bytes) -> MsgGetRequest:
-    """Read a request body, unknown fields ignored. Raises JsonError."""
+    """Decode a request body, ignoring unknown fields. Raise JsonError."""
     try:
         asked = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         asked = None
-    # What is not plain goes the exact way: times, numbers out of range (Invariant: 2^64 is refused, not wrapped), names
-    # in another case.
+    # The exact parser reads what the fast one cannot: times, numbers out of range (Invariant: 2^64 is rejected, not
+    # wrapped), names in another case.
     if asked is not None and asked.start_time is None and asked.up_to_time is None:
         named = asked.seq or asked.last_by_subj or asked.next_by_subj or asked.multi_last
         if named and not (asked.seq | asked.up_to_seq) >> 64 and not (asked.batch | asked.max_bytes) >> 31:
             return asked
     if next_value(payload, end_of_value(payload, next_value(payload, 0))) < len(payload):
-        raise JsonError("invalid character after top-level value")  # unlike other requests it is one value
+        raise JsonError("invalid character after top-level value")  # other requests allow more than one value
     return parse(payload, MsgGetRequest, "JSApiMsgGetRequest", strict=False)
 
 
@@ -110,9 +110,9 @@ class Gets:
     """Direct gets from one stream.
 
     Args:
-        max_bytes: limits a batch that names no limit itself.
+        max_bytes: maximum size of a batch whose request has no limit.
         shown: the name in the answers, that of `stream` by default.
-        behind: the stream that is read while this one has never held anything; None: this one.
+        behind: returns the stream to read from while this one has never held a message, or None.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class Gets:
 
     # ------------------------------------------------------------------ the newest message of a subject
     def by_subject(self, start: int) -> Handler:
-        """The handler of `….<stream>.<subject>`, whose subject begins at byte `start`: the hot path."""
+        """Return the handler of `….<stream>.<subject>`, whose subject begins at byte `start`: the hot path."""
         stream = self._stream
         store, publish = stream.store, stream.bus.publish
         last, read, block = store.subjects.last, store.read, self._headers.single
-        slowly = self._last_slowly
+        answer = self._answer_last
 
         def get_last(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
             if not header and not payload and reply:
@@ -139,22 +139,22 @@ class Gets:
                     try:
                         record = read(seq)
                     except LogError:
-                        record = None  # the slow way meets it again, and answers
+                        record = None  # the general path gets the error again, and answers with it
                     if record is not None:
                         publish(reply, b"", block(record), record.data)
                         return
             try:
-                slowly(subject[start:], reply, header, payload)
+                answer(subject[start:], reply, header, payload)
             except Exception:
                 self._say(reply, INTERNAL)
                 raise
 
         return get_last
 
-    def _last_slowly(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        """The newest message of a subject: with a body, by a wildcard, not there, or only in the lake."""
+    def _answer_last(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        """Answer off the hot path: a request with a body or wildcard, or a message that is not in the log."""
         if (other := self._other()) is not None:
-            other._last_slowly(subject, reply, header, payload)
+            other._answer_last(subject, reply, header, payload)
             return
         if level_refused(header):
             self._say(reply, LEVEL)
@@ -172,16 +172,16 @@ class Gets:
         self._answer_one(reply, query.last_of(self._stream.store, subject), asked.no_hdr)
 
     def _other(self) -> Gets | None:
-        """Return the gets of the origin while this mirror waits for the copy with which it begins; else None."""
+        """Return the gets of the origin while this mirror has no message yet; else None."""
         behind = self._behind() if self._behind is not None and not self._stream.store.last_seq else None
         return Gets(behind, self._max_bytes, self._stream.name) if behind is not None else None
 
     # ------------------------------------------------------------------ requests with a body
     def by_request(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        """The handler of `….<stream>`."""
+        """Answer a request to `….<stream>`."""
         try:
             self._requested(subject, reply, header, payload, client)
-        except Exception:  # the last resort: who asks gets an answer, and the bus logs the rest
+        except Exception:  # answer in any case; the bus logs the exception
             self._say(reply, INTERNAL)
             raise
 
@@ -211,7 +211,7 @@ class Gets:
             self._from(reply, asked, asked.seq)
 
     def _from(self, reply: bytes, asked: MsgGetRequest, start: int) -> None:
-        """One message, or a batch, from sequence `start` on; 0 comes of a start time beyond the last message."""
+        """Answer with one message, or a batch, from `start` on; 0: the start time is after the last message."""
         store = self._stream.store
         beyond = not start and asked.start_time is not None
         if beyond and asked.batch >= 0:
@@ -247,18 +247,18 @@ class Gets:
             answer = lambda seq: self._multi_through(reply, asked, query.through_time(store, seq))  # noqa: E731
             self._at_time(reply, asked.up_to_time, answer)
         elif asked.up_to_seq > store.last_seq and self._stream.config.storage != "memory":
-            self._say(reply, NO_RESULTS)  # as nats-server has it; its memory store looks at what there is
+            self._say(reply, NO_RESULTS)  # as in nats-server, whose memory store answers with what it has
         else:
             self._multi_through(reply, asked, asked.up_to_seq or store.last_seq)
 
     def _multi_through(self, reply: bytes, asked: MsgGetRequest, through: int) -> None:
-        """Send the newest message ≤ `through` of every requested subject."""
+        """Send the last message with sequence ≤ `through` of every requested subject."""
         patterns = [pattern.encode() for pattern in asked.multi_last]
         found = query.multi_last(self._stream.store, patterns, through, MAX_RESULTS)
         self._send_multi(reply, asked, found, through)
 
     async def _multi_of_the_past(self, reply: bytes, asked: MsgGetRequest, past: Past) -> None:
-        """Like `_multi_through`, of a stream that keeps its past: as it was then, not what is left of that."""
+        """Send the last message of every requested subject as of the given point, including ones deleted since."""
         patterns = [pattern.encode() for pattern in asked.multi_last]
         before_ns = time_ns(asked.up_to_time) if asked.up_to_time is not None else 0
         if asked.up_to_seq > self._stream.store.last_seq:
@@ -273,7 +273,7 @@ class Gets:
     def _send_multi(
         self, reply: bytes, asked: MsgGetRequest, found: Sequence[int] | None, through: int, past: Found | None = None
     ) -> None:
-        """Send the messages at these sequences; None: there are too many."""
+        """Send the messages with these sequences; None: there are too many."""
         if not found:
             self._say(reply, TOO_MANY if found is None else NO_RESULTS)
             return
@@ -282,11 +282,11 @@ class Gets:
         seqs, count, headers = iter(wanted), len(wanted), self._headers
         Run(self._stream, headers, reply, seqs, count, limit, max_bytes, through=through, past=past).start()
 
-    # ------------------------------------------------------------------ what waits for the lake
+    # ------------------------------------------------------------------ requests that wait for the lake
     def _later(
         self, reply: bytes, answer: Callable[..., Awaitable[None]], *arguments: object, past: bool = False
     ) -> None:
-        """Answer a request, of the past or not, with `answer(*arguments)`, unless too many are on their way."""
+        """Run `answer(*arguments)`, which reads the lake, or send 429 if too many wait. `past`: it reads the past."""
         if self._in_lake >= MAX_IN_LAKE or (past and self._in_past >= MAX_IN_PAST):
             self._say(reply, BUSY)
             return
@@ -297,7 +297,7 @@ class Gets:
             except Exception as error:
                 self._say(reply, unreadable(error))
                 if not isinstance(error, HistoryUnavailableError | PastUnavailableError | LogError):
-                    raise  # the lake's own: our log is told, too
+                    raise  # an unexpected error: log it, too
             finally:
                 self._in_lake -= 1
                 self._in_past -= past
@@ -308,7 +308,7 @@ class Gets:
 
     # ------------------------------------------------------------------ one message
     def _answer_one(self, reply: bytes, seq: int, bare: bool) -> None:
-        """Send the message at `seq`, from wherever it lies."""
+        """Send the message with sequence `seq` from the log or the lake."""
         stream = self._stream
         try:
             record = stream.store.read(seq) if seq else None
@@ -351,7 +351,7 @@ class Gets:
 
 
 def _problem(asked: MsgGetRequest) -> bytes:
-    """Return the status that refuses a contradictory request; b"" for a valid one."""
+    """Return the status for a contradictory request, or b"" for a valid one."""
     if asked.names_nothing and not asked.multi_last:
         return EMPTY
     contradictory = (

@@ -1,7 +1,7 @@
 """Requests for stored messages.
 
-Belongs here: the request of MSG.GET and DIRECT.GET, and which sequences it names in a store's indexes (ADR-31). Nothing
-is read here: the messages themselves may be in the log or in the lake.
+Belongs here: the request of MSG.GET and DIRECT.GET, and resolving it to sequences with a store's indexes (ADR-31). The
+messages themselves, in the log or the lake, are not read here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MsgGetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clashes(self) -> bool:
-        """True if the ways of naming one message contradict each other."""
+        """Return True if the fields that select one message contradict each other."""
         return bool(
             (self.seq and (self.last_by_subj or self.start_time))
             or (self.last_by_subj and (self.next_by_subj or self.start_time))
@@ -41,12 +41,12 @@ class MsgGetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names_nothing(self) -> bool:
-        """True if it names no message at all."""
+        """Return True if no field selects a message."""
         return not (self.seq or self.last_by_subj or self.next_by_subj or self.start_time)
 
 
 def last_of(store: Store, pattern: bytes) -> int:
-    """Return the newest live sequence whose subject matches; 0 when there is none."""
+    """Return the last live sequence whose subject matches; 0 when there is none."""
     found = store.subjects.last(pattern)
     if found:
         return found
@@ -62,7 +62,7 @@ def next_of(store: Store, pattern: bytes, start: int) -> int:
 
 
 def from_on(store: Store, pattern: bytes, start: int) -> Iterator[int]:
-    """Iterate over the live sequences ≥ `start` whose subject matches (`b""` = any), as they are meanwhile."""
+    """Iterate over the live sequences ≥ `start` whose subject matches (`b""`: any), observing changes meanwhile."""
     if pattern in (b"", ALL):
         live = store.live
         seq = live.next_at_or_after(start)
@@ -84,7 +84,7 @@ def from_on(store: Store, pattern: bytes, start: int) -> Iterator[int]:
 
 
 def count_from(store: Store, pattern: bytes, start: int) -> int:
-    """Count the live messages ≥ `start` that match (`b""` = any)."""
+    """Count the live messages ≥ `start` whose subject matches (`b""`: any)."""
     last = store.last_seq
     if pattern in (b"", ALL):
         return store.live.count(start, last)
@@ -102,8 +102,8 @@ def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int
         for some in _newest(store, pattern, through):
             newest.update(some)
             newest.discard(0)
-            # A subject that two patterns match has one newest sequence, so it counts once. Nobody looks at a million of
-            # them to refuse more than a thousand.
+            # A subject that two patterns match counts once, as it has one last sequence. Stop early: a pattern may
+            # match millions of subjects.
             if len(newest) > limit:
                 return None
     found = sorted(newest)
@@ -112,7 +112,7 @@ def multi_last(store: Store, patterns: Iterable[bytes], through: int, limit: int
 
 
 def _newest(store: Store, pattern: bytes, through: int) -> Iterator[list[int]]:
-    """Iterate over the newest sequences ≤ `through` of every matching subject (0: none), some at a time."""
+    """Iterate over batches of the last sequences ≤ `through` of every matching subject (0: none)."""
     index = store.subjects
     if through >= store.last_seq:
         return index.newest(pattern)
@@ -121,7 +121,7 @@ def _newest(store: Store, pattern: bytes, through: int) -> Iterator[list[int]]:
 
 
 def through_time(store: Store, at_or_after: int) -> int:
-    """Return the last sequence for `up_to_time` T, given the first live one stored at T or later (0 = none).
+    """Return the last sequence for `up_to_time` T, given the first live one stored at T or later (0: none).
 
     Like nats-server 2.15, a message stored at exactly T is not included.
     """
