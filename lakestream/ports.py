@@ -22,8 +22,8 @@ Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]
 """Called in the event loop for each message: (subject, reply, header, payload, client). Must not block."""
 
 Many = Callable[[Sequence[Delivery], int], int]
-"""Called in the event loop with messages that came together, and the index of the first one to take; returns the number
-of messages taken."""
+"""Called in the event loop with a batch of messages, and the index of the first one to take; returns the number of
+messages taken."""
 
 
 class Subscribed(Protocol):
@@ -41,18 +41,18 @@ class Bus(Protocol):
     ) -> Subscribed:
         """Call `handler` for each message whose subject matches. Wildcards allowed.
 
-        `local`: only messages that are published on this node; the other nodes of the cluster do not hear of it.
-        `many`: asked first where messages come together; what it leaves goes to `handler`, and it is asked again.
+        `local`: only messages that are published on this node; the subscription is not propagated to other nodes.
+        `many`: called first with a batch; a message that it leaves goes to `handler`, then it is called again.
         """
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
-        """Route one message to every subscriber of `subject` (clients and internal); False when nobody listens."""
+        """Route one message to every subscriber of `subject` (clients and internal); return False if there is none."""
 
     def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
-        """Publish (reply subject, payload) pairs without headers: the path of pub acks, one write per connection."""
+        """Publish (reply subject, payload) pairs without headers, such as pub acks: one write per connection."""
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
-        """Send messages to the subscribers of `to`, each shown under its own subject; False when nobody listens."""
+        """Send messages to the subscribers of `to`, each with its own subject; return False if there is none."""
 
     def declined(self, subject: bytes, reply: bytes) -> None:
         """Decline a request that a subscriber received: report no responders unless there are other subscribers."""
@@ -71,7 +71,7 @@ class Bus(Protocol):
         """Return False while a receiver of `to` is above its high-water mark of unsent bytes."""
 
     def when_writable(self, to: bytes, callback: Callable[[], None]) -> None:
-        """Call back once when every receiver of `to` has drained below its mark, or has gone. Soon, if they have."""
+        """Call back once when every receiver of `to` is below its mark or disconnected; soon, if they are already."""
 
     def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> Subscribed:
         """Call back with the new value whenever `bound(subject, queue)` changes, until cancelled."""
@@ -81,25 +81,24 @@ class Timer(Protocol):
     """A pending call."""
 
     def cancel(self) -> None:
-        """Forget the call; idempotent."""
+        """Cancel the call; idempotent."""
 
 
 class Clock(Protocol):
     """Wall time, elapsed time, timers and the event loop's turn."""
 
     def now(self) -> int:
-        """Return the wall clock in ns since the epoch, for what is shown and for times that clients give. It may be
-        stepped."""
+        """Return the wall clock in ns since the epoch, for times shown to or given by clients. It may be stepped."""
 
     def steady(self) -> int:
-        """Return elapsed time as ns since the epoch: the wall clock at the start of the process, and the time passed
-        since. Never stepped: for timers and deadlines."""
+        """Return the wall clock at the start of the process plus the time elapsed since, in ns since the epoch. Never
+        stepped: for timers and deadlines."""
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Timer:
         """Call after `delay_ns`."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call once this turn's reads are done: the place where batches are closed."""
+        """Call after the reads of this turn of the event loop, where batches are closed."""
 
     def spawn(self, awaitable: Awaitable[Any]) -> None:
         """Run a coroutine off the hot path; a failure is logged."""
@@ -117,7 +116,7 @@ class History(Protocol):
         """
 
     async def read_many(self, seqs: Sequence[int], subjects: Sequence[bytes] | None = None) -> list[Record]:
-        """Return the messages with exactly these sequences (ascending) that are there.
+        """Return those of the messages with these sequences (ascending) that exist.
 
         `subjects`: literal subjects that cover all of them, which makes the search faster.
         """
@@ -129,22 +128,22 @@ class History(Protocol):
         """Return the lowest sequence in the table whose time is ≥ `time_ns`; 0 when there is none."""
 
     async def was(self, patterns: Sequence[bytes], point: Point, limit: int, without: Sequence[tuple[int, int]]) -> Was:
-        """Return what the table holds of a point of the stream. `without`: runs of sequences that do not count.
+        """Return the state of the stream at a point, as far as the table has it. `without`: ignored runs of sequences.
 
-        Raises LakeError when it cannot be determined.
+        Raise LakeError when it cannot be determined.
         """
 
     async def was_rows(self, seqs: Sequence[int], point: Point, max_bytes: int) -> list[Record]:
-        """Return the messages with these sequences (ascending) as the table had them at a point: as many of the first
-        ones as fit into `max_bytes`, at least one, without those that it did not have. Raises LakeError."""
+        """Return those of these messages (ascending) that the table had at a point: the first ones that fit into
+        `max_bytes`, at least one. Raise LakeError."""
 
 
 class Was(msgspec.Struct, frozen=True):
     """A point of a stream in its table.
 
-    `within`: the table holds the point; `through` is the last sequence stored by then and `newest` the last message of
-    each subject asked for, as sequences (None: more than the limit). Else the point is beyond the table, which reaches
-    through log index `position` and sequence `through`; `kept` tells whether the stream kept its past there.
+    `within`: the table holds the point; `through` is the last sequence stored by then and `newest` the last sequence of
+    each requested subject (None: more than the limit). Else the point is beyond the table, which reaches through log
+    index `position` and sequence `through`; `kept`: the stream kept its past there.
     """
 
     within: bool
@@ -155,4 +154,4 @@ class Was(msgspec.Struct, frozen=True):
 
 
 class PastUnavailableError(PublicError):
-    """Raised when the past of a stream is not available, or not now; the text says why."""
+    """Raised when the past of a stream is not available, or not now, with the reason."""

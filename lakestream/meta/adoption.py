@@ -1,9 +1,8 @@
 """Streams on the disk of a node of a cluster.
 
-Belongs here: opening this node's replicas at the start, and taking over streams from before the server had other
-nodes, so that nothing is lost by making it a node of a cluster. Each of them is assigned to this node as it is, uid
-included, and becomes a replica here; then it can be scaled up like any other. One whose name another stream of the
-cluster has stays where it is, offline, until somebody has made room.
+Belongs here: opening this node's replicas at the start, and adopting the streams of a server that becomes a node of a
+cluster. Each of them is assigned to this node with its uid and becomes a replica here; then it can be scaled up like
+any other. A stream whose name another stream of the cluster has stays offline until an operator moves one of them.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.stream.assembly import Stream
 
 AGAIN_NS = 500_000_000
-"""Pause before a stream that could not be assigned is tried again."""
+"""Pause before the assignment of a stream is retried (0.5 s)."""
 
 
 class MetaUnusable(LogError):
-    """The meta group's files cannot be opened."""
+    """Raised when the meta group's files cannot be opened."""
 
 
 class Adoption:
-    """See the module; implements `Keeping`."""
+    """Opens replicas and adopts streams; implements `Keeping`."""
 
     def __init__(self, node: MetaNode, meta: MetaGroup, transfer: MetaTransfer) -> None:
         self._node, self._meta, self._transfer, self._shared = node, meta, transfer, node.shared
         self._waiting: dict[str, AssignStream] = {}
-        """By uid."""
+        """Assignments to propose, by uid."""
         self._stopped = False
 
     # ------------------------------------------------------------------ Keeping
     def recover(self, found: Sequence[tuple[str, str]]) -> None:
-        """See `Keeping.recover`. Open the meta group first. Raise MetaUnusable."""
+        """Open the meta group, then every stream on disk. Raise MetaUnusable."""
         try:
             self._transfer.settle()
             self._meta.open()
@@ -49,14 +48,14 @@ class Adoption:
         for account, name in found:
             if not self._node.replicas.recover(account, name):
                 self._found(recover(self._node.replicas.site, account, name))
-        self._node.local.take_up()
+        self._node.local.reconcile()
 
     def served(self, account: str) -> None:
         for replica in self._node.replicas.of(account):
             replica.take_lead()
 
     def withdrawn(self, account: str) -> None:
-        """See `Keeping.withdrawn`. The replicas go on, and none of them leads here."""
+        """Step down in the groups of the account's replicas, which stay open."""
         for replica in self._node.replicas.of(account):
             if replica.leading:
                 replica.step_down()
@@ -64,15 +63,15 @@ class Adoption:
     def settling(self, account: str) -> bool:
         return False
 
-    def when_settled(self, account: str, go_on: Callable[[], None]) -> bool:
+    def when_settled(self, account: str, callback: Callable[[], None]) -> bool:
         return False
 
     def discard(self, account: str) -> None:
-        """See `Keeping.discard`: all are open."""
+        """Do nothing: all streams of a cluster's node are open."""
 
     # ------------------------------------------------------------------ Service
     def start(self) -> None:
-        """Assign what was found, as soon as this node knows what is assigned."""
+        """Propose the assignments of the streams found, once this node has caught up with the meta group."""
         if not self._waiting or self._stopped:
             return
         self._shared.clock.call_later(AGAIN_NS, self.start)
@@ -81,11 +80,11 @@ class Adoption:
                 self._assign(op)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Stop proposing."""
         self._stopped = True
 
     def _found(self, found: Recovered) -> None:
-        """Close a stream again until it is assigned, or say why it cannot be opened. Block."""
+        """Close a stream again until it is assigned, or log the reason why it cannot be opened. Block."""
         account, name, log = self._node.accounts.of(found.account), found.name, self._shared.log
         if found.error is not None:
             reason = str(found.error) if isinstance(found.error, LogError | OSError) else repr(found.error)
@@ -94,7 +93,7 @@ class Adoption:
         elif found.stream is not None:
             self._close(found.stream)
             account.offline[name] = "it is from before this server was in a cluster, which does not know it yet"
-            log.info(f"stream {name}: it is from before this server was in a cluster and is to be assigned")
+            log.info(f"stream {name}: created before this server joined a cluster; it will be assigned to this node")
 
     def _close(self, stream: Stream) -> None:
         config, me = msgspec.json.encode(stream.config), (self._node.me,)

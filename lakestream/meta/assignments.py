@@ -1,12 +1,11 @@
-"""Assignments: which streams exist, and on which nodes.
+"""Assignments: the streams that exist, and their nodes.
 
-Belongs here: the entries that the meta layer decides, the state that follows from applying them in order, and its
-snapshot. No clock, no node names beyond those in the entries, no I/O: every node of the cluster holds the same state
-at the same index. placement.py chooses nodes, local.py acts on the assignments of its own node.
+Belongs here: the entries of the meta log, the state machine that applies them, and its snapshot. No clock, no node
+names beyond those in the entries, no I/O: every node of the cluster has the same state at the same index. placement.py
+chooses nodes, local.py acts on the assignments of its own node.
 
-A node takes a stream's files away only because an applied entry says so: the stream's uid was removed, or the stream
-has left the node and its group has confirmed that it goes on without it (`SettleStream`). A stream that is merely
-unknown here is never removed.
+A node removes a stream's files only for an applied entry: the stream's uid was removed, or the stream has left the node
+and its group has confirmed its new members (`SettleStream`). A stream that is merely unknown here is never removed.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from collections import OrderedDict
 import msgspec
 
 MAX_TOMBSTONES = 65_536
-"""Removed streams that are remembered; the oldest are forgotten beyond that. Whoever was away for longer keeps its
-files of them, offline."""
+"""Maximum number of tombstones; beyond it the oldest are dropped. A node that was down for longer keeps its files of
+such streams, offline."""
 
 
 class AssignStream(msgspec.Struct, frozen=True, tag="assign"):
-    """A new stream. `config` is the validated StreamConfig as JSON; the first of `peers` shall lead at first."""
+    """Assign a new stream. `config` is the validated StreamConfig as JSON; the first of `peers` is its first leader."""
 
     uid: str
     account: str
@@ -30,11 +29,11 @@ class AssignStream(msgspec.Struct, frozen=True, tag="assign"):
     peers: tuple[str, ...]
     created_ns: int
     restoring: str = ""
-    """The node that fills it with an archive: there is no such stream before `RestoredStream`. "" for none."""
+    """The node that restores the stream from an archive, "" for none; until `RestoredStream` the stream is hidden."""
 
 
 class ChangeStream(msgspec.Struct, frozen=True, tag="change"):
-    """A stream's new configuration, and the nodes that shall hold it."""
+    """Change a stream's configuration, and the nodes that are to hold it."""
 
     uid: str
     config: bytes
@@ -42,26 +41,26 @@ class ChangeStream(msgspec.Struct, frozen=True, tag="change"):
 
 
 class SettleStream(msgspec.Struct, frozen=True, tag="settle"):
-    """The members of the stream's group are now `peers`: whoever else held it may let it go."""
+    """Confirm that the members of the stream's group are now `peers`: other holders may remove their files."""
 
     uid: str
     peers: tuple[str, ...]
 
 
 class RemoveStream(msgspec.Struct, frozen=True, tag="remove"):
-    """The stream is gone for good."""
+    """Remove a stream for good."""
 
     uid: str
 
 
 class RestoredStream(msgspec.Struct, frozen=True, tag="restored"):
-    """The stream holds its archive, and exists from now on."""
+    """Show a stream whose archive is restored."""
 
     uid: str
 
 
 class AbandonStream(msgspec.Struct, frozen=True, tag="abandon"):
-    """The stream is gone, unless it is restored."""
+    """Remove a stream unless it is restored."""
 
     uid: str
 
@@ -72,8 +71,8 @@ MetaOp = AssignStream | ChangeStream | SettleStream | RemoveStream | RestoredStr
 class Assignment(msgspec.Struct, frozen=True):
     """The nodes of a stream.
 
-    `peers` shall hold it. `settled` were the voters of its group when that last agreed with `peers`. `holders` are all
-    that may hold something of it: `settled`, and every node that was to join or leave since.
+    `peers` are to hold it. `settled` were the voters of its group when that last agreed with `peers`. `holders` are all
+    nodes that may have files of it: `settled`, and every node that was to join or leave since.
     """
 
     uid: str
@@ -85,13 +84,13 @@ class Assignment(msgspec.Struct, frozen=True):
     holders: tuple[str, ...]
     created_ns: int
     index: int
-    """Of the entry that assigned it first."""
+    """Index of the entry that assigned it first."""
     restoring: str = ""
-    """The node that restores it; "" when it exists."""
+    """The node that restores it; "" if none does."""
 
     @property
     def moving(self) -> bool:
-        """True while its group is changing to other members."""
+        """Return True while the group is changing its members."""
         return not set(self.peers) == set(self.settled) == set(self.holders)
 
 
@@ -103,7 +102,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """The effect of an entry: the assignment before and after it. Both are None, with a reason, if it had none."""
+    """The effect of an entry: the assignment before and after it; for a rejected entry both are None."""
 
     before: Assignment | None = None
     after: Assignment | None = None
@@ -129,7 +128,7 @@ class MetaState:
         return uid in self.tombstones
 
     def apply(self, op: MetaOp, index: int) -> Applied:
-        """Apply the entry at `index`. An entry that no longer fits changes nothing and says why."""
+        """Apply the entry at `index`. One that does not fit the state changes nothing and returns the reason."""
         if isinstance(op, AssignStream):
             return self._assign(op, index)
         before = self.by_uid.get(op.uid)
@@ -176,12 +175,12 @@ class MetaState:
         return assignment
 
     def take_back(self, removed: Assignment) -> None:
-        """Enter an assignment again whose removal failed, unless another stream has its name by now."""
+        """Restore an assignment whose removal failed, unless another stream has its name by now."""
         if (removed.account, removed.name) not in self.streams:
             self._put(removed)
 
     def changes(self, later: MetaState) -> list[Applied]:
-        """Return the differences between this state and a later one as one entry for each stream, removals first."""
+        """Return the differences between this state and a later one, one for each stream, removals first."""
         gone = [Applied(each, None) for uid, each in self.by_uid.items() if uid not in later.by_uid]
         there = [(self.by_uid.get(uid), each) for uid, each in later.by_uid.items()]
         return gone + [Applied(before, after) for before, after in there if before != after]

@@ -1,8 +1,8 @@
 """The meta layer of a node of a cluster.
 
-Belongs here: putting together the meta group and everything else that only a server with other nodes has: choosing
-nodes, the mirrors that StreamInfo names, waiting for other nodes to remove files, abandoning unfinished restores.
-solo.py is the counterpart for a server without other nodes.
+Belongs here: assembling the meta group and everything else that only a server with other nodes has: placement, the
+alternates in StreamInfo, waiting for other nodes to remove files, abandoning unfinished restores. solo.py is the
+counterpart for a server without other nodes.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from lakestream.raft.group.groups import Groups
 from lakestream.raft.group.ports import Calls
 from lakestream.stream.core.config import Placement, StreamConfig
 
-LOOK_NS = 10_000_000_000
+STRAY_CHECK_NS = 10_000_000_000
 """Delay after the first known leader before a node reports replicas that are not assigned (10 s)."""
 YIELD_NS = 1_000_000_000
-"""Interval at which a node that was removed from the cluster gives away what it leads."""
+"""Interval at which a node that was removed from the cluster transfers its leaderships (1 s)."""
 WATCH_NS = 2_000_000_000
-"""Interval at which a node looks for unfinished restores (2 s)."""
+"""Interval at which a node checks for unfinished restores (2 s)."""
 DROPPED = "stream.dropped"
-"""The call that says that a removed stream's files are gone."""
+"""The call that reports that a removed stream's files are removed."""
 DROP_WAIT_NS = 2_000_000_000
-"""Longest wait of an answer for the nodes' files (2 s); their removal continues after it."""
+"""Longest wait of an answer for the nodes to remove files (2 s); they continue after it."""
 
 ANSWERS = Answers(
     peers=True, acks_by_stream=True, stream_first=True, recreated=False, counts_all=False, domain_always=True
 )
 
 _MIRROR = b'"mirror":{'
-"""In every assigned configuration of a mirror: configurations are encoded here."""
+"""Part of every assigned configuration of a mirror, whose encoding is lakestream's own."""
 
 
 def cluster_node(
@@ -61,7 +61,7 @@ def cluster_node(
     root: str,
     unique_tag: str = "",
 ) -> MetaNode:
-    """Return this node's part in the cluster.
+    """Return the meta node of a cluster's node.
 
     Args:
         nodes, calls: the other nodes.
@@ -92,7 +92,7 @@ def cluster_node(
     drops = Drops(node, clock)
     node.local.on_dropped = drops.gone
     node.removing = drops.wrap
-    meta.on_applied, meta.on_caught_up = node.applied, node.local.take_up
+    meta.on_applied, meta.on_caught_up = node.applied, node.local.reconcile
     roles = _Roles(node, join)
     meta.on_role, join.on_removed = roles.changed, roles.removed
     node.services += [join, adoption, RestoreWatch(node)]
@@ -100,14 +100,14 @@ def cluster_node(
 
 
 class _Roles:
-    """Reactions to another leader of the meta group."""
+    """Reacts to changes of the meta leader."""
 
     def __init__(self, node: MetaNode, join: MetaJoin) -> None:
         self._node, self._join = node, join
-        self._led = self._looked = False
+        self._led = self._stray_check_scheduled = False
 
     def changed(self) -> None:
-        """Log who leads."""
+        """Log a new leader, and dispatch held requests to it."""
         self._join.role_changed()
         node, meta, log = self._node, self._node.meta, self._node.shared.log
         if meta.leading and not self._led:
@@ -115,16 +115,16 @@ class _Roles:
             node.advisories.meta_leader(meta.membership.members)
         elif meta.leader and not meta.leading:
             log.info(f"JetStream cluster: {meta.leader} leads the meta group")
-        if not self._looked and (meta.leading or meta.leader):
-            self._looked = True
-            node.shared.clock.call_later(LOOK_NS, node.local.look_for_strays)
+        if not self._stray_check_scheduled and (meta.leading or meta.leader):
+            self._stray_check_scheduled = True
+            node.shared.clock.call_later(STRAY_CHECK_NS, node.local.log_unassigned)
         self._led = meta.leading
         node.requests.changed()
 
     def removed(self) -> None:
-        """Give away what this node leads: it hears no more of what is assigned, and only another leader can bring its
-        streams to other members."""
-        self._node.local.yield_all()
+        """Transfer this node's leaderships: it receives no assignments any more, and only another leader can change the
+        members of its streams."""
+        self._node.local.transfer_all()
         self._node.shared.clock.call_later(YIELD_NS, self.removed)
 
 
@@ -140,17 +140,17 @@ class ClusterPlacing:
         return max(1, config.num_replicas)
 
     def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
-        """See `Placing.check_storage`: `place` looks at every node."""
+        """Do nothing: `place` checks the storage of every node."""
 
     def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
-        """See `Placing.check_growth`. Raise ApiError 10028, 10047."""
+        """Check that the peers have room for the growth. Raise ApiError 10028, 10047."""
         more = new.max_bytes - max(0, old.max_bytes)
         holding = [candidate for candidate in self.candidates() if candidate.name in peers]
         if more > 0 and not all(candidate.room(new.storage, more) for candidate in holding):
             raise api_error(10028 if new.storage == "memory" else 10047)
 
     def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
-        """See `Placing.place`. Raise ApiError 10005."""
+        """Return the nodes that are to hold a stream. Raise ApiError 10005."""
         wanted = Wanted(
             replicas=config.num_replicas,
             placement=config.placement,
@@ -162,7 +162,7 @@ class ClusterPlacing:
         return choose(wanted, self.candidates(), keep=keep, avoid=avoid)
 
     def leader(self, placement: Placement, members: Sequence[str]) -> str:
-        """See `Placing.leader`. Raise ApiError 10005."""
+        """Return the node to transfer leadership to; "" for any. Raise ApiError 10005."""
         return choose_leader(placement, members, self.candidates(), self._node.me)
 
     def candidates(self) -> list[Candidate]:
@@ -202,8 +202,8 @@ class ClusterPlacing:
 class ClusterShown:
     """The fields of StreamInfo that only a cluster has: `cluster`, and `alternates` (docs/internals/api.md#streams).
 
-    Mirrors are indexed; the index is made anew when assignments have changed since it was last used. Like nats-server
-    it does not look at whether a mirror has everything or a part.
+    Mirrors are indexed by origin; the index is rebuilt when assignments have changed since its last use. As in
+    nats-server a mirror with a filter counts, too.
     """
 
     def __init__(self, node: MetaNode) -> None:
@@ -230,7 +230,7 @@ class ClusterShown:
         return self._node.refusal(assignment)
 
     def meta(self) -> dict[str, Any]:
-        """See `Shown.meta`. Only the leader knows how far the other members are."""
+        """Return `meta_cluster` of /jsz. Only the leader knows the progress of the other members."""
         node, meta = self._node, self._node.meta
         shown: dict[str, Any] = {"name": node.name}
         if meta.leader:
@@ -286,42 +286,42 @@ class ClusterShown:
 
 
 class RestoreWatch:
-    """Abandons restores whose node is gone, or does not know of them any more."""
+    """Abandons restores whose node is down, or has restarted."""
 
     def __init__(self, node: MetaNode) -> None:
         self._node = node
 
     def start(self) -> None:
-        """Begin to look."""
-        self._node.shared.clock.call_later(WATCH_NS, self._look)
+        """Schedule the next check."""
+        self._node.shared.clock.call_later(WATCH_NS, self._check)
 
     def stop(self) -> None:
-        """End: the clock ends with the server."""
+        """Do nothing: the clock stops with the server."""
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self.start()
         node, me = self._node, self._node.me
         for each in [each for each in node.meta.state.by_uid.values() if each.restoring]:
             mine = each.restoring == me and each.uid not in node.restoring
             gone = each.restoring != me and node.meta.leading and not node.nodes.alive(each.restoring)
             if mine or gone:
-                node.shared.log.warn(f"stream {each.name}: its restore by {each.restoring} was not finished")
+                node.shared.log.warn(f"stream {each.name}: restore by {each.restoring} did not finish: removing it")
                 node.propose(AbandonStream(each.uid), lambda error: None)
 
 
 class Drops:
-    """Removed streams whose files are still there: the leader of the meta group answers a removal once every node has
-    reported that its files are gone, so that no start there can take them for a stream any more."""
+    """Delays the outcome of stream removals on the meta leader until every connected node has reported that its files
+    are removed, so that no restart there can open them as a stream."""
 
     def __init__(self, node: MetaNode, clock: Clock) -> None:
         self._node, self._clock = node, clock
         self._waiting: dict[str, tuple[set[str], Callable[[], None]]] = {}
-        """By uid: the nodes that have not reported, and the end of the wait."""
-        node.calls.serve(DROPPED, self._told)
+        """By uid: the nodes that have not reported, and the function that ends the wait."""
+        node.calls.serve(DROPPED, self._on_dropped)
 
     def wrap(self, assignment: Assignment, done: Outcome) -> Outcome:
-        """Return the outcome of a removal that is about to be proposed: `done` is called once every node that is there
-        has removed its files, or after `DROP_WAIT_NS`. This node's own may be gone before the outcome is known."""
+        """Return the outcome callback of a removal about to be proposed: it calls `done` once every connected node has
+        removed its files, or after `DROP_WAIT_NS`. This node may remove its own before the outcome is known."""
         uid = assignment.uid
 
         def over() -> None:
@@ -339,12 +339,12 @@ class Drops:
         return outcome
 
     def gone(self, uid: str) -> None:
-        """Report that a removed stream's files are gone from this node."""
+        """Report to the meta leader that this node has removed the files of a removed stream."""
         leader = self._node.meta_leader()
         if leader:
             self._node.calls.tell(leader, DROPPED, uid.encode())
 
-    def _told(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+    def _on_dropped(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         nodes, over = self._waiting.get(body.decode(), (set(), None))
         nodes.discard(node)
         if over is not None and not nodes:

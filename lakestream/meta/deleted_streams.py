@@ -1,8 +1,8 @@
 """Deleted streams whose files the lake still needs.
 
-Belongs here: what becomes of a stream's files once its deletion is decided, which is one rename (log/store/root.py).
-The lake is told, and gets what it is owed (`LakeLink.deleted`); then the files go. Whatever ends the process in
-between, the next start goes on (`resume`): so a deletion is answered when it is decided, and never waits for the lake.
+Belongs here: handling a stream's files after its deletion, which is one rename (log/store/root.py). The lake is
+notified and compacts what it lacks (`LakeLink.deleted`); then the files are removed. If the process ends in between,
+the next start continues (`resume`), so the answer to a deletion never waits for the lake.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from lakestream.stream.core.operations import CreateStream, decode_operation, st
 
 
 def creation(stream: Stream) -> CreateStream:
-    """Return the creation of a stream, with its present configuration. Encoded it is the note beside its files."""
+    """Return a stream's creation with its present configuration; encoded, it is the note in the deleted directory."""
     return CreateStream(stream.uid, stream.account, msgspec.json.encode(stream.config), stream.created_ns)
 
 
 def release(shared: Shared, create: CreateStream, directory: str) -> None:
-    """Tell the lake of a deleted stream whose files are in `directory` ("": it has none here), then remove them."""
+    """Notify the lake of a deleted stream with its files in `directory` ("": none here), then remove them."""
 
     def cleared(_: object, error: BaseException | None) -> None:
         if error is not None:
-            shared.log.error(f"{directory}: what is left of a deleted stream goes with the next start: {error}")
+            shared.log.error(f"{directory}: cannot remove a deleted stream: {error}; the next start tries again")
 
     def settled() -> None:
         if directory:
@@ -39,8 +39,7 @@ def release(shared: Shared, create: CreateStream, directory: str) -> None:
 def resume(shared: Shared) -> None:
     """Continue the deletions that an earlier process did not complete. Block, at start.
 
-    One whose note cannot be read, or is another stream's, belongs to nobody who could be told: it is set aside with
-    all it holds.
+    A directory whose note cannot be read, or is another stream's, is set aside with its contents.
     """
     for account, name, directory in shared.stores.deleted:
         try:
@@ -54,7 +53,7 @@ def resume(shared: Shared) -> None:
 
 
 def _set_aside(shared: Shared, name: str, directory: str, error: Exception) -> None:
-    what = f"stream {name}: it was deleted, and the note of that in {directory} cannot be used ({error})"
+    what = f"stream {name}: it was deleted, and its note in {directory} cannot be used ({error})"
     beside_streams = os.path.join(os.path.dirname(os.path.dirname(directory)), root.ASIDE)
     try:
         aside = root.set_aside(shared.stores.files, directory, beside_streams)

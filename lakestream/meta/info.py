@@ -1,8 +1,8 @@
-"""Groups as clients see them.
+"""Information about groups for clients.
 
 Belongs here: the `cluster` object of StreamInfo and ConsumerInfo (docs/internals/api.md#streams), and the advisories
-about leaders and members (docs/internals/api.md#advisories). Advisories are sent only when somebody subscribes to them.
-A stream with one replica shows its node only, as in nats-server.
+about leaders and members (docs/internals/api.md#advisories), which are sent only if they have a subscriber. A stream
+with one replica shows its node only, as in nats-server.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.gotime import format_time
 
 TRAFFIC_ACCOUNT = "$SYS"
-"""Replication goes between the nodes directly, in no account of clients."""
+"""`traffic_account` in the `cluster` object: replication uses no account of clients."""
 
 
 def replica_shown(member: Member) -> dict[str, Any]:
-    """Return another member of a group as it is shown."""
+    """Return the fields of another member of a group."""
     shown: dict[str, Any] = {"name": member.name, "current": member.current}
     if member.offline:
         shown["offline"] = True
@@ -33,7 +33,7 @@ def replica_shown(member: Member) -> dict[str, Any]:
 
 
 def cluster_shown(cluster: str, me: str, replica: Replica, *, desired: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the `cluster` object. `desired`: the nodes that shall hold the stream, when its group is on the way there.
+    """Return the `cluster` object. `desired`: the peers of a stream whose group is changing its members.
 
     Without a leader this node, `me`, is one of the replicas.
     """
@@ -62,9 +62,9 @@ def cluster_shown(cluster: str, me: str, replica: Replica, *, desired: Sequence[
 
 
 def consumer_shown(shown: dict[str, Any], replicas: int) -> dict[str, Any]:
-    """Return the `cluster` object of a consumer with so many replicas, from that of its stream.
+    """Return the `cluster` object of a consumer with this number of replicas, from that of its stream.
 
-    All members of the stream's group hold it; of the others the first by name are shown.
+    All members of the stream's group hold it; besides the leader, the first ones by name are shown.
     """
     if replicas == 1:
         return {key: shown[key] for key in ("name", "leader") if key in shown}
@@ -75,7 +75,7 @@ def consumer_shown(shown: dict[str, Any], replicas: int) -> dict[str, Any]:
 
 
 class Advisories:
-    """Sends what happens to groups on this node: of a stream to its account, else to the system's."""
+    """Sends the advisories about groups on this node: of a stream in its account, others in the system account."""
 
     def __init__(self, shared: Shared, nodes: Nodes) -> None:
         self._shared, self._nodes = shared, nodes
@@ -85,18 +85,18 @@ class Advisories:
         advise(shared.bus_of(account), shared.clock, shared.options.domain, subject, kind, fields)
 
     def stream_leader(self, replica: Replica) -> None:
-        """Tell that this node leads a stream of several replicas, and its consumers with it."""
+        """Send the advisories that this node leads a replicated stream and its consumers."""
         if replica.members():
             self._of_stream(replica, "LEADER_ELECTED", {"leader": self._nodes.me})
 
     def stream_lost(self, replica: Replica) -> None:
-        """Tell that this node leads a stream no more, if that is for want of a majority."""
+        """Send the advisories of lost quorum, if that ended this node's leadership of a stream."""
         voters = replica.membership.voters
         if not replica.leader and sum(self._nodes.alive(voter) for voter in voters) < replica.membership.quorum:
             self._of_stream(replica, "QUORUM_LOST", {})
 
     def _of_stream(self, replica: Replica, what: str, fields: dict[str, Any]) -> None:
-        """Tell something of a stream and of each of its consumers."""
+        """Send an advisory about a stream and about each of its consumers."""
         me, name = self._nodes.me, replica.name
         own: dict[str, Any] = {"name": me, "current": True, "active": 0, "peer": peer_id(me)}
         fields = {**fields, "replicas": [own, *(replica_shown(member) for member in replica.members())]}
@@ -106,7 +106,7 @@ class Advisories:
             self._send(replica.account, f"CONSUMER.{what}.{name}.{consumer}", f"consumer_{what.lower()}", of_consumer)
 
     def meta_leader(self, members: Sequence[str]) -> None:
-        """Tell that this node leads the meta group."""
+        """Send the advisory that this node leads the meta group."""
         replicas = [
             {"name": name, "current": self._nodes.alive(name), "active": 0, "peer": peer_id(name)} for name in members
         ]
@@ -114,7 +114,7 @@ class Advisories:
         self._send(self._shared.system, "DOMAIN.LEADER_ELECTED", "domain_leader_elected", fields)
 
     def server_removed(self, name: str) -> None:
-        """Tell that a node was removed from the cluster."""
+        """Send the advisory that a node was removed from the cluster."""
         info = self._nodes.info(name)
         fields = {
             "server": name,

@@ -1,8 +1,8 @@
 """The streams on the disk of a server without other nodes.
 
 Belongs here: opening them at the start, and closing them while their account has no JetStream. A stream that is not
-open is dormant: its files stay, and nobody knows its configuration. Memory streams end with their account's JetStream,
-as in nats-server.
+open is dormant: its files stay, its configuration is not loaded. Memory streams are removed with their account's
+JetStream, as in nats-server.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, encode
 
 MAX_WAITING = 10_000
-"""Requests that may wait until an account's streams are open; further ones are refused (10008)."""
+"""Requests that may wait until an account's streams are open; further ones fail with 10008."""
 SETTLE_NS = 10_000_000
 """Interval at which a stream that is being closed is checked for uncommitted entries (10 ms)."""
 
 
 class SoloKeeping:
-    """See the module; implements `Keeping`, and `Shown` for streams that nobody else holds."""
+    """Opens and closes streams; implements `Keeping`, and `Shown` for a server without other nodes."""
 
     def __init__(self, node: MetaNode, meta: SoloMeta) -> None:
         self._node, self._meta, self._shared = node, meta, node.shared
         self._dormant: dict[str, list[str]] = {}
-        """By account."""
+        """Names of dormant streams, by account."""
         self._moving: set[tuple[str, str]] = set()
         """Streams (account, name) that are being opened or closed."""
         self._waiting: dict[str, list[Callable[[], None]]] = {}
@@ -59,7 +59,8 @@ class SoloKeeping:
 
     # ------------------------------------------------------------------ start
     def recover(self, found: Sequence[tuple[str, str]]) -> None:
-        """See `Keeping.recover`. A damaged log is set aside with its reason (invariant 3)."""
+        """Open every stream of accounts with JetStream. One with a damaged log is offline with its reason (invariant
+        3)."""
         names: dict[str, list[str]] = {}
         for account, name in found:
             names.setdefault(account, []).append(name)
@@ -79,12 +80,12 @@ class SoloKeeping:
             self._serve(each, ahead)
 
     def _ahead(self, opened: list[Recovered]) -> dict[str, LogError]:
-        """Return the streams of which the lake has more than their logs: they must not give a sequence twice. Block."""
+        """Return the streams whose table is ahead of their log: they must not assign a sequence twice. Block."""
         streams = [each.stream for each in opened if each.stream is not None]
         return {stream.name: error for stream, error in self._shared.lake.ahead(streams)}
 
     def take(self, found: Recovered) -> None:
-        """Have a stream that was opened, or could not be; nothing when there never was one."""
+        """Add a stream that was opened, or could not be; do nothing if the log never had a stream."""
         account, name = found.account, found.name
         if found.stream is None and found.error is None:
             return
@@ -104,7 +105,7 @@ class SoloKeeping:
             replicas.take(create, Opened(member, stream.store, stream))
 
     def _serve(self, found: Recovered, ahead: dict[str, LogError]) -> Replica | None:
-        """Let a stream that was opened serve; return its replica."""
+        """Start serving a stream that was opened; return its replica."""
         stream = found.stream
         replica = self._node.replicas.by_uid.get(stream.uid) if stream is not None else None
         if stream is None or replica is None:
@@ -118,30 +119,30 @@ class SoloKeeping:
     # ------------------------------------------------------------------ accounts
     def served(self, account: str) -> None:
         for name in self._dormant.pop(account, []):
-            self._wake(account, name)
+            self._open_dormant(account, name)
 
     def withdrawn(self, account: str) -> None:
         for replica in self._node.replicas.of(account):
             if replica.stream is not None:
-                self._put_away(replica, replica.stream)
+                self._close(replica, replica.stream)
 
     def settling(self, account: str) -> bool:
         return any(owner == account for owner, _ in self._moving)
 
-    def when_settled(self, account: str, go_on: Callable[[], None]) -> bool:
+    def when_settled(self, account: str, callback: Callable[[], None]) -> bool:
         waiting = self._waiting.setdefault(account, [])
         if len(waiting) >= MAX_WAITING:
             return False
-        waiting.append(go_on)
+        waiting.append(callback)
         return True
 
-    def _put_away(self, replica: Replica, stream: Stream) -> None:
-        """Close a stream once what it has taken is on disk."""
+    def _close(self, replica: Replica, stream: Stream) -> None:
+        """Close a stream once its proposals are committed."""
         account, name = replica.key
         if self._node.accounts.of(account).serving or stream.closed:
             return
         if stream.pipeline.uncommitted() and stream.failed is None:
-            self._shared.clock.call_later(SETTLE_NS, lambda: self._put_away(replica, stream))
+            self._shared.clock.call_later(SETTLE_NS, lambda: self._close(replica, stream))
             return
         self._moving.add(replica.key)
         self._node.replicas.release(replica)
@@ -150,18 +151,18 @@ class SoloKeeping:
         state = stream.dump()
 
         def closed(_: object, error: BaseException | None) -> None:
-            if error is not None:  # it is replayed from its log
-                self._shared.log.error(f"stream {name}: no last checkpoint was written: {error!r}")
+            if error is not None:  # the next start replays the log
+                self._shared.log.error(f"stream {name}: cannot write its last checkpoint: {error!r}")
             self._moving.discard(replica.key)
             if stream.config.storage != "memory":
                 self._dormant.setdefault(account, []).append(name)
                 if self._node.accounts.of(account).serving:
                     self.served(account)
-            self._go_on(account)
+            self._run_waiting(account)
 
         self._shared.io.submit(lambda: stream.store.close(state), closed)
 
-    def _wake(self, account: str, name: str) -> None:
+    def _open_dormant(self, account: str, name: str) -> None:
         """Open a dormant stream while the server runs."""
         io = self._shared.io
 
@@ -174,16 +175,16 @@ class SoloKeeping:
             self._moving.discard((account, name))
             replica = self._serve(found, ahead)
             if replica is not None and found.stream is not None:
-                self._put_away(replica, found.stream)  # if the account has lost JetStream meanwhile
-            self._go_on(account)
+                self._close(replica, found.stream)  # if the account has lost JetStream meanwhile
+            self._run_waiting(account)
 
         self._moving.add((account, name))
         io.submit(lambda: recover(self._node.replicas.site, account, name), opened)
 
-    def _go_on(self, account: str) -> None:
+    def _run_waiting(self, account: str) -> None:
         if not self.settling(account):
-            for go_on in self._waiting.pop(account, []):
-                go_on()
+            for callback in self._waiting.pop(account, []):
+                callback()
 
     def discard(self, account: str) -> None:
         for name in self._dormant.pop(account, []):
@@ -211,8 +212,8 @@ class SoloKeeping:
 
 
 def _known(found: Recovered) -> tuple[bytes, str, int]:
-    """Return configuration, uid and time of creation of a stream that cannot be opened, as far as they are known: a
-    newer release's configuration this one may not understand."""
+    """Return configuration, uid and time of creation of a stream that cannot be opened, as far as they are known. This
+    release may not be able to decode the configuration of a newer one."""
     create = found.create
     if create is None:
         return msgspec.json.encode({"name": found.name}), f"{found.account} {found.name}", 0

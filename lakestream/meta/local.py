@@ -1,8 +1,8 @@
-"""This node's replicas, as the assignments ask for them.
+"""Acting on the assignments of this node.
 
-Belongs here: holding a replica of each stream that is assigned to this node and of no other, what changes when one of
-them begins or ceases to lead, and the leader's duty to bring its stream's configuration and members to what is
-assigned. What the meta layer decides is in assignments.py, a replica's own life in replica.py.
+Belongs here: creating and removing replicas so that this node holds exactly the streams assigned to it, reacting to
+changes of their leaders, and the leader's duty to reconcile its stream's configuration and members with the assignment.
+assignments.py has the meta layer's state, replica.py one replica.
 """
 
 from __future__ import annotations
@@ -26,18 +26,15 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, UpdateStream
 
 STEP_NS = 100_000_000
-"""Interval between the steps of a stream to other members (100 ms)."""
+"""Interval between the steps of a membership change (100 ms)."""
 SETTLE_NS = 1_000_000_000
-"""Interval at which its leader reports to the meta group that it has these members (1 s)."""
-URGES_NS = (0, 30_000_000, 100_000_000, 200_000_000, 400_000_000)
-"""Delays after which the first choice of a new stream stands for election: the others still make their files."""
+"""Interval at which a leader proposes `SettleStream` (1 s) until it is applied."""
+CAMPAIGNS_NS = (0, 30_000_000, 100_000_000, 200_000_000, 400_000_000)
+"""Delays after which the preferred leader of a new stream campaigns, while the others still create their files."""
 
 
 class LocalStreams:
-    """This node's part of the assignments; the `Host` of its replicas.
-
-    `replicas` is set before anything happens.
-    """
+    """Holds the replicas assigned to this node; their `Host`. Set `replicas` before any call."""
 
     replicas: Replicas
 
@@ -53,30 +50,30 @@ class LocalStreams:
         self._shared, self._accounts, self._meta, self._nodes = shared, accounts, meta, nodes
         self._leaders, self._advisories = leaders, advisories
         self.on_dropped: Callable[[str], None] = lambda uid: None
-        """Called with the uid of a stream whose files are gone from this node."""
+        """Called with the uid of a stream whose files were removed from this node."""
         self.settle: Callable[[SettleStream], None] = lambda op: None
-        """Asks the leader of the meta group to log this."""
+        """Proposes an entry to the meta leader."""
         self.updating: set[str] = set()
-        """Streams that a request is updating: it brings the configuration itself."""
+        """Streams that a request is updating, which proposes the configuration itself."""
         self._leading: set[str] = set()
-        self._tending: set[str] = set()
+        self._scaling: set[str] = set()
         self._stopped = False
 
     # ------------------------------------------------------------------ assignments
-    def take_up(self) -> None:
-        """Compare what is here with all assignments: at start, and once this node has caught up.
+    def reconcile(self) -> None:
+        """Reconcile the replicas with all assignments: at start, and once this node has caught up.
 
-        A replica that is not assigned is neither started nor removed: the meta group may have forgotten it.
+        A replica that is not assigned is neither started nor removed: its tombstone may have been dropped.
         """
         state = self._meta.state
         for uid in list(self.replicas.by_uid):
             if state.removed(uid):
                 self._drop(uid)
         for assignment in list(state.by_uid.values()):
-            self._follow(assignment)
+            self._apply(assignment)
 
-    def look_for_strays(self) -> None:
-        """Log which replicas are not assigned."""
+    def log_unassigned(self) -> None:
+        """Log the replicas that are not assigned."""
         for uid, replica in self.replicas.by_uid.items():
             if uid not in self._meta.state.by_uid:
                 where = replica.directory
@@ -85,23 +82,23 @@ class LocalStreams:
                 )
 
     def applied(self, applied: Applied, acted: Acted = lambda error: None) -> None:
-        """Act on a changed assignment; call `acted` once its replica is made or removed here, or could not be."""
+        """Act on a changed assignment; call `acted` once its replica is created or removed, or with the error."""
         if applied.after is not None:
-            self._follow(applied.after)
+            self._apply(applied.after)
             replica = self.replicas.by_uid.get(applied.after.uid) if applied.before is None else None
             if replica is None:
                 acted(None)
             else:
-                replica.when_made(acted)
+                replica.on_created(acted)
         elif applied.before is not None:
             self._leaders.forget(applied.before.uid)
             self._drop(applied.before.uid, applied.before, acted)
 
-    def _follow(self, assignment: Assignment) -> None:
+    def _apply(self, assignment: Assignment) -> None:
         uid = assignment.uid
         replica = self.replicas.by_uid.get(uid)
-        # Invariant: before it has caught up, this node neither makes nor removes a replica. What an old entry says may
-        # have been done and undone since, and what lies here be of a later time.
+        # Invariant: before it has caught up, this node neither creates nor removes a replica: a later entry may revert
+        # an old one, and the files here may be of a later time.
         if self._meta.me not in assignment.holders:
             if replica is not None and self._meta.caught_up:
                 self._drop(uid)
@@ -112,12 +109,12 @@ class LocalStreams:
             self._accounts.of(replica.account).attach(replica.stream)
             replica.stream.reveal()
         elif replica is not None and replica.leading:
-            self._tend(replica)
+            self._reconcile_stream(replica)
 
     def _attach(self, stream: Stream) -> None:
         """Show a stream to its account, unless it is being restored."""
         assignment = self._meta.state.by_uid.get(stream.uid)
-        # What its log says counts where this node has not heard yet what is assigned.
+        # The stream's log decides while this node does not know the assignment yet.
         stream.hidden = (
             bool(assignment.restoring) if assignment is not None else stream.hidden or stream.applier.restoring
         )
@@ -136,13 +133,13 @@ class LocalStreams:
         self.replicas.hold(create, Membership(voters), lost=lost)
 
     def _drop(self, uid: str, before: Assignment | None = None, acted: Acted = lambda error: None) -> None:
-        """Remove what is here of a stream, because an applied entry says so; `before`: as it was assigned until then,
-        which is the same on all nodes. One that was away goes by what it knows."""
+        """Remove the replica of a stream for an applied entry. `before`: the assignment until then, the same on all
+        nodes; None if this node has missed the entry."""
         replica = self.replicas.by_uid.get(uid)
         stream = replica.stream if replica is not None else None
         shown = stream if stream is not None and stream.applier.created and not stream.hidden else None
         led, removed = uid in self._leading, self._meta.state.removed(uid)
-        unopened = replica is not None and replica.found and stream is None  # only this node ever had it
+        unopened = replica is not None and replica.found and stream is None  # no other node has this stream
 
         def dropped(error: ApiError | None) -> None:
             if error is not None and replica is not None:
@@ -153,7 +150,7 @@ class LocalStreams:
             acted(error)
 
         deleted = None
-        if removed and shown is not None:  # else the lake never heard of it
+        if removed and shown is not None:  # else the lake does not know the stream
             deleted = deleted_streams.creation(shown)
             if before is not None:
                 deleted = msgspec.structs.replace(deleted, config=before.config)
@@ -167,18 +164,17 @@ class LocalStreams:
     def opened(self, replica: Replica) -> None:
         assert replica.stream is not None  # Invariant: it was opened
         if replica.group is not None and replica.group.is_leader:
-            return  # it is attached once its creation is logged
+            return  # attached once its creation is logged
         self._attach(replica.stream)
         assignment = self._meta.state.by_uid.get(replica.uid)
         if assignment is not None and assignment.peers[0] == self._meta.me and not replica.stream.applier.created:
-            self._urge(replica, 0)
+            self._campaign(replica, 0)
 
     def caught_up(self, replica: Replica) -> None:
         if replica.stream is not None and not replica.stream.hidden:
             self._accounts.of(replica.account).refresh(replica.stream)
 
     def created(self, replica: Replica) -> None:
-        """See `Host.created`."""
         assert replica.stream is not None  # Invariant: it is about to lead
         if self._accounts.of(replica.account).streams.get(replica.name) is not replica.stream:
             self._attach(replica.stream)
@@ -192,8 +188,8 @@ class LocalStreams:
         account.lead(replica.stream)
         self._leaders.lead(replica.uid, replica.group.term)
         self._advisories.stream_leader(replica)
-        replica.made(None)
-        self._tend(replica)
+        replica.report_created(None)
+        self._reconcile_stream(replica)
 
     def follows(self, replica: Replica) -> None:
         if replica.stream is not None and not replica.stream.hidden:
@@ -221,42 +217,42 @@ class LocalStreams:
         if replica.was and not replica.trouble:
             account.offline.pop(replica.name, None)
 
-    def _urge(self, replica: Replica, at: int) -> None:
-        """Have the first choice stand for election without waiting for a timeout."""
+    def _campaign(self, replica: Replica, at: int) -> None:
+        """Let the preferred leader campaign without waiting for the election timeout."""
 
-        def stand() -> None:
+        def campaign() -> None:
             if replica.group is None or replica.leader or self._stopped:
                 return
             replica.group.campaign()
-            if at + 1 < len(URGES_NS):
-                self._urge(replica, at + 1)
+            if at + 1 < len(CAMPAIGNS_NS):
+                self._campaign(replica, at + 1)
 
-        self._shared.clock.call_later(URGES_NS[at], stand)
+        self._shared.clock.call_later(CAMPAIGNS_NS[at], campaign)
 
     # ------------------------------------------------------------------ the leader's duties
-    def _tend(self, replica: Replica) -> None:
-        """Bring the stream's configuration and members to the assignment. On its leader."""
+    def _reconcile_stream(self, replica: Replica) -> None:
+        """Reconcile the stream's configuration and members with the assignment. On its leader."""
         assignment, stream = self._meta.state.by_uid.get(replica.uid), replica.stream
         if assignment is None or stream is None:
             return
         if not self._meta.caught_up:
-            # What this node knows may be long outdated: an older configuration may have limits that cost messages, and
-            # members of now may not be in it. `take_up` comes back to this.
+            # The assignment may be outdated: limits of an older configuration could remove messages, and present
+            # members may be missing in it. `reconcile` repeats this.
             return
         if assignment.uid not in self.updating and msgspec.json.encode(stream.config) != assignment.config:
             wanted = msgspec.json.decode(assignment.config, type=StreamConfig)
             if wanted != stream.config:
                 stream.propose(UpdateStream(assignment.config))
-        if replica.uid not in self._tending and (assignment.moving or self._unsettled(replica, assignment)):
-            self._tending.add(replica.uid)
+        if replica.uid not in self._scaling and (assignment.moving or self._unsettled(replica, assignment)):
+            self._scaling.add(replica.uid)
             self._step(replica)
 
     def not_updated(self, uid: str) -> None:
-        """Bring an update that a request failed to bring to its stream: it may be assigned all the same."""
+        """End a request's failed update of a stream; if it is assigned all the same, the leader applies it."""
         self.updating.discard(uid)
         replica = self.replicas.by_uid.get(uid)
         if replica is not None and replica.leading:
-            self._tend(replica)
+            self._reconcile_stream(replica)
 
     @staticmethod
     def _unsettled(replica: Replica, assignment: Assignment) -> bool:
@@ -266,27 +262,29 @@ class LocalStreams:
     def _step(self, replica: Replica) -> None:
         assignment = self._meta.state.by_uid.get(replica.uid)
         if assignment is None or not replica.leading or self._stopped:
-            self._tending.discard(replica.uid)
+            self._scaling.discard(replica.uid)
             return
         step = scaling.next_step(self._meta.me, replica.membership, assignment.peers, self._standing(replica))
         wait = STEP_NS
         match step:
             case scaling.Change():
                 self._shared.log.info(f"stream {replica.name}: {step.what}")
-                replica.propose_membership(step.membership, lambda why: self._later(replica, STEP_NS if why else 0))
+                replica.propose_membership(
+                    step.membership, lambda why: self._step_later(replica, STEP_NS if why else 0)
+                )
                 return
             case scaling.HandOver():
                 replica.transfer(step.to)
             case scaling.Settled() if not assignment.moving:
-                self._tending.discard(replica.uid)
+                self._scaling.discard(replica.uid)
                 return
             case scaling.Settled():
                 self.settle(SettleStream(replica.uid, assignment.peers))
                 wait = SETTLE_NS
-        self._later(replica, wait)
+        self._step_later(replica, wait)
 
     def _standing(self, replica: Replica) -> dict[str, scaling.Standing]:
-        """Return the standing of the other members. One that never took an entry is not there."""
+        """Return the standing of the other members; one that never stored an entry counts as offline."""
         group = replica.group
         assert group is not None  # Invariant: it leads
         return {
@@ -297,17 +295,17 @@ class LocalStreams:
             if each.name != self._nodes.me
         }
 
-    def _later(self, replica: Replica, delay_ns: int) -> None:
+    def _step_later(self, replica: Replica, delay_ns: int) -> None:
         self._shared.clock.call_later(delay_ns, lambda: self._step(replica))
 
     # ------------------------------------------------------------------ life
-    def yield_all(self) -> None:
-        """Let other nodes lead what this one leads, because it is about to go."""
+    def transfer_all(self) -> None:
+        """Transfer the leadership of every replicated stream: this node is about to stop."""
         for uid in list(self._leading) if not self._stopped else ():
             replica = self.replicas.by_uid.get(uid)
             if replica is not None and len(replica.membership.voters) > 1:
                 replica.transfer()
 
     def stop(self) -> None:
-        """Begin nothing new."""
+        """Stop acting on assignments."""
         self._stopped = True

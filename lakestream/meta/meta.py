@@ -1,7 +1,7 @@
-"""The meta layer's decisions: which streams exist, and on which nodes.
+"""Proposing and applying assignments.
 
-Belongs here: the interface `Meta`, and its implementation for a server without other nodes, which decides and applies
-at once. Its state is what the store directories hold at the start; it has no files. In a cluster the meta group
+Belongs here: the interface `Meta`, and its implementation for a server without other nodes, which applies an entry at
+once. It has no files: its state at the start comes from the store directories. In a cluster the meta group
 (meta_group.py) implements the same interface.
 """
 
@@ -17,71 +17,71 @@ from lakestream.raft.group.group import MemberProgress
 
 Outcome = Callable[[Applied | ApiError], None]
 Acted = Callable[[ApiError | None], None]
-"""Called with None once a node has acted on an entry, or with the reason why it cannot."""
+"""Called once a node has acted on an entry, with the error, if any."""
 
 
 def failure(outcome: Applied | ApiError, refused: int) -> ApiError | None:
-    """Return the error of an entry; None if it had its effect. `refused`: the error's code if it no longer fitted."""
+    """Return the error of an entry, or None. `refused`: the code for an entry that was rejected when applied."""
     if isinstance(outcome, ApiError):
         return outcome
     return api_error(refused) if outcome.refused else None
 
 
 class Meta(Protocol):
-    """This node's part in deciding which streams exist."""
+    """This node's access to the assignments."""
 
     state: MetaState
-    """The assignments, as far as they are applied here; on the leader they are exact."""
+    """The assignments applied here; on the leader they are current."""
     leading: bool
     leader: str
-    """The name of the node that decides; "" when it is not known."""
+    """The name of the meta leader; "" when it is not known."""
     failed: Exception | None
     caught_up: bool
-    """True once everything is applied that was decided when this node took part again. Before that, an entry may be
-    one that it has acted on already, and what followed it too."""
+    """True once all entries are applied that were committed when this node started. Before that, this node may have
+    acted on an applied entry, and on later ones, already."""
     lost_through: int
-    """This node was a member before and has lost its files: what is assigned through this entry, it may have held."""
+    """If this node was a member before and has lost its files: the last entry whose assignments it may have held."""
 
     @property
     def me(self) -> str:
-        """This node's name."""
+        """Return this node's name."""
 
     @property
     def membership(self) -> Membership:
-        """The nodes that decide together, as far as this node knows."""
+        """Return the members of the meta group, as far as this node knows."""
 
     @property
     def as_of(self) -> int:
-        """The index of the newest entry in `state`."""
+        """Return the index of the last entry in `state`."""
 
     def propose(self, op: MetaOp, done: Outcome) -> None:
-        """Decide an entry. Call `done` with what it did once it is applied here, or with 10008 when this node does not
-        lead: then it may have been decided all the same."""
+        """Propose an entry. Call `done` with its effect once it is applied here, or with 10008 if this node does not
+        lead or ceases to; in the latter case the entry may be committed all the same."""
 
     def change_membership(self, membership: Membership, done: Callable[[str], None]) -> None:
         """Add, promote or remove one member; call `done("")` once that is committed, else with the reason."""
 
     def transfer(self, to: str = "") -> bool:
-        """Let another node lead; False when this node cannot begin that."""
+        """Start a leadership transfer; return False if this node cannot."""
 
     def progress(self) -> list[MemberProgress]:
         """Return the progress of each member; empty unless this node leads."""
 
     def start(self) -> None:
-        """Take part, once the other nodes can be reached."""
+        """Start, once the other nodes can be reached."""
 
     def stop(self) -> None:
-        """Take no more part."""
+        """Stop taking part in the group."""
 
     def close(self) -> None:
-        """Write what the next start needs. Block; after `stop`."""
+        """Write the last checkpoint. Block; after `stop`."""
 
 
 class SoloMeta:
     """Implements `Meta` for a server without other nodes; there is nothing to open, start or close.
 
-    Set `on_applied`, which acts on what an entry did and calls the given function when that is done: only then the
-    entry's proposer is told. An assignment that this node cannot act on is taken back.
+    Set `on_applied`, which acts on an entry's effect and then calls the given function: only then the entry's `done` is
+    called. An assignment that this node cannot act on is reverted.
     """
 
     leading = caught_up = True
@@ -96,7 +96,7 @@ class SoloMeta:
         self.on_applied: Callable[[Applied, Acted], None] = lambda applied, acted: acted(None)
 
     def propose(self, op: MetaOp, done: Outcome) -> None:
-        """See `Meta.propose`. An error is the one with which this node could not act on the entry."""
+        """Apply an entry; call `done` with its effect, or with the error if this node could not act on it."""
         self.as_of += 1
         applied = self.state.apply(op, self.as_of)
         if applied.refused:
@@ -114,15 +114,15 @@ class SoloMeta:
                 done(error)
 
         self.on_applied(applied, acted)
-        self.state.tombstones.clear()  # nobody was away who would have to hear of it
+        self.state.tombstones.clear()  # there are no other nodes that need them
 
     def learn(self, op: AssignStream) -> None:
-        """Enter a stream that was found on disk."""
+        """Add a stream that was found on disk."""
         self.as_of += 1
         self.state.apply(op, self.as_of)
 
     def forget(self, uid: str) -> None:
-        """Leave out a stream that is closed until its account has JetStream again."""
+        """Remove the assignment of a dormant stream."""
         self.as_of += 1
         self.state.apply(RemoveStream(uid), self.as_of)
         self.state.tombstones.clear()

@@ -1,8 +1,7 @@
-"""The meta group: the nodes of a cluster that decide together which streams exist, and where.
+"""The meta group: the Raft group whose log holds the assignments of a cluster.
 
-Belongs here: this node's member of the group whose log holds the assignments, from its files to the applied state, and
-proposing entries. meta_join.py decides who becomes a member, local.py acts on assignments, the API checks what is
-proposed.
+Belongs here: this node's member of the group, from its files to the applied state, and proposing entries. meta_join.py
+has joining and membership, local.py acts on assignments, the API checks requests before they are proposed.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ from lakestream.raft.group.group import (
 GROUP = "meta"
 """The group's id, and the uid of its store."""
 DIRECTORY = "_meta_"
-"""Beside the accounts in the store's directory."""
+"""Name of the group's directory, beside those of the accounts in the store's directory."""
 
 LOST = "lost"
-"""The file that keeps `lost_through`."""
+"""Name of the file with `lost_through`."""
 
 SEAL_BYTES = 4 << 20
-"""Length of a segment of the meta log."""
+"""Length of a segment of the meta log (4 MiB)."""
 KEEP_SEGMENTS = 4
-"""Sealed segments that the meta log keeps: who lags further gets the state instead of the entries."""
+"""Sealed segments that the meta log keeps: a member that lags further gets the state instead of the entries."""
 
 OnInstall = Callable[[str, Install, Callable[[Replacement | None], None]], None]
 
 
 class MetaGroup:
-    """This node's part in the meta group; implements `Meta`.
+    """This node's member of the meta group; implements `Meta`.
 
-    Its log keeps the newest entries, a few hundred bytes for each change of a stream's configuration or nodes; what
-    came before is in the checkpoint, and reaches a node that lacks it as the whole state (meta_transfer.py).
+    Its log keeps the last entries, a few hundred bytes for each change of a stream's configuration or nodes; earlier
+    ones are in the checkpoint, and a node that lacks them gets the whole state (meta_transfer.py).
 
     Set `on_applied` and `on_role` before `open`.
 
@@ -94,9 +93,9 @@ class MetaGroup:
         self._nodes, self._members = nodes, members
         self._clock, self._io, self._log = clock, io, log
         self._files, self._options = Files(), LogOptions(seal_bytes=seal_bytes)
-        self._open: list[Proposal] = []
+        self._queued: list[Proposal] = []
         self._scheduled = self._stopped = False
-        self._goal = -1
+        self._catch_up_index = -1
 
     @property
     def as_of(self) -> int:
@@ -114,28 +113,28 @@ class MetaGroup:
 
     # ------------------------------------------------------------------ life
     def open(self) -> None:
-        """Take up the state of the last run. Block, at start. Raise CorruptLog, OSError."""
+        """Load the state of the last run, if there is one. Block, at start. Raise CorruptLog, OSError."""
         if os.path.exists(os.path.join(self.directory, hard_state.NAME)):
             with contextlib.suppress(FileNotFoundError):
                 self.lost_through = int(self._files.read(os.path.join(self.directory, LOST)))
             self._take_part(Membership(()))
 
     def start(self) -> None:
-        """See `Meta.start`. Without files nothing happens."""
+        """Start the group, if this node is a member."""
         if self.group is not None:
             self.group.start()
 
     def begin(self, membership: Membership, lost_through: int) -> None:
-        """Make the files and take part.
+        """Create the files and start the group.
 
         Args:
-            membership: of a new group, the same on every member; or of the group as it is.
-            lost_through: > 0: this node was a member before and its files are gone. The newest entry that it may have
-                known.
+            membership: that of a new group, the same on every member; or the present one of an existing group.
+            lost_through: > 0 if this node was a member before and has lost its files: the last entry that it may have
+                applied.
         """
         assert self.group is None, "it takes part already"
         self.lost_through = lost_through
-        if lost_through:  # not every replica may be made before this process ends
+        if lost_through:  # durable, as this process may end before every replica is created
             self._files.make_directory(self.directory)
             self.keep_lost(self.directory)
         self._take_part(membership, lost=lost_through > 0)
@@ -147,8 +146,8 @@ class MetaGroup:
             self.group.stop()
 
     def set_aside(self) -> None:
-        """Take part no more and move the files out of the way: the group goes on without this node, which may join it
-        again as a new one. Blocks for a moment."""
+        """Stop and move the files aside: this node was removed from the group, and may join it again as a new one.
+        Block for a moment."""
         assert self.group is not None, "there are no files"
         assert self.store is not None
         self.group.stop()
@@ -156,7 +155,7 @@ class MetaGroup:
         os.replace(self.directory, f"{self.directory}.removed-{self._clock.now()}")
         self.group = self.store = None
         self.state = MetaState()
-        self.leader, self.leading, self.caught_up, self._goal = "", False, False, -1
+        self.leader, self.leading, self.caught_up, self._catch_up_index = "", False, False, -1
         self._nodes.update(clustered=False)
 
     def close(self) -> None:
@@ -164,17 +163,17 @@ class MetaGroup:
             self.store.close(self.state.dump())
 
     def _take_part(self, membership: Membership, *, lost: bool = False) -> None:
-        """Open the files or make them. Blocks for a few writes: at start, and once in a node's life."""
+        """Open or create the files. Block for a few writes: at start, and once in a node's life."""
         member = self._members.member(GROUP, self.directory, membership, lost=lost)
         try:
             store = self._recover(member)
         except CorruptLog as error:
             if len(member.membership.members) < 2:
                 raise
-            self._log.error(f"the meta group's log is damaged, what is missing comes from the other members: {error}")
+            self._log.error(f"the meta group's log is damaged, other members send the missing entries: {error}")
             store = self._repaired(member)
         self.store = store
-        told = Callbacks(
+        callbacks = Callbacks(
             self._committed,
             self._failure,
             self._role,
@@ -182,11 +181,11 @@ class MetaGroup:
             lambda sender, install, done: self.on_install(sender, install, done),
             self._notice,
         )
-        self.group = member.join(store.log, self._io, told)
+        self.group = member.join(store.log, self._io, callbacks)
         self._nodes.update(clustered=True)
 
     def _recover(self, member: Member) -> Store:
-        """The store as of what is known to be committed. Raises CorruptLog."""
+        """Return the store with the committed entries applied. Raise CorruptLog."""
         self.state = MetaState()
         store = self._open_store(member.durable_through)
         if store.extra:
@@ -201,12 +200,12 @@ class MetaGroup:
             self.directory, self._io, self._options, uid=GROUP, durable_through=durable_through, whole=False
         )
         for note in store.notes:
-            self._log.warn(f"the cluster's own log: {note}")
+            self._log.warn(f"the meta group's log: {note}")
         return store
 
     def _repaired(self, member: Member) -> Store:
-        """A damaged log is cut to what is intact, or emptied; until the rest has come from the others this member does
-        not vote (invariant 3)."""
+        """Truncate a damaged log to its intact entries, or empty it; this member does not vote until the others have
+        sent the rest (invariant 3)."""
         member.damaged()
         try:
             salvage(self.directory, self._files)
@@ -220,7 +219,7 @@ class MetaGroup:
         if self.group is None or not self.leading or self.failed is not None:
             done(api_error(10008))
             return
-        self._open.append(Proposal(Kind.OPERATION, encode_op(op), 0, done))
+        self._queued.append(Proposal(Kind.OPERATION, encode_op(op), 0, done))
         if not self._scheduled:
             self._scheduled = True
             self._clock.call_soon(self._flush)
@@ -228,9 +227,9 @@ class MetaGroup:
     def _flush(self) -> None:
         self._scheduled = False
         group = self.group
-        if group is None or group.in_flight or not self._open or self.failed is not None or self._stopped:
+        if group is None or group.in_flight or not self._queued or self.failed is not None or self._stopped:
             return
-        proposals, self._open = self._open, []
+        proposals, self._queued = self._queued, []
         try:
             group.propose(proposals)
         except RaftError:
@@ -246,20 +245,20 @@ class MetaGroup:
                 self.on_applied(applied)
                 if entry.context is not None:
                     entry.context(applied)  # type: ignore[operator]
-        self._look_at_goal()
+        self._check_caught_up()
         self._flush()
-        if not self._stopped and (store.checkpoint_due or self._long(store)):
+        if not self._stopped and (store.checkpoint_due or self._compactable(store)):
             store.checkpoint(self.state.dump(), lambda error: self._checkpointed(store, error))
 
     @staticmethod
-    def _long(store: Store) -> bool:
-        """Return True if a checkpoint would allow to remove entries."""
+    def _compactable(store: Store) -> bool:
+        """Return True if a checkpoint would allow compaction of the log."""
         assert isinstance(store.log, SegmentLog)
         sealed = store.log.segments[:-1]
         return len(sealed) > KEEP_SEGMENTS and sealed[-KEEP_SEGMENTS].last_index > store.checkpoint_index
 
     def _checkpointed(self, store: Store, error: BaseException | None) -> None:
-        """Remove the oldest entries, which a durable checkpoint holds."""
+        """Compact the log through entries that the durable checkpoint holds."""
         if error is not None or store is not self.store or self.group is None or self._stopped:
             return
         assert isinstance(store.log, SegmentLog)
@@ -278,7 +277,7 @@ class MetaGroup:
     def _failure(self, error: Exception) -> None:
         self.failed = error
         self._log.error(f"the meta group's log failed, this node takes no part in it any more: {error}")
-        waiting, self._open = self._open, []
+        waiting, self._queued = self._queued, []
         self._lost([proposal.context for proposal in waiting])
 
     def _notice(self, text: str, bad: bool) -> None:
@@ -289,7 +288,7 @@ class MetaGroup:
         if leads:
             self.catch_up_to(0)  # a leader has applied everything that was committed
         else:
-            waiting, self._open = self._open, []
+            waiting, self._queued = self._queued, []
             self._lost([proposal.context for proposal in waiting])
         self.on_role()
 
@@ -300,8 +299,8 @@ class MetaGroup:
             self._files.write_whole(os.path.join(directory, LOST), [b"%d" % self.lost_through])
 
     def exchange(self, take_in: Callable[[], None]) -> tuple[Callable[[], SegmentLog], Callable[[], None]]:
-        """Return the two steps of a `Replacement`: `take_in` moves other files to the place of these, which are then
-        opened; and the assignments that differ in their state are applied one after the other."""
+        """Return the two steps of a `Replacement`: `take_in` replaces the files, which are then opened; after that the
+        differences between the states are applied as changed assignments."""
         opened: list[Store] = []
 
         def swap() -> SegmentLog:
@@ -318,7 +317,7 @@ class MetaGroup:
             self.state = MetaState.load(self.store.extra)
             for applied in before.changes(self.state):
                 self.on_applied(applied)
-            self._look_at_goal()
+            self._check_caught_up()
 
         return swap, swapped
 
@@ -333,14 +332,18 @@ class MetaGroup:
             done(str(error))
 
     def catch_up_to(self, index: int) -> None:
-        """Note the newest entry that the group had committed after this node took part again: `caught_up` once it is
-        applied here."""
+        """Set `caught_up` once `index` is applied here: the last entry committed after this node started."""
         if not self.caught_up:
-            self._goal = index
-            self._look_at_goal()
+            self._catch_up_index = index
+            self._check_caught_up()
 
-    def _look_at_goal(self) -> None:
-        if self.caught_up or self._goal < 0 or self.store is None or self.store.applied < self._goal:
+    def _check_caught_up(self) -> None:
+        if (
+            self.caught_up
+            or self._catch_up_index < 0
+            or self.store is None
+            or self.store.applied < self._catch_up_index
+        ):
             return
         self.caught_up = True
         self.on_caught_up()

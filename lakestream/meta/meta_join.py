@@ -1,13 +1,12 @@
-"""Joining the meta group, and staying in it.
+"""Joining the meta group.
 
-Belongs here: this node's way into the group (a cluster's first time, a new node, a node that lost its files, one that
-was removed), the leader's part in it (adding applicants, one server at a time), and finding out after a start how much
-a node has missed.
+Belongs here: joining the group (bootstrap of a cluster, a new node, a node that lost its files, one that was removed),
+adding applicants on the leader, one server at a time, and the commit index that a node has to reach after a start.
 
-A cluster begins when every node of somebody's configured routes is there, none has a meta log, and all see the same
-nodes: the one whose name comes first then begins the meta group with all of them as voters, and the others, who hear
-that it has begun, join in. So only one node decides, and it decides once: its answer is in its file before the others
-hear of it. A node that finds a meta group applies to its leader, and joins once it is a member.
+Bootstrap: when all nodes of the configured routes of some node are connected, none has a meta log, and all are
+connected to the same nodes, the first one by name begins the meta group with all of them as voters; the others apply to
+it. So only one node decides, and only once: its decision is durable before the others learn of it. A node that finds a
+meta group applies to its members, and joins once the leader has added it.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.ports import Calls
 
 JOIN = "meta.join"
-"""The call by which a node applies for membership."""
+"""The call with which a node applies for membership."""
 STATUS = "meta.status"
-"""The call by which a member asks how far the group is, and whether it still belongs to it."""
+"""The call with which a member asks for commit index and membership of the group."""
 
 REMOVED = "meta.removed"
-"""The call by which the leader tells a node that it is no member any more: of a quiet group it would not notice."""
+"""The call with which the leader notifies a removed node, which would not notice it while the group is quiet."""
 
-BOOT_EVERY_NS = 200_000_000
-"""Interval at which a node without a meta log decides again, beside every change that it hears of."""
-GROW_EVERY_NS = 250_000_000
-"""Interval at which the leader adds or promotes members."""
-STATUS_EVERY_NS = 1_000_000_000
-"""Interval at which a member that has not caught up, or knows no leader, asks the others."""
+BOOT_INTERVAL_NS = 200_000_000
+"""Interval at which a node without a meta log decides again (0.2 s), besides every change of connected nodes."""
+GROW_INTERVAL_NS = 250_000_000
+"""Interval at which the leader adds or promotes members (0.25 s)."""
+STATUS_INTERVAL_NS = 1_000_000_000
+"""Interval at which a member that has not caught up, or knows no leader, calls `STATUS` (1 s)."""
 CALL_TIMEOUT_NS = 2_000_000_000
 """Longest wait for an answer (2 s)."""
 MAX_LAG = 16
-"""Entries that a learner may lack when it becomes a voter."""
-LOST = "this node was a member before and has lost its files, and the others have no leader who could tell it how much"
-"""The reason for which such a node waits."""
+"""Maximum number of entries that a learner lacks when it is promoted."""
+LOST = "this node was a member before and has lost its files: it needs the commit index of a meta leader"
+"""Log text for the wait of a node that lost its files."""
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Another node, for `decide`. `sees`: the nodes to which it is connected."""
+    """A connected node. `sees`: the nodes to which it is connected."""
 
     jetstream: bool
     clustered: bool
@@ -66,7 +65,7 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """Apply to these nodes: there is a meta group."""
+    """Apply to these members of an existing meta group."""
 
     nodes: tuple[str, ...]
 
@@ -74,8 +73,8 @@ class Apply(msgspec.Struct, frozen=True):
 class JoinAnswer(msgspec.Struct, frozen=True):
     """The answer of a member of the meta group to an applicant.
 
-    `membership` is the group's, `last_index` its newest entry there: when there are entries, a node that is a voter
-    without having a log has lost one. `commit` is what is committed there, and `leads`: the answer is the leader's.
+    `last_index` and `commit` are its last entry and its commit index; `leads`: it is the leader. If `last_index` > 0, a
+    voter without a log has lost its files.
     """
 
     membership: Membership
@@ -89,7 +88,7 @@ def decide(me: str, routes_met: bool, others: Mapping[str, Seen]) -> Wait | Begi
 
     Args:
         me: its name.
-        routes_met: whether it is connected to every node of its configured routes.
+        routes_met: True if it is connected to every node of its configured routes.
         others: the nodes to which it is connected.
     """
     clustered = tuple(sorted(name for name, seen in others.items() if seen.clustered))
@@ -97,9 +96,9 @@ def decide(me: str, routes_met: bool, others: Mapping[str, Seen]) -> Wait | Begi
         return Apply(clustered)
     if not routes_met:
         return Wait("not every node of the configured routes is connected")
-    everybody = frozenset((me, *others))
+    connected = frozenset((me, *others))
     for name, seen in sorted(others.items()):
-        if seen.sees | {name} != everybody:
+        if seen.sees | {name} != connected:
             return Wait(f"{name} is not connected to the same nodes")
     members = tuple(sorted((me, *(name for name, seen in others.items() if seen.jetstream))))
     if members[0] != me:
@@ -108,42 +107,42 @@ def decide(me: str, routes_met: bool, others: Mapping[str, Seen]) -> Wait | Begi
 
 
 class MetaJoin:
-    """This node's part in who is a member of the meta group. `start` after `Meta.open`, with `Meta.start`."""
+    """Joins the meta group, and adds members on the leader. `start` after `MetaGroup.open`, with `Meta.start`."""
 
     def __init__(self, meta: MetaGroup, nodes: Nodes, calls: Calls, clock: Clock, log: Logger) -> None:
         self._meta, self._nodes, self._calls, self._clock, self._log = meta, nodes, calls, clock, log
         self.removed = False
-        """True once this node was removed from the group while it ran: it stays out until its next start."""
+        """True once this node was removed from the group while it ran; it may join again after a restart."""
         self.on_removed: Callable[[], None] = lambda: None
-        """Called when that happens."""
+        """Called when this node was removed."""
         self._stopped = self._growing = self._settled = False
         self._applicants: set[str] = set()
         self._asked: set[str] = set()
-        self._waits_for = ""
+        self._wait_reason = ""
         calls.serve(JOIN, self._join_asked)
         calls.serve(STATUS, self._status_asked)
-        calls.serve(REMOVED, lambda node, body, answer: self._ask(node, STATUS, self._told))
+        calls.serve(REMOVED, lambda node, body, answer: self._ask(node, STATUS, self._on_status))
 
     def start(self) -> None:
-        """Look for the cluster, or for what was missed."""
+        """Start joining, and polling until this node has caught up."""
         self._nodes.watch_nodes(lambda _: self._boot())
-        self._boot_again()
-        self._look()
+        self._boot_loop()
+        self._poll_status()
 
     def stop(self) -> None:
-        """Start nothing more."""
+        """Stop joining and polling."""
         self._stopped = True
 
     def role_changed(self) -> None:
         """React to another leader of the group."""
         meta = self._meta
         if not meta.caught_up and meta.leader and meta.leader != self._nodes.me:
-            self._ask(meta.leader, STATUS, self._told)
+            self._ask(meta.leader, STATUS, self._on_status)
         if not meta.leading:
             self._applicants.clear()
         elif not self._growing:
             self._growing = True
-            self._clock.call_later(GROW_EVERY_NS, self._grow)
+            self._clock.call_later(GROW_INTERVAL_NS, self._grow)
 
     # ------------------------------------------------------------------ the leader
     def _grow(self) -> None:
@@ -152,7 +151,7 @@ class MetaJoin:
         self._growing = meta.leading and not self._stopped
         if not self._growing or meta.group is None:
             return
-        self._clock.call_later(GROW_EVERY_NS, self._grow)
+        self._clock.call_later(GROW_INTERVAL_NS, self._grow)
         now = meta.membership
         for name, info in self._nodes.nodes().items():
             if info.clustered and name not in now.members:
@@ -175,7 +174,7 @@ class MetaJoin:
         if self._meta.leading:
             self._applicants.add(node)
         if self._meta.group is not None and self._meta.group.recovering:
-            # Its empty log would tell the other that the group has no entries yet, and that it has lost none.
+            # `last_index` 0 of its empty log would mean that the group has no entries, and the applicant lost none.
             answer(msgspec.msgpack.encode(JoinAnswer(Membership(()), 0, 0, False)))
             return
         self._status_asked(node, body, answer)
@@ -185,21 +184,21 @@ class MetaJoin:
         if group is None:
             raise RuntimeError("this node has no meta log yet")
 
-        def told(leads: bool) -> None:
+        def respond(leads: bool) -> None:
             now = JoinAnswer(meta.membership, group.last_index, group.commit_index, leads)
             answer(msgspec.msgpack.encode(now))
 
         if meta.leading:
-            # A majority confirms it first: who was cut off leads for a while without knowing what is committed since.
-            group.read_index(lambda index: told(index >= 0))
+            # A majority confirms it first: a partitioned leader does not know the entries committed by the next one.
+            group.read_index(lambda index: respond(index >= 0))
         else:
-            told(False)
+            respond(False)
 
-    # ------------------------------------------------------------------ the first time
-    def _boot_again(self) -> None:
+    # ------------------------------------------------------------------ bootstrap
+    def _boot_loop(self) -> None:
         if self._meta.group is None and not self._stopped:
-            # First the next look: files that could not be made this time must not leave the cluster unbegun.
-            self._clock.call_later(BOOT_EVERY_NS, self._boot_again)
+            # Schedule first: bootstrap continues even if this attempt cannot create the files.
+            self._clock.call_later(BOOT_INTERVAL_NS, self._boot_loop)
             self._boot()
 
     def _boot(self) -> None:
@@ -213,16 +212,16 @@ class MetaJoin:
                 self._log.info(f"JetStream cluster: begins with {', '.join(step.membership.voters)}")
                 self._meta.begin(step.membership, 0)
             case Apply():
-                if not self._waits_for.startswith(LOST):
-                    self._wait(f"it applies to {', '.join(step.nodes)}")
+                if not self._wait_reason.startswith(LOST):
+                    self._wait(f"this node applies to {', '.join(step.nodes)}")
                 for node in step.nodes:
                     self._ask(node, JOIN, self._joined)
             case _:
                 self._wait(step.reason)
 
     def _wait(self, reason: str) -> None:
-        if reason != self._waits_for:
-            self._waits_for = reason
+        if reason != self._wait_reason:
+            self._wait_reason = reason
             self._log.info(f"JetStream cluster: waiting, {reason}")
 
     def _joined(self, answer: JoinAnswer) -> None:
@@ -230,11 +229,11 @@ class MetaJoin:
             return
         lost_through = answer.last_index if self._nodes.me in answer.membership.voters else 0
         if lost_through and not answer.leads:
-            # Whoever follows may lack what this node had: only a leader is sure to have all that counts.
+            # A follower may lack entries that this node had acknowledged; the leader has all committed ones.
             self._wait(LOST)
             return
         if lost_through:
-            self._log.warn("JetStream cluster: this node was a member before and has lost its files: it fetches them")
+            self._log.warn("JetStream cluster: this node was a member before and has lost its files: it recovers them")
         self._meta.begin(answer.membership, lost_through)
 
     def _ask(self, node: str, method: str, then: Callable[[JoinAnswer], None]) -> None:
@@ -249,20 +248,20 @@ class MetaJoin:
 
         self._calls.call(node, method, b"", answered, CALL_TIMEOUT_NS)
 
-    # ------------------------------------------------------------------ what was missed
-    def _look(self) -> None:
-        """Ask the others while this node may be behind or knows no leader."""
+    # ------------------------------------------------------------------ catching up
+    def _poll_status(self) -> None:
+        """Call `STATUS` of the members while this node has not caught up or knows no leader."""
         if self._stopped or self.removed:
             return
-        self._clock.call_later(STATUS_EVERY_NS, self._look)
+        self._clock.call_later(STATUS_INTERVAL_NS, self._poll_status)
         meta = self._meta
         if meta.group is None or (meta.caught_up and meta.leader):
             return
         for name, info in self._nodes.nodes().items():
             if info.clustered:
-                self._ask(name, STATUS, self._told)
+                self._ask(name, STATUS, self._on_status)
 
-    def _told(self, answer: JoinAnswer) -> None:
+    def _on_status(self, answer: JoinAnswer) -> None:
         meta = self._meta
         if meta.group is None or not answer.leads:
             return
@@ -280,4 +279,4 @@ class MetaJoin:
         else:
             self._log.warn("JetStream cluster: this server was removed from the cluster; it joins again")
             meta.set_aside()
-            self._boot_again()
+            self._boot_loop()

@@ -1,10 +1,10 @@
-"""The meta group's state on its way to a member that is too far behind.
+"""Transfer of the meta group's state to a member that is too far behind.
 
-Belongs here: what such a member asks its leader for, and the files that it makes of the answer, so that a kill between
-any two steps leaves either the old ones or the new ones whole. When that is wanted, the group says (`on_install`).
+Belongs here: the call to the leader, and creating the member's new files, so that after a kill between any two steps
+either the old ones or the new ones are complete. The group starts a transfer with `on_install`.
 
     _meta_            the group's files
-    _meta_.incoming   a state that came; once it has the file `raft` it is whole, and takes the place of the old one
+    _meta_.incoming   a received state; complete once it has the file `raft`, then it replaces the old one
     _meta_.outgoing   the old one, about to be removed
 """
 
@@ -39,7 +39,7 @@ OUTGOING = ".outgoing"
 
 
 class MetaSent(msgspec.Struct, frozen=True):
-    """The state as of entry `index`; `wrong`: why there is none."""
+    """The state as of entry `index`; `wrong`: the reason why there is none."""
 
     index: int = 0
     term: int = 0
@@ -49,7 +49,7 @@ class MetaSent(msgspec.Struct, frozen=True):
 
 
 class MetaTransfer:
-    """Serves the state and fetches it, for one node's part in the meta group. Make it before the group is opened."""
+    """Serves and fetches the state of the meta group. Create it before the group is opened."""
 
     def __init__(self, meta: MetaGroup, calls: Calls, io: Io, log: Logger) -> None:
         self._meta, self._calls, self._io, self._log = meta, calls, io, log
@@ -58,8 +58,8 @@ class MetaTransfer:
         calls.serve(STATE, self._asked)
 
     def settle(self) -> None:
-        """After a kill: a whole state that was taking the place of the old one does so, and remains go. Blocks, before
-        the group is opened. Raises OSError."""
+        """Complete the replacement by a received state after a kill, and remove leftovers. Block, before the group is
+        opened. Raise OSError."""
         files, directory = self._files, self._meta.directory
         incoming = directory + INCOMING
         if not os.path.exists(directory) and os.path.exists(os.path.join(incoming, RAFT)):
@@ -78,30 +78,30 @@ class MetaTransfer:
         sent = MetaSent(now.index, now.last_term, now.membership, self._meta.state.dump())
         answer(msgspec.msgpack.encode(sent))
 
-    # ------------------------------------------------------------------ who is behind
+    # ------------------------------------------------------------------ the member that is behind
     def _install(self, sender: str, install: Install, done: Callable[[Replacement | None], None]) -> None:
-        def came(body: bytes | None, why: str) -> None:
+        def received(body: bytes | None, why: str) -> None:
             sent = msgspec.msgpack.decode(body, type=MetaSent) if body is not None else MetaSent(wrong=why)
             if not sent.wrong and sent.index < install.index:
                 sent = MetaSent(wrong=f"it is only as of entry {sent.index}")
             if sent.wrong:
-                self._log.warn(f"the meta group's state could not be had from {sender}: {sent.wrong}")
+                self._log.warn(f"the meta group's state cannot be fetched from {sender}: {sent.wrong}")
                 done(None)
             else:
                 self._io.submit(lambda: self._write(sent), lambda path, error: written(sent, path, error))
 
         def written(sent: MetaSent, path: str | None, error: BaseException | None) -> None:
             if path is None:
-                self._log.error(f"the meta group's state from {sender} could not be kept: {error}")
+                self._log.error(f"the meta group's state from {sender} cannot be stored: {error}")
                 done(None)
             else:
-                self._log.info(f"JetStream cluster: the meta group's state as of entry {sent.index} came from {sender}")
+                self._log.info(f"JetStream cluster: received the meta state as of entry {sent.index} from {sender}")
                 done(self._replacement(sent, path))
 
-        self._calls.call(sender, STATE, b"", came, STATE_TIMEOUT_NS)
+        self._calls.call(sender, STATE, b"", received, STATE_TIMEOUT_NS)
 
     def _write(self, sent: MetaSent) -> str:
-        """Make the files of a group with that state and no entries after it. Blocks."""
+        """Create the files of a group with that state and no entries after it. Block."""
         files, path = self._files, self._meta.directory + INCOMING
         files.remove_tree(path)
         log = os.path.join(path, LOG_DIRECTORY)

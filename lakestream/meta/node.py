@@ -1,7 +1,7 @@
-"""This server's part in the streams of all its nodes; a server without a cluster is the only node.
+"""The meta layer of a node; a server without a cluster is the only node.
 
-Belongs here: the assignments, this node's replicas and who leads what as one thing, which the accounts and monitoring
-see. What differs with and without other nodes is passed in: cluster.py and solo.py put a `MetaNode` together.
+Belongs here: one object with the assignments, this node's replicas and the known leaders, for the accounts and
+monitoring. The differences with and without other nodes are passed in: cluster.py and solo.py assemble a `MetaNode`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from lakestream.stream.core import offline
 from lakestream.stream.core.config import StreamConfig
 
 PROPOSE = "meta.propose"
-"""The call that asks the leader of the meta group to log an entry."""
+"""The call that asks the meta leader to propose an entry."""
 CALL_TIMEOUT_NS = 4_000_000_000
-"""Longest duration of a call between nodes (4 s): less than clients wait (5 s)."""
+"""Timeout of a call between nodes (4 s), below that of clients (5 s)."""
 
 
 class CallFailed(msgspec.Struct, frozen=True):
-    """The API error with which another node refused a call."""
+    """The API error of a failed call."""
 
     code: int
     err_code: int
@@ -45,21 +45,21 @@ class CallFailed(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: ApiError | None) -> CallFailed | None:
-        """Return an error as it travels."""
+        """Return an error for encoding."""
         return cls(error.code, error.err_code, error.description) if error is not None else None
 
     def error(self) -> ApiError:
-        """Return it as the API has it."""
+        """Return the API error."""
         return ApiError(self.code, self.err_code, self.description)
 
 
 def encode_failure(error: ApiError | None) -> bytes:
-    """Return the answer to a call that says only if it has failed."""
+    """Encode the answer to a call that has no result: its error, or None."""
     return msgspec.msgpack.encode(CallFailed.of(error))
 
 
 def decode_failure(answer: bytes | None) -> ApiError | None:
-    """Return the error in such an answer; 10008 when none came."""
+    """Return the error in an answer of `encode_failure`; 10008 without an answer."""
     if answer is None:
         return api_error(10008)
     failed = msgspec.msgpack.decode(answer, type=CallFailed | None)
@@ -70,13 +70,13 @@ class Answers(msgspec.Struct, frozen=True):
     """Differences between the answers of nats-server with and without a cluster."""
 
     peers: bool
-    """True if requests about leaders and members are served; otherwise they are refused (10010)."""
+    """True if requests about leaders and members are served; otherwise they fail with 10010."""
     acks_by_stream: bool
-    """True if the acks of a stream are subscribed where it is led; otherwise those of all streams at once."""
+    """True if acks have one subscription for each stream, on its leader; otherwise one for all streams."""
     stream_first: bool
-    """True if INFO and UNPIN look for the stream before they read the request."""
+    """True if INFO and UNPIN look for the stream before they parse the request."""
     recreated: bool
-    """True if creating a stream that exists says `did_create`."""
+    """True if the response to creating an existing stream has `did_create`."""
     counts_all: bool
     """True if a page of STREAM.LIST behind the end shows the number of all streams."""
     domain_always: bool
@@ -84,13 +84,13 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 class Service(Protocol):
-    """Something that runs by the clock while the node does."""
+    """Periodic work of a running node."""
 
     def start(self) -> None:
-        """Begin, once the other nodes can be reached."""
+        """Start, once the other nodes can be reached."""
 
     def stop(self) -> None:
-        """End."""
+        """Stop."""
 
 
 class Keeping(Protocol):
@@ -100,42 +100,42 @@ class Keeping(Protocol):
         """Open every stream (account, name) on disk. Block, at start. Raise LogError, OSError."""
 
     def served(self, account: str) -> None:
-        """Open the streams of an account that has JetStream from now on, or let them lead."""
+        """Open the streams of an account that gets JetStream, or lead them again."""
 
     def withdrawn(self, account: str) -> None:
-        """Close the streams of an account that has no JetStream any more, or let other nodes lead them."""
+        """Close the streams of an account that loses JetStream, or step down as their leader."""
 
     def settling(self, account: str) -> bool:
-        """Return True while that goes on: then nobody knows which names and subjects are taken."""
+        """Return True while the account's streams are opened or closed: names and subjects in use are not known."""
 
-    def when_settled(self, account: str, go_on: Callable[[], None]) -> bool:
-        """Call `go_on` once it is over. Return False when too many wait for that."""
+    def when_settled(self, account: str, callback: Callable[[], None]) -> bool:
+        """Call back once `settling` is False. Return False if too many callbacks wait."""
 
     def discard(self, account: str) -> None:
         """Remove the account's streams that are not open."""
 
 
 class Shown(Protocol):
-    """Fields that nodes of a cluster show of streams and of themselves."""
+    """Information about streams and nodes that depends on the cluster."""
 
     def cluster(self, uid: str) -> dict[str, Any]:
-        """Return the `cluster` object of a stream that is held here; empty without a cluster."""
+        """Return the `cluster` object of a stream with a replica here; empty without a cluster."""
 
     def alternates(self, account: str, name: str, domain: str) -> list[dict[str, str]]:
-        """Return a stream and its mirrors; empty when it has none, and without a cluster."""
+        """Return a stream and its mirrors; empty without mirrors or without a cluster."""
 
     def trouble(self, assignment: Assignment) -> str:
-        """Return why a stream cannot be served; "" when it can."""
+        """Return the reason why a stream cannot be served; "" when it can."""
 
     def meta(self) -> dict[str, Any]:
         """Return `meta_cluster` of /jsz; empty without a cluster."""
 
     def unhealthy(self) -> str:
-        """Return what this node lacks before it does its share of the cluster's work; "" when nothing."""
+        """Return the reason why this node is not healthy (/healthz); "" when it is."""
 
 
 class MetaNode:
-    """See the module. `requests`, `placing`, `keeping` and `shown` are set before anything happens.
+    """The meta layer of a node. Set `requests`, `placing`, `keeping` and `shown` before any call.
 
     Args:
         accounts: the streams of every account.
@@ -168,7 +168,7 @@ class MetaNode:
         self.replicas = self.local.replicas = Replicas(site, self.local)
         self.services: list[Service] = []
         self.removing: Callable[[Assignment, Outcome], Outcome] = lambda assignment, done: done
-        """Wraps the outcome of a removal, to wait for what other nodes do about it."""
+        """Wraps the outcome callback of a removal, to wait for other nodes."""
         self.restoring: set[str] = set()
         """Streams that this node restores, by uid."""
         self._configs: dict[str, tuple[bytes, StreamConfig]] = {}
@@ -178,7 +178,7 @@ class MetaNode:
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
-        """Take part, once the other nodes can be reached."""
+        """Start, once the other nodes can be reached."""
         self.groups.start()
         self.meta.start()
         self.replicas.start()
@@ -186,13 +186,13 @@ class MetaNode:
             service.start()
 
     def yield_leadership(self) -> None:
-        """Let others lead, because this node is about to go (lame duck mode, a stop)."""
-        self.local.yield_all()
+        """Transfer all leaderships, because this node is about to stop (lame duck mode, shutdown)."""
+        self.local.transfer_all()
         self.meta.transfer()
 
     @property
     def handing_over(self) -> bool:
-        """True while this node leads something that another node could lead."""
+        """Return True while this node leads a group that another connected node could lead."""
         led = [(replica.leading, replica.membership) for replica in self.replicas.by_uid.values()]
         led.append((self.meta.leading, self.meta.membership))
         return any(
@@ -201,7 +201,7 @@ class MetaNode:
         )
 
     def stop(self) -> None:
-        """Take no more part."""
+        """Stop services, replicas and groups."""
         self.local.stop()
         for service in self.services:
             service.stop()
@@ -210,23 +210,23 @@ class MetaNode:
         self.groups.stop()
 
     def close(self) -> None:
-        """Write what is kept for the next start. Block; after `stop`."""
+        """Write the last checkpoints. Block; after `stop`."""
         self.replicas.close()
         self.meta.close()
 
-    # ------------------------------------------------------------------ who answers
+    # ------------------------------------------------------------------ leaders
     @property
     def name(self) -> str:
-        """The cluster's name; "" without one."""
+        """Return the cluster's name; "" without one."""
         return self.nodes.node.cluster
 
     def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
-        """Return the node that answers now; "" when none is known."""
+        """Return the node that answers a request; "" when none is known."""
         assignment = None if where is Where.META else self.find(account, tokens[0])
         return self.meta_leader() if assignment is None else self.stream_leader(assignment.uid)
 
     def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
-        """Return the refusal when no leader was found in time; None: this node may answer all the same."""
+        """Return the error for a request without a known leader; None if this node may answer it all the same."""
         assignment = None if where is Where.META else self.find(account, tokens[0])
         if assignment is None:
             return api_error(10008)
@@ -240,18 +240,18 @@ class MetaNode:
         return api_error(10118 if gone else 10008)
 
     def meta_leader(self) -> str:
-        """Return the node that decides and can be reached; "" when none is known."""
+        """Return the meta leader if it is connected; "" when none is known."""
         if self.meta.leading:
             return self.me
         leader = self.meta.leader
         return leader if leader != self.me and leader and self.nodes.alive(leader) else ""
 
     def others(self) -> list[str]:
-        """Return the other nodes that have JetStream and can be reached."""
+        """Return the other connected nodes with JetStream."""
         return [name for name, info in self.nodes.nodes().items() if info.jetstream and self.nodes.alive(name)]
 
     def stream_leader(self, uid: str) -> str:
-        """Return the node that leads a stream, serves it and can be reached; "" when none is known."""
+        """Return the leader of a stream if it is connected and serves it; "" when none is known."""
         replica = self.replicas.by_uid.get(uid)
         if replica is not None and replica.leading:
             return self.me
@@ -259,9 +259,9 @@ class MetaNode:
         return leader if leader != self.me and leader and self.nodes.alive(leader) else ""
 
     def asked_here(self, account: str, name: str) -> Stream | None:
-        """Return the stream that a request to all nodes is about, if this node answers it; None: another node does.
+        """Return the stream of a request that all nodes receive, if this node leads it; None: another node answers.
 
-        Its leader answers. That there is no such stream, the node that decides says: there this raises ApiError.
+        Raise ApiError on the meta leader if there is no such stream.
         """
         stream = self.accounts.of(account).streams.get(name)
         if stream is not None:
@@ -271,23 +271,23 @@ class MetaNode:
             raise api_error(10059)  # no other node has it
         return None
 
-    # ------------------------------------------------------------------ what is assigned
+    # ------------------------------------------------------------------ assignments
     def find(self, account: str, name: str) -> Assignment | None:
-        """Return the assignment of a stream; not of one that is being restored."""
+        """Return the assignment of a stream, or None if there is none or it is being restored."""
         found = self.meta.state.find(account, name)
         return found if found is not None and not found.restoring else None
 
     def assignments(self, account: str, *, restoring: bool = False) -> list[Assignment]:
-        """Return those of an account, by name; also of streams that are being restored when `restoring`."""
+        """Return the assignments of an account by name; with `restoring` also of streams being restored."""
         return sorted(self.of(account, restoring=restoring), key=lambda each: each.name)
 
     def of(self, account: str, *, restoring: bool = False) -> list[Assignment]:
-        """Return the same in no order."""
+        """Return `assignments` in no particular order."""
         streams = self.meta.state.by_uid.values()
         return [each for each in streams if each.account == account and (restoring or not each.restoring)]
 
     def config_of(self, assignment: Assignment) -> StreamConfig:
-        """Return the configuration that is assigned."""
+        """Return the assigned configuration."""
         replica = self.replicas.by_uid.get(assignment.uid)
         if replica is not None and replica.stream is not None and replica.stream.store.config is assignment.config:
             return replica.stream.config
@@ -298,7 +298,7 @@ class MetaNode:
         return known[1]
 
     def refusal(self, assignment: Assignment) -> str:
-        """Return why no node of this release can serve a stream that is assigned; "" when it can."""
+        """Return the reason why this release cannot serve an assigned stream; "" when it can."""
         known = self._refusals.get(assignment.uid)
         if known is None or known[0] is not assignment.config:
             known = self._refusals[assignment.uid] = (assignment.config, offline.refusal(assignment.config))
@@ -306,7 +306,7 @@ class MetaNode:
 
     # ------------------------------------------------------------------ entries
     def propose(self, op: MetaOp, done: Callable[[ApiError | None], None]) -> None:
-        """Have the leader of the meta group log an entry; call `done(None)` once it is applied there."""
+        """Propose an entry through the meta leader; call `done(None)` once it is applied there, else with the error."""
         leader = self.meta_leader()
         if not leader:
             done(api_error(10008))
@@ -316,7 +316,7 @@ class MetaNode:
     def ask_each(
         self, method: str, bodies: Mapping[str, bytes], done: Callable[[list[bytes]], None], wait_ns: int
     ) -> None:
-        """Call a method of several nodes; call `done` with the answers once the last came, or after `wait_ns`."""
+        """Call a method of several nodes; call `done` with the answers once all have answered or timed out."""
         waiting, answers = set(bodies), list[bytes]()
 
         def answered(name: str, body: bytes | None, why: str) -> None:
@@ -332,11 +332,11 @@ class MetaNode:
             done(answers)
 
     def remove(self, assignment: Assignment, done: Outcome) -> None:
-        """Decide that a stream is gone, on the node that decides; call `done` once its files are gone, too."""
+        """Remove a stream, on the meta leader; call `done` once its files are removed, too."""
         self.meta.propose(RemoveStream(assignment.uid), self.removing(assignment, done))
 
     def applied(self, applied: Applied, acted: Acted = lambda error: None) -> None:
-        """Act on an entry that was decided; see `LocalStreams.applied`."""
+        """Act on an applied entry; see `LocalStreams.applied`."""
         if applied.after is None and applied.before is not None:
             self._configs.pop(applied.before.uid, None)
             self._refusals.pop(applied.before.uid, None)

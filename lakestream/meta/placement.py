@@ -1,7 +1,7 @@
 """Choosing the nodes of a stream.
 
-Belongs here: which nodes may hold a stream (cluster, tags, storage, the server's unique tag), which of them shall, and
-the words of a refusal. Sans-IO: everything known of the nodes is passed in.
+Belongs here: the nodes that may hold a stream (cluster, tags, storage, the server's unique tag), the choice among them,
+and the error texts. Sans-IO: the state of the nodes is passed in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import Placement, StreamConfig
 
 EXCLUDED_TAG = "!jetstream"
-"""A node with this server tag keeps the streams it has and gets no others, as with nats-server."""
+"""A node with this server tag keeps its streams and gets no others, as with nats-server."""
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LENGTH = 8
@@ -28,7 +28,7 @@ def peer_id(name: str) -> str:
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that could hold streams. Limits and reservations in bytes, a limit of -1: none."""
+    """A node that could hold streams. Limits and reservations in bytes; -1: no limit."""
 
     name: str
     cluster: str = ""
@@ -39,9 +39,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     reserved_memory: int = 0
     reserved_file: int = 0
     replicas: int = 0
-    """Streams that it holds already."""
+    """Number of replicas that it holds."""
     leads: int = 0
-    """Streams of which it is the first choice as leader."""
+    """Number of streams of which it is the preferred leader."""
 
     def room(self, storage: str, size: int) -> bool:
         """Return True if `size` more bytes can be reserved."""
@@ -64,7 +64,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     unique_tag: str = ""
     cluster: str = ""
-    """The cluster whose nodes are asked when the placement names none."""
+    """The cluster whose nodes are chosen when the placement names none."""
 
 
 class Placing(Protocol):
@@ -74,26 +74,26 @@ class Placing(Protocol):
     """True if streams may have several replicas."""
 
     def copies(self, config: StreamConfig) -> int:
-        """Return how often the stream is stored."""
+        """Return the number of replicas of a stream."""
 
     def check_storage(self, config: StreamConfig, others: Callable[[], list[StreamConfig]]) -> None:
-        """Check the room of this server beside the other streams, of all accounts, where only it can hold a stream."""
+        """Check the room of this server beside the other streams of all accounts, if it is the only node."""
 
     def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
         """Check that the nodes that hold a stream have room for its new configuration."""
 
     def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
-        """Return the nodes that shall hold a stream, the first choice as leader first; see `choose`."""
+        """Return the nodes that are to hold a stream, the preferred leader first; see `choose`."""
 
     def leader(self, placement: Placement, members: Sequence[str]) -> str:
-        """Return the node to which this leader hands over; "" when any will do. See `choose_leader`."""
+        """Return the node to which this leader transfers leadership; "" for any. See `choose_leader`."""
 
 
 _REASONS = ("peer offline", "exclude tag set", "insufficient storage", "server tag not unique")
 
 
 class _Refusals:
-    """The reasons for which nodes were not chosen: of `_REASONS`, and tags that they lack."""
+    """Reasons why nodes were not chosen: of `_REASONS`, and tags that they lack."""
 
     def __init__(self) -> None:
         self.reasons: set[str] = set()
@@ -109,20 +109,19 @@ class _Refusals:
 def choose(
     wanted: Wanted, candidates: Sequence[Candidate], *, keep: Sequence[str] = (), avoid: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Return the nodes that shall hold a stream, the first choice as leader first.
+    """Return the nodes that are to hold a stream, the preferred leader first.
 
-    Nodes that hold few streams are chosen before those that hold many, and one that is away only where there are too
-    few others and most of the stream's nodes are there.
+    Nodes with fewer streams are preferred. An offline node is chosen only if there are too few others and a majority of
+    the stream's nodes is online.
 
     Args:
-        wanted: what the stream asks for.
+        wanted: the stream's requirements.
         candidates: every node of the cluster.
-        keep: nodes that hold it now: they stay, in this order, as far as they fit what is wanted; one that is only
-            offline stays too.
+        keep: nodes that hold it now: they stay, in this order, as far as they meet the requirements, even if offline.
         avoid: nodes that are not to be chosen.
 
     Raises:
-        ApiError: 10005 when too few nodes are left, saying why others were passed over.
+        ApiError: 10005 when too few nodes are left, with the reasons why others were not chosen.
     """
     refusals = _Refusals()
     kept = [name for name in keep if name not in avoid]
@@ -152,7 +151,7 @@ def choose(
         added.append(candidate)
     if len(chosen) + len(added) < wanted.replicas:
         raise refusals.error()
-    if not chosen:  # a new stream: whoever is asked to lead least goes first
+    if not chosen:  # a new stream: prefer the node that leads the fewest
         added.sort(key=lambda candidate: (not candidate.alive, candidate.leads, candidate.replicas, candidate.name))
     return tuple(candidate.name for candidate in chosen + added)
 
@@ -191,9 +190,9 @@ def _unique(prefix: str, candidate: Candidate) -> str:
 
 
 def choose_leader(placement: Placement, members: Sequence[str], candidates: Sequence[Candidate], leader: str) -> str:
-    """Return the voter to which a leader hands over; "" when any will do.
+    """Return the voter to which a leader transfers leadership; "" for any.
 
-    Raises ApiError 10005 when the placement leaves nobody.
+    Raise ApiError 10005 when no voter fits the placement.
     """
     by_name = {candidate.name: candidate for candidate in candidates}
     if placement.preferred:

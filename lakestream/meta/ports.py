@@ -1,4 +1,4 @@
-"""Interfaces through which the meta layer reaches the accounts above it and the other nodes.
+"""Interfaces of the meta layer to the accounts above it and to the other nodes.
 
 Belongs here: protocols only. `net/` implements the nodes of a cluster, `solo.py` a server without one, `account/` the
 accounts; the server passes them in, and tests pass their own.
@@ -22,33 +22,33 @@ class Nodes(Peers, Protocol):
 
     @property
     def node(self) -> NodeInfo:
-        """This node."""
+        """Return the description of this node."""
 
     def info(self, node: str) -> NodeInfo | None:
-        """Return a node's last description, also when it is gone; None if it was never connected."""
+        """Return a node's last description, even if it is disconnected; None if it was never connected."""
 
     def nodes(self) -> Mapping[str, NodeInfo]:
-        """Return every node that is connected now, without this one."""
+        """Return every connected node, without this one."""
 
     def sees(self, node: str) -> frozenset[str]:
-        """Return the nodes to which that one is connected."""
+        """Return the nodes to which `node` is connected."""
 
     def routes_met(self) -> bool:
         """Return True if every node of the configured routes is connected or is this one."""
 
     def update(self, **changes: Any) -> None:
-        """Change this node's description, and tell the others."""
+        """Change this node's description, and send it to the others."""
 
     def watch_nodes(self, callback: Callable[[Any], None]) -> None:
         """Call back when the description or the connections of a connected node change."""
 
 
 class AccountStreams(Protocol):
-    """The streams of one account, as replicas report to it."""
+    """The streams of one account, for its replicas."""
 
     account: str
     streams: dict[str, Stream]
-    """Streams that clients of the account see, by name."""
+    """Streams visible to clients of the account, by name."""
     offline: dict[str, str]
     """Streams that cannot be served, with the reason."""
     serving: bool
@@ -59,16 +59,16 @@ class AccountStreams(Protocol):
         """Add a stream, or replace one whose state came from another node."""
 
     def detach(self, name: str, trouble: str = "") -> None:
-        """Remove a stream; `trouble` is the reason when its log cannot be used."""
+        """Remove a stream; `trouble`: the reason if its log cannot be used."""
 
     def refresh(self, stream: Stream) -> None:
-        """Subscribe anew: the subjects or the role of the stream changed."""
+        """Renew the subscriptions after a change of the stream's subjects or role."""
 
     def lead(self, stream: Stream) -> None:
-        """Subscribe the acks of a stream that this node leads from now on."""
+        """Subscribe to the acks of a stream that this node starts to lead."""
 
     def follow(self, name: str) -> None:
-        """Cancel the subscriptions of acks: this node leads the stream no more."""
+        """Cancel the subscriptions to the acks of a stream that this node stops leading."""
 
 
 class AllAccounts(Protocol):
@@ -78,7 +78,7 @@ class AllAccounts(Protocol):
         """Return the streams of an account."""
 
     def get(self, account: str) -> AccountStreams | None:
-        """Return the streams of an account, or None if there never were any here."""
+        """Return the streams of an account, or None if it never had any here."""
 
     def __iter__(self) -> Iterator[AccountStreams]: ...
 
@@ -87,35 +87,35 @@ class Led(Protocol):
     """The leaders of streams, as this node knows them."""
 
     def lead(self, uid: str, term: int) -> None:
-        """Note that this node leads and serves a stream, and tell every other node."""
+        """Record that this node leads and serves a stream, and announce it to every other node."""
 
     def note(self, uid: str, term: int, leader: str) -> None:
-        """Note the leader that the stream's group on this node knows of."""
+        """Record the leader that the stream's group on this node knows."""
 
     def forget(self, uid: str) -> None:
         """Forget a stream that was removed."""
 
     def of(self, uid: str) -> str:
-        """Return the node that leads a stream, if it can be reached; "" when none is known."""
+        """Return the leader of a stream if it is connected; "" when none is known."""
 
 
 class Dispatcher(Protocol):
-    """Brings API requests to the node that answers them."""
+    """Dispatches API requests to the node that answers them."""
 
     def accept(self, account: str, pattern: str, handler: Callable[[Any], None]) -> None:
         """Call `handler` with requests of this pattern that another node forwards."""
 
     def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
-        """Call `here`, forward the request, or hold it until somebody leads what it is about."""
+        """Call `here`, forward the request, or hold it until its stream or the meta group has a leader."""
 
     def again(self, request: Request, where: Where, here: Callable[[], None]) -> None:
-        """Like `dispatch`, for a request that this node could not answer because it leads no more."""
+        """Dispatch a request again that this node could not answer because it lost leadership."""
 
     def answer(self, origin: str, account: str, reply: bytes, body: bytes, header: bytes = b"") -> bool:
-        """Send an answer through the node that the request came to; False when the caller has to publish it."""
+        """Send an answer through the node that received the request; return False if the caller has to publish it."""
 
     def changed(self) -> None:
-        """Look at held requests again: somebody else leads something."""
+        """Dispatch held requests again: a leader has changed."""
 
 
 def of_account(method: str, account: str) -> str:

@@ -1,7 +1,7 @@
 """Opening the log of a group of one that was found on disk.
 
-Belongs here: which stream a log is of, as far as it says, and the stream as its log leaves it. In a cluster such a log
-is from before the server had other nodes (adoption.py).
+Belongs here: identifying the stream of a log, and recovering the stream from it. In a cluster such a log was created
+before the server joined (adoption.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lakestream.stream.core.state import StreamState
 
 
 class Recovered(msgspec.Struct):
-    """A log that was opened. `stream` is None without an `error` when there never was a stream; `create` tells whose
-    the log is, as far as that is known."""
+    """A log that was opened. `stream` is None without an `error` if there never was a stream; `create` is the stream's
+    creation, if known."""
 
     account: str
     name: str
@@ -29,7 +29,7 @@ class Recovered(msgspec.Struct):
 
 
 def recover(site: Site, account: str, name: str) -> Recovered:
-    """Open a log and apply it. Block. Everything that is wrong with it is in the result."""
+    """Open a log and apply it. Block. Any error is in the result."""
     found = Recovered(account, name)
     try:
         store = site.shared.stores.open(account, name)
@@ -40,7 +40,7 @@ def recover(site: Site, account: str, name: str) -> Recovered:
         except BaseException:
             store.abandon()
             raise
-    except Exception as error:  # a damaged log, no room, no permission, or a fault of ours: the others serve
+    except Exception as error:  # a damaged log, a full disk, no permission, or a bug: the other streams still serve
         found.error = error
     return found
 
@@ -55,9 +55,9 @@ def _replayed(site: Site, store: Store, found: Recovered) -> Stream | None:
     else:
         first = next(frames, None)
         if first is None:
-            # Killed between making the directory and its first entry: nobody was told that the stream exists.
+            # Killed between creating the directory and its first entry: the creation was not acknowledged.
             store.check_unused()
-            site.log.warn(f"stream {found.name}: an unfinished creation is removed: {store.directory}")
+            site.log.warn(f"stream {found.name}: removing an unfinished creation: {store.directory}")
             store.destroy()
             return None
         before = [first]
@@ -73,8 +73,8 @@ def _replayed(site: Site, store: Store, found: Recovered) -> Stream | None:
     for frame, at in frames:
         stream.apply_frame(frame, at)
     if stream.applier.restoring:
-        # Nobody was told that it is restored; who sent it does it again.
-        site.log.warn(f"stream {found.name}: an unfinished restore is removed")
+        # The restore was not acknowledged; its client repeats it.
+        site.log.warn(f"stream {found.name}: removing an unfinished restore")
         store.destroy()
         return None
     stream.hidden = False
@@ -83,7 +83,7 @@ def _replayed(site: Site, store: Store, found: Recovered) -> Stream | None:
 
 
 def _owned(found: Recovered, create: CreateStream) -> CreateStream:
-    """Return the creation. Raise LogError unless the directory is the one of that stream."""
+    """Return the creation. Raise LogError unless the directory is that stream's."""
     theirs = stream_name(create)
     if (theirs, create.account) != (found.name, found.account):
         raise LogError(

@@ -1,8 +1,7 @@
 """One stream's replica on this node: its group, its role, its files.
 
-Belongs here: what has to happen when a replica begins or ceases to lead, when its log is damaged, and when its state
-has to come from another node. What a stream does in between is stream/core/stream.py's, how a state travels
-replica_transfer.py's.
+Belongs here: the transitions of a replica when its role changes, when its log is damaged, and when its state has to
+come from another node. stream/core/stream.py has the stream itself, replica_transfer.py the transfer of a state.
 """
 
 from __future__ import annotations
@@ -29,30 +28,30 @@ from lakestream.stream.core.operations import CreateStream, encode
 from lakestream.stream.core.state import StreamState
 from lakestream.stream.mirroring.clone import READ_AGAIN_NS, YIELD_NS, BaseUnreadable, Holding, held_from, prepare
 
-LOOK_NS = 50_000_000
+CHECK_NS = 50_000_000
 """First delay before checking that a new follower has caught up (50 ms); it doubles with each check."""
-LOOK_MAX_NS = 1_000_000_000
-"""At the latest after so long (1 s)."""
-NEAR = 64
-"""A follower that lacks no more entries than these of what was committed a moment ago is as good as its leader."""
+CHECK_MAX_NS = 1_000_000_000
+"""Maximum delay between these checks (1 s)."""
+CAUGHT_UP_LAG = 64
+"""Maximum number of committed entries that a follower lacks when it counts as caught up."""
 REST_NS = 10_000_000
-"""Interval of waiting for the last write of a failed member (10 ms)."""
+"""Interval of polling for the end of a failed member's last write (10 ms)."""
 
 CURRENT_LAG = 0
-"""A member that lacks no more entries than these is current."""
+"""Maximum number of entries that a current member lacks."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """Another member of the group, as API answers show it."""
+    """Another member of the group, for API responses."""
 
     name: str
     current: bool
-    """True if it was heard from lately and lacks nothing."""
+    """True if it is active and lacks no entries."""
     offline: bool
     active_ns: int
-    """Time since it was last heard, in ns."""
+    """Time since its last message, in ns."""
     lag: int
-    """Log entries that it lacks."""
+    """Number of log entries that it lacks."""
 
 
 class _Assigned(msgspec.Struct):
@@ -66,12 +65,12 @@ _assigned = msgspec.json.Decoder(_Assigned).decode
 
 
 def group_id(uid: str) -> str:
-    """The id of a stream's group."""
+    """Return the id of a stream's group."""
     return f"S-{uid}"
 
 
 class Replica:
-    """A replica of one stream. `stream` and `group` are None while its files are being made, or cannot be used."""
+    """A replica of one stream. `stream` and `group` are None while its files are created, or if they are unusable."""
 
     def __init__(self, site: Site, owner: Owner, create: CreateStream) -> None:
         self._site, self._owner = site, owner
@@ -84,53 +83,53 @@ class Replica:
         self.trouble = ""
         """The reason why its log cannot be used; "" if it can."""
         self.was = ""
-        """`trouble` before it was removed."""
+        """`trouble` before the replica was removed."""
         self.leader = ""
-        """The node that leads, as far as this one knows; "" when nobody does."""
+        """The leader, as far as this node knows; "" if there is none."""
         self.leader_since_ns = 0
-        self.closed = self.making = self.removed = False
+        self.closed = self.opening = self.removed = False
         self.found = False
-        """True if its files were there before it was assigned."""
+        """True if its files existed before it was assigned."""
         self.unopened: CreateStream | None = None
-        """Its creation, if it is known, when its files cannot be opened."""
-        self._made: tuple[Callable[[ApiError | None], None], ...] = ()
+        """The stream's creation, if known, when its files cannot be opened."""
+        self._on_created: tuple[Callable[[ApiError | None], None], ...] = ()
         self.deleted: CreateStream | None = None
         """The stream at its deletion, if this replica is removed because of that."""
         self.wanted = self.started = False
-        """True once it is known to be assigned to this node, and once it takes part in its group."""
+        """True once its assignment to this node is known, and once it takes part in its group."""
         self._caught_up: Stream | None = None
-        """The stream, once it has led or had what its leader has."""
+        """The stream, once it has led or caught up with its leader."""
         self._goal = 0
-        """The commit index when its leader was first heard: an older state must not be shown to clients again."""
+        """The first commit index received from its leader: an older state must not be shown to clients again."""
         self._fetch: Fetch | None = None
         self._holding: Holding | None = None
-        """Entries that wait for what a mirror begins with; roles wait behind them."""
+        """Entries that wait for the base of a mirror; role changes wait behind them."""
 
-    # ------------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------------ state
     @property
     def key(self) -> tuple[str, str]:
-        """Account and name."""
+        """Return account and name."""
         return self.account, self.name
 
     @property
     def directory(self) -> str:
-        """The directory of its files."""
+        """Return the directory of its files."""
         return self._site.files.directory(self.account, self.name)
 
     @property
     def leading(self) -> bool:
-        """True if this node leads the stream and serves it."""
+        """Return True if this node leads the stream and serves it."""
         return self.stream is not None and self.stream.leading and self.stream.pipeline.serving
 
     @property
     def readable(self) -> bool:
-        """True once clients may read from it: it has had what its leader has. From then on it may lag as a follower
-        does; before, it may be empty, or as old as this node's last run."""
+        """Return True once clients may read from it, because it has caught up with its leader. From then on it lags
+        like any follower; before, it may be empty, or in the state of this node's last run."""
         return self.stream is not None and self.stream is self._caught_up
 
     @property
     def refillable(self) -> bool:
-        """True if other voters can send again what is cut from a damaged log."""
+        """Return True if other voters can send the entries again that are cut from a damaged log."""
         group = self.group
         return group is not None and (group.recovering or any(name != group.me for name in group.membership.voters))
 
@@ -140,7 +139,7 @@ class Replica:
 
     @property
     def membership(self) -> Membership:
-        """The present voters and learners, as far as this node knows."""
+        """Return the present voters and learners, as far as this node knows."""
         return self.group.membership if self.group is not None else Membership(())
 
     def members(self) -> list[Member]:
@@ -163,7 +162,7 @@ class Replica:
         ]
 
     def transfer(self, to: str = "") -> bool:
-        """Hand the leadership to `to`, or to the most advanced voter. Return False when this node cannot begin that."""
+        """Transfer leadership to `to`, or to the most advanced voter. Return False if this node cannot start that."""
         group, stream = self.group, self.stream
         if group is None:
             return False
@@ -179,37 +178,37 @@ class Replica:
     def _transfer(self, group: Group, to: str) -> bool:
         begun = group.transfer(to)
         if begun and self.stream is not None:
-            self._listen(self.stream)
-            self._stay_when(self.stream, group)
+            self._resubscribe(self.stream)
+            self._watch_transfer(self.stream, group)
         return begun
 
-    def _stay_when(self, stream: Stream, group: Group) -> None:
-        """Receive messages again once a transfer has failed; until then they are the next leader's."""
+    def _watch_transfer(self, stream: Stream, group: Group) -> None:
+        """Receive messages again if a transfer has failed; until then the next leader receives them."""
 
-        def look() -> None:
+        def check() -> None:
             if self.closed or stream is not self.stream or group is not self.group or not stream.leading:
                 return
             if group.handing_over:
-                self._stay_when(stream, group)
+                self._watch_transfer(stream, group)
             else:
                 group.stay()
-                self._listen(stream)
+                self._resubscribe(stream)
 
-        self._site.shared.clock.call_later(LOOK_NS, look)
+        self._site.shared.clock.call_later(CHECK_NS, check)
 
     @staticmethod
-    def _listen(stream: Stream) -> None:
-        """Subscribe anew: whether this node receives messages may have changed."""
+    def _resubscribe(stream: Stream) -> None:
+        """Renew the subscriptions, which depend on an ongoing leadership transfer."""
         if not stream.hidden:
             stream.on_updated(stream)
 
     def step_down(self) -> None:
-        """Give up leading. Another voter is elected, or this one again."""
+        """Step down as leader. Another voter is elected, or this one again."""
         if self.group is not None:
             self.group.step_down()
 
     def propose_membership(self, membership: Membership, done: Callable[[str], None]) -> None:
-        """On the leader: change the group by at most one voter; `done("")` once committed, or with what prevents it."""
+        """Change the group by at most one voter, on the leader; call `done("")` once committed, or with the reason."""
         try:
             if self.group is None:
                 raise NotLeader(self.leader)
@@ -218,36 +217,38 @@ class Replica:
             done(str(error))
 
     # ------------------------------------------------------------------ opening
-    def when_made(self, done: Callable[[ApiError | None], None]) -> None:
-        """Call `done(None)` once this new replica leads or is hidden, `done(error)` when it could not be made."""
-        self._made = (*self._made, done)
+    def on_created(self, callback: Callable[[ApiError | None], None]) -> None:
+        """Call back with None once this new replica leads or is hidden, or with the error if it cannot be created."""
+        self._on_created = (*self._on_created, callback)
 
-    def made(self, error: ApiError | None) -> None:
-        """Tell everybody who waits in `when_made`."""
-        waiting, self._made = self._made, ()
-        for done in waiting:
-            done(error)
+    def report_created(self, error: ApiError | None) -> None:
+        """Call the callbacks of `on_created`."""
+        callbacks, self._on_created = self._on_created, ()
+        for callback in callbacks:
+            callback(error)
 
-    def make(self, membership: Membership, lost: bool) -> Opened:
-        """Begin a replica, or open the one whose files are there. Block. Raise LogError, OSError."""
+    def create_or_open(self, membership: Membership, lost: bool) -> Opened:
+        """Create a replica, or open existing files. Block. Raise LogError, OSError."""
         self._site.files.begin(self)
         return self.open(membership, lost)
 
     def open(self, membership: Membership, lost: bool = False, damage: str = "") -> Opened:
-        """Open the files. Blocks. A damaged log is cut to what is intact, or emptied, if other nodes can give the rest:
-        until this one has it again it does not vote (invariant 3). `damage`: what is known already. Raises
-        LogError, OSError."""
+        """Open the files. Block. Raise LogError, OSError.
+
+        If other nodes can send the rest, a damaged log is truncated to its intact entries, or emptied; this member does
+        not vote until it has the rest (invariant 3). `damage`: the known damage.
+        """
         groups, files, me = self._site.groups, self._site.files, self._site.peers.me
         try:
             member = groups.member(group_id(self.uid), files.directory(*self.key), membership, lost=lost)
-        except CorruptLog as error:  # what it voted is not known any more: it votes when it holds what the leader has
+        except CorruptLog as error:  # its last vote is not known: it votes once it has the leader's entries
             if set(membership.voters) <= {me}:
                 raise
             member = groups.member(group_id(self.uid), self.directory, membership, lost=True)
             damage = str(error)
-        if not member.membership.members:  # killed before its file `raft` was there: only who assigns it knows the rest
+        if not member.membership.members:  # killed before its file `raft` was written: only the meta group has them
             raise LogError(f"{self.directory} has no file `raft` yet; it is opened when the meta group names it")
-        # The only voter's log is cut for nobody: a learner has not got what is missing, and could not be elected.
+        # Never truncate the log of the only voter: a learner need not have the entries, and cannot be elected.
         alone = set(member.membership.voters) <= {me} and not member.recovering
         if not damage:
             try:
@@ -282,7 +283,7 @@ class Replica:
         return store
 
     def _recover(self, store: Store, commit_through: int) -> Stream:
-        """Return the stream as of `commit_through`. Block; nobody else has it yet."""
+        """Return the stream as of entry `commit_through`. Block."""
         state = msgspec.msgpack.decode(store.extra, type=StreamState) if store.extra else None
         stream = self._site.stream(state.create if state is not None else self.create, store)
         if state is not None:
@@ -293,9 +294,9 @@ class Replica:
         return stream
 
     def begin(self, opened: Opened) -> None:
-        """Join the group over files that were opened. In the event loop; `start` follows."""
-        told = Callbacks(self._committed, self._failure, self._role, self._lost, self._install, self._notice)
-        self.group = opened.member.join(opened.store.log, self._site.shared.io, told)
+        """Join the group with the opened files. In the event loop; `start` follows."""
+        callbacks = Callbacks(self._committed, self._failure, self._role, self._lost, self._install, self._notice)
+        self.group = opened.member.join(opened.store.log, self._site.shared.io, callbacks)
         self._adopt(opened.stream)
 
     def _adopt(self, stream: Stream) -> None:
@@ -311,25 +312,25 @@ class Replica:
         self.stream = stream
         self._goal = 0
         if not self.group.is_leader:
-            self._look_when(LOOK_NS, stream)
+            self._schedule_check(CHECK_NS, stream)
 
-    def _look_when(self, delay_ns: int, stream: Stream) -> None:
-        self._site.shared.clock.call_later(delay_ns, lambda: self._look(delay_ns, stream))
+    def _schedule_check(self, delay_ns: int, stream: Stream) -> None:
+        self._site.shared.clock.call_later(delay_ns, lambda: self._check_caught_up(delay_ns, stream))
 
-    def _look(self, delay_ns: int, stream: Stream) -> None:
-        """Note when the stream has caught up with its leader."""
+    def _check_caught_up(self, delay_ns: int, stream: Stream) -> None:
+        """Call `Host.caught_up` once the stream has caught up with its leader."""
         if self.closed or self.stream is not stream or self.readable or self.group is None:
             return
-        heard, applied = self.group.heard_commit, stream.store.applied
-        self._goal = self._goal or heard
-        if heard and applied >= self._goal and heard - applied <= NEAR:
+        commit, applied = self.group.heard_commit, stream.store.applied
+        self._goal = self._goal or commit
+        if commit and applied >= self._goal and commit - applied <= CAUGHT_UP_LAG:
             self._caught_up = stream
             self._owner.host.caught_up(self)
         else:
-            self._look_when(min(2 * delay_ns, LOOK_MAX_NS), stream)
+            self._schedule_check(min(2 * delay_ns, CHECK_MAX_NS), stream)
 
     def start(self) -> None:
-        """Take part in the group."""
+        """Start the group."""
         if self.group is not None and not self.closed:
             self.group.start()
 
@@ -347,13 +348,13 @@ class Replica:
             stream.committed(entries)
             return
         at, origin = held
-        self._holding = Holding(stream, lake, origin, self._site.log.warn, self._go_on)
+        self._holding = Holding(stream, lake, origin, self._site.log.warn, self._apply_held)
         self._holding.add(entries[at:])
         if at:
             stream.committed(entries[:at])
         self._holding.begin()
 
-    def _go_on(self, entries: list[Committed]) -> None:
+    def _apply_held(self, entries: list[Committed]) -> None:
         """Apply the entries that waited for the base of a mirror."""
         self._holding = None
         if self.closed or self.stream is None:
@@ -363,7 +364,7 @@ class Replica:
             self._role(self.group.is_leader, self.group.leader, self.group.term)
 
     def give_up(self, error: CorruptLog) -> None:
-        """Fail the group, because damage can only be repaired by opening the replica anew."""
+        """Fail the group: only reopening the replica can repair the damage."""
         if self.group is not None and self.group.failed is None and not self.closed:
             self.group.give_up(error)
 
@@ -375,7 +376,7 @@ class Replica:
         if stream is None:
             return
         stream.failure(error)
-        self.made(stream.failed)
+        self.report_created(stream.failed)
         if not stream.leading:
             self._owner.host.follows(self)
         if isinstance(error, Unsupported | Diverged):
@@ -385,10 +386,10 @@ class Replica:
             self._reopen(stream, str(error))
 
     def _reopen(self, stream: Stream, damage: str) -> None:
-        """Open the files anew: damage in them is not a failed write, the disk may be trusted with a good copy."""
+        """Reopen the files: unlike after a failed write, the disk may be used for a good copy of damaged ones."""
         site, owner = self._site, self._owner
         assert self.group is not None
-        if not self.group.at_rest:  # a write that was under way comes to its end first
+        if not self.group.at_rest:  # wait for a write in progress
             site.shared.clock.call_later(REST_NS, lambda: self._reopen(stream, damage))
             return
         if self.closed:
@@ -401,9 +402,9 @@ class Replica:
             return self.open(Membership(()), damage=damage)
 
         def reopened(opened: Opened | None, error: BaseException | None) -> None:
-            self.making = False
+            self.opening = False
             if self.closed:
-                owner.too_late(self, opened)
+                owner.discard_opened(self, opened)
                 return
             if opened is None:
                 self.trouble = for_clients(error)
@@ -416,11 +417,11 @@ class Replica:
             self.begin(opened)
             owner.host.reopened(self)
             self.start()
-            owner.look_at(self)
+            owner.scrub(self)
 
         def submit() -> None:
             if not self.closed:
-                self.making = True
+                self.opening = True
                 site.shared.io.submit(reopen, reopened)
 
         submit()
@@ -449,7 +450,7 @@ class Replica:
         self._owner.host.follows(self)
 
     def _yield(self) -> None:
-        """Give up leading: another member may have the base that this one waits for."""
+        """Step down: another member may have the base that this one waits for."""
         if self._holding is not None and not self.closed:
             self.step_down()
 
@@ -474,20 +475,20 @@ class Replica:
 
     # ------------------------------------------------------------------ state from another node
     def _install(self, sender: str, install: Install, done: Callable[[Replacement | None], None]) -> None:
-        """Fetch a state, because the entries that this replica lacks have left the leader's log."""
+        """Fetch a state, because the leader's log no longer has the entries that this replica lacks."""
         if self.closed or self._fetch is not None:
             done(None)
             return
-        self._site.log.info(f"stream {self.name}: its state comes from {sender}, as of entry {install.index}")
+        self._site.log.info(f"stream {self.name}: fetching its state from {sender}, as of entry {install.index}")
 
         def fetched(offer: Offer, directory: str, wrong: str) -> None:
             size, self._fetch = fetch.size, None
             if wrong or self.closed:
-                self._site.log.warn(f"stream {self.name}: no state came from {sender}: {wrong or 'removed'}")
+                self._site.log.warn(f"stream {self.name}: cannot fetch its state from {sender}: {wrong or 'removed'}")
                 done(None)
                 return
-            self._site.log.info(f"stream {self.name}: {size:,} bytes came, a state as of entry {offer.index}")
-            # Until the other state is in its place there is nothing to read here, and no answer is better than that.
+            self._site.log.info(f"stream {self.name}: received its state as of entry {offer.index} ({size:,} bytes)")
+            # Until the state is replaced the stream cannot be read here: cancel the subscriptions.
             self._owner.host.gone(self)
             done(self._replacement(offer, directory))
 
@@ -519,7 +520,7 @@ class Replica:
 
     # ------------------------------------------------------------------ end
     def stop(self, deleted: bool = False) -> None:
-        """Take no more part. `deleted`: its files are about to be removed. In the event loop."""
+        """Stop group and stream. `deleted`: the files are about to be removed. In the event loop."""
         self.closed, self.removed = True, deleted
         if self._fetch is not None:
             self._fetch.cancel()
@@ -538,8 +539,8 @@ class Replica:
     def remove(self, deleted: CreateStream | None) -> str:
         """Remove the files. Block; after `stop`.
 
-        Those of a deleted stream stay until the lake has them (deleted_streams.py); return their directory. What this
-        member has applied is sealed, whatever the others have: of a range of entries all have the same.
+        Those of a deleted stream stay until the lake has them (deleted_streams.py); return their directory. Every
+        member seals the entries that it has applied: ranges of different members agree.
         """
         stream = self.stream
         if deleted is None:
@@ -548,8 +549,8 @@ class Replica:
             return self._site.files.remove(self)
         note, left = encode(deleted), ""
         if stream is not None:
-            # A log that has failed takes no seal. The others, if there are any, have what it holds, or it was never
-            # acked. Alone it refuses: its files stay, and the next start, which knows of the deletion, can seal it.
+            # A failed log cannot be sealed. Other members have all of its acked entries; without others sealing raises,
+            # the files stay, and the next start, which knows of the deletion, can seal the log.
             alone = set(self.membership.voters) <= {self._site.peers.me}
             seal = (alone or stream.failed is None) and self._site.shared.lake.keeps(deleted)
             left = stream.store.leave(note, seal)
@@ -557,7 +558,7 @@ class Replica:
 
 
 class Opened(msgspec.Struct):
-    """The opened files of a replica. `damage`: what was wrong with them; "" if nothing was."""
+    """The opened files of a replica. `damage`: the damage found in them; "" for none."""
 
     member: raft.Member
     store: Store
@@ -566,10 +567,10 @@ class Opened(msgspec.Struct):
 
 
 class Host(Protocol):
-    """The node that holds replicas, as they report to it. All calls are in the event loop."""
+    """Interface to the node that holds replicas. All calls are in the event loop."""
 
     def opened(self, replica: Replica) -> None:
-        """Show `replica.stream`, which follows for now. What it holds may be old, see `caught_up`."""
+        """Attach `replica.stream`, which follows for now. Its state may be old, see `caught_up`."""
 
     def caught_up(self, replica: Replica) -> None:
         """Answer direct gets from its stream, which follows and has caught up with its leader."""
@@ -578,34 +579,34 @@ class Host(Protocol):
         """Attach its stream, which this node leads, to its account and the lake, before `Stream.lead` has run."""
 
     def leads(self, replica: Replica) -> None:
-        """Subscribe the subjects of its stream, which leads, and tell the other nodes. Called once for each leadership,
-        after everything committed was applied and `Stream.lead` has run."""
+        """Subscribe to the subjects of its stream, which leads, and announce the leader to the other nodes. Called once
+        for each leadership, after all committed entries were applied and `Stream.lead` has run."""
 
     def follows(self, replica: Replica) -> None:
-        """Cancel the subscriptions of a leader: its stream leads no more, or another leader is known (`replica.leader`,
-        "" for none), or the term changed."""
+        """Cancel the subscriptions of a leader: its stream stopped leading, or another leader is known
+        (`replica.leader`, "" for none), or the term changed."""
 
     def reopened(self, replica: Replica) -> None:
-        """Show `replica.stream`, which is another object with a state from another node, in the place of the one
-        before (direct gets, lake). It follows."""
+        """Attach `replica.stream`, a new object with the state from another node, in place of the previous one. It
+        follows."""
 
     def serves(self, account: str) -> bool:
         """Return True if the account has JetStream on this node; otherwise none of its replicas leads here."""
 
     def gone(self, replica: Replica) -> None:
-        """Show the replica no more: it is being removed, or its log cannot be used (`replica.trouble`)."""
+        """Detach the stream: the replica is being removed, or its log cannot be used (`replica.trouble`)."""
 
 
 class Owner(Protocol):
-    """The other replicas of this node, as each of them sees them."""
+    """Interface to the replicas of a node, for each of them."""
 
     host: Host
 
     def damaged(self, replica: Replica, error: CorruptLog) -> None:
-        """Repair damage that was met in a replica's files. In the event loop, perhaps within a read that fails."""
+        """Repair damage found in a replica's files. In the event loop, perhaps within a read that fails."""
 
-    def look_at(self, replica: Replica) -> None:
-        """Read the sealed segments of a replica that was just opened, one after the other, to find damage."""
+    def scrub(self, replica: Replica) -> None:
+        """Verify the sealed segments of a replica that was just opened, one after the other."""
 
-    def too_late(self, replica: Replica, opened: Opened | None) -> None:
-        """Close, or remove, what was opened while the replica was being removed."""
+    def discard_opened(self, replica: Replica, opened: Opened | None) -> None:
+        """Close, or remove, files that were opened while the replica was being stopped or removed."""

@@ -1,7 +1,7 @@
 """The files of the replicas of a node.
 
-Belongs here: opening, keeping and removing them, for a group of one and for a member of a group with other nodes. A
-member's directory names its stream (`replica`), because it may be opened before the log says anything.
+Belongs here: creating, opening and removing them, for a group of one and for a member of a group with other nodes. The
+file `replica` in a member's directory identifies its stream, because its log may still be empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakestream.stream.core.operations import CreateStream, decode_operation
 
 
 class ReplicaFacts(Protocol):
-    """A replica, as far as its files depend on it."""
+    """Interface to a replica, for its files."""
 
     uid: str
     account: str
@@ -28,7 +28,7 @@ class ReplicaFacts(Protocol):
 
     @property
     def identity(self) -> bytes:
-        """The stream as it was assigned, for its directory."""
+        """Return the stream's encoded creation as assigned, for its directory."""
 
 
 class ReplicaFiles(Protocol):
@@ -36,25 +36,25 @@ class ReplicaFiles(Protocol):
 
     @property
     def stores(self) -> FileStores:
-        """Return the stores, for states that other nodes send and fetch."""
+        """Return the stores, for transfers of states."""
 
     def directory(self, account: str, name: str) -> str:
         """Return the directory of a stream's files; "" when it has none."""
 
     def begin(self, replica: ReplicaFacts) -> None:
-        """Prepare a directory for a replica that is new here. Raise LogError when another stream's files are there."""
+        """Prepare the directory of a new replica. Raise LogError if it has another stream's files."""
 
     def open(self, replica: ReplicaFacts, durable_through: int | None) -> Store:
-        """Open the log, or make an empty one. Raise LogError."""
+        """Open the log, or create an empty one. Raise LogError."""
 
     def salvage(self, replica: ReplicaFacts) -> None:
-        """Cut a damaged log to what is intact."""
+        """Truncate a damaged log to its intact entries."""
 
     def empty(self, replica: ReplicaFacts) -> None:
-        """Remove log and checkpoint: other members have them."""
+        """Remove log and checkpoint, which other members have."""
 
     def remove(self, replica: ReplicaFacts, note: bytes = b"") -> str:
-        """Remove what is left of the files of a replica that is not open; see `FileStores.remove` for the note."""
+        """Remove the files of a replica that is not open; see `FileStores.remove` for the note."""
 
 
 class SoloFiles:
@@ -65,7 +65,7 @@ class SoloFiles:
 
     @property
     def stores(self) -> FileStores:
-        """See `ReplicaFiles.stores`. Raise LookupError: a group of one exchanges no state."""
+        """Raise LookupError: a group of one transfers no state."""
         raise LookupError("a group of one exchanges no state with other nodes")
 
     def directory(self, account: str, name: str) -> str:
@@ -81,7 +81,7 @@ class SoloFiles:
     empty = salvage
 
     def remove(self, replica: ReplicaFacts, note: bytes = b"") -> str:
-        """See `ReplicaFiles.remove`. What was not found at the start is another stream's."""
+        """Remove the files if they were found at the start; others belong to another stream."""
         return self._stores.remove(replica.account, replica.name, note) if replica.found else ""
 
 
@@ -121,15 +121,15 @@ class MemberFiles:
         return self.stores.remove(replica.account, replica.name, note)
 
     def _mine(self, replica: ReplicaFacts, there: bytes | None) -> bool:
-        """Return True if the directory, with this identity, can be this stream's. One that a server without a cluster
-        made has none."""
+        """Return True if the directory, with this identity, can be this stream's. Directories created by a server
+        without a cluster have no identity."""
         uid = uid_of(there) if there is not None else ""
         belongs = self.stores.belongs
         return uid == replica.uid or (uid == "" and belongs(replica.account, replica.name, replica.uid))
 
 
 def decode_identity(identity: bytes) -> CreateStream | None:
-    """Return what `Replica.identity` gave; None when it is damaged."""
+    """Decode `Replica.identity`; return None if it is damaged."""
     try:
         create = decode_operation(identity)
     except msgspec.MsgspecError:

@@ -1,8 +1,8 @@
-"""Damage in the files of replicas, found and repaired while the server runs.
+"""Finding and repairing damage in the files of replicas while the server runs.
 
-Belongs here: what happens when a read meets damage, and looking for it once after each start. A damaged sealed segment
-is replaced by another member's file of the same entries; for any other damage the replica is opened anew, which cuts
-its log to what is intact and lets the group give it the rest (invariant 3).
+Belongs here: repairing damage found by a read, and scrubbing the files once after each start. A damaged sealed segment
+is replaced by another member's file of the same entries; for any other damage the replica is reopened, which truncates
+its log to the intact entries and lets the group send the rest (invariant 3).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from lakestream.meta.replica import Replica
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.meta.site import Site
 
-LOOK_AFTER_NS = 5_000_000_000
-"""Sealed segments are looked at from so long after the start on (5 s) …"""
+SCRUB_DELAY_NS = 5_000_000_000
+"""Delay after opening a replica before its sealed segments are verified (5 s), one at a time on a node."""
 
 PAUSE_FACTOR = 9
-"""… one at a time on a node, and then for so many times as long as that took nothing."""
+"""Pause after each segment, as a multiple of the time that its verification took."""
 
 MIN_PAUSE_NS = 20_000_000
 
 RETRY_NS = 5_000_000_000
-"""Pause before a segment of which no member had a good copy is asked for again (5 s)."""
+"""Pause before a segment of which no member had a good copy is requested again (5 s)."""
 
 
 class Repairs:
@@ -37,50 +37,50 @@ class Repairs:
 
     def __init__(self, site: Site, on_damage: Callable[[Replica, str], None]) -> None:
         self._site, self._on_damage = site, on_damage
-        self._mending: set[str] = set()
-        self._unseen: deque[tuple[Replica, Store, Segment]] = deque()
-        self._looking = False
-        self.mended = 0
-        """Segments replaced since the start."""
+        self._repairing: set[str] = set()
+        self._unverified: deque[tuple[Replica, Store, Segment]] = deque()
+        self._scrubbing = False
+        self.repaired = 0
+        """Number of segments replaced since the start."""
 
-    # ------------------------------------------------------------------ looking
-    def look_at(self, replica: Replica) -> None:
-        """Read the sealed segments of a replica that was just opened, by and by."""
+    # ------------------------------------------------------------------ scrubbing
+    def scrub(self, replica: Replica) -> None:
+        """Verify the sealed segments of a replica that was just opened, one after the other."""
         stream = replica.stream
         if stream is None or not replica.refillable:
             return
         store = stream.store
         found = (store.sealed_at(each.path) for each in store.sealed())
-        self._unseen.extend((replica, store, segment) for segment in found if segment is not None)
-        if not self._looking and self._unseen:
-            self._looking = True
-            self._site.shared.clock.call_later(LOOK_AFTER_NS, self._look)
+        self._unverified.extend((replica, store, segment) for segment in found if segment is not None)
+        if not self._scrubbing and self._unverified:
+            self._scrubbing = True
+            self._site.shared.clock.call_later(SCRUB_DELAY_NS, self._scrub_next)
 
-    def _look(self) -> None:
-        if not self._unseen:
-            self._looking = False
+    def _scrub_next(self) -> None:
+        if not self._unverified:
+            self._scrubbing = False
             return
-        replica, store, segment = self._unseen.popleft()
+        replica, store, segment = self._unverified.popleft()
         if replica.closed or replica.stream is None or replica.stream.store is not store:
-            self._site.shared.clock.call_soon(self._look)
+            self._site.shared.clock.call_soon(self._scrub_next)
             return
         began = time.monotonic_ns()
 
-        def looked(_: object, error: BaseException | None) -> None:
+        def verified(_: object, error: BaseException | None) -> None:
             took = time.monotonic_ns() - began
-            # One that has left the log meanwhile is not there any more.
+            # The segment may have left the log meanwhile.
             if isinstance(error, CorruptLog) and store.sealed_at(segment.path) is not None:
                 self.found(replica, error)
-            self._site.shared.clock.call_later(max(PAUSE_FACTOR * took, MIN_PAUSE_NS), self._look)
+            self._site.shared.clock.call_later(max(PAUSE_FACTOR * took, MIN_PAUSE_NS), self._scrub_next)
 
         files = self._site.files.stores.files
-        self._site.shared.io.submit(lambda: verify(files, segment.path), looked)
+        self._site.shared.io.submit(lambda: verify(files, segment.path), verified)
 
     # ------------------------------------------------------------------ repairing
     def found(self, replica: Replica, error: CorruptLog) -> None:
-        """Damage was met in the replica's files. In the event loop, perhaps within a read that is about to fail."""
+        """Repair damage found in a replica's files. In the event loop, perhaps within a read that fails."""
         stream = replica.stream
-        if stream is None or replica.closed or not replica.refillable or error.file in self._mending:
+        if stream is None or replica.closed or not replica.refillable or error.file in self._repairing:
             return
         self._site.log.error(f"stream {replica.name}: {error.file}: damaged at offset {error.offset}: {error.what}")
         self._on_damage(replica, str(error))
@@ -88,13 +88,13 @@ class Repairs:
         if segment is None:
             self._site.shared.clock.call_soon(lambda: replica.give_up(error))
             return
-        self._mending.add(segment.path)
+        self._repairing.add(segment.path)
         self._ask(replica, segment, [name for name in replica.membership.voters if name != self._site.peers.me])
 
     def _ask(self, replica: Replica, segment: Segment, members: list[str]) -> None:
-        """Ask one member after the other."""
+        """Fetch the segment from one member after the other."""
         if replica.closed:
-            self._mending.discard(segment.path)
+            self._repairing.discard(segment.path)
             return
         if not members:
             clock = self._site.shared.clock
@@ -111,7 +111,7 @@ class Repairs:
         Fetch(self._site, replica, members[0], 0, fetched, segment=wanted).begin()
 
     def _again(self, replica: Replica, segment: Segment) -> None:
-        self._mending.discard(segment.path)
+        self._repairing.discard(segment.path)
         stream = replica.stream
         if stream is not None and stream.store.sealed_at(segment.path) is segment:
             self.found(replica, CorruptLog(segment.path, 0, "no other member had a good copy so far"))
@@ -119,7 +119,7 @@ class Repairs:
     def _replace(self, replica: Replica, segment: Segment, path: str, members: list[str]) -> None:
         stream = replica.stream
         if stream is None or stream.store.sealed_at(segment.path) is not segment:
-            self._mending.discard(segment.path)
+            self._repairing.discard(segment.path)
             return
         store = stream.store
 
@@ -128,11 +128,11 @@ class Repairs:
                 self._site.log.warn(f"stream {replica.name}: the copy of {members[0]} cannot be used: {error}")
                 self._ask(replica, segment, members[1:])
                 return
-            self._mending.discard(segment.path)
+            self._repairing.discard(segment.path)
             if replica.stream is not stream:
                 return
             store.mended(segment, header)
-            self.mended += 1
+            self.repaired += 1
             self._site.log.info(f"stream {replica.name}: {segment.path} was repaired from {members[0]}")
             for consumer in list(stream.consumers.values()):
                 consumer.recover()

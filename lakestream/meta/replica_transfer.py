@@ -1,10 +1,9 @@
-"""A replica's state on its way from one node to another.
+"""Transfer of a replica's state between nodes.
 
-Belongs here: what a replica that lacks more than the leader's log still holds asks of another node, and how it is
-answered: the files of the store as of now, in pieces that the receiver pulls. What the receiver can read from the lake
-is not sent.
+Belongs here: sending and fetching the files of a store, in pieces that the receiver requests, for a replica that lacks
+entries which the leader's log no longer has. Messages that the receiver can read from the lake are not sent.
 
-Methods between nodes: `replica.open` (which stream; answered with the list of files), `replica.read` (a piece of one),
+Calls between nodes: `replica.open` (a stream; answered with the list of files), `replica.read` (a piece of one),
 `replica.close`.
 """
 
@@ -25,38 +24,38 @@ from lakestream.ports import Timer
 from lakestream.raft.core.messages import Membership
 
 PIECE_BYTES = 1 << 20
-"""The longest piece of a file that travels at once (1 MiB)."""
+"""Maximum size of a piece of a file (1 MiB)."""
 
-PIECES_ASKED = 4
-"""Pieces that are requested ahead."""
+PIECES_AHEAD = 4
+"""Maximum number of outstanding requests for pieces."""
 
-MOST_SENDING = 4
-"""Replicas that are sent at the same time; further requests are refused and repeated."""
+MAX_SENDING = 4
+"""Maximum number of states sent at the same time; further requests fail and are repeated."""
 
 CALL_TIMEOUT_NS = 10_000_000_000
 """Longest wait for an answer (10 s)."""
 
 IDLE_NS = 30_000_000_000
-"""A receiver that asks for nothing for so long (30 s) is given up."""
+"""A transfer without a request for this long (30 s) is ended."""
 
 SEAL_WAIT_NS = 2_000_000
-"""Interval of waiting for a seal that is under way (2 ms)."""
+"""Interval of polling for the end of a seal in progress (2 ms)."""
 
 
 class Wanted(msgspec.Struct, array_like=True):
-    """`replica.open`: the stream's uid, the entry that the state must reach, and through which entry the receiver can
-    read messages from the lake (0: none)."""
+    """`replica.open`: the stream's uid, the entry that the state must reach, and the last entry whose messages the
+    receiver can read from the lake (0: none)."""
 
     uid: str
     index: int
     lake_through: int
     segment: tuple[int, int] | None = None
-    """Instead of a state the sealed segment with exactly these entries, first and last."""
+    """First and last entry of a sealed segment that is requested instead of a state."""
 
 
 class Offer(msgspec.Struct, array_like=True):
-    """Its answer: a state as of entry `index` of that term, in a group of these members. `left_through`: messages of
-    entries through here are only in the lake."""
+    """The answer to `replica.open`: a state as of entry `index`, with its term and membership. `left_through`: messages
+    of entries through this index are only in the lake."""
 
     number: int = 0
     index: int = 0
@@ -82,7 +81,7 @@ _offer = msgspec.msgpack.Decoder(Offer).decode
 _piece = msgspec.msgpack.Decoder(Piece).decode
 
 PLAIN, PACKED, REFUSED = b"=", b"z", b"-"
-"""First byte of a piece: plain, deflated, or an error text instead."""
+"""First byte of a piece: plain, compressed (zlib), or an error text instead."""
 
 
 class _Sending:
@@ -94,7 +93,7 @@ class _Sending:
 
 
 class Sender:
-    """Answers other nodes that lack a state."""
+    """Sends states to other nodes."""
 
     def __init__(self, site: Site, find: Callable[[str], Held | None]) -> None:
         self._site, self._find = site, find
@@ -113,8 +112,8 @@ class Sender:
             wrong = "this node has no such replica"
         elif replica.stream.store.applied < wanted.index:
             wrong = f"this replica has not applied entry {wanted.index} yet"
-        elif len(self._sending) + self._opening >= MOST_SENDING:
-            wrong = f"{MOST_SENDING} replicas are being sent already"
+        elif len(self._sending) + self._opening >= MAX_SENDING:
+            wrong = f"{MAX_SENDING} replicas are being sent already"
         if wrong or replica is None:
             answer(_encode(Offer(wrong=wrong)))
             return
@@ -125,7 +124,7 @@ class Sender:
             self._offer(replica, wanted, answer)
 
     def _offer(self, replica: Held, wanted: Wanted, answer: Callable[[bytes], None]) -> None:
-        """Collect the files, once no seal is under way: its segment would be neither open nor sealed."""
+        """Collect the files once no seal is in progress, as its segment would be neither open nor sealed."""
         stream, stores = replica.stream, self._site.files.stores
         if stream is None or stream.closed or stream.failed is not None or replica.group is None:
             self._opening -= 1
@@ -146,7 +145,7 @@ class Sender:
         self._collect(collect, Offer(number, now.index, now.last_term, now.membership, left), answer)
 
     def _offer_segment(self, replica: Held, wanted: tuple[int, int], answer: Callable[[bytes], None]) -> None:
-        """One sealed segment, if the one here is good."""
+        """Offer one sealed segment, if the copy here is intact."""
         stream, stores = replica.stream, self._site.files.stores
         assert stream is not None  # Invariant: `_open` has looked
         self._number += 1
@@ -189,7 +188,7 @@ class Sender:
 
         def read() -> bytes:
             data = stores.read(path, asked.offset, length)
-            # Segments hold what clients sent; the rest is numbers that follow one another.
+            # Compress the sequences of numbers in checkpoints and outlines, not the clients' data in segments.
             return PLAIN + data if part.name.endswith(SUFFIX) else PACKED + zlib.compress(data, 1)
 
         def done(data: bytes | None, error: BaseException | None) -> None:
@@ -222,9 +221,9 @@ class Fetch:
     Args:
         sender: the node that has it.
         index: the entry that it must reach.
-        done: called once: (what was offered, directory, "") when everything lies there, durably, or with what is
-            wrong in the last place.
-        segment: not a state but the sealed segment with these entries.
+        done: called once with (offer, directory, "") when all files are durable there, or with the error as the last
+            argument.
+        segment: first and last entry of a sealed segment to fetch instead of a state.
     """
 
     def __init__(
@@ -243,19 +242,19 @@ class Fetch:
         self._offer = Offer()
         self._directory = ""
         self.size = 0
-        """Bytes that came, as they travelled."""
+        """Bytes received, as compressed."""
         self._todo: list[Piece] = []
-        self._asked = 0
+        self._outstanding = 0
 
     def begin(self) -> None:
-        """Ask for the list of files."""
+        """Request the list of files."""
         if self._segment is not None:
             self._ask(0)
         else:
             self._site.lake_through(self._replica, self._ask)
 
     def cancel(self) -> None:
-        """Give up the transfer."""
+        """Cancel the transfer."""
         self._end("", "it is not wanted any more")
 
     def _ask(self, lake_through: int) -> None:
@@ -278,7 +277,7 @@ class Fetch:
 
     def _offered(self, answer: bytes) -> None:
         self._offer = offer = _offer(answer)
-        if self._replica.closed:  # its directory may be gone, and must not come back
+        if self._replica.closed:  # its directory may be removed, and must not be created again
             self._end("", "it is not wanted any more")
             return
         if offer.wrong or offer.index < self._index:
@@ -310,13 +309,13 @@ class Fetch:
             for offset in range(0, part.size, PIECE_BYTES)
         ]
         self._todo.reverse()
-        self._go_on("")
+        self._fetch_next("")
 
-    def _go_on(self, _: str) -> None:
-        while self._todo and self._asked < PIECES_ASKED:
-            self._asked += 1
+    def _fetch_next(self, _: str) -> None:
+        while self._todo and self._outstanding < PIECES_AHEAD:
+            self._outstanding += 1
             self._fetch(self._todo.pop())
-        if not self._asked:
+        if not self._outstanding:
             stores, names = self._site.files.stores, [part.name for part in self._offer.parts]
 
             def settle() -> str:
@@ -329,7 +328,7 @@ class Fetch:
         part = self._offer.parts[piece.part]
         path, stores = os.path.join(self._directory, part.name), self._site.files.stores
 
-        def came(answer: bytes) -> None:
+        def received(answer: bytes) -> None:
             if answer[:1] == REFUSED:
                 self._end("", answer[1:].decode("utf-8", "replace"))
                 return
@@ -338,17 +337,17 @@ class Fetch:
                 data = answer[1:] if answer[:1] == PLAIN else zlib.decompress(answer[1:])
                 expected = min(PIECE_BYTES, part.size - piece.offset)
                 if len(data) != expected:
-                    raise ValueError(f"{part.name}: {len(data)} bytes came at {piece.offset} instead of {expected}")
+                    raise ValueError(f"{part.name}: received {len(data)} bytes at {piece.offset} instead of {expected}")
                 stores.write(path, data, piece.offset)
                 return ""
 
             self._submit(keep, kept)
 
         def kept(_: str) -> None:
-            self._asked -= 1
-            self._go_on("")
+            self._outstanding -= 1
+            self._fetch_next("")
 
-        self._call("replica.read", _encode(piece), came)
+        self._call("replica.read", _encode(piece), received)
 
     def _end(self, directory: str, wrong: str) -> None:
         done, self._done = self._done, None

@@ -1,8 +1,8 @@
 """The replicas on this node.
 
-Belongs here: opening, creating and removing this node's replica of each stream, and telling the host when a replica's
-role changes. Which nodes hold a stream the meta layer decides; what a replica does as leader and follower is in
-replica.py and `stream/`. A server without a cluster has replicas in groups of one.
+Belongs here: opening, creating and removing this node's replica of each stream. local.py decides which replicas this
+node holds; replica.py and `stream/` have a replica's behaviour as leader and follower. A server without a cluster has
+replicas in groups of one.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ class Replicas:
     """The replicas on this node, by uid.
 
     Args:
-        host: is told of roles.
+        host: called when a replica's role changes.
     """
 
     def __init__(self, site: Site, host: Host) -> None:
         self.site, self.host = site, host
         self.by_uid: dict[str, Replica] = {}
         self.on_damage: Callable[[Replica, str], None] = lambda replica, what: None
-        """Called for damage that is being repaired from other members, for an advisory."""
+        """Called for damage that other members repair, to send an advisory."""
         self.sender = Sender(site, self.by_uid.get)
         self.repairs = Repairs(site, lambda replica, what: self.on_damage(replica, what))
-        self.damaged, self.look_at = self.repairs.found, self.repairs.look_at
+        self.damaged, self.scrub = self.repairs.found, self.repairs.scrub
         self._log, self._files, self._shared = site.log, site.files, site.shared
         self._started = False
-        self._going: dict[tuple[str, str], list[Callable[[ApiError | None], None]]] = {}
-        """By account and name: streams whose files are being removed, and what waits for that."""
+        self._removals: dict[tuple[str, str], list[Callable[[ApiError | None], None]]] = {}
+        """By account and name of streams whose files are being removed: the callbacks that wait for that."""
 
     # ------------------------------------------------------------------ start
     def recover(self, account: str, name: str) -> bool:
         """Open a member's files that were found on disk. Block; at start only.
 
-        Return False when the directory is not a member's but a group's of one.
+        Return False when the directory belongs to a group of one.
         """
-        assert isinstance(self._files, MemberFiles)  # Invariant: other replicas are found by what their logs say
+        assert isinstance(self._files, MemberFiles)  # Invariant: recovery.py opens the replicas of groups of one
         stores = self._files.stores
         try:
             identity = stores.identity(account, name)
@@ -75,15 +75,14 @@ class Replicas:
         self.by_uid[replica.uid] = replica
         try:
             opened = replica.open(Membership(()))
-        except Exception as error:  # whatever is wrong with one replica: the others serve
+        except Exception as error:  # the other replicas still serve
             self._broken(replica, error)
         else:
             self._begin(replica, opened)
         return True
 
     def take(self, create: CreateStream, opened: Opened | BaseException) -> Replica:
-        """Have a replica whose files were found on disk and opened already, or could not be. It is silent until
-        `serve`."""
+        """Add a replica with files from disk, opened or with the error. It does not serve before `serve`."""
         replica = self.by_uid[create.uid] = Replica(self.site, self, create)
         replica.found = replica.wanted = True
         if isinstance(opened, BaseException):
@@ -93,12 +92,12 @@ class Replicas:
         return replica
 
     def serve(self, replica: Replica) -> None:
-        """Let a replica that begins or was taken take part in its group."""
+        """Start the group of a replica that was opened."""
         self.host.opened(replica)
         self._start(replica)
-        if replica.stream is not None and replica.stream.hidden:  # it is filled before it serves
-            replica.made(None)
-        self.repairs.look_at(replica)
+        if replica.stream is not None and replica.stream.hidden:  # a restore fills it before it serves
+            replica.report_created(None)
+        self.repairs.scrub(replica)
 
     def release(self, replica: Replica) -> None:
         """Stop a replica and forget it; its files stay."""
@@ -107,8 +106,8 @@ class Replicas:
         replica.stop()
 
     def start(self) -> None:
-        """Take part in all groups, once the other nodes can be reached: in that of a replica found on disk when `hold`
-        has named it, because it may have been removed meanwhile."""
+        """Start all groups, once the other nodes can be reached; that of a replica found on disk only after `hold`,
+        because its stream may have been removed meanwhile."""
         self._started = True
         for replica in list(self.by_uid.values()):
             self._start(replica)
@@ -120,7 +119,7 @@ class Replicas:
 
     def _begin(self, replica: Replica, opened: Opened) -> None:
         if opened.damage:
-            self._log.error(f"stream {replica.name}: {opened.damage}; what is missing comes from the other members")
+            self._log.error(f"stream {replica.name}: {opened.damage}; other members send the missing entries")
             self.on_damage(replica, opened.damage)
         replica.begin(opened)
         self.serve(replica)
@@ -129,12 +128,12 @@ class Replicas:
         replica.trouble = for_clients(error)
         self._report(replica, error)
         self.host.gone(replica)
-        replica.made(api_error(10049, err=f"cannot create the store: {replica.trouble}"))
+        replica.report_created(api_error(10049, err=f"cannot create the store: {replica.trouble}"))
         if isinstance(error, BaseUnreadable):
             self._shared.clock.call_later(READ_AGAIN_NS, lambda: self._again(replica))
 
     def _report(self, replica: Replica, error: BaseException) -> None:
-        """Log why a replica's files cannot be used."""
+        """Log the reason why a replica's files cannot be used."""
         if not replica.found and not replica.group and not self._files.directory(*replica.key):
             self._log.error(f"stream {replica.name}: cannot create its store: {error}")
             return
@@ -143,58 +142,58 @@ class Replicas:
         self._log.error(f"stream {replica.name} is offline{here}: {reason}")
 
     def _again(self, replica: Replica) -> None:
-        """Open a replica again whose table could not be read."""
-        if replica.trouble and replica.group is None and not replica.making:
+        """Reopen a replica whose table could not be read."""
+        if replica.trouble and replica.group is None and not replica.opening:
             replica.trouble = ""
-            self._make(replica, Membership(()), False)
+            self._open(replica, Membership(()), False)
 
     # ------------------------------------------------------------------ assignments
     def hold(self, create: CreateStream, membership: Membership, *, lost: bool = False) -> Replica:
-        """Have a replica of this stream here: open it, or begin an empty one. Idempotent; the files are made in a
-        thread, `replica.stream` is there later (`Host.opened`).
+        """Create or open the replica of a stream. Idempotent; the files are opened in a thread, `Host.opened` is called
+        later.
 
         Args:
             create: the stream as it was assigned, the same on every node. The first leader logs it.
-            membership: the members that a new group begins with, the same on every one of them. A node that joins a
-                group which exists already passes the others; the log tells it the rest.
+            membership: the initial members of a new group, the same on every one of them. A node that joins an existing
+                group passes the others; the log has later changes.
             lost: this node may have been a member before and lost its files; see `Groups.member`.
         """
         replica = self.by_uid.get(create.uid)
         if replica is None:
             replica = self.by_uid[create.uid] = Replica(self.site, self, create)
-            made = replica  # the name above may mean another replica by the time this one is made
-            if replica.key in self._going:
-                self._going[replica.key].append(lambda _: self._make(made, membership, lost))
+            new = replica  # bound now for the lambda
+            if replica.key in self._removals:
+                self._removals[replica.key].append(lambda _: self._open(new, membership, lost))
             else:
-                self._make(replica, membership, lost)
-        elif replica.trouble and replica.group is None and not replica.making:
-            replica.trouble = ""  # what the assignment says may be what was missing to open it
-            self._make(replica, membership, lost)
+                self._open(replica, membership, lost)
+        elif replica.trouble and replica.group is None and not replica.opening:
+            replica.trouble = ""  # the assignment may have the information that was missing to open it
+            self._open(replica, membership, lost)
         replica.wanted = True
         self._start(replica)
         return replica
 
-    def _make(self, replica: Replica, membership: Membership, lost: bool) -> None:
+    def _open(self, replica: Replica, membership: Membership, lost: bool) -> None:
         if replica.closed:
-            return  # removed before it was begun
-        replica.making = True
+            return  # removed before its files were created
+        replica.opening = True
 
-        def made(opened: Opened | None, error: BaseException | None) -> None:
-            replica.making = False
+        def done(opened: Opened | None, error: BaseException | None) -> None:
+            replica.opening = False
             if replica.closed:
-                self.too_late(replica, opened)
+                self.discard_opened(replica, opened)
             elif opened is None:
                 self._broken(replica, error or OSError("no answer"))
             else:
                 self._begin(replica, opened)
 
-        self._shared.io.submit(lambda: replica.make(membership, lost), made)
+        self._shared.io.submit(lambda: replica.create_or_open(membership, lost), done)
 
     def drop(self, uid: str, done: Callable[[ApiError | None], None], deleted: CreateStream | None = None) -> None:
-        """Remove the replica with its files; `done(None)` once they are gone, also when there was none.
+        """Remove the replica with its files; call `done(None)` once they are removed, or if there is no replica.
 
-        `deleted`: so was this stream, so the files are gone once that cannot be undone any more: what the lake is
-        owed of them comes behind (deleted_streams.py).
+        `deleted`: the stream, if it is deleted. Then `done` is called once the deletion is durable; the files stay
+        until the lake has them (deleted_streams.py).
         """
         replica = self.by_uid.pop(uid, None)
         if replica is None:
@@ -204,20 +203,20 @@ class Replicas:
         self.host.gone(replica)
         replica.deleted = deleted
         replica.stop(deleted=True)
-        replica.made(api_error(10059))
-        if replica.key in self._going:  # of its predecessor: it has no files yet
+        replica.report_created(api_error(10059))
+        if replica.key in self._removals:  # of its predecessor: this replica has no files yet
             done(None)
             return
-        self._going[replica.key] = [done]
-        if replica.making:
-            return  # destroyed when that is done
+        self._removals[replica.key] = [done]
+        if replica.opening:
+            return  # `discard_opened` removes the files
         if replica.group is None:
             self._remove(replica)
-        else:  # a state that is being put in place makes the directory anew
+        else:  # wait for the installation of a state, which creates the directory again
             replica.group.stop(lambda: self._remove(replica))
 
-    def too_late(self, replica: Replica, opened: Opened | None) -> None:
-        """See `Owner.too_late`. When the server ends the files stay."""
+    def discard_opened(self, replica: Replica, opened: Opened | None) -> None:
+        """Remove the files of a removed replica that were opened meanwhile; close those of a stopped one."""
         if replica.removed:
             if opened is not None:
                 replica.stream = opened.stream
@@ -233,7 +232,7 @@ class Replicas:
             if error is not None:
                 self._log.error(f"stream {replica.name}: its files could not be removed: {error}")
                 failed = api_error(10050, err=for_clients(error))
-                if replica.found and replica.stream is None:  # it is as it was
+                if replica.found and replica.stream is None:  # add the unopened replica again
                     self.by_uid[replica.uid] = replica
                     replica.closed = replica.removed = False
                     replica.trouble = replica.was
@@ -241,8 +240,8 @@ class Replicas:
             elif deleted is not None:
                 deleted_streams.release(self._shared, deleted, left or "")
             elif replica.found and replica.stream is None:
-                self._log.warn(f"stream {replica.name}: its log did not tell who it was, its table stays if it has one")
-            for waiting in self._going.pop(replica.key, []):
+                self._log.warn(f"stream {replica.name}: removed; its log could not be read, so a table of it stays")
+            for waiting in self._removals.pop(replica.key, []):
                 waiting(failed)
 
         self._shared.io.submit(lambda: replica.remove(deleted), removed)
@@ -259,14 +258,14 @@ class Replicas:
 
     # ------------------------------------------------------------------ end
     def stop(self) -> None:
-        """The server ends: leaders hand over as far as they can, then take part no more. In the event loop."""
+        """Stop all replicas at shutdown, in the event loop."""
         for replica in self.by_uid.values():
             replica.stop()
 
     def close(self) -> None:
-        """Write the last checkpoints. Blocks; after `stop`."""
+        """Write the last checkpoints. Block; after `stop`."""
         for replica in self.by_uid.values():
             try:
                 replica.close()
-            except Exception as error:  # the others get their checkpoints; this one is replayed from its log
-                self._log.error(f"stream {replica.name}: no last checkpoint was written: {error!r}")
+            except Exception as error:  # write the other checkpoints; the next start replays this log
+                self._log.error(f"stream {replica.name}: cannot write its last checkpoint: {error!r}")

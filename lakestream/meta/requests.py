@@ -1,11 +1,11 @@
-"""Requests on their way to the node that answers them.
+"""Dispatching requests to the node that answers them.
 
-Belongs here: which node leads which stream, as every node knows it; forwarding a request of the JetStream API to
-another node, and holding it for a while when nobody is known to lead what it is about. A stream's replicas know their
-leader from Raft; all other nodes are told, and the newest term counts.
+Belongs here: the leaders of all streams, forwarding a request of the JetStream API to another node, and holding it
+for a while when no leader is known. A stream's replicas know their leader from Raft; leaders announce themselves to
+all nodes, and the newest term counts.
 
-A client's request is taken by the node that it is connected to. The answer goes back by way of that node: the one that
-answers may not have heard yet that somebody listens to the reply subject, when the request came to it through a third.
+The node to which a client is connected receives its request and publishes the answer: the node that answers may not
+know the subscription to the reply subject yet.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from lakestream.protocol.api.request import Request, Where
 from lakestream.raft.group.ports import Calls, Peers
 
 LEADS = "leaders"
-"""The call that tells who leads."""
+"""The call that announces leaders."""
 CALL = "api"
 """The call that forwards a request."""
 ANSWER = "api.answer"
-"""The call that brings an answer to the node from which its request came."""
+"""The call that sends an answer to the node that received the request."""
 MAX_HOPS = 4
-"""A request is forwarded at most so often: beyond that the nodes disagree on the leader."""
+"""Maximum number of times that a request is forwarded: beyond it the nodes disagree on the leader."""
 HOLD_NS = 2_000_000_000
-"""Requests wait for a missing leader for up to 2 s; after that they are refused at once (10008)."""
+"""Requests wait for a missing leader for up to 2 s; after that they fail at once (10008)."""
 MAX_HELD = 10_000
-"""Requests that wait at the same time; further ones are refused at once (10008)."""
+"""Maximum number of waiting requests; further ones fail at once (10008)."""
 
 
 class Forwarded(msgspec.Struct, array_like=True, frozen=True):
@@ -47,11 +47,11 @@ class Forwarded(msgspec.Struct, array_like=True, frozen=True):
     stage: str
     origin: str
     account: str = GLOBAL_ACCOUNT
-    """The account whose API is asked: not the client's account, which may have imported it."""
+    """The account whose API is called, which the client's account may have imported."""
 
 
 class _Answer(msgspec.Struct, array_like=True, frozen=True):
-    """An answer on its way to the node whose client asked."""
+    """An answer for a client of another node."""
 
     reply: bytes
     body: bytes
@@ -77,33 +77,33 @@ class Requests:
         self.on_answer: Callable[[str, bytes, bytes, bytes], object] = lambda account, reply, body, header: None
         """Publishes (account, reply subject, answer, header) from another node to a client of this one."""
         self._accept: dict[tuple[str, str], Callable[[Forwarded], None]] = {}
-        """By account and pattern."""
+        """Handlers by account and pattern."""
         self._held: dict[_Held, None] = {}
         self._missing: dict[tuple[Where, str, str], int] = {}
-        """Times (ns) since when a stream of an account, or the meta group, has had no known leader."""
+        """Times (ns) since which a stream of an account, or the meta group, has had no known leader."""
         self._decoder = msgspec.msgpack.Decoder(Forwarded)
-        calls.serve(CALL, self._came)
-        calls.serve(ANSWER, self._answered)
+        calls.serve(CALL, self._on_forwarded)
+        calls.serve(ANSWER, self._on_answered)
 
     def accept(self, account: str, pattern: str, handler: Callable[[Forwarded], None]) -> None:
         self._accept[account, pattern] = handler
 
     def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
         key = (where, *(("", "") if where is Where.META else (request.about, request.tokens[0])))
-        if self._go(request, where, here):
+        if self._try(request, where, here):
             self._missing.pop(key, None)
         else:
             now = self._clock.steady()
             if len(self._missing) >= MAX_HELD:
-                self._missing.clear()  # names that clients made up; who is missing for long is soon here again
+                self._missing.clear()  # mostly invented names; a leader still missing is soon entered again
             since = self._missing.setdefault(key, now)
             self._hold(_Held(request, where, here), since + HOLD_NS - now)
 
     again = dispatch
 
     def forward(self, node: str, request: Request) -> bool:
-        """Forward a request to a node. Return False when that cannot be reached."""
-        came = Forwarded(
+        """Forward a request to a node. Return False if that is not connected."""
+        forwarded = Forwarded(
             request.pattern,
             list(request.tokens),
             request.reply,
@@ -116,26 +116,26 @@ class Requests:
             request.account,
         )
         if node == self._node.me:
-            self._clock.call_soon(lambda: self._take(came))
+            self._clock.call_soon(lambda: self._handle(forwarded))
             return True
-        return self._calls.tell(node, CALL, msgspec.msgpack.encode(came))
+        return self._calls.tell(node, CALL, msgspec.msgpack.encode(forwarded))
 
     def answer(self, origin: str, account: str, reply: bytes, body: bytes, header: bytes = b"") -> bool:
-        """See `Dispatcher.answer`. Return False when the request came to this node, or its node cannot be reached."""
+        """Send an answer; return False if this node received the request, or the one that did is not connected."""
         if origin in ("", self._node.me):
             return False
-        # Without the account's name where it is the global one: nodes of an earlier release know no other.
+        # Omit the global account: nodes of an earlier release know no other.
         answer: tuple[object, ...] = (reply, body, account, header) if header else (reply, body, account)
         if account == GLOBAL_ACCOUNT and not header:
             answer = (reply, body)
         return self._calls.tell(origin, ANSWER, msgspec.msgpack.encode(answer))
 
-    def _answered(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        came = msgspec.msgpack.decode(body, type=_Answer)
-        self.on_answer(came.account, came.reply, came.body, came.header)
+    def _on_answered(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        answered = msgspec.msgpack.decode(body, type=_Answer)
+        self.on_answer(answered.account, answered.reply, answered.body, answered.header)
 
     def changed(self) -> None:
-        """Look at held requests again: another node leads something."""
+        """Dispatch held requests again: a leader has changed."""
         answerer = self._node.answerer
         for where, account, name in list(self._missing):
             if answerer(where, account, [name]):
@@ -145,7 +145,7 @@ class Requests:
                 self._release(held)
                 self.dispatch(held.request, held.where, held.here)
 
-    def _go(self, request: Request, where: Where, here: Callable[[], None]) -> bool:
+    def _try(self, request: Request, where: Where, here: Callable[[], None]) -> bool:
         node = self._node.answerer(where, request.about, request.tokens)
         if node == self._node.me:
             here()
@@ -153,7 +153,7 @@ class Requests:
         return bool(node) and request.hops < MAX_HOPS and self.forward(node, request)
 
     def _hold(self, held: _Held, wait_ns: int) -> None:
-        def over() -> None:
+        def expire() -> None:
             self._release(held)
             error = self._node.unavailable(held.where, held.request.about, held.request.tokens)
             if error is None:
@@ -162,23 +162,23 @@ class Requests:
                 held.request.fail(error)
 
         if wait_ns <= 0 or len(self._held) >= MAX_HELD:
-            over()
+            expire()
             return
         self._held[held] = None
-        held.timer = self._clock.call_later(wait_ns, over)
+        held.timer = self._clock.call_later(wait_ns, expire)
 
     def _release(self, held: _Held) -> None:
         self._held.pop(held, None)
         if held.timer is not None:
             held.timer.cancel()
 
-    def _came(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        self._take(self._decoder.decode(body))
+    def _on_forwarded(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        self._handle(self._decoder.decode(body))
 
-    def _take(self, came: Forwarded) -> None:
-        handler = self._accept.get((came.account, came.pattern))
-        if handler is not None:  # else a newer node's request, which its client waits for in vain
-            handler(came)
+    def _handle(self, forwarded: Forwarded) -> None:
+        handler = self._accept.get((forwarded.account, forwarded.pattern))
+        if handler is not None:  # else the request of a newer release: its client times out
+            handler(forwarded)
 
 
 class Leads(msgspec.Struct, array_like=True, frozen=True):
@@ -194,12 +194,12 @@ class Leaders:
 
     def __init__(self, peers: Peers, calls: Calls) -> None:
         self.on_changed: Callable[[str], None] = lambda uid: None
-        """Called with the uid of a stream whose leader is another than before."""
+        """Called with the uid of a stream whose leader has changed."""
         self._peers, self._calls = peers, calls
         self._known: dict[str, Leads] = {}
         self._decoder = msgspec.msgpack.Decoder(list[Leads])
-        calls.serve(LEADS, self._told)
-        peers.watch(self._node)
+        calls.serve(LEADS, self._on_leads)
+        peers.watch(self._on_node)
 
     def of(self, uid: str) -> str:
         known = self._known.get(uid)
@@ -214,21 +214,21 @@ class Leaders:
 
     def lead(self, uid: str, term: int) -> None:
         leads = self._known[uid] = Leads(uid, term, self._peers.me)
-        told = msgspec.msgpack.encode([leads])
+        encoded = msgspec.msgpack.encode([leads])
         for node in self._peers.connected():
-            self._calls.tell(node, LEADS, told)
+            self._calls.tell(node, LEADS, encoded)
         self.on_changed(uid)
 
     def forget(self, uid: str) -> None:
         self._known.pop(uid, None)
 
-    def _node(self, node: str, up: bool) -> None:
+    def _on_node(self, node: str, up: bool) -> None:
         mine = [leads for leads in self._known.values() if leads.leader == self._peers.me]
         if up and mine:
             self._calls.tell(node, LEADS, msgspec.msgpack.encode(mine))
         for uid in [leads.uid for leads in self._known.values() if leads.leader == node]:
             self.on_changed(uid)
 
-    def _told(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+    def _on_leads(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         for leads in self._decoder.decode(body):
             self.note(leads.uid, leads.term, leads.leader)

@@ -1,10 +1,10 @@
-"""The steps from the members that a group has to those that it shall have.
+"""Steps of a membership change.
 
-Belongs here: which single-server change comes next when a stream grows, shrinks, moves or loses a node for good.
-Sans-IO; the stream's leader takes one step, waits until it is committed, and asks again.
+Belongs here: the next single-server change when a stream is scaled up or down, moved, or loses a node for good.
+Sans-IO; the stream's leader takes one step, waits until it is committed, and calls again.
 
-New members come first, each as a learner until it has caught up, then as a voter; only then do old ones go, those that
-are away first, and the leader last, after it has handed over.
+New members are added first, each as a learner until it has caught up, then as a voter; only then are old ones removed,
+offline ones first, and the leader last, after a leadership transfer.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ import msgspec
 from lakestream.raft.core.messages import Membership
 
 MAX_LAG = 100
-"""Entries that a learner may lack when it becomes a voter: it makes them up while that is being committed."""
+"""Maximum number of entries that a learner lacks when it is promoted: it gets them while that is being committed."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Another member as the leader sees it. `lag` in entries."""
+    """Another member's state, known to the leader. `there`: online; `lag` in entries."""
 
     there: bool
     lag: int
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Propose this membership. `what` is for the log."""
+    """Propose this membership. `what`: the log text."""
 
     membership: Membership
     what: str
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Let this member lead."""
+    """Transfer leadership to this member."""
 
     to: str
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing can be done yet."""
+    """Wait: no change is possible yet."""
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The group has the members that it shall have."""
+    """Stop: the group has the wanted members."""
 
 
 Step = Change | HandOver | Wait | Settled
@@ -55,7 +55,7 @@ def next_step(me: str, now: Membership, wanted: Sequence[str], standing: Mapping
 
     Args:
         now: the group's membership.
-        wanted: who shall be a voter in the end, the first choice as leader first.
+        wanted: the final voters, the preferred leader first.
         standing: of the other members.
     """
     voters, learners = set(now.voters), set(now.learners)

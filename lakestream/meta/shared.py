@@ -27,7 +27,7 @@ from lakestream.stream.features.batches import BatchLimits, BatchRoom
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and identity of a server. Bytes; -1 or 0 as in the API where nothing is limited."""
+    """Limits and identity of a server. Bytes; -1 or 0, as in the API: no limit."""
 
     server_name: str
     server_id: str
@@ -44,37 +44,37 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_queue_limit: int = 0
     """See `turns.Turns`."""
     sync_interval_ns: int = 0
-    """0: every write is synced before it counts (invariant 1); else the time between syncs, asked for explicitly."""
+    """0: every write is synced before it is acked (invariant 1); else the configured time between syncs."""
     spool_dir: str = ""
-    """Directory in which uploaded backups are staged; "" is the system's directory for temporary files."""
+    """Directory in which uploaded backups are staged; "": the system's directory for temporary files."""
 
 
 class LakeLink(Protocol):
-    """The lake's keeper, as accounts and replicas use it."""
+    """Interface to the lake's keeper, for accounts and replicas."""
 
     def refusal(self, config: StreamConfig) -> str | None:
-        """Return why the lake cannot do what a stream's metadata asks for; None when it can."""
+        """Return the reason why the lake rejects a stream's metadata, or None."""
 
     def attached(self, stream: Stream) -> None:
-        """Follow a stream that serves from now on."""
+        """Start compacting a stream that begins to serve."""
 
     def detached(self, stream: Stream) -> None:
-        """Forget a stream that this server holds no more and other nodes do."""
+        """Forget a stream whose replica left this server; other nodes hold it."""
 
     def keeps(self, create: CreateStream) -> bool:
-        """Return True if the stream's table outlives it: then everything it holds is sealed when it is deleted."""
+        """Return True if the stream's table outlives it: then its whole log is sealed when it is deleted."""
 
     def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
-        """Return the streams of which the lake holds more than their logs, with what to do about it. Block; call it
-        before they serve. A lake that cannot be asked now is reported, and found out later."""
+        """Return the streams whose tables are ahead of their logs, with an error that says what to do. Block; call it
+        before they serve. A lake that cannot be read now is logged, and checked later."""
 
     def deleted(self, create: CreateStream, directory: str, done: Callable[[], None]) -> None:
         """Forget a deleted stream, attached or not, whose files are in `directory` ("": there are none). Call `done`
-        once the lake knows, and has what it is owed of them, however long that takes."""
+        once the lake has recorded the deletion and compacted what it lacked, however long that takes."""
 
 
 class _Lakeless:
-    """The keeper of a server without a lake."""
+    """`LakeLink` of a server without a lake."""
 
     def refusal(self, config: StreamConfig) -> str | None:
         return None
@@ -94,20 +94,20 @@ class _Lakeless:
 
 
 RESTORES_READ = 2
-"""Restores whose archives are read at the same time on one server; those whose chunks are all here wait in a file."""
+"""Archives that are read at the same time on one server; other restores whose chunks are all staged wait."""
 RESTORES_AHEAD = 64 << 20
-"""Bytes of all restores that came and are not staged yet (64 MiB); above it whoever sends more is refused."""
+"""Received bytes of all restores that are not staged yet (64 MiB); above it a restore that sends more fails."""
 
 
 class RestoreRoom:
-    """The memory that all restores of a server have together.
+    """The memory that all restores of a server share.
 
-    A restore that is read holds a block of its archive and one message, each up to three times: 16 MiB as a rule, 230
-    MiB with messages of the largest size (`archive.MAX_ENTRY`).
+    Reading an archive needs memory for one block and one message, each up to three times: 16 MiB as a rule, 230 MiB
+    with messages of the largest size (`archive.MAX_ENTRY`).
 
     Attributes:
         reading: held while an archive is read.
-        ahead: bytes that came and are not staged yet.
+        ahead: received bytes that are not staged yet.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class RestoreRoom:
 
 
 class Shared:
-    """See the module.
+    """The services of a server.
 
     Args:
         bus_of: returns an account's part of core NATS.
@@ -143,7 +143,7 @@ class Shared:
         self.turns = Turns(options.request_queue_limit, self._too_many_requests)
         self.use = StorageUse(options.max_memory, options.max_file)
         self.events = StreamEvents(bus_of(system), clock, options.domain)
-        """Sends events about the whole server."""
+        """Sends advisories about the whole server."""
 
     def _too_many_requests(self, dropped: int) -> None:
         self.log.warn(f"JetStream API queue limit reached, dropping {dropped} requests")

@@ -1,7 +1,7 @@
 """Services that every replica of a node uses.
 
-Belongs here: one object with threads, groups, files, the other nodes and the lake, and what its parts need to know of a
-replica. replica.py, replica_transfer.py and replica_repair.py import it; they know of `Replicas` nothing else.
+Belongs here: one object with threads, groups, files, the other nodes and the lake, and the interfaces that they need.
+replica.py, replica_transfer.py and replica_repair.py import it instead of `Replicas`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lakestream.stream.mirroring.clone import Bases
 
 
 class LakeWatch(Bases, Protocol):
-    """The lake's keeper, as far as other nodes' states depend on it."""
+    """Interface to the lake's keeper, for fetching states of other nodes."""
 
     def position_of(self, uid: str, account: str, name: str, done: Callable[[int], None]) -> None:
         """Call `done` with the log index through which this node can read the stream from the lake, or 0."""
 
 
 class Held(ReplicaFacts, Protocol):
-    """A replica, as far as transfers of its state see it."""
+    """Interface to a replica, for transfers of its state."""
 
     closed: bool
     stream: Stream | None
@@ -35,15 +35,15 @@ class Held(ReplicaFacts, Protocol):
 
     @property
     def directory(self) -> str:
-        """The directory of its files."""
+        """Return the directory of its files."""
 
 
 class Site:
-    """See the module.
+    """The services of a node's replicas.
 
     Args:
-        groups: the source of this node's memberships.
-        files: of its replicas.
+        groups: opens this node's group members.
+        files: the files of its replicas.
         peers, calls: the other nodes.
     """
 
@@ -52,10 +52,10 @@ class Site:
         self.groups, self.files, self.peers, self.calls = groups, files, peers, calls
         self.lake: LakeWatch | None = None
         self.bytes_fetched = 0
-        """Bytes of the states that other nodes sent since the start."""
+        """Bytes of states received from other nodes since the start."""
 
     def stream(self, create: CreateStream, store: Store) -> Stream:
-        """Return a stream over an open store; it is silent until its replica leads."""
+        """Return a stream over an open store; it serves only once its replica leads."""
         shared = self.shared
         bus = shared.bus_of(create.account)
         return Stream(create, store, bus, shared.clock, shared.io, shared.options.domain, False, shared.batches)

@@ -1,7 +1,7 @@
 """The meta layer of a server without other nodes.
 
-Belongs here: the trivial implementations of the interfaces in ports.py and placement.py for one node, and putting them
-together. There is nobody to ask, to wait for or to place a stream on. cluster.py is the counterpart for a cluster.
+Belongs here: the trivial implementations of the interfaces in ports.py and placement.py for one node, and assembling
+them. cluster.py is the counterpart for a cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Handler = Callable[[str, bytes, Callable[[bytes], None]], None]
 
 
 class SoloNodes:
-    """`Nodes` of which there is one. `node` describes it."""
+    """`Nodes` of a server without other nodes. `node` describes it."""
 
     def __init__(self, node: NodeInfo) -> None:
         self.node, self.me = node, node.name
@@ -133,7 +133,7 @@ class SoloPlacing:
             rules.check_reserved(config, others(), self._max_memory, self._max_file)
 
     def check_growth(self, peers: Sequence[str], old: StreamConfig, new: StreamConfig) -> None:
-        """See `Placing.check_growth`: `check_storage` has looked."""
+        """Do nothing: `check_storage` has checked the server's room."""
 
     def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
         return (self._me,)
@@ -143,7 +143,7 @@ class SoloPlacing:
 
 
 def solo_node(shared: Shared, accounts: AllAccounts) -> MetaNode:
-    """Return the part of a server that is the only node."""
+    """Return the meta node of a server without other nodes."""
     options = shared.options
     info = NodeInfo(
         name=options.server_name,
@@ -169,5 +169,5 @@ def solo_node(shared: Shared, accounts: AllAccounts) -> MetaNode:
     node.requests = SoloRequests()
     node.placing = SoloPlacing(options.server_name, options.max_memory, options.max_file)
     node.keeping = node.shown = SoloKeeping(node, meta)
-    node.replicas.start()  # there is nobody to wait for
+    node.replicas.start()  # there are no other nodes to wait for
     return node

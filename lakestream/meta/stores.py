@@ -1,13 +1,13 @@
 """The files of the streams of a server.
 
-Belongs here: the directory of each stream, the options and the read cache with which its log is opened, and how a state
-that another node sent takes the place of this node's. After a kill between any two steps either the old files or the
-new ones are whole.
+Belongs here: the directory of each stream, the options and the read cache with which its log is opened, and replacing
+its files by a state from another node. After a kill between any two steps either the old files or the new ones are
+complete.
 
     <stream>/log, checkpoint, synced   every stream; see log/store/store.py
     <stream>/replica             the stream as it was assigned (MessagePack); only on a node of a cluster
     <stream>/raft                the member's own file (raft/group/hard_state.py); only on a node of a cluster
-    <stream>.incoming/           a state that is being fetched; once it is whole it becomes <stream>
+    <stream>.incoming/           a state that is being fetched; once complete it becomes <stream>
     <stream>/sending-<n>/        links to files that another node fetches from here
     <stream>/repairing-<n>/      a good copy of a damaged segment that is being fetched
 """
@@ -72,8 +72,8 @@ class FileStores:
         self.deleted: list[tuple[str, str, str]] = []
         """(account, stream, directory) of the deleted streams whose files wait for the lake, as of `found`."""
         self._io, self._now = io, now
-        # A checkpoint of an index keeps what was in memory when it began, until it is written, and not all that is
-        # freed between others goes back to the system: measured at ten million subjects, two and a half times as much.
+        # A checkpoint keeps a copy of the index until it is written, and not all freed memory returns to the system:
+        # measured at ten million subjects, two and a half times the index.
         self._cache = ReadCache(self.files, max_index_memory=max_index_memory // 3)
         self._options = options
 
@@ -106,13 +106,13 @@ class FileStores:
         try:
             return self.open(account, name, uid)
         except BaseException:
-            self.files.remove_tree(directory)  # nothing of it was ever used
+            self.files.remove_tree(directory)  # it was never used
             raise
 
     def open(self, account: str, name: str, uid: str = "") -> Store:
-        """Open the log of a group of one; `uid`: of a stream that is new.
+        """Open the log of a group of one; `uid`: that of a new stream.
 
-        Raise LogError naming file and offset when it is damaged.
+        Raise LogError with file and offset when it is damaged.
         """
         directory = self.directory(account, name)
         unknown = [each for each in self.files.names(directory) if not each.startswith(PARTS)]
@@ -125,7 +125,7 @@ class FileStores:
 
     # ------------------------------------------------------------------ a group with other nodes
     def identity(self, account: str, name: str) -> bytes | None:
-        """Return what `begin` was given for this stream; None when its directory is not a replica's."""
+        """Return the identity that `begin` wrote for this stream; None when its directory is not a replica's."""
         try:
             return self.files.read(os.path.join(self.directory(account, name), IDENTITY))
         except (FileNotFoundError, NotADirectoryError):
@@ -136,11 +136,11 @@ class FileStores:
         try:
             found = read_checkpoint(self.files, os.path.join(self.directory(account, name), CHECKPOINT))
         except LogError:
-            return True  # it does not say
+            return True  # not known
         return found is None or found[0].uid in ("", uid)
 
     def begin(self, account: str, name: str, identity: bytes) -> None:
-        """Make the directory of a replica, durably."""
+        """Create the directory of a replica, durably."""
         directory = self.directory(account, name)
         self.files.make_directory(directory)
         self.files.write_whole(os.path.join(directory, IDENTITY), [identity])
@@ -148,7 +148,7 @@ class FileStores:
     def open_member(self, account: str, name: str, uid: str, *, memory: bool, durable_through: int | None) -> Store:
         """Open the log of a member; entries through `durable_through` must be there. Raise LogError."""
         directory = self.directory(account, name)
-        # A kill may have come between a swap and its sync: nothing is promised on a name that a power cut takes back.
+        # After a kill between a rename and its sync, a power cut could revert the name: sync it before use.
         self.files.sync_directory(os.path.dirname(directory))
         for each in self.files.names(directory):
             if each.startswith((SENDING, REPAIRING)):
@@ -169,7 +169,7 @@ class FileStores:
         """Remove the files of a stream that is not open.
 
         With a note they stay until the lake has them (deleted_streams.py); return their directory, "" when there is
-        none. Either way one rename comes first: a later start must not take half a stream for one.
+        none. Either way the first step is a rename, so that a restart never opens a partly removed stream.
         """
         directory = self.directory(account, name)
         self.files.remove_tree(directory + INCOMING)
@@ -180,13 +180,13 @@ class FileStores:
 
     # ------------------------------------------------------------------ a state from another node
     def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:
-        """Make a directory with these empty files for a state that is to replace `directory`; return its path."""
+        """Create a directory with these empty files for a state that is to replace `directory`; return its path."""
         path = self._with_empty_files(directory + INCOMING, names)
         self.files.write_whole(os.path.join(path, IDENTITY), [identity])
         return path
 
     def write(self, path: str, data: bytes, offset: int) -> None:
-        """Write a piece of one of its files."""
+        """Write a piece of a file of an incoming state."""
         fd = self.files.open(path, write=True)
         try:
             self.files.write(fd, [data], offset)
@@ -194,7 +194,7 @@ class FileStores:
             self.files.close(fd)
 
     def repairing(self, directory: str, number: int, names: Sequence[str]) -> str:
-        """Make a directory with these empty files below `directory` for a good copy of a damaged one; return its
+        """Create a directory with these empty files below `directory` for a copy of a damaged segment; return its
         path."""
         return self._with_empty_files(os.path.join(directory, f"{REPAIRING}{number}"), names)
 
@@ -206,7 +206,7 @@ class FileStores:
         return path
 
     def arrived(self, path: str, names: Sequence[str]) -> None:
-        """Make the files durable."""
+        """Sync the files and their directory."""
         for name in names:
             fd = self.files.open(os.path.join(path, name), write=True)
             try:
@@ -217,16 +217,15 @@ class FileStores:
         self.files.sync_directory(path)
 
     def take_in(self, directory: str) -> None:
-        """Move what `incoming` made to the place of `directory`, which is gone."""
+        """Rename the directory of `incoming` to `directory`, which was removed."""
         self.files.replace(directory + INCOMING, directory)
         self.files.sync_directory(os.path.dirname(directory))
 
     def _settle(self, tell: Tell) -> None:
-        """After a kill: move a state that had arrived to the place of the one that was removed for it; remove others,
-        which are fetched anew."""
+        """Complete replacements by received states after a kill; remove incomplete states, which are fetched again."""
         for account in self._root.accounts(self.files):
             base = os.path.dirname(self._root.stream_directory(account, "_"))
-            with contextlib.suppress(OSError):  # the survey that follows tells of it
+            with contextlib.suppress(OSError):  # the survey that follows reports it
                 for name in self.files.names(base):
                     if name.endswith(INCOMING):
                         self._settle_one(os.path.join(base, name), tell)
@@ -234,24 +233,24 @@ class FileStores:
     def _settle_one(self, incoming: str, tell: Tell) -> None:
         directory = incoming[: -len(INCOMING)]
         try:
-            # Invariant: the member's own file goes there last, when everything else has arrived.
+            # Invariant: the member's file `raft` is written last, after all other files.
             if os.path.exists(directory) or not os.path.exists(os.path.join(incoming, RAFT)):
                 self.files.remove_tree(incoming)
             else:
                 self.take_in(directory)
         except OSError as error:
-            tell(f"{incoming} was to take a replica's state and cannot be removed or used: {error}; move it away")
+            tell(f"{incoming} is a replica's incoming state and cannot be removed or used: {error}; move it away")
 
     # ------------------------------------------------------------------ for another node
     def sending(self, directory: str, number: int) -> str:
-        """Make an empty directory for what another node fetches of `directory`; return its path."""
+        """Create an empty directory for the files of `directory` that another node fetches; return its path."""
         path = os.path.join(directory, f"{SENDING}{number}")
         self.files.remove_tree(path)
         self.files.make_directory(path)
         return path
 
     def sent(self, path: str) -> None:
-        """Remove it."""
+        """Remove the directory of `sending`."""
         self.files.remove_tree(path)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
@@ -264,10 +263,10 @@ class FileStores:
 
 
 def empty(files: Files, directory: str) -> None:
-    """Remove log and checkpoint of a member's directory: other members have them. Block."""
+    """Remove log and checkpoint of a member's directory; other members have them. Block."""
     files.remove(os.path.join(directory, CHECKPOINT))
     files.remove_tree(os.path.join(directory, LOG_DIRECTORY))
-    remove_base(files, directory)  # a part of it may have gone with messages that the checkpoint had not
+    remove_base(files, directory)  # it may lack messages that the checkpoint did not have
     files.sync_directory(directory)
 
 

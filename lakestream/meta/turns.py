@@ -1,7 +1,7 @@
-"""Requests that have to wait for one another.
+"""Queues of requests that are processed one at a time.
 
-Belongs here: changes of one stream, or of one stream's consumers, one after the other, each checked against what the
-one before left; and how many may wait in all (docs/internals/api.md#overload).
+Belongs here: running changes of one stream, or of one stream's consumers, one after the other, each checked against the
+result of the one before; and the limit of waiting requests (docs/internals/api.md#overload).
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.request import Request
 
 REQUEST_QUEUE_LIMIT = 10_000
-"""Requests that may wait, unless the options say otherwise. One more, and all of them are dropped unanswered, as with
-nats-server: their clients have long given up, and those that come now are served at once."""
+"""Default limit of waiting requests. When it is exceeded, all of them are dropped without an answer, as with
+nats-server: their clients have timed out, and later ones are served at once."""
 
 Over = Callable[[], None]
-"""Called once, when a change has been answered."""
+"""Called once a change has been answered."""
 
 
 class Turns:
     """The queues of one server.
 
     Args:
-        limit: how many requests may wait; 0: `REQUEST_QUEUE_LIMIT`.
-        dropped: told how many were.
+        limit: maximum number of waiting requests; 0: `REQUEST_QUEUE_LIMIT`.
+        dropped: called with the number of requests that were dropped.
     """
 
     def __init__(self, limit: int, dropped: Callable[[int], None]) -> None:
         self._limit = limit or REQUEST_QUEUE_LIMIT
         self._dropped = dropped
         self._queues: dict[str, deque[Callable[[], None]]] = {}
-        """By what they are about; the first of each is under way."""
+        """Queues by key; the first request of each is in progress."""
 
     @property
     def waiting(self) -> int:
-        """The number of waiting requests."""
+        """Return the number of waiting requests."""
         return sum(len(queue) - 1 for queue in self._queues.values())
 
     def take(self, about: str, request: Request, work: Callable[[Over], None]) -> None:
-        """Run `work(over)` when nothing else about the same is under way; it calls `over` when it has answered.
+        """Run `work(over)` after all earlier requests with the same key `about`; it calls `over` once it has answered.
 
-        An ApiError that it raises is the answer; after any other exception the answer is an internal error.
+        If it raises ApiError, the request fails with it; after any other exception with an internal error.
         """
 
         def run() -> None:
@@ -51,7 +51,7 @@ class Turns:
             except ApiError as error:
                 request.fail(error)
                 over()
-            except Exception as error:  # a fault of ours must not keep the later requests waiting for good
+            except Exception as error:  # a bug must not block the later requests for good
                 request.crash(error)
                 if self._queues.get(about, (None,))[0] is run:
                     over()

@@ -79,7 +79,7 @@ def _parts(engine: Engine, counts: Callable[[], tuple[int, int]]) -> list[ApiPar
     if not engine.node.answers.peers:
         return [*parts, NoPeersApi()]
     parts.append(ClusterApi(engine))
-    # Without accounts in the configuration, the system is the account of all clients.
+    # Without a configured system account, `system` is the clients' account, which then operates the cluster.
     return [*parts, ClusterRequests(engine)] if engine.account == engine.shared.system else parts
 
 

@@ -54,11 +54,11 @@ def test_a_leader_that_lags_behind_the_meta_group_takes_no_configuration_back() 
     # It was down while S was updated, leads S again, and knows only the old limit, which would remove messages.
     world = World()
     world.meta.caught_up = False
-    world.local.take_up()
+    world.local.reconcile()
     assert world.replica.proposed == []
     world.assign(world.new)
     world.meta.caught_up = True
-    world.local.take_up()
+    world.local.reconcile()
     assert world.replica.proposed == []
 
 
@@ -67,10 +67,10 @@ def test_a_leader_that_has_caught_up_brings_what_is_assigned() -> None:
     world.replica.stream.config = world.old
     world.meta.caught_up = False
     world.assign(world.new)
-    world.local.take_up()
+    world.local.reconcile()
     assert world.replica.proposed == []
     world.meta.caught_up = True
-    world.local.take_up()
+    world.local.reconcile()
     assert world.replica.proposed == [world.new]
 
 
@@ -80,7 +80,7 @@ def test_an_update_whose_answer_was_lost_reaches_the_stream_all_the_same() -> No
     world.replica.stream.config = world.old
     world.local.updating.add("u")
     world.assign(world.new)
-    world.local.take_up()
+    world.local.reconcile()
     assert world.replica.proposed == []
     world.local.not_updated("u")
     assert world.replica.proposed == [world.new]
@@ -106,12 +106,12 @@ def test_a_stream_that_is_being_restored_is_shown_once_the_meta_group_says_that_
     world.local.opened(cast(Any, world.replica))
     assert shown == []
     world.apply(AssignStream("u", "$G", "S", msgspec.json.encode(world.new), ("a",), 1, "b"), 1)
-    world.local.take_up()
+    world.local.reconcile()
     world.local.opened(cast(Any, world.replica))
     assert shown == []
     assert stream.hidden
     world.meta.state.apply(RestoredStream("u"), 2)
-    world.local.take_up()
+    world.local.reconcile()
     assert shown == ["attached", "revealed"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.meta.replica import NEAR
+from lakestream.meta.replica import CAUGHT_UP_LAG
 from lakestream.raft.core.messages import Membership
 from tests.unit.replica_world import Node, World
 
@@ -42,7 +42,7 @@ def test_a_replica_that_was_away_is_read_from_once_it_has_what_its_leader_has(tm
     late = world.followers()[0]
     name = late.name
     late.kill()
-    for number in range(3 * NEAR):
+    for number in range(3 * CAUGHT_UP_LAG):
         world.acked("s.a", b"%d" % number)
     world.net.split({name}, set("abc") - {name})
     late = world.start(name)
@@ -52,7 +52,7 @@ def test_a_replica_that_was_away_is_read_from_once_it_has_what_its_leader_has(tm
     assert not late.replica.readable
     world.net.split()
     world.until(lambda: late.replica.readable)
-    assert seen == [1 + 3 * NEAR]
+    assert seen == [1 + 3 * CAUGHT_UP_LAG]
 
 
 def test_a_replica_of_a_quiet_stream_is_read_from_after_a_restart(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_what_a_read_finds_damaged_is_fetched_from_another_member(tmp_path: Path
 
     world.until(read_on, 60)
     assert delivered == [record.data for record in world.followers()[0].records()]
-    assert leader.replicas.repairs.mended == len(paths)
+    assert leader.replicas.repairs.repaired == len(paths)
     assert leader.replica.leading
     for path in paths:
         verify(Files(), path)
@@ -126,7 +126,7 @@ def test_damage_of_unread_parts_is_found_after_a_start(tmp_path: Path) -> None:
     node = world.start(name)
     damage: list[str] = []
     node.replicas.on_damage = lambda replica, what: damage.append(what)
-    world.until(lambda: node.replicas.repairs.mended == len(paths))
+    world.until(lambda: node.replicas.repairs.repaired == len(paths))
     assert len(damage) == len(paths)
     for path in paths:
         verify(Files(), path)
