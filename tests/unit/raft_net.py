@@ -74,7 +74,7 @@ class Member:
         self.readies: list[Ready] = []
         self.recovered = False
         self.confirmed: Sequence[Confirmed] = ()
-        """What it knew of the others' confirmed entries at its last start."""
+        """The others' confirmed entries that it knew at its last start."""
         self.start()
 
     def start(self, *, recovering: bool = False, forgetful: bool = False) -> None:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted([*ROOT.glob("lakestream/**/*.py"), *ROOT.glob("jobs/*.py")])
+CLAUSE = re.compile(r"\s*(What|Whether|Who|Whoever|Whom|Whose|Nobody|Somebody|It|They|How|When|Where|Why)\b")
 
 
 def _name(path: Path) -> str:
@@ -46,6 +47,34 @@ def test_imports_point_one_way() -> None:
 def test_every_module_says_what_belongs_in_it() -> None:
     silent = [_name(path) for path, tree in _trees() if tree.body and not ast.get_docstring(tree)]
     assert silent == []
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Iterate over (line, text) of the docstrings of a module, its classes, functions and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def _riddles(tree: ast.Module) -> list[int]:
+    """Return the lines of docstrings that open with a clause instead of a verb or a noun."""
+    return [line for line, text in _docstrings(tree) if CLAUSE.match(text)]
+
+
+def test_no_docstring_opens_with_a_clause() -> None:
+    """The subject of a docstring is a verb or a noun (PEP 257), see CONTRIBUTING.md."""
+    paths = [*MODULES, *sorted(ROOT.glob("tests/**/*.py"))]
+    found = {_name(path): _riddles(ast.parse(path.read_text(encoding="utf-8"))) for path in paths}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_a_docstring_that_opens_with_a_clause_is_found() -> None:
+    parts = (
+        '"""Whether."""',
+        'def f():\n    """It\'s one."""',
+        'class A:\n    """Items."""\n    a: int\n    """When."""',
+    )
+    assert [_riddles(ast.parse(part)) for part in parts] == [[1], [2], [4]]
 
 
 def test_no_module_keeps_global_state_that_changes() -> None:

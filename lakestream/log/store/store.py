@@ -29,7 +29,7 @@ LOOK_AHEAD = 256
 BLOCK = 65_536
 """Sizes added up at once in a search for the excess."""
 FEWER = 8
-"""When this many times more messages go than stay, the subject index is built anew from those that stay."""
+"""The subject index is rebuilt if a removal leaves less than one message for this many removed ones."""
 
 
 class Store:

@@ -30,7 +30,7 @@ BLOCK_MSGS = 512
 """At most this many messages are read and sent as one block."""
 
 SCAN_COST = 256
-"""What a step that looked at messages without finding any counts for in a turn."""
+"""Cost of a step that scanned messages without a match, in messages of the turn's budget."""
 
 MIN_GAP_NS = 1_000_000
 """Gaps up to 1 ms are not reproduced under replay policy `original`."""
@@ -239,9 +239,9 @@ class OriginalPace:
         self._clock, self._wake = clock, wake
         self._over = False
         self._stored_ns = 0
-        """When the last message that was due had been stored …"""
+        """Time at which the last due message was stored."""
         self._sent_ns = 0
-        """… and when it was sent."""
+        """Time at which it was sent."""
         self._timer: Timer | None = None
 
     @property

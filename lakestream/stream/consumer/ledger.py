@@ -89,7 +89,7 @@ class Ledger:
         self.floor_consumer = 0
         self.floor_stream = delivered_stream
         self.next_seq = next_seq
-        """Where to look for the next new message: far above `delivered_stream` if nothing between matched."""
+        """First sequence to scan for the next new message; above `delivered_stream` if none in between matched."""
         self.last_delivered_ns = 0
         self.last_ack_ns = 0
         self.pending: dict[int, int] = {}

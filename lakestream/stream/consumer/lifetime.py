@@ -25,7 +25,7 @@ class Inactivity:
         self._clock, self._over = clock, over
         self._timer: Timer | None = None
         self.last_ns = 0
-        """When a client last used the consumer."""
+        """Time at which a client last used the consumer."""
 
     def watch(self, config: ConsumerConfig, target: Target) -> None:
         """Count from now on; not while a push consumer has subscribers."""

@@ -25,9 +25,9 @@ class Verdict(Enum):
 
     SERVE = "serve"
     PASS = "pass"
-    """It waits on, and another request may have the message."""
+    """Keep the request waiting; the message may go to another one."""
     END = "end"
-    """It has lost its pin: answer with status 423."""
+    """End the request, which has lost its pin, with status 423."""
 
 
 class RoundRobin:

@@ -35,7 +35,7 @@ class Effect(msgspec.Struct, gc=False):
 
     seq: int
     time_ns: int = 0
-    """When the message was stored."""
+    """Time at which the message was stored."""
     subject: bytes = b""
     rollup: bytes = b""
     """Earlier messages that this one replaces: `b"sub"` those of its subject, `b"all"` all of them, `b""` none."""

@@ -54,7 +54,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     effects: Sequence[Effect]
     """Effects of those that have any, ascending."""
     last_time: int
-    """When the last of them was stored, in ns."""
+    """Time at which the last of them was stored, in ns."""
     archived: bool = False
     """True for a part of an archive that is being restored. Only what lies ahead counts then: rollups and message ids
     are over, and a message may have been removed by limits already."""

@@ -19,7 +19,7 @@ class CreateStream(msgspec.Struct, frozen=True, tag="create_stream"):
     config: bytes
     created_ns: int
     restoring: bool = False
-    """What follows is an archive's, until `Restored`; without that there is no such stream."""
+    """True if the entries up to `Restored` are those of an archive; until then the stream is hidden."""
 
 
 class _Named(msgspec.Struct):

@@ -108,9 +108,9 @@ class Expiry(Feature):
         """No message below it runs out by max_age."""
         self._timer: Timer | None = None
         self._due = self._max_age = 0
-        """When the timer fires, and the max_age that it was set for."""
+        """Time at which the timer fires, and the max_age for which it was set."""
         self._may_age = False
-        """Whether there was a message then that max_age can end."""
+        """True if there was a message then that max_age can expire."""
         self._running = False
         self._not_before = 0
         self._more = False
@@ -121,7 +121,7 @@ class Expiry(Feature):
         self._taken: list[tuple[int, int]] = []
         """TTLs that it deals with."""
         self._proposed = 0
-        """What it has proposed and is not applied, and one more until it has proposed everything."""
+        """Number of its proposals that are not applied, plus one until it has proposed all."""
 
     def configure(self, config: StreamConfig) -> None:
         self._config = config

@@ -92,7 +92,7 @@ class _Fast(msgspec.Struct, array_like=True):
     """The stream's sequence of the last message stored, proposed ones included."""
     touched_ns: int = 0
     reply: bytes = b""
-    """Where the last message wanted its answer."""
+    """Reply subject of the last message."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -113,9 +113,9 @@ class Fast(Batches[_Fast]):
     def __init__(self, room: BatchRoom, clock: Clock, pipeline: Pipeline, proposer: Proposer) -> None:
         super().__init__(room, clock, pipeline, proposer)
         self._changed: dict[bytes, None] = {}
-        """Ids of batches that are elsewhere than the log says."""
+        """Ids of batches whose position differs from the logged one."""
         self._known: dict[bytes, _Fast] = {}
-        """Where the log says that batches are."""
+        """Batches at their logged positions."""
 
     # ------------------------------------------------------------------ life
     def lead(self, recovered: bool) -> None:

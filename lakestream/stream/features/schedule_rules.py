@@ -277,7 +277,7 @@ class Meaning(msgspec.Struct, frozen=True):
     """Meaning of a stored message for schedules."""
 
     first_ns: int | None = None
-    """It is one, and fires then for the first time."""
+    """Time at which the message, a schedule, fires first; None for other messages."""
     scheduler: bytes = b""
     """Something becomes of the schedule on this subject:"""
     next_ns: int | None = None

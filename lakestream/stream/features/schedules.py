@@ -68,9 +68,9 @@ class Entry(msgspec.Struct):
     seq: int
     next_ns: int
     every_ns: int = 0
-    """Its interval, if it fires at intervals: it waits no longer than that, whatever the system clock does …"""
+    """Interval of a periodic schedule, 0 for others; a change of the system clock never makes it wait longer."""
     latest_ns: int = 0
-    """… which is until then by the steady clock. Only on the leader."""
+    """Time by the steady clock at which it fires at the latest. Only on the leader."""
 
 
 class Schedules(Feature):

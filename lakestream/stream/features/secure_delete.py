@@ -13,8 +13,8 @@ from lakestream.stream.core.operations import DeleteMessage, Operation
 from lakestream.stream.core.pipeline import Pipeline
 
 DELAY_NS = 10_000_000_000
-"""How long deletions are gathered before the segments that hold them are written anew (10 s): the time after which the
-open segment, which has to end for that, would be sealed anyway."""
+"""Delay that collects deletions before the segments that hold them are rewritten (10 s). The open segment, which has to
+be sealed for that, would be sealed after this time anyway."""
 
 
 class SecureDelete(Feature):

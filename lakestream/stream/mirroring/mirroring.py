@@ -47,7 +47,7 @@ class Mirroring(Feature):
         self.near = False
         """True if the mirror has been near its origin under some leader: known to every replica."""
         self.clones: Clones | None = None
-        """What makes clones for mirrors to begin with; None without a lake."""
+        """Creates clones as the bases of mirrors; None without a lake."""
         self._running: list[Mirror | Source] = []
         self._leads = False
 

@@ -55,7 +55,7 @@ class Origin:
         self._account, self._stream, self._mirror = account, stream, mirror
         external = source.external
         self.index = index_of(source)
-        """Its name in `Nats-Stream-Source`."""
+        """Name of the origin in `Nats-Stream-Source`."""
         self.filters, destinations = selected(source)
         self.header_filters = "\f".join(self.filters) + " " + "\f".join(destinations)
         self.key = key_of(source)
