@@ -95,7 +95,7 @@ class MetaGroup:
         self._files, self._options = Files(), LogOptions(seal_bytes=seal_bytes)
         self._queued: list[Proposal] = []
         self._scheduled = self._stopped = False
-        self._catch_up_index = -1
+        self._target = -1
 
     @property
     def as_of(self) -> int:
@@ -155,7 +155,7 @@ class MetaGroup:
         os.replace(self.directory, f"{self.directory}.removed-{self._clock.now()}")
         self.group = self.store = None
         self.state = MetaState()
-        self.leader, self.leading, self.caught_up, self._catch_up_index = "", False, False, -1
+        self.leader, self.leading, self.caught_up, self._target = "", False, False, -1
         self._nodes.update(clustered=False)
 
     def close(self) -> None:
@@ -332,18 +332,13 @@ class MetaGroup:
             done(str(error))
 
     def catch_up_to(self, index: int) -> None:
-        """Set `caught_up` once `index` is applied here: the last entry committed after this node started."""
+        """Set `caught_up` once `index`, the group's commit index after the start of this node, is applied here."""
         if not self.caught_up:
-            self._catch_up_index = index
+            self._target = index
             self._check_caught_up()
 
     def _check_caught_up(self) -> None:
-        if (
-            self.caught_up
-            or self._catch_up_index < 0
-            or self.store is None
-            or self.store.applied < self._catch_up_index
-        ):
+        if self.caught_up or self._target < 0 or self.store is None or self.store.applied < self._target:
             return
         self.caught_up = True
         self.on_caught_up()

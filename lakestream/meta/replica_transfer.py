@@ -242,7 +242,7 @@ class Fetch:
         self._offer = Offer()
         self._directory = ""
         self.size = 0
-        """Bytes received, as compressed."""
+        """Bytes received, after compression."""
         self._todo: list[Piece] = []
         self._outstanding = 0
 

@@ -1,8 +1,8 @@
 """Dispatching requests to the node that answers them.
 
-Belongs here: the leaders of all streams, forwarding a request of the JetStream API to another node, and holding it
-for a while when no leader is known. A stream's replicas know their leader from Raft; leaders announce themselves to
-all nodes, and the newest term counts.
+Belongs here: the leaders of all streams, forwarding a request of the JetStream API to another node, and holding it for
+a while when no leader is known. A stream's replicas know their leader from Raft; leaders announce themselves to all
+nodes, and the newest term counts.
 
 The node to which a client is connected receives its request and publishes the answer: the node that answers may not
 know the subscription to the reply subject yet.
