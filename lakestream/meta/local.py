@@ -269,9 +269,7 @@ class LocalStreams:
         match step:
             case scaling.Change():
                 self._shared.log.info(f"stream {replica.name}: {step.what}")
-                replica.propose_membership(
-                    step.membership, lambda why: self._step_later(replica, STEP_NS if why else 0)
-                )
+                replica.propose_membership(step.membership, lambda why: self._later(replica, STEP_NS if why else 0))
                 return
             case scaling.HandOver():
                 replica.transfer(step.to)
@@ -281,7 +279,7 @@ class LocalStreams:
             case scaling.Settled():
                 self.settle(SettleStream(replica.uid, assignment.peers))
                 wait = SETTLE_NS
-        self._step_later(replica, wait)
+        self._later(replica, wait)
 
     def _standing(self, replica: Replica) -> dict[str, scaling.Standing]:
         """Return the standing of the other members; one that never stored an entry counts as offline."""
@@ -295,7 +293,7 @@ class LocalStreams:
             if each.name != self._nodes.me
         }
 
-    def _step_later(self, replica: Replica, delay_ns: int) -> None:
+    def _later(self, replica: Replica, delay_ns: int) -> None:
         self._shared.clock.call_later(delay_ns, lambda: self._step(replica))
 
     # ------------------------------------------------------------------ life
