@@ -114,7 +114,7 @@ class MetaState:
 
     def __init__(self) -> None:
         self.streams: dict[tuple[str, str], Assignment] = {}
-        """By account and name."""
+        """Assignments by account and name."""
         self.by_uid: dict[str, Assignment] = {}
         self.tombstones: OrderedDict[str, str] = OrderedDict()
         """Removed streams: uid to name, oldest first."""

@@ -316,7 +316,7 @@ class Drops:
     def __init__(self, node: MetaNode, clock: Clock) -> None:
         self._node, self._clock = node, clock
         self._waiting: dict[str, tuple[set[str], Callable[[], None]]] = {}
-        """By uid: the nodes that have not reported, and the function that ends the wait."""
+        """The nodes that have not reported, and the function that ends the wait, by uid."""
         node.calls.serve(DROPPED, self._on_dropped)
 
     def wrap(self, assignment: Assignment, done: Outcome) -> Outcome:

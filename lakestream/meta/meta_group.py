@@ -89,7 +89,7 @@ class MetaGroup:
         self.on_role: Callable[[], None] = lambda: None
         self.on_caught_up: Callable[[], None] = lambda: None
         self.on_install: OnInstall = lambda sender, install, done: done(None)
-        """See `Group.on_install`."""
+        """Fetches a state from another member; see `Group.on_install`."""
         self._nodes, self._members = nodes, members
         self._clock, self._io, self._log = clock, io, log
         self._files, self._options = Files(), LogOptions(seal_bytes=seal_bytes)

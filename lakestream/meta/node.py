@@ -78,7 +78,7 @@ class Answers(msgspec.Struct, frozen=True):
     recreated: bool
     """True if the response to creating an existing stream has `did_create`."""
     counts_all: bool
-    """True if a page of STREAM.LIST behind the end shows the number of all streams."""
+    """True if a page of STREAM.LIST beyond the end has the number of all streams."""
     domain_always: bool
     """True if every StreamInfo shows the domain."""
 

@@ -44,7 +44,7 @@ class Replicas:
         self._log, self._files, self._shared = site.log, site.files, site.shared
         self._started = False
         self._removals: dict[tuple[str, str], list[Callable[[ApiError | None], None]]] = {}
-        """By account and name of streams whose files are being removed: the callbacks that wait for that."""
+        """Callbacks that wait for the removal of a stream's files, by account and name."""
 
     # ------------------------------------------------------------------ start
     def recover(self, account: str, name: str) -> bool:

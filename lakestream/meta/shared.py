@@ -42,7 +42,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_pending: int = 64 << 20
     batches: BatchLimits = BatchLimits()
     request_queue_limit: int = 0
-    """See `turns.Turns`."""
+    """Maximum number of waiting API requests; 0: the default of `turns.Turns`."""
     sync_interval_ns: int = 0
     """0: every write is synced before it is acked (invariant 1); else the configured time between syncs."""
     spool_dir: str = ""

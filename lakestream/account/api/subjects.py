@@ -105,7 +105,7 @@ class Api:
         self.internal_errors = 0
         """Exceptions that escaped a handler; each is logged."""
         self.strict = engine.options.strict
-        """See `Answered.strict`."""
+        """True if unknown fields of a request are rejected; see `Answered.strict`."""
         self.account = engine.account
         self._bus: Bus = engine.bus
         self._requests, self._keeping = engine.node.requests, engine.node.keeping
