@@ -324,7 +324,7 @@ class Drops:
         removed its files, or after `DROP_WAIT_NS`. This node may remove its own before the outcome is known."""
         uid = assignment.uid
 
-        def over() -> None:
+        def end_wait() -> None:
             if self._waiting.pop(uid, None) is not None:
                 done(Applied(assignment, None))
 
@@ -333,9 +333,9 @@ class Drops:
                 self._waiting.pop(uid, None)
                 done(result)
             elif uid in self._waiting:
-                self._clock.call_later(DROP_WAIT_NS, over)
+                self._clock.call_later(DROP_WAIT_NS, end_wait)
 
-        self._waiting[uid] = ({holder for holder in assignment.holders if self._node.nodes.alive(holder)}, over)
+        self._waiting[uid] = ({holder for holder in assignment.holders if self._node.nodes.alive(holder)}, end_wait)
         return outcome
 
     def gone(self, uid: str) -> None:
@@ -345,7 +345,7 @@ class Drops:
             self._node.calls.tell(leader, DROPPED, uid.encode())
 
     def _on_dropped(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        nodes, over = self._waiting.get(body.decode(), (set(), None))
+        nodes, end_wait = self._waiting.get(body.decode(), (set(), None))
         nodes.discard(node)
-        if over is not None and not nodes:
-            over()
+        if end_wait is not None and not nodes:
+            end_wait()

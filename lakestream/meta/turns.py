@@ -16,7 +16,7 @@ REQUEST_QUEUE_LIMIT = 10_000
 """Default limit of waiting requests. When it is exceeded, all of them are dropped without an answer, as with
 nats-server: their clients have timed out, and later ones are served at once."""
 
-Over = Callable[[], None]
+Finished = Callable[[], None]
 """Called once a change has been answered."""
 
 
@@ -39,34 +39,34 @@ class Turns:
         """Return the number of waiting requests."""
         return sum(len(queue) - 1 for queue in self._queues.values())
 
-    def take(self, about: str, request: Request, work: Callable[[Over], None]) -> None:
-        """Run `work(over)` after all earlier requests with the same key `about`; it calls `over` once it has answered.
+    def take(self, key: str, request: Request, work: Callable[[Finished], None]) -> None:
+        """Run `work(finished)` after all earlier requests with the same `key`; it calls `finished` after its answer.
 
         If it raises ApiError, the request fails with it; after any other exception with an internal error.
         """
 
         def run() -> None:
             try:
-                work(over)
+                work(finished)
             except ApiError as error:
                 request.fail(error)
-                over()
+                finished()
             except Exception as error:  # a bug must not block the later requests for good
                 request.crash(error)
-                if self._queues.get(about, (None,))[0] is run:
-                    over()
+                if self._queues.get(key, (None,))[0] is run:
+                    finished()
 
-        def over() -> None:
-            queue = self._queues[about]
+        def finished() -> None:
+            queue = self._queues[key]
             queue.popleft()
             if queue:
                 queue[0]()
             else:
-                del self._queues[about]
+                del self._queues[key]
 
-        queue = self._queues.get(about)
+        queue = self._queues.get(key)
         if queue is None:
-            self._queues[about] = deque([run])
+            self._queues[key] = deque([run])
             run()
         elif self.waiting >= self._limit:
             self._drop()
@@ -75,6 +75,6 @@ class Turns:
 
     def _drop(self) -> None:
         dropped = self.waiting + 1
-        for about, queue in self._queues.items():
-            self._queues[about] = deque([queue[0]])
+        for key, queue in self._queues.items():
+            self._queues[key] = deque([queue[0]])
         self._dropped(dropped)

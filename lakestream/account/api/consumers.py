@@ -134,10 +134,10 @@ class ConsumerApi:
         fails with that error.
         """
 
-        def run(over: Callable[[], None]) -> None:
+        def run(finished: Callable[[], None]) -> None:
             if stream.closed:
                 raise api_error(10059)
-            change(over)
+            change(finished)
 
         self._engine.turns.take(f"C {stream.uid}", request, run)
 

@@ -131,9 +131,9 @@ class StreamApi:
         if wanted.name != name:
             raise api_error(10056)
         stream_rules.check_create(wanted)
-        self._in_turn(name, request, lambda over: self._create_next(request, wanted, over))
+        self._in_turn(name, request, lambda finished: self._create_next(request, wanted, finished))
 
-    def _create_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
+    def _create_next(self, request: Request, wanted: StreamConfigRequest, finished: Callable[[], None]) -> None:
         node, account = self._node, self._engine.account
         self._check_account(wanted.config(), stated=stated(request))
         config = self._checked(wanted)
@@ -144,7 +144,7 @@ class StreamApi:
             if node.config_of(existing) != config:
                 raise api_error(10058)
             self._answer_by_leader(request, EXISTING)
-            over()
+            finished()
             return
         if config.name in self._creating:
             raise api_error(10058)
@@ -155,7 +155,7 @@ class StreamApi:
                 request.fail(error)
             else:
                 self._answer_by_leader(request, CREATED)
-            over()
+            finished()
 
         self._assign(secrets.token_hex(8), config, msgspec.json.encode(config), "", assigned)
 
@@ -231,9 +231,9 @@ class StreamApi:
         if wanted.name != name:
             self._checked(wanted)
             raise api_error(10056)
-        self._in_turn(name, request, lambda over: self._update_next(request, wanted, over))
+        self._in_turn(name, request, lambda finished: self._update_next(request, wanted, finished))
 
-    def _update_next(self, request: Request, wanted: StreamConfigRequest, over: Callable[[], None]) -> None:
+    def _update_next(self, request: Request, wanted: StreamConfigRequest, finished: Callable[[], None]) -> None:
         checked = self._checked(wanted)
         stream = find(self._engine, checked.name)
         stream.mirroring.check_update(checked)
@@ -244,7 +244,7 @@ class StreamApi:
 
         def ended() -> None:
             updating.discard(stream.uid)
-            over()
+            finished()
 
         def applied(outcome: object) -> None:
             if isinstance(outcome, ApiError):
@@ -354,9 +354,9 @@ class StreamApi:
             raise api_error(10038)
         name = request.tokens[0]
 
-        def delete(over: Callable[[], None]) -> None:
+        def delete(finished: Callable[[], None]) -> None:
             def deleted(outcome: ApiError | None) -> None:
-                over()
+                finished()
                 request.succeed(outcome)
 
             self._engine.delete_stream(name, deleted)
@@ -364,7 +364,7 @@ class StreamApi:
         self._in_turn(name, request, delete)
 
     def _in_turn(self, name: str, request: Request, work: Callable[[Callable[[], None]], None]) -> None:
-        """Run `work(over)` when no other change of this stream is in progress; see `Turns.take`."""
+        """Run `work(finished)` when no other change of this stream is in progress; see `Turns.take`."""
         self._engine.turns.take(f"S {self._engine.account} {name}", request, work)
 
     # ------------------------------------------------------------------ info

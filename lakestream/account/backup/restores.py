@@ -133,7 +133,7 @@ class _Transfer:
         self._ahead = 0
         self._being_written = 0
         self._room = engine.shared.restores
-        self._writing = self._over = False
+        self._writing = self._closed = False
         self._last_ns = engine.clock.steady()
 
     def begin(self, ended: Callable[[bytes | None], None]) -> None:
@@ -143,7 +143,7 @@ class _Transfer:
         self._engine.clock.call_later(STALL_NS, self._check_stalled)
 
     def _check_stalled(self) -> None:
-        if self._over:
+        if self._closed:
             return
         left = self._last_ns + STALL_NS - self._engine.clock.steady()
         if left > 0 or self._writing:
@@ -153,7 +153,7 @@ class _Transfer:
         self._end(None)
 
     def _on_chunk(self, subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo) -> None:
-        if self._over:
+        if self._closed:
             return
         self._last_ns = self._engine.clock.steady()
         if not reply:
@@ -192,7 +192,7 @@ class _Transfer:
             self._last_ns = self._engine.clock.steady()
             self._being_written = 0
             self._no_longer_ahead(size)
-            if self._over:
+            if self._closed:
                 return
             if error is not None:
                 self.failure = f"storage failure during restore: {for_clients(error)}"
@@ -210,7 +210,7 @@ class _Transfer:
         self._room.ahead -= size
 
     def _end(self, reply: bytes | None) -> None:
-        self._over = True
+        self._closed = True
         self._chunks.clear()
         self._no_longer_ahead(self._ahead - self._being_written)
         self._subscription.cancel()
