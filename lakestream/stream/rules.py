@@ -50,7 +50,7 @@ def checked(
     limits: JetStreamLimits = UNLIMITED,
     find: Find = lambda name: None,
 ) -> StreamConfig:
-    """A requested configuration with its defaults filled in.
+    """Return a requested configuration with its defaults filled in.
 
     Args:
         config: as requested.
@@ -121,7 +121,7 @@ def check_taken(config: StreamConfig, others: Iterable[StreamConfig]) -> None:
 
 
 def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, ConsumerConfig]) -> StreamConfig:
-    """The configuration that an update from `old` to the checked `new` gives.
+    """Return the configuration that an update from `old` to the checked `new` gives.
 
     `consumers` are the configurations of the stream's consumers by name. Raises ApiError.
     """
@@ -155,7 +155,7 @@ def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, Consum
 
 
 def required_level(config: StreamConfig) -> int:
-    """The API level that this configuration needs (docs/internals/api.md#api-level)."""
+    """Return the API level that this configuration needs (docs/internals/api.md#api-level)."""
     if config.allow_batched:
         return 4
     if config.allow_msg_counter or config.allow_atomic or config.allow_msg_schedules or config.persist_mode == "async":
@@ -232,7 +232,7 @@ def _with_ages(config: StreamConfig, pedantic: bool, window_limit_ns: int) -> St
 
 
 def _with_features(config: StreamConfig, pedantic: bool) -> StreamConfig:
-    """Rules of markers, counters, schedules and persist mode among each other."""
+    """Apply the rules between markers, counters, schedules and persist mode."""
     if config.allow_msg_counter and config.allow_msg_ttl:
         raise invalid(_NO_COUNTER_TTL)
     if config.subject_delete_marker_ttl:
@@ -294,7 +294,7 @@ def _with_subjects(config: StreamConfig) -> StreamConfig:
 
 
 def _check_scope(config: StreamConfig, subject: bytes) -> None:
-    """Subjects that a stream may only capture when it never answers: an answer there would loop or mislead."""
+    """Raise ApiError for subjects where a pub ack would loop or mislead, unless the stream sends none."""
     if subject == b">":
         if not config.no_ack:
             raise invalid("capturing all subjects requires no-ack to be true")

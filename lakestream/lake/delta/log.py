@@ -119,7 +119,7 @@ class Log:
 
     @cached_property
     def commits(self) -> list[int]:
-        """Versions of the commits that the listing shows, ascending."""
+        """Return the versions of the commits that the listing shows, ascending."""
         return [int(match[1]) for name in self._names if (match := _COMMIT.match(name))]
 
     @cached_property
@@ -133,7 +133,7 @@ class Log:
 
     @property
     def checkpoints(self) -> list[int]:
-        """Versions of the complete checkpoints that the listing shows, ascending."""
+        """Return the versions of the complete checkpoints that the listing shows, ascending."""
         return list(self._parts)
 
     def parts(self, checkpoint: int) -> list[str]:

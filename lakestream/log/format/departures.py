@@ -50,22 +50,22 @@ class Departures:
 
     @property
     def firsts(self) -> array[int]:
-        """The first sequence of each run."""
+        """Return the first sequence of each run."""
         return self._columns[0]
 
     @property
     def lasts(self) -> array[int]:
-        """The last one, which belongs to it."""
+        """Return the last sequence of each run."""
         return self._columns[1]
 
     @property
     def removed_seqs(self) -> array[int]:
-        """See the module."""
+        """Return, for each run, the first sequence at whose storing its removal was complete."""
         return self._columns[2]
 
     @property
     def removed_ns(self) -> array[int]:
-        """See the module."""
+        """Return, for each run, the time of its removal in ns."""
         return self._columns[3]
 
     def note(self, gone: Sequence[int], removed_seq: int, removed_ns: int) -> None:

@@ -51,7 +51,7 @@ class LostEntries(CorruptLog):
     """Raised when synced entries are missing or damaged at the end of a log, and no other replica has them."""
 
     def __init__(self, file: str, offset: int, what: str, known: str) -> None:
-        """`known` is the file that says that they were synced."""
+        """Describe entries that are lost although the file `known` says that they were synced."""
         super().__init__(file, offset, what)
         self.args = (
             f"{file}: damaged at offset {offset}: {what}; restore this file from a backup, or give these entries up: "
@@ -77,7 +77,7 @@ class LogFrozen(LogError):
 
     @property
     def out_of_space(self) -> bool:
-        """True if the cause was a full disk or quota."""
+        """Return True if the cause was a full disk or quota."""
         return isinstance(self.cause, OSError) and self.cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

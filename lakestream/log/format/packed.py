@@ -98,7 +98,7 @@ class View:
 
     @property
     def packed(self) -> bool:
-        """True if the file is compressed."""
+        """Return True if the file is compressed."""
         return bool(self._starts)
 
     def read_at(self, length: int, offset: int) -> bytes:

@@ -236,7 +236,7 @@ class Segment:
         return self.last_index, self.first_index, self.end
 
     def release(self) -> None:
-        """Only the tables of sealed segments are in the cache."""
+        """Free the tables; the cache holds only those of sealed segments."""
         assert self.footer is not None
         self.tables = None
 

@@ -467,7 +467,7 @@ class SubjectIndex:
 
     @property
     def cold_subjects(self) -> int:
-        """Number of subjects that are not in memory."""
+        """Return the number of subjects that are not in memory."""
         return self._leaves.cold if self._leaves is not None else 0
 
     def _ordered(self) -> Leaves:

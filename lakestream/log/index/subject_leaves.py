@@ -105,7 +105,7 @@ class Leaves:
 
     @property
     def filed(self) -> bool:
-        """True if anything is in a file, overridden or not."""
+        """Return True if anything is in a file, overridden or not."""
         return any(leaf.block is not None for leaf in self.leaves)
 
     # ------------------------------------------------------------------ one subject
@@ -288,7 +288,7 @@ class LeafCopy:
 
     @property
     def encoded(self) -> Block | None:
-        """The block, if it is the whole content of the leaf, else None."""
+        """Return the block if it is the whole content of the leaf, else None."""
         return self.block if not self.names and self._low is None else None
 
     def block_rows(self) -> dict[bytes, int]:

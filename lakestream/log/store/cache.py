@@ -66,12 +66,12 @@ class ReadCache:
 
     @property
     def open_files(self) -> int:
-        """Number of open descriptors."""
+        """Return the number of open descriptors."""
         return len(self._open) + len(self._closing)
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of memory of the loaded tables."""
+        """Return the memory of the loaded tables, in bytes."""
         return self._bytes
 
     def read_at(self, path: str, length: int, offset: int) -> bytes:

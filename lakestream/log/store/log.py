@@ -61,7 +61,7 @@ class Log(Protocol):
 
     @property
     def durable(self) -> bool:
-        """True if entries are written to files; else `append` does not block."""
+        """Return True if entries are written to files; else `append` does not block."""
 
     @property
     def last_index(self) -> int:
@@ -69,7 +69,7 @@ class Log(Protocol):
 
     @property
     def unsynced(self) -> bool:
-        """True if entries wait for `sync` (relaxed mode only)."""
+        """Return True if entries wait for `sync` (relaxed mode only)."""
 
     def relax(self) -> None:
         """Let a write count before it is synced from now on; in the event loop, also for a write under way."""

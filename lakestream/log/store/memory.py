@@ -37,19 +37,19 @@ class MemoryLog:
         """Without effect."""
 
     def relax(self) -> None:
-        """Nothing waits for the disk."""
+        """Do nothing: no entry waits for the disk."""
 
     @property
     def unsynced(self) -> bool:
-        """Nothing waits for the disk."""
+        """Return False: no entry waits for the disk."""
         return False
 
     def now(self) -> int:
-        """No segment grows old here."""
+        """Return 0: no segment grows old."""
         return 0
 
     def seal_state(self, now_ns: int) -> SealState | None:
-        """Nothing is ever sealed."""
+        """Return None: nothing is ever sealed."""
         return None
 
     def append(self, frames: list[Frame]) -> list[Appended]:
@@ -65,10 +65,10 @@ class MemoryLog:
         raise AssertionError("a log in memory has no segments to seal")
 
     def sync(self) -> None:
-        """Nothing waits for the disk."""
+        """Do nothing: no entry waits for the disk."""
 
     def remove_through(self, index: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: no entry is kept."""
 
     def close(self) -> None:
         """Take no more entries."""

@@ -31,7 +31,7 @@ class LogPast:
 
     @property
     def first_index(self) -> int:
-        """The first entry that is still in the log."""
+        """Return the index of the first entry that is still in the log."""
         return self.segments[0].header.first_index
 
     def last_seq(self, point: Point) -> int | None:

@@ -86,7 +86,7 @@ class SegmentLog:
         segments: list[Segment],
         last_term: int,
     ) -> None:
-        """`segments` are as recovery found them, ascending, the last one open. `now` returns wall time in ns."""
+        """Take `segments` as recovery found them: ascending, the last one open. `now` returns wall time in ns."""
         self.directory = directory
         self.files = files
         self.options = options
@@ -127,12 +127,12 @@ class SegmentLog:
 
     @property
     def last_index(self) -> int:
-        """The index of the newest entry; 0 for an empty log."""
+        """Return the index of the newest entry; 0 for an empty log."""
         return self.segments[-1].last_index
 
     @property
     def first_index(self) -> int:
-        """The index of the oldest entry that is still here, or of the next one."""
+        """Return the index of the oldest entry that is still in the log; of the next entry if there is none."""
         return self.segments[0].first_index
 
     @property
@@ -142,17 +142,17 @@ class SegmentLog:
 
     @property
     def open_segment(self) -> Segment:
-        """The segment that takes the next entry."""
+        """Return the segment that takes the next entry."""
         return self.segments[-1]
 
     @property
     def sealed(self) -> list[SealedSegment]:
-        """The sealed segments that are still in the log, ascending."""
+        """Return the sealed segments that are still in the log, ascending."""
         return [describe(segment) for segment in list(self.segments) if segment.footer is not None]
 
     @property
     def unsynced(self) -> bool:
-        """True if entries wait for `sync` (relaxed mode only)."""
+        """Return True if entries wait for `sync` (relaxed mode only)."""
         return self._write != 0
 
     def relax(self) -> None:

@@ -33,7 +33,7 @@ class SegmentRows:
     """`Rows` over files."""
 
     def __init__(self, segments: list[Segment], outlines: list[OutlineFile], cache: ReadCache) -> None:
-        """`segments` are those of the log, `outlines` those of segments that have left; both ascending."""
+        """Take the log's `segments`, and the `outlines` of segments that have left it; both ascending."""
         self.segments = list(segments)
         self.outlines = outlines
         self.cache = cache
@@ -42,7 +42,7 @@ class SegmentRows:
         """Called with damage that a read meets, before the read raises it."""
 
     def place(self, at: Appended, first_seq: int, lengths: Sequence[int], last_time: int) -> int:
-        """A sealed segment has the places of its messages already: recovery replays it."""
+        """Place messages, except in a sealed segment that recovery replays: it has their places already."""
         segment = cast(Segment, at.segment)
         if segment is not self.segments[-1]:
             self._adopt(segment)
@@ -157,7 +157,7 @@ class SegmentRows:
         return self._time_at(segment, tables.offsets[tables.row(seq)])
 
     def first_at(self, time_ns: int) -> int:
-        """Times ascend with sequences, so two binary searches find it."""
+        """Find the message by two binary searches: times ascend with sequences."""
         for file in self.outlines:
             if file.info.rows and file.info.last_time >= time_ns:
                 outline = self._outline(file)
@@ -173,7 +173,7 @@ class SegmentRows:
         return 0
 
     def forget(self, seqs: Sequence[int]) -> None:
-        """The log keeps removed messages until their segment leaves."""
+        """Do nothing: the log keeps removed messages until their segment leaves."""
 
     def dropped(self, segments: list[Segment], outlines: list[OutlineFile]) -> None:
         """Note that `segments` left the log; `outlines` is the new list of outlines."""
@@ -281,7 +281,7 @@ class SegmentRows:
             position = stop
 
     def _places(self, segment: Segment, seqs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        """Offsets and lengths of messages of one segment."""
+        """Return the offsets and lengths of messages of one segment."""
         tables = self._tables(segment)
         offsets, lengths = tables.offsets, tables.lengths
         if isinstance(seqs, range):

@@ -534,7 +534,7 @@ class SegmentStore(Store):
 
     # ------------------------------------------------------------------ end
     def close(self, extra: bytes = b"") -> None:
-        """A frozen log gets no checkpoint: recovery shall look at what is really there."""
+        """Save a last checkpoint and close; none for a frozen log: recovery shall look at what is really there."""
         if self.closed:
             return
         self.closed = True
@@ -556,7 +556,7 @@ class SegmentStore(Store):
             self.log.close()
 
     def destroy(self) -> None:
-        """The directory is renamed first, so that a kill leaves a whole stream or one that is known to be gone."""
+        """Rename the directory before removing it: a kill leaves a whole stream or one that is known to be gone."""
         self._empty()
         self.closed = True
         with self.lock:

@@ -48,7 +48,7 @@ class Shredder:
         lock: Callable[[], AbstractContextManager[None]],
         ask_seal: Callable[[], object],
     ) -> None:
-        """`lock` is held while segments are rewritten; it raises LogClosed. `ask_seal` has the open segment sealed."""
+        """Hold `lock`, which raises LogClosed, while segments are rewritten; `ask_seal` seals the open segment."""
         self._log, self._rows, self._io, self._lock, self._ask_seal = log, rows, io, lock, ask_seal
         self._doomed: set[int] = set()
         self._marked: set[int] = set()  # with other members: the first indexes of segments that hold such messages
@@ -73,14 +73,14 @@ class Shredder:
 
     @property
     def doomed(self) -> list[int]:
-        """The sequences whose bytes the log may still have, ascending."""
+        """Return the sequences whose bytes the log may still have, ascending."""
         floor = self._rows.local_floor
         if self._doomed and floor:
             self._doomed = {seq for seq in self._doomed if seq >= floor}
         return sorted(self._doomed)
 
     def leaving(self, sealed: list[Segment]) -> int:
-        """With other members: return how many of the log's first sealed segments are to leave as soon as they can."""
+        """Return how many of the log's first sealed segments have to leave soon, in a group of several members."""
         self._mark()
         for count in range(len(sealed), 0, -1):
             if sealed[count - 1].first_index in self._marked:

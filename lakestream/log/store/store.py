@@ -307,12 +307,12 @@ class Store:
     # ------------------------------------------------------------------ read
     @property
     def local_floor(self) -> int:
-        """The lowest sequence whose record is still in the log; live ones below it are in the lake only."""
+        """Return the lowest sequence whose record is still in the log; live ones below are in the lake only."""
         return self._rows.local_floor
 
     @property
     def first_time(self) -> int:
-        """Time of the first message; 0 in an empty stream. Raise CorruptLog."""
+        """Return the time of the first message; 0 in an empty stream. Raise CorruptLog."""
         if not self.msgs:
             return 0
         if self._first_time[0] != self.first_seq:
@@ -399,7 +399,7 @@ class Store:
     # ------------------------------------------------------------------ files; without any
     @property
     def notes(self) -> list[str]:
-        """Lines for the server's log about everything that opening the log cut off, recreated or left alone."""
+        """Return lines for the server's log: everything that opening the log cut off, recreated or left alone."""
         return []
 
     def check_unused(self) -> None:
@@ -415,7 +415,7 @@ class Store:
 
     @property
     def mark_due(self) -> bool:
-        """True if entries were synced since `mark` noted it last."""
+        """Return True if entries were synced since `mark` noted it last."""
         return False
 
     def mark(self) -> None:
@@ -427,12 +427,12 @@ class Store:
     # ------------------------------------------------------------------ departures
     @property
     def departures(self) -> Departures | None:
-        """Removals while the segment that begins at `departures_index` was open, if the stream keeps their times."""
+        """Return removals in the segment that begins at `departures_index`, if the stream keeps their times."""
         return None
 
     @property
     def departures_index(self) -> int:
-        """The first entry of that segment: the open one, or one that was sealed and after which nothing was removed."""
+        """Return the first index of the open segment, or of a sealed one after which nothing was removed."""
         return 0
 
     def keep_departures(self, wanted: bool) -> None:
@@ -452,7 +452,7 @@ class Store:
 
     @property
     def sealed_through(self) -> tuple[int, int]:
-        """The log index through which all segments are sealed, and the stream's last sequence there."""
+        """Return the log index through which all segments are sealed, and the stream's last sequence there."""
         return 0, 0
 
     def sealed(self) -> list[SealedSegment]:
@@ -461,13 +461,13 @@ class Store:
 
     @property
     def left_through(self) -> int:
-        """The index through which segments have left the log for the lake; 0 when none has."""
+        """Return the index through which segments have left the log for the lake; 0 when none has."""
         return 0
 
     # ------------------------------------------------------------------ checkpoint
     @property
     def checkpoint_due(self) -> bool:
-        """True if enough was logged since the last checkpoint to take another."""
+        """Return True if enough was logged since the last checkpoint to take another."""
         return False
 
     def checkpoint_frees(self, index: int) -> bool:
@@ -476,7 +476,7 @@ class Store:
 
     @property
     def checkpoint_index(self) -> int:
-        """The entry through which a durable checkpoint holds the state."""
+        """Return the index through which a durable checkpoint holds the state."""
         return 0
 
     def checkpoint(self, extra: bytes, done: Callable[[BaseException | None], None] | None = None) -> None:
@@ -497,7 +497,7 @@ class Store:
 
     @property
     def doomed(self) -> list[int]:
-        """The securely deleted sequences whose bytes the log may still have, ascending."""
+        """Return the securely deleted sequences whose bytes the log may still have, ascending."""
         return []
 
     def shred(self) -> bool:

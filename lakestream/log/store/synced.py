@@ -45,7 +45,7 @@ class MarkFile:
     """The mark file of one log. Its methods block; `note` and `close` may be called in any thread."""
 
     def __init__(self, files: Files, directory: str) -> None:
-        """`directory` is the stream's. Nothing is opened yet."""
+        """Name the file in the stream's `directory`, without opening it."""
         self.path = os.path.join(directory, NAME)
         self.index = 0
         """The entry through which the file says that the log is durable, or 0."""

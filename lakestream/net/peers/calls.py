@@ -75,11 +75,9 @@ class PeerCalls:
 
     # ------------------------------------------------------------------ Calls
     def serve(self, method: str, handler: Method) -> None:
-        """See `Calls.serve`."""
         self._methods[method] = handler
 
     def call(self, node: str, method: str, body: bytes, done: Done, timeout_ns: int) -> None:
-        """See `Calls.call`."""
         if len(self._waiting) >= MAX_WAITING:
             self._clock.call_soon(lambda: done(None, f"more than {MAX_WAITING} calls wait for their answers"))
             return
@@ -93,7 +91,6 @@ class PeerCalls:
             self._clock.call_soon(lambda: self._fail(number, f"{node} is not connected, or silent"))
 
     def tell(self, node: str, method: str, body: bytes) -> bool:
-        """See `Calls.tell`."""
         if node == self._peers.me:
             self._clock.call_soon(lambda: self._run(node, 0, method, body))
             return True

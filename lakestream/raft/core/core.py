@@ -140,32 +140,32 @@ class Core(State):
 
     @property
     def membership(self) -> Membership:
-        """The valid membership: of the newest MEMBERSHIP entry in the log, committed or not (Raft §6)."""
+        """Return the membership in force: that of the newest MEMBERSHIP entry, committed or not (Raft §6)."""
         return self.log.membership
 
     @property
     def commit(self) -> int:
-        """Entries through here are committed."""
+        """Return the index of the newest committed entry."""
         return self.log.commit
 
     @property
     def last_index(self) -> int:
-        """The last entry of the log, durable or not."""
+        """Return the index of the last entry, durable or not."""
         return self.log.terms.last
 
     @property
     def durable_index(self) -> int:
-        """Entries through here are on this member's disk."""
+        """Return the index through which entries are on this member's disk."""
         return self.log.durable
 
     @property
     def hard(self) -> HardState:
-        """The hard state to be kept on disk; its `commit` is at most `durable_index`."""
+        """Return the hard state to be kept on disk; its `commit` is at most `durable_index`."""
         return HardState(self.term, self.vote, min(self.log.commit, self.log.durable))
 
     @property
     def lease_valid(self) -> bool:
-        """True if no other member can have become leader, as far as ticks measure time.
+        """Return True if no other member can have become leader, as far as ticks measure time.
 
         After the process was suspended, call `tick` for the time that passed before trusting it.
         `read` needs no clock.
@@ -174,16 +174,16 @@ class Core(State):
 
     @property
     def transferring(self) -> str:
-        """The member that this leader transfers leadership to, or ""."""
+        """Return the member that this leader transfers leadership to, or ""."""
         return "" if self.leading is None else self.leading.transfer_to
 
     @property
     def established(self) -> bool:
-        """True if this leader has committed an entry of its own term: its `commit` is the group's (Raft §8)."""
+        """Return True if this leader has committed an entry of its term: its `commit` is the group's (Raft §8)."""
         return self.leading is not None and self.leading.established
 
     def match_of(self, member: str) -> int:
-        """On the leader, return the index through which `member`'s log is known to be durable and equal; else 0."""
+        """Return the index through which the leader knows `member`'s log to be durable and equal; elsewhere 0."""
         if self.leading is None:
             return 0
         if member == self.me:
@@ -192,7 +192,7 @@ class Core(State):
         return 0 if peer is None else peer.match
 
     def ticks_since_contact(self, member: str) -> int | None:
-        """On the leader, return ticks since the last answer of `member`; None if there was none in this term."""
+        """Return the leader's ticks since the last answer of `member`; None if there was none in this term."""
         if self.leading is None:
             return None
         if member == self.me:

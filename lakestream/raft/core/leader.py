@@ -75,7 +75,7 @@ class Leader:
 
     @property
     def established(self) -> bool:
-        """True if an entry of this term is committed."""
+        """Return True if an entry of this term is committed."""
         return self.log.commit >= self.first
 
     def propose(self, entries: Sequence[Frame]) -> None:
@@ -224,7 +224,7 @@ class Leader:
 
     @property
     def lease_valid(self) -> bool:
-        """True while no other member can have become leader.
+        """Return True while no other member can have become leader.
 
         A follower that heard round r promises to vote for no other member for election_ticks of its own ticks after
         that, which is later than when r was sent.

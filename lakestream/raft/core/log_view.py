@@ -24,7 +24,7 @@ class LogView:
     def __init__(
         self, terms: TermMap, membership: Membership, changes: Sequence[tuple[int, Membership]], commit: int
     ) -> None:
-        """`commit` is clamped to what the log holds."""
+        """Clamp `commit` to what the log holds."""
         self.terms = terms
         self.commit = max(terms.base, min(commit, terms.last))
         self.durable = terms.last
@@ -42,22 +42,22 @@ class LogView:
 
     @property
     def last(self) -> int:
-        """The last entry, durable or not."""
+        """Return the index of the last entry, durable or not."""
         return self.terms.last
 
     @property
     def membership(self) -> Membership:
-        """The valid membership (Raft §6: the latest in the log, committed or not)."""
+        """Return the membership in force (Raft §6: the latest in the log, committed or not)."""
         return self.memberships[-1][1]
 
     @property
     def committed_membership(self) -> Membership:
-        """The newest committed membership."""
+        """Return the newest committed membership."""
         return self.memberships[0][1]
 
     @property
     def change_pending(self) -> bool:
-        """True if a membership change is in the log and not committed."""
+        """Return True if a membership change is in the log and not committed."""
         return len(self.memberships) > 1
 
     def up_to_date(self, last_index: int, last_term: int) -> bool:

@@ -34,12 +34,12 @@ class Membership(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Voters and learners."""
+        """Return voters and learners, in order."""
         return tuple(sorted({*self.voters, *self.learners}))
 
     @property
     def quorum(self) -> int:
-        """Number of voters that form a majority."""
+        """Return the number of voters that form a majority."""
         return len(self.voters) // 2 + 1
 
 

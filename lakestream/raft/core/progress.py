@@ -36,7 +36,7 @@ class Inflight:
 
     @property
     def full(self) -> bool:
-        """True if nothing more may be sent for now."""
+        """Return True if nothing more may be sent for now."""
         return len(self._sent) >= self._max_count or self._bytes >= self._max_bytes
 
     def add(self, last: int, size: int) -> None:

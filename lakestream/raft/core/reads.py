@@ -23,7 +23,7 @@ class Reads:
 
     @property
     def waiting(self) -> bool:
-        """True if there are reads that no round confirms yet."""
+        """Return True if there are reads that no round confirms yet."""
         return bool(self._new)
 
     def add(self, context: object) -> None:

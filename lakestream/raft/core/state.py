@@ -98,12 +98,12 @@ class State:
 
     @property
     def in_lease(self) -> bool:
-        """True if this member heard from a leader recently and votes for no other member (thesis §4.2.3, §6.4)."""
+        """Return True if a leader's message came recently, so that it votes for no other (thesis §4.2.3, §6.4)."""
         return self.leading is not None or self.now - self.heard < self.options.election_ticks
 
     @property
     def promotable(self) -> bool:
-        """True if this member may become leader.
+        """Return True if this member may become leader.
 
         One that is not in its newest membership still may while that is not committed: without it the group could be
         stuck (thesis §4.2.2).

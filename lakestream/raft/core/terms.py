@@ -40,7 +40,7 @@ class TermMap:
         last: int | None = None,
         past: Runs = (),
     ) -> None:
-        """A log whose entries through `base` are gone.
+        """Describe a log whose entries through `base` are gone.
 
         Args:
             base: index of the last entry that is gone; 0 when there is none.
@@ -69,7 +69,7 @@ class TermMap:
 
     @property
     def last_term(self) -> int:
-        """The term of the last entry."""
+        """Return the term of the last entry."""
         return self._terms[-1]
 
     @property

@@ -48,7 +48,7 @@ class Owner:
     """The owner of a group: the role it was told, and the proposals and reads it waits for."""
 
     def __init__(self, callbacks: Callbacks, core: Core, handed_term: int) -> None:
-        """`handed_term` is the term of the newest entry that is applied."""
+        """Begin with `handed_term`, the term of the newest applied entry."""
         self.callbacks, self._core = callbacks, core
         self.handed_term = handed_term
         self.leads = False

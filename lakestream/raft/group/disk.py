@@ -41,7 +41,7 @@ class Work(msgspec.Struct):
 
     @property
     def brief(self) -> bool:
-        """True if it is one small append and nothing else; see `Io.submit`."""
+        """Return True if it is one small append and nothing else; see `Io.submit`."""
         special = self.settle or self.keep_synced or self.keep or self.sync or self.truncate_after is not None
         return not special and self.replace is None and self.seal is None and brief(self.frames)
 

@@ -118,62 +118,62 @@ class Group(ABC):
     @property
     @abstractmethod
     def in_flight(self) -> bool:
-        """True while a write or a seal is under way or too much is uncommitted; the caller gathers proposals."""
+        """Return True while the caller shall gather proposals: during a write or seal, or with too much uncommitted."""
 
     @property
     @abstractmethod
     def at_rest(self) -> bool:
-        """True if no thread works on the files of this group."""
+        """Return True if no thread works on the files of this group."""
 
     @property
     @abstractmethod
     def is_leader(self) -> bool:
-        """True if `on_role` last said that this node leads."""
+        """Return True if `on_role` last said that this node leads."""
 
     @property
     @abstractmethod
     def leader(self) -> str:
-        """The leader's name, or "" when it is not known."""
+        """Return the leader's name, or "" when it is not known."""
 
     @property
     @abstractmethod
     def term(self) -> int:
-        """The current term."""
+        """Return the current term."""
 
     @property
     @abstractmethod
     def last_index(self) -> int:
-        """The newest entry of the log, committed or not."""
+        """Return the index of the newest entry of the log, committed or not."""
 
     @property
     @abstractmethod
     def commit_index(self) -> int:
-        """The newest entry that is committed as far as this member knows."""
+        """Return the index of the newest entry that this member knows to be committed."""
 
     @property
     @abstractmethod
     def heard_commit(self) -> int:
-        """The newest commit index that a leader announced since this process began, or 0."""
+        """Return the newest commit index that a leader announced since this process began, or 0."""
 
     @property
     @abstractmethod
     def membership(self) -> Membership:
-        """Voters and learners as of the newest entry."""
+        """Return voters and learners as of the newest entry."""
 
     @property
     @abstractmethod
     def recovering(self) -> bool:
-        """True while this member's log lacks entries that it may have acknowledged; it does not vote meanwhile."""
+        """Return True while this log lacks entries that the member may have acknowledged; it does not vote then."""
 
     @property
     @abstractmethod
     def handing_over(self) -> bool:
-        """True while a transfer that this node began is under way."""
+        """Return True while a transfer that this node began is under way."""
 
     @property
     @abstractmethod
     def gave_up(self) -> bool:
-        """True if only this node received the messages that clients sent while it did not lead.
+        """Return True if only this node received the messages that clients sent while it did not lead.
 
         So it is after it gave up leading on request. A node that was replaced, cut off or stopped may hear late of a
         new leader, which received the same messages.
@@ -181,7 +181,7 @@ class Group(ABC):
 
     @property
     def replicated(self) -> bool:
-        """True if other nodes hold this log too."""
+        """Return True if other nodes hold this log too."""
         return any(name != self.me for name in self.membership.members)
 
     @abstractmethod
@@ -280,12 +280,12 @@ class Member(ABC):
     @property
     @abstractmethod
     def membership(self) -> Membership:
-        """Voters and learners as of the newest committed entry that is known."""
+        """Return voters and learners as of the newest entry that is known to be committed."""
 
     @property
     @abstractmethod
     def durable_through(self) -> int | None:
-        """Entries through here were durable in this log: a missing one is damage, not a torn write.
+        """Return the index through which this log was durable: a missing entry is damage, not a torn write.
 
         None: the log itself keeps it (see `open_store`).
         """
@@ -293,12 +293,12 @@ class Member(ABC):
     @property
     @abstractmethod
     def commit_through(self) -> int:
-        """Entries through here are known to be committed: recovery applies them."""
+        """Return the index through which entries are known to be committed: recovery applies them."""
 
     @property
     @abstractmethod
     def recovering(self) -> bool:
-        """True if entries that this member acknowledged may be missing from its log."""
+        """Return True if entries that this member acknowledged may be missing from its log."""
 
     @abstractmethod
     def damaged(self) -> None:

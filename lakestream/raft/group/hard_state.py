@@ -86,7 +86,7 @@ class StateFile:
     """The file `raft` of one member. Its methods block; the member calls them one at a time."""
 
     def __init__(self, files: Files, directory: str) -> None:
-        """`directory` exists. Nothing is opened yet."""
+        """Name the file in `directory`, which exists, without opening it."""
         self.path = os.path.join(directory, NAME)
         self._files = files
         self._fd = -1

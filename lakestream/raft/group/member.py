@@ -51,7 +51,7 @@ class RaftMember(Member):
 
     @property
     def commit_through(self) -> int:
-        """In a log without a file `raft` everything is committed: it was that of a group of one."""
+        """Return no limit for a log without a file `raft`: it was that of a group of one, all of it committed."""
         return 1 << 62 if self.fresh else self.kept.hard.commit
 
     @property
@@ -68,7 +68,7 @@ class RaftMember(Member):
         self.fresh = False
 
     def join(self, log: Log, io: Io, callbacks: Callbacks) -> RaftGroup:
-        """`io` is not used: the threads are those of `Groups`."""
+        """Open the group. `io` is not used: the threads are those of `Groups`."""
         assert isinstance(log, SegmentLog), "a log in memory has one member"
         kept = of_a_group_of_one(self.kept, log) if self.fresh else self.kept
         handed = min(log.applied() if log.applied is not None else kept.hard.commit, log.last_index)

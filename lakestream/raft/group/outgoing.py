@@ -29,8 +29,7 @@ class Outgoing:
         send: Callable[[str, Message], None],
         read_done: Callable[[BaseException | None], None],
     ) -> None:
-        """`send` takes (to, message). `read_done` is called after entries were read from the disk and sent, or with the
-        error."""
+        """Send by `send(to, message)`; call `read_done` once entries read from the disk are sent, or with the error."""
         self.unsynced = False
         self._core, self._io, self._send, self._read_done = core, io, send, read_done
         self._waiting: deque[Item] = deque()

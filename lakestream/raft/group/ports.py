@@ -43,7 +43,7 @@ class Peers(Protocol):
 
     @property
     def me(self) -> str:
-        """This node's name."""
+        """Return this node's name."""
 
     def connected(self) -> list[str]:
         """Return the nodes with a connection, ascending."""

@@ -32,7 +32,7 @@ class SoloGroup(Group):
     """The group of a log that only this node holds. It always leads."""
 
     def __init__(self, log: Log, io: Io, callbacks: Callbacks, me: str = "") -> None:
-        """`log` is open and everything in it is applied. `io` are threads for the writes."""
+        """Take an open `log` whose entries are all applied. `io` are threads for the writes."""
         self.me = me
         self.failed: Exception | None = None
         self._log, self._io, self._callbacks = log, io, callbacks
@@ -251,7 +251,7 @@ class SoloGroups:
         self._me = me
 
     def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> SoloMember:
-        """This node is the only voter, whatever `membership` says."""
+        """Return a member that is the only voter, whatever `membership` says."""
         return SoloMember(group, self._me)
 
     def start(self) -> None: ...

@@ -25,7 +25,7 @@ class Unstable:
     __slots__ = ("_entries", "_frames", "_places", "_size", "first", "handed", "placed")
 
     def __init__(self, last_index: int, handed: int) -> None:
-        """`last_index` is the end of the log; everything through `handed` was applied."""
+        """Begin after the log's end `last_index`, with everything through `handed` applied."""
         self.first = last_index + 1
         self.placed = last_index
         self.handed = handed
@@ -36,12 +36,12 @@ class Unstable:
 
     @property
     def last(self) -> int:
-        """The newest entry, written or not."""
+        """Return the index of the newest entry, written or not."""
         return self.first + len(self._frames) - 1
 
     @property
     def size(self) -> int:
-        """Bytes of the bodies in memory."""
+        """Return the size of the bodies in memory, in bytes."""
         return self._size
 
     def append(self, frames: list[Frame]) -> None:

@@ -135,7 +135,7 @@ class PinnedClient(RoundRobin):
         self._timer: Timer | None = None
 
     def arrived(self, request: NextRequest) -> bytes:
-        """A request of the pinned client keeps the pin alive."""
+        """Extend the pin for a request of the pinned client; refuse another pin id."""
         if not request.id or not self._pin:
             return b""
         if request.id != self._pin:
@@ -149,7 +149,7 @@ class PinnedClient(RoundRobin):
         return Verdict.PASS if self._pin else Verdict.SERVE
 
     def headed(self, waiting: Waiting, messages: Sequence[Delivery]) -> Sequence[Delivery]:
-        """The first request that gets a message while no client is pinned gets the pin."""
+        """Pin the first request that gets a message while no client is pinned; add the pin's header."""
         if not self._pin and waiting.grouped:
             self._give(waiting)
         line = b"Nats-Pin-Id: %b\r\n\r\n" % self._pin.encode()
