@@ -201,7 +201,7 @@ class JetStream:
         self.engines.stop()
 
     async def _drain(self) -> None:
-        self.node.yield_leadership()  # first: whoever leads next takes the messages at once
+        self.node.yield_leadership()  # first, so that the next leader takes messages at once
         handed_over_by = time.monotonic() + HAND_OVER_WAIT_S
         while self.node.handing_over and time.monotonic() < handed_over_by:
             await asyncio.sleep(0.005)

@@ -32,7 +32,7 @@ async def in_thread(io: Io, work: Callable[[], T]) -> T:
 
 
 async def told(ask: Callable[[Callable[[T], None]], object]) -> T:
-    """Call `ask` with a callback, and wait for what that is called with first."""
+    """Call `ask` with a callback; return what the callback is called with first."""
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T) -> None:
@@ -44,7 +44,7 @@ async def told(ask: Callable[[Callable[[T], None]], object]) -> T:
 
 
 async def pause(clock: Clock, delay_ns: int) -> None:
-    """Wait."""
+    """Wait `delay_ns`."""
 
     def ask(done: Callable[[None], None]) -> None:
         clock.call_later(delay_ns, lambda: done(None))
@@ -61,7 +61,7 @@ class Signal:
         self._waiting: asyncio.Future[bool] | None = None
 
     def happened(self) -> None:
-        """Wake who waits, or who will wait next."""
+        """Wake the waiting task, or the next one at once."""
         self._set = True
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(True)

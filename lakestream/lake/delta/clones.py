@@ -6,7 +6,7 @@ directory, so VACUUM of the origin has to know the clone. There are two sources:
 - `<lake>/_clones/<hash>.json`, written before a clone is created; it is the only way to know a clone outside of the
   lake,
 - the logs of all tables in the lake: a table whose newest version references files outside of its own directory is a
-  clone, whoever created it.
+  clone, by whatever program it was created.
 
 An entry is written under the lock of the origin's table, and files of a table are deleted only under that lock after
 reading the registry. A young entry without a clone belongs to a clone that is being created, which needs all files of

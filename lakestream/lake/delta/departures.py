@@ -42,7 +42,7 @@ class DeparturesGone(LakeError):
     """Raised when the departures file of an existing commit is missing."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} is missing: without it nobody can tell what the stream held within that commit")
+        super().__init__(f"{path} is missing: what the stream held within that commit is unknown without it")
 
 
 def of_footers(footers: Iterable[Footer]) -> Departures | None:

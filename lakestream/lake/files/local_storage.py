@@ -65,7 +65,7 @@ class LocalStorage(Storage):
         return sorted(found)
 
     def names(self, directory: str) -> Names:
-        """Return the names of files and directories, since telling them apart would cost a `stat` of each."""
+        """Return the names of files and of directories: separating them would cost a `stat` of each."""
         try:
             return os.listdir(directory)
         except _ABSENT:

@@ -60,7 +60,7 @@ def build(
             part = _Part()
             for batch in batches:
                 if stopped():
-                    raise HistoryUnavailable(f"{table}: nobody waits for its rows any more")
+                    raise HistoryUnavailable(f"{table}: the read of its rows was cancelled")
                 part.take(batch, subjects)
             for outline in part.outlines(subjects):
                 writer.add(outline)

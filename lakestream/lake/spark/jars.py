@@ -171,8 +171,8 @@ def _submit() -> list[str]:
 
 def _reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    telling = [line for line in lines if "unresolved dependency" in line or "Exception" in line or "rror" in line]
-    return (telling or lines or ["no output"])[-1]
+    errors = [line for line in lines if "unresolved dependency" in line or "Exception" in line or "rror" in line]
+    return (errors or lines or ["no output"])[-1]
 
 
 def _message(package: str, files: Sequence[str], reason: str) -> str:

@@ -42,7 +42,7 @@ DELTA = {
     # Of two concurrent commits exactly one succeeds, and the other fails.
     "spark.delta.logStore.file.impl": "io.lakestream.delta.LocalCommitLogStore",
     "spark.delta.logStore.s3a.impl": "io.lakestream.delta.ConditionalS3LogStore",
-    # Nobody but the lake's owner and group reads its files (0750, 0640). Hadoop sets modes by this, not by the umask.
+    # Only the lake's owner and group read its files (0750, 0640). Hadoop sets modes by this, not by the umask.
     "spark.hadoop.fs.permissions.umask-mode": "027",
     # Exact bounds for long subjects too, so that files are skipped. Delta cuts at 32 characters by itself.
     "spark.databricks.io.skipping.stringPrefixLength": "256",

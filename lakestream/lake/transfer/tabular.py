@@ -242,7 +242,7 @@ def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
         raise BadTarget(f"{path} is the table of a stream: the server reads old messages from it; export elsewhere")
     failures: list[BaseException] = []
 
-    def told() -> Iterator[pa.RecordBatch]:
+    def noted() -> Iterator[pa.RecordBatch]:
         # The writer would replace an error from here by its own, without its type.
         try:
             yield from batches
@@ -251,7 +251,7 @@ def _write_delta(path: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
             raise
 
     try:
-        reader = pa.RecordBatchReader.from_batches(schema, told())
+        reader = pa.RecordBatchReader.from_batches(schema, noted())
         there = LocalStorage(path)
         there.make_directory(path)
         write_deltalake(path, reader, mode="overwrite", schema_mode="overwrite")

@@ -232,7 +232,7 @@ class Segment:
 
     @property
     def newest(self) -> tuple[int, int, int]:
-        """Index of the newest entry, first index of the segment, offset where that entry's frame ends."""
+        """Return (index of the newest entry, first index of the segment, offset where that entry's frame ends)."""
         return self.last_index, self.first_index, self.end
 
     def release(self) -> None:

@@ -55,7 +55,7 @@ class BlockFile:
 
     @property
     def size(self) -> int:
-        """Length of a scratch file in bytes."""
+        """Return the length of a scratch file in bytes."""
         return self._end
 
     def read(self, offset: int, length: int) -> bytes:
@@ -96,7 +96,7 @@ class Block:
 
     @property
     def size(self) -> int:
-        """Length of the block in bytes."""
+        """Return the length of the block in bytes."""
         return self._length
 
     def read(self) -> bytes:

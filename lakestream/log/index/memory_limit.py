@@ -39,7 +39,7 @@ class IndexMemory:
 
     @property
     def used(self) -> int:
-        """Roughly the bytes of memory of all indexes."""
+        """Return the approximate memory of all indexes in bytes."""
         return sum(index.memory for index in self._all())
 
     def used_with(self, index: Cooling) -> int:

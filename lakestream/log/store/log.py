@@ -65,7 +65,7 @@ class Log(Protocol):
 
     @property
     def last_index(self) -> int:
-        """Index of the newest entry; 0 for an empty log."""
+        """Return the index of the newest entry; 0 for an empty log."""
 
     @property
     def unsynced(self) -> bool:

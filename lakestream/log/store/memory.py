@@ -61,7 +61,7 @@ class MemoryLog:
         return placed
 
     def seal(self, state: SealState) -> SealedSegment:
-        """Invariant: never called, because `seal_state` never asks for it."""
+        """Raise AssertionError. Invariant: never called, because `seal_state` never asks for it."""
         raise AssertionError("a log in memory has no segments to seal")
 
     def sync(self) -> None:

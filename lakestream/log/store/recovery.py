@@ -64,7 +64,7 @@ def find_outlines(directory: str, files: Files, based: bool = False) -> list[Out
 
 
 def synced_through(marks: MarkFile, files: Files) -> tuple[int, list[str]]:
-    """Return the entry through which a log was synced, as its mark says, and what is to be told of the mark.
+    """Return the entry through which a log was synced, as its mark says, and log lines about the mark.
 
     A mark that cannot be read protects nothing any more; it is set aside, and the next one takes its place. Block.
     """

@@ -137,7 +137,7 @@ class SegmentLog:
 
     @property
     def terms(self) -> list[tuple[int, int]]:
-        """(first index, term) of each run of entries with one term, ascending, from `first_index` on."""
+        """Return (first index, term) of each run of entries with one term, ascending, from `first_index` on."""
         return term_runs(self.segments)
 
     @property

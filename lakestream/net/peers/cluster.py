@@ -30,7 +30,7 @@ class ConnectUrls:
     """The `connect_urls` of INFO, as in nats-server.
 
     A node that never met another shows none; from then on it shows its own addresses and those of the connected nodes,
-    without nodes in lame duck mode. With `no_advertise` a node shows its clients no addresses, and its own to nobody.
+    without nodes in lame duck mode. With `no_advertise` a node shows no addresses, and no other node shows its own.
 
     Args:
         nodes: the cluster.

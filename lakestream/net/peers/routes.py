@@ -66,7 +66,7 @@ class _Account:
         else:
             del self._counts[key]
         # Outside of queue groups only the first and the last subscription matter.
-        if (sub.queue or count == joined) and self._announcer.heard:
+        if (sub.queue or count == joined) and self._announcer.connected:
             if not self._changed:
                 self._announcer.changed(self)
             self._changed.add(key)
@@ -85,7 +85,7 @@ class InterestAnnouncer:
 
     Announced are the subscriptions of clients and streams by (subject, queue group) with their number: all when a
     connection is made, changes afterwards, gathered over a turn of the event loop. Changes leave before any message or
-    call of their turn, so whoever answers a request on another node knows the inbox by then.
+    call of their turn, so a responder on another node knows the inbox by then.
 
     Args:
         nodes: the connected nodes by name; updated by the caller.
@@ -106,7 +106,7 @@ class InterestAnnouncer:
         hub.interest_graph.observe(account.observed)
 
     @property
-    def heard(self) -> bool:
+    def connected(self) -> bool:
         """Return True if any node is connected."""
         return bool(self._nodes)
 
@@ -167,7 +167,7 @@ class Routes:
     """Routing between this node and all others.
 
     Args:
-        accounts: of this node; nobody is in them yet.
+        accounts: of this node; without clients so far.
         links: connections to the other nodes, none of them up yet.
 
     Attributes:

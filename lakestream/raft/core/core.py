@@ -129,12 +129,12 @@ class Core(State):
         self.joining = joining
         self.remembers = remembers
         self.confirmed = {each.member: each for each in confirmed} if remembers else {}
-        self._told_term = hard.term
-        self._told_vote = hard.vote
-        self._told_role = self.role
-        self._told_leader = self.leader
-        self._told_commit = log.commit
-        self._told_membership = log.membership
+        self._given_term = hard.term
+        self._given_vote = hard.vote
+        self._given_role = self.role
+        self._given_leader = self.leader
+        self._given_commit = log.commit
+        self._given_membership = log.membership
 
     # -- state to read -------------------------------------------------------------------------------------------
 
@@ -249,11 +249,11 @@ class Core(State):
         if log.pending:
             out.append, log.pending = log.pending, []
             some = True
-        if log.commit != self._told_commit:
-            out.commit = self._told_commit = log.commit
+        if log.commit != self._given_commit:
+            out.commit = self._given_commit = log.commit
             some = True
-        if log.membership is not self._told_membership:
-            out.membership = self._told_membership = log.membership
+        if log.membership is not self._given_membership:
+            out.membership = self._given_membership = log.membership
             some = True
         if self._notice_change():
             some = True
@@ -323,7 +323,7 @@ class Core(State):
         assert index >= wanted.index, f"a state as of {index} instead of {wanted.index}"
         past = reaching(wanted.past, wanted.index, wanted.last_term, index, term)
         self.log.install(index, term, membership, past)
-        self._told_commit = index
+        self._given_commit = index
         self.matched = index
         self.acked = 0
         follower.installed(self, True)
@@ -418,12 +418,12 @@ class Core(State):
     def _notice_change(self) -> bool:
         """Note in the Ready if term, vote, role or leader changed since the last one."""
         out, some = self.out, False
-        if self.term != self._told_term or self.vote != self._told_vote:
-            self._told_vote = self.vote
+        if self.term != self._given_term or self.vote != self._given_vote:
+            self._given_vote = self.vote
             out.hard = self.hard
             some = True
-        if self.role is not self._told_role or self.leader != self._told_leader or self.term != self._told_term:
-            self._told_role, self._told_leader = self.role, self.leader
+        if self.role is not self._given_role or self.leader != self._given_leader or self.term != self._given_term:
+            self._given_role, self._given_leader = self.role, self.leader
             out.changed = some = True
-        self._told_term = self.term
+        self._given_term = self.term
         return some

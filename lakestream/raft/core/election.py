@@ -48,8 +48,8 @@ def ask(state: State) -> None:
             state.send(voter, vote)
 
 
-def _call(state: State) -> None:
-    """Tell the voters that a member which may not campaign, such as a learner, does not hear its leader.
+def _report_lost_leader(state: State) -> None:
+    """Report to the voters that a member which may not campaign, such as a learner, has lost its leader.
 
     A quiescent leader then sends a heartbeat, or a quiescent voter begins to wait for the leader itself. The message is
     a pre-vote request with a log that no member votes for.
@@ -133,6 +133,6 @@ def tick(state: State) -> None:
         if state.promotable:
             campaign(state, pre=True)
         else:
-            _call(state)
+            _report_lost_leader(state)
     elif state.role is not Role.FOLLOWER:
         ask(state)  # a lost request then costs a tick, not an election timeout

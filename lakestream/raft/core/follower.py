@@ -29,12 +29,12 @@ from lakestream.raft.core.terms import term_in
 def _lead_by(state: State, sender: str) -> None:
     """Follow `sender`, which leads in this term."""
     if state.leader == sender:
-        state.hear()
+        state.note_contact()
         return
     if state.leader:
         raise BadMessage(f"{sender} and {state.leader} both lead in term {state.term}")
     state.become_follower(state.term, sender)
-    state.hear()
+    state.note_contact()
 
 
 def on_append(state: State, sender: str, message: Append) -> None:
@@ -85,9 +85,9 @@ def on_append(state: State, sender: str, message: Append) -> None:
 
 
 def _acknowledge(state: State, read: int = 0) -> None:
-    """Tell the leader the index through which this log is durable and agrees with its own.
+    """Send the leader the index through which this log is durable and agrees with its own.
 
-    Committed entries agree by Leader Completeness, which a rolled-back disk can break: so the term is told.
+    Committed entries agree by Leader Completeness, which a rolled-back disk can break: so the term is sent too.
     """
     match = state.acked = state.durable_match()
     term = state.log.terms.term_once(match) or 0

@@ -242,11 +242,11 @@ class Leader:
 
     def _quorum_round(self) -> int:
         """Return the newest round that a quorum answered."""
-        heard = [peer.heard for peer in self._voters]
+        echoed = [peer.echoed for peer in self._voters]
         if self._i_vote:
-            heard.append(self._round)
-        heard.sort()
-        return heard[len(heard) - self._quorum]
+            echoed.append(self._round)
+        echoed.sort()
+        return echoed[len(echoed) - self._quorum]
 
     def _beat(self, round_id: int, known: tuple[Confirmed, ...] = ()) -> None:
         state, log = self.state, self.log
@@ -262,7 +262,7 @@ class Leader:
                 peer.paused = True
                 # The receiver may be another process than a moment ago.
                 known = known or confirmed.of_members(state, self.progress)
-            peer.told = min(log.commit, peer.next - 1)
+            peer.sent_commit = min(log.commit, peer.next - 1)
             state.send(name, Append(state.term, peer.next - 1, prev_term, log.commit, [], round_id, known))
 
     def read(self, context: object) -> None:
@@ -307,8 +307,8 @@ class Leader:
 
     def _tell_commit(self, name: str, peer: Progress) -> None:
         log = self.log
-        if peer.told < log.commit:
-            peer.told = log.commit
+        if peer.sent_commit < log.commit:
+            peer.sent_commit = log.commit
             self.state.send(name, Append(self.state.term, log.last, log.terms.last_term, log.commit))
 
     def _want_entries(self, name: str, peer: Progress) -> None:
@@ -356,7 +356,7 @@ class Leader:
         assert last == send.first + len(entries) - 1 <= send.last, f"entries through {last}, wanted {send.last}"
         peer.inflight.add(last, sum([len(entry.body) for entry in entries]))
         peer.next = last + 1
-        peer.told = min(self.log.commit, last)
+        peer.sent_commit = min(self.log.commit, last)
         return Append(self.state.term, send.first - 1, send.prev_term, self.log.commit, entries)
 
     def on_append_reply(self, sender: str, message: AppendReply) -> None:
@@ -369,8 +369,8 @@ class Leader:
             return
         peer.contact = self.state.now
         peer.answered = True
-        if message.read > peer.heard:
-            peer.heard = message.read
+        if message.read > peer.echoed:
+            peer.echoed = message.read
             self._confirm()
             if self._doubters:
                 self._convince()
@@ -398,10 +398,10 @@ class Leader:
         return True
 
     def _accepted(self, peer: Progress, match: int) -> None:
-        news = peer.advance(match)
+        advanced = peer.advance(match)
         if peer.pace is Pace.PROBE or (peer.pace is Pace.INSTALL and peer.match >= self.log.terms.base):
             peer.replicate()
-        if news:
+        if advanced:
             peer.asked = self._round
             self.count()
             if self.transfer_to and self.state.leading is self:
@@ -461,7 +461,7 @@ class Leader:
         """Answer members without hard state, once a majority without them answered a round that began afterwards."""
         for name, (round_id, nonce) in list(self._doubters.items()):
             doubter = self.progress.get(name)
-            sure = self._i_vote + sum(peer.heard >= round_id for peer in self._voters if peer is not doubter)
+            sure = self._i_vote + sum(peer.echoed >= round_id for peer in self._voters if peer is not doubter)
             if sure >= self._quorum:
                 del self._doubters[name]
                 self.state.send(name, RecoverTo(self.state.term, nonce, self.log.last))

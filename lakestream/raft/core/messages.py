@@ -83,7 +83,7 @@ class AppendReply(msgspec.Struct, array_like=True, tag="ar", gc=False):
 
     When `rejected`, (hint_index, hint_term) is the newest entry at or before the refused one whose term is not above
     the leader's `prev_term` (fast back-off, §5.3); `match` is then the refused `prev_index`.
-    `match_term` is the term of entry `match`, by which the leader sees whether that is so (0: not told). In a rejection
+    `match_term` is the term of entry `match`, by which the leader sees whether that is so (0: unknown). In a rejection
     it is 0, or the entry is committed here, the leader has another one there, and the member that says so has stopped.
     """
 

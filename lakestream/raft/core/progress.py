@@ -69,7 +69,7 @@ class Progress:
         "answered",
         "asked",
         "contact",
-        "heard",
+        "echoed",
         "inflight",
         "install_age",
         "match",
@@ -78,7 +78,7 @@ class Progress:
         "pace",
         "paused",
         "sending",
-        "told",
+        "sent_commit",
     )
 
     def __init__(self, next_index: int, now: int, inflight: Inflight) -> None:
@@ -96,10 +96,10 @@ class Progress:
         self.contact = now
         """Tick of the last answer, or of the beginning."""
         self.answered = False
-        self.heard = 0
-        """The newest round (see Leader) that it answered."""
-        self.told = 0
-        """The commit index it was last told."""
+        self.echoed = 0
+        """The newest round (see Leader) that it echoed."""
+        self.sent_commit = 0
+        """The newest commit index that was sent to it."""
         self.install_age = 0
         """INSTALL: ticks since the Install left."""
         self.nonce = 0

@@ -57,8 +57,8 @@ class Role(Enum):
 class Options(msgspec.Struct, frozen=True):
     """Options of a core. Times are in ticks (the shell's, usually 100 ms), sizes in bytes of entry bodies.
 
-    `election_ticks`: a follower that hears nothing for that long, and up to as much again at random, campaigns; a
-    leader that hears from no quorum for that long steps down; a member that heard from its leader within it votes for
+    `election_ticks`: a follower that receives nothing for that long, and up to as much again at random, campaigns; a
+    leader without answers of a quorum for that long steps down; a member that heard from its leader within it votes for
     no other member. At least 4.
     `max_inflight`, `max_inflight_bytes`: per follower, how many Appends with entries and how many bytes may be
     unanswered; more waits. `max_append_bytes`: one Append (a larger entry goes alone).

@@ -57,7 +57,7 @@ class State:
         """Ticks since there was reason not to campaign."""
         self.timeout = 0
         self.heard = NEVER
-        """Tick at which a leader was last heard."""
+        """Tick of the last message of a leader."""
         self.matched = log.commit
         """The index through which this log is known to agree with that of the leader of `term`: committed entries (Raft
         §5.4.3, leader completeness), and those that its Appends proved."""
@@ -73,7 +73,7 @@ class State:
         """True if recovering only because it is new: it has no promise to break, so it votes."""
         self.nonce = random.getrandbits(48)
         self.recover_to: int | None = None
-        """The index that the leader of `term` told; see `RecoverTo`."""
+        """The index that the leader of `term` sent; see `RecoverTo`."""
         self.recover_asked = NEVER
         self.remembers = True
         """True if acknowledged entries are durable, so that a log with fewer means a disk that was rolled back."""
@@ -144,8 +144,8 @@ class State:
         self.leader = ""
         self.frozen = True
 
-    def hear(self) -> None:
-        """Note a sign of life of the leader."""
+    def note_contact(self) -> None:
+        """Note a message of the leader."""
         self.elapsed = 0
         self.heard = self.now
 

@@ -74,7 +74,7 @@ class TermMap:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """(first index, term) of each run after `base`."""
+        """Return (first index, term) of each run after `base`."""
         found = list(zip(self._firsts[1:], self._terms[1:], strict=True))
         if self.last > self.base and (not found or found[0][0] > self.base + 1):
             found.insert(0, (self.base + 1, self._terms[0]))

@@ -45,14 +45,14 @@ def rolled_back_text(found: RolledBack) -> str:
 
 
 class Owner:
-    """The owner of a group: the role it was told, and the proposals and reads it waits for."""
+    """The owner of a group: the role last reported to it, and the proposals and reads it waits for."""
 
     def __init__(self, callbacks: Callbacks, core: Core, handed_term: int) -> None:
         """Begin with `handed_term`, the term of the newest applied entry."""
         self.callbacks, self._core = callbacks, core
         self.handed_term = handed_term
         self.leads = False
-        """True if the owner was told that this node leads."""
+        """True if the owner knows that this node leads."""
         self.held: list[Proposal] = []
         """Proposals that the core has not accepted yet."""
         self.wake = False
@@ -82,13 +82,13 @@ class Owner:
 
     def report(self, ready: Ready) -> None:
         """Report findings about disks that were rolled back."""
-        tell = self.callbacks.on_notice
+        notice = self.callbacks.on_notice
         if ready.rolled_back is not None:
-            tell(rolled_back_text(ready.rolled_back), True)
+            notice(rolled_back_text(ready.rolled_back), True)
         for found in ready.warnings:
-            tell(conflict_text(found) if isinstance(found, Conflict) else rolled_back_text(found), True)
+            notice(conflict_text(found) if isinstance(found, Conflict) else rolled_back_text(found), True)
         if ready.recovered:
-            tell("this node has caught up and votes again", False)
+            notice("this node has caught up and votes again", False)
 
     def await_read(self, index: int, done: Callable[[int], None]) -> None:
         """Answer a read once everything through `index` is handed out."""

@@ -79,8 +79,8 @@ class Callbacks(msgspec.Struct):
         gathered meanwhile can be proposed now. A SEAL is the last entry of its call.
     on_failure: called once when a write or sync failed (invariant 4). The group commits nothing more in this process;
         what was proposed and not handed out is not committed as far as this process knows.
-    on_role: (this node leads, the leader's name or "", term), whenever one of them changes. A new leader is told once
-        everything before its own term is handed out; on the way there it may be told (False, "", term).
+    on_role: (this node leads, the leader's name or "", term), whenever one of them changes. A new leader gets it once
+        everything before its own term is handed out; on the way there it may get (False, "", term).
     on_lost: contexts of proposals that will not come back, because leadership was lost. Their outcome is unknown: the
         entries may still be handed out, without context. Called before `on_role`.
     on_install: (sender, install, done): the leader's log begins after what is missing here. Fetch the state as of
@@ -97,7 +97,7 @@ class Callbacks(msgspec.Struct):
 
 
 class MemberProgress(msgspec.Struct, frozen=True):
-    """Progress of a member as its leader sees it. `contact_ns`: since it was last heard, in ns; 0 for the leader."""
+    """Progress of a member as its leader sees it. `contact_ns`: time since its last answer in ns; 0 for the leader."""
 
     name: str
     match: int
@@ -175,8 +175,8 @@ class Group(ABC):
     def gave_up(self) -> bool:
         """Return True if only this node received the messages that clients sent while it did not lead.
 
-        So it is after it gave up leading on request. A node that was replaced, cut off or stopped may hear late of a
-        new leader, which received the same messages.
+        That is so after it gave up leading on request. A node that was replaced, cut off or stopped may learn late of
+        a new leader, which received the same messages.
         """
 
     @property

@@ -1,7 +1,7 @@
 """All Raft groups of a node, on the same connections and the same timer.
 
 Belongs here: dispatching received messages to groups, one buffer for each node and turn of the event loop with the
-messages of all groups, ticks for groups that are not quiescent, and telling groups which nodes are alive.
+messages of all groups, ticks for groups that are not quiescent, and the liveness of nodes for all groups.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakestream.raft.group.raft_group import TICK_NS, Outlet, RaftGroup
 BUFFER_BYTES = 4 << 20
 """Maximum bytes of entries in one buffer between two nodes (4 MiB); a longer entry goes alone."""
 ANNOUNCE_NS = 2_000_000
-"""Delay after which followers are told a commit index that no entries carried (2 ms): short enough for a client that
+"""Delay after which a commit index that no entries carried is sent to followers (2 ms): short enough for a client that
 reads from a follower what was just acked, long enough for the next entry of a busy publisher to carry it."""
 MAX_EARLY = 1024
 """Maximum number of unknown groups for which the newest vote request or heartbeat of each node is kept."""

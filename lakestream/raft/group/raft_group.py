@@ -61,7 +61,7 @@ class Outlet(msgspec.Struct):
     active: Callable[[str, bool], None]
     """(group, True if it needs ticks)"""
     committed: Callable[[str], None]
-    """(group) This node leads it: tell its followers soon of a commit."""
+    """(group) This node leads it: send its followers the new commit index soon."""
     joined: Callable[[str, RaftGroup], None]
     left: Callable[[str], None]
 
@@ -605,7 +605,7 @@ class RaftGroup(Group):
 
     def _check_role(self) -> bool:
         led = self._owner.leads
-        news = self._owner.role(self.failed is not None)
+        changed = self._owner.role(self.failed is not None)
         if led and not self._owner.leads:
             self._seal_proposed = 0
-        return news
+        return changed

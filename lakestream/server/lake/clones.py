@@ -43,7 +43,7 @@ LOOK_NS = 250_000_000
 """Interval between looks for the answer (250 ms)."""
 SELDOM_NS = 2_000_000_000
 """The same (2 s) after LATE_NS."""
-NOBODY_NS = 5_000_000_000
+COMPACTOR_WAIT_NS = 5_000_000_000
 """Time without a compactor (5 s) after which the mirror reads its origin itself."""
 LONGEST_NS = 60_000_000_000
 """The same with a compactor (60 s)."""
@@ -109,10 +109,10 @@ class LakeClones:
         self,
         stream: StreamCore,
         source: StreamSource,
-        told: Callable[[Cloned | NotCloned], None],
+        done: Callable[[Cloned | NotCloned], None],
         waits: Callable[[str], None],
     ) -> _Task:
-        task = _Task(self, stream, source, told, waits)
+        task = _Task(self, stream, source, done, waits)
         task.begin()
         return task
 
@@ -202,8 +202,8 @@ class LakeClones:
         wanted = policy.of_config(bytes(mirror.config))
         directory = paths.staging(paths.root(self.root), source.name, flushed.uid, mirror.account)
         origin = staging.read_identity(directory)
-        told = (source.name, mirror.account, flushed.uid)  # the answer on the bus must not choose another table
-        if origin is None or (origin.name, origin.account, origin.uid) != told:
+        expected = (source.name, mirror.account, flushed.uid)  # the answer on the bus must not choose another table
+        if origin is None or (origin.name, origin.account, origin.uid) != expected:
             return _Found(never=f"nothing of {source.name} is in the lake")
         config = msgspec.json.decode(origin.config, type=StreamConfig)
         why = why_not(config, msgspec.json.decode(mirror.config, type=StreamConfig))
@@ -248,11 +248,11 @@ class _Task:
         clones: LakeClones,
         stream: StreamCore,
         source: StreamSource,
-        told: Callable[[Cloned | NotCloned], None],
+        done: Callable[[Cloned | NotCloned], None],
         waits: Callable[[str], None],
     ) -> None:
         self._clones, self._stream, self._source = clones, stream, source
-        self._told, self._waits = told, waits
+        self._done, self._waits = done, waits
         self._cancelled = threading.Event()
         self._began = self._attended = clones.clock.now()
         identity = clones.identity(stream)
@@ -351,14 +351,14 @@ class _Task:
         if found is not None and found.answer is not None:
             self._answered(found.answer)
             return
-        if found is None or found.attended:  # a lake that cannot be read does not tell
+        if found is None or found.attended:  # an unreadable lake proves no absence
             self._attended = now
         if self._bound:
-            if now - self._attended > NOBODY_NS:
+            if now - self._attended > COMPACTOR_WAIT_NS:
                 self._waits(NO_COMPACTOR)
             elif now - self._began > LATE_NS:
                 self._waits(NOT_YET)
-        elif now - self._attended > NOBODY_NS or now - self._began > LONGEST_NS:
+        elif now - self._attended > COMPACTOR_WAIT_NS or now - self._began > LONGEST_NS:
             clones = self._clones
             clones.io.submit(lambda: clone_request.withdraw(clones.root, self._identity), self._withdrawn)
             return
@@ -393,7 +393,7 @@ class _Task:
             if self._cancelled.is_set():
                 return
             if base is not None:
-                self._told(Cloned(base))
+                self._done(Cloned(base))
                 return
             clones.log.warn(f"stream {stream.name}: clone of {self._source.name} cannot be read: {error}; retrying")
             self._later(READ_AGAIN_NS, lambda: self._read(origin))
@@ -403,7 +403,7 @@ class _Task:
     def _end(self, outcome: NotCloned) -> None:
         files, directory = _files(self._stream), self._stream.store.directory
         self._clones.io.submit(lambda: remove_base(files, directory), lambda _, __: None)
-        self._told(outcome)
+        self._done(outcome)
 
 
 def _files(stream: StreamCore) -> Files:

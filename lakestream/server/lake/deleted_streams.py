@@ -1,4 +1,4 @@
-"""Telling the lake that a stream was deleted.
+"""Marking a deleted stream in the lake.
 
 Belongs here: staging what a retained table still lacks, from the files that the stream has left, and marking the stream
 as deleted for the compactor. One attempt, which blocks and may be repeated: the caller retries until it succeeds, and

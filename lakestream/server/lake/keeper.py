@@ -310,7 +310,7 @@ class LakeKeeper:
             if leads and sealed:
                 sync.staged_through = max(sync.staged_through, sealed[-1].last_index)
             if identity is not None:
-                sync.told = identity
+                sync.written_identity = identity
             self._record_position(sync, found, left)
             if found.held is not None and not sync.stream.closed:
                 self._release(sync.stream, store, found.held)

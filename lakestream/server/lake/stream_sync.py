@@ -73,7 +73,7 @@ class StreamSync:
         self.waiting: list[Callable[[str], None]] = []
         """Callbacks for when everything sealed by now is staged."""
         self.staged_through = 0
-        self.told: staging.StreamIdentity | None = None
+        self.written_identity: staging.StreamIdentity | None = None
         """The identity in the staging area, as far as this server has written it."""
         self.position = 0
         self.held = 0
@@ -122,9 +122,9 @@ class StreamSync:
 
     def has_unstaged_schema(self) -> bool:
         """Return True if readers cannot know yet the typed columns that the stream names (lake/sql/typed.py)."""
-        if not self.stream.leading or self.told is self.identity:
+        if not self.stream.leading or self.written_identity is self.identity:
             return False
-        return JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.told is not None
+        return JSON_SCHEMA_PROPERTY in self.stream.config.metadata or self.written_identity is not None
 
     def older_store(self) -> OlderStore | None:
         """Return the error of a log that ends before what the lake holds of its stream, or None. Blocks."""

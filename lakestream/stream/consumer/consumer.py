@@ -276,7 +276,7 @@ class Consumer:
     # ------------------------------------------------------------------ events of the stream
     def stored(self, first_seq: int) -> None:
         """Note that messages from `first_seq` on were committed, some of which match."""
-        self.feed.heard(first_seq)
+        self.feed.notify(first_seq)
         self.delivery.stored()
 
     def removed(self, seq: int, subject: bytes) -> None:

@@ -1,6 +1,6 @@
 """All consumers of one stream, as one part of it.
 
-Belongs here: making and ending consumers as their operations are applied, telling them what happens to the stream,
+Belongs here: making and ending consumers as their operations are applied, notifying them of the stream's messages,
 logging their progress (all together every `PROGRESS_INTERVAL_NS`, one at once for a confirmed ack), and their part of
 the checkpoint. What one consumer does is consumer.py's.
 """

@@ -27,7 +27,7 @@ SPARSE_PICKS = 32
 
 
 class Announced(Protocol):
-    """A range of messages of which the consumers that want them were told."""
+    """A range of messages that were announced to the consumers that want them."""
 
     announced_from: int
     announced: int
@@ -38,7 +38,7 @@ class Feed:
     """The messages that a consumer has not delivered yet.
 
     Args:
-        announced: messages in this range of which the feed was not told (`heard`) do not match.
+        announced: messages in this range that were not announced to the feed (`notify`) do not match.
         picked: what deliver policy last_per_subject chose, ascending; they come before `ledger.next_seq`.
         ready: called when a read from the lake has ended.
     """
@@ -59,7 +59,7 @@ class Feed:
         self._picked_left = 0
         self._left = 0
         self._counted = 0
-        self._told_from = self._unseen = self._look_from = 0
+        self._notified_from = self._unseen = self._look_from = 0
         self.choose(filters)
 
     def choose(self, filters: Sequence[bytes]) -> None:
@@ -71,7 +71,7 @@ class Feed:
         """Drop what was read ahead and count again: the ledger's position has jumped."""
         self._ahead.clear()
         self._left, self._counted = 0, self._ledger.next_seq - 1
-        self._told_from, self._unseen, self._look_from = self._store.last_seq + 1, 0, 0
+        self._notified_from, self._unseen, self._look_from = self._store.last_seq + 1, 0, 0
         if self._picked:
             self._picked = self._still_wanted(self._picked[bisect_right(self._picked, self._ledger.delivered_stream) :])
         self._picked_left = len(self._picked)
@@ -112,7 +112,7 @@ class Feed:
             self._counted = last
         return self._left + self._picked_left
 
-    def heard(self, first_seq: int) -> None:
+    def notify(self, first_seq: int) -> None:
         """Note that messages from `first_seq` on were stored, some of which match."""
         if not self._unseen and first_seq > self._counted:
             self._unseen = first_seq
@@ -121,7 +121,7 @@ class Feed:
         """Return the first sequence of `low` through `last` that may match, `last` + 1 if none does."""
         announced, unseen = self._announced, self._unseen
         self._unseen = 0
-        if low < max(self._told_from, announced.announced_from) or last > announced.announced:
+        if low < max(self._notified_from, announced.announced_from) or last > announced.announced:
             return low
         if not unseen:
             return last + 1
@@ -142,7 +142,7 @@ class Feed:
     def swept(self) -> None:
         """Note that many messages were removed, of any subjects: `pending` counts again."""
         self._left, self._counted = 0, self._ledger.next_seq - 1
-        self._told_from, self._unseen = self._store.last_seq + 1, 0
+        self._notified_from, self._unseen = self._store.last_seq + 1, 0
         if self._picked_left:
             self._picked_left = len(self._still_wanted(self.picked))
 

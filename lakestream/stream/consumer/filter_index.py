@@ -39,7 +39,7 @@ class FilterIndex:
         self._stale = True
 
     def announce(self, first_seq: int, subjects: Sequence[bytes]) -> None:
-        """Tell the consumers that want them of stored messages, the first of them at `first_seq`."""
+        """Notify the consumers that want them of stored messages, the first of them at `first_seq`."""
         if first_seq != self.announced + 1:
             self.announced_from = first_seq
         self.announced = first_seq + len(subjects) - 1

@@ -295,7 +295,7 @@ class PullTarget(Target):
 
     # ------------------------------------------------------------------ life
     def update(self, config: ConsumerConfig) -> None:
-        """Waiting requests stay, under another policy too."""
+        """Take a changed configuration; waiting requests stay, under another policy too."""
         same = config.priority_policy == self._config.priority_policy
         self._config = config
         if same:

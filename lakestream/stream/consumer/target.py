@@ -50,7 +50,7 @@ class Target:
         """Start timers and watch interest."""
 
     def stop(self) -> None:
-        """End without telling clients."""
+        """End without a message to clients."""
 
     def shut_down(self) -> None:
         """Tell waiting clients that the server shuts down, then end."""

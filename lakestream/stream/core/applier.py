@@ -181,7 +181,7 @@ class Applier:
         self._after_messages(Stored(records[0].seq, subjects, effects, records[-1].time_ns), own=False)
 
     def _archived(self, records: list[Record], at: Appended) -> None:
-        """Apply messages of an archive. Nobody need want them: consumers may have been left out."""
+        """Apply messages of an archive, also those that no consumer needs: consumers may have been left out."""
         self._store.apply_records(at, records)
         subjects = [record.subject for record in records]
         if self._config.discard != "new":  # nothing is refused, and nothing makes room for the others
@@ -252,7 +252,7 @@ class Applier:
             store.set_first(operation.through + 1)
 
     def _erasure(self, operation: DeleteMessage | Purge) -> object:
-        """Remove what somebody asked to be removed, which not even an archive keeps."""
+        """Remove messages on request; not even an archive keeps those."""
         store = self._store
         store.erasing = True
         try:

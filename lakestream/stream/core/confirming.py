@@ -2,8 +2,8 @@
 
 Belongs here: the wait until such an answer is true. Three things can make it untrue. What the same client sent
 before it may not be applied yet: publishes without a reply and acks are not confirmed to it in any other way. What is
-proposed may never be stored: whoever is told of it before it is committed has seen what never was. And another node may
-lead meanwhile, whose acks this one has not heard of: in a group of several, a quorum is asked first whether this node
+proposed may never be stored: an answer that names it before it is committed may be wrong. And another node may lead
+meanwhile, whose acks this one does not know: in a group of several, a quorum is asked first whether this node
 still leads (ReadIndex, Raft §8), one round for all answers of an event-loop turn.
 
 nats-server gives these answers at once.
@@ -102,9 +102,9 @@ class Confirming(Feature):
         self._asked.append(asked)
 
         def done(index: int) -> None:
-            told, asked[:] = asked[:], []  # empty where `follow` has told them
+            callbacks, asked[:] = asked[:], []  # empty if `follow` has called them
             self._asked = [each for each in self._asked if each is not asked]
-            for then in told:
+            for then in callbacks:
                 then(index >= 0)
 
         self._pipeline.group.read_index(done)
@@ -121,8 +121,8 @@ class Confirming(Feature):
         waiting, self._asked = [*self._asked, self._gathered], []
         self._gathered = []
         for asked in waiting:
-            told, asked[:] = asked[:], []
-            for then in told:
+            callbacks, asked[:] = asked[:], []
+            for then in callbacks:
                 then(False)
 
 

@@ -253,7 +253,7 @@ class Hooks(msgspec.Struct):
     rebased: Of = ()
 
     def bind(self) -> None:
-        """Work out what is to be called; after each change of the configuration."""
+        """Collect the hooks to be called. Call it after each change of the configuration."""
         found: dict[str, list[Feature]] = {}
         for each in self.features:
             for name in each.overridden:

@@ -211,7 +211,7 @@ class Pipeline:
 
 
 def refuse(contexts: Iterable[object], error: ApiError) -> None:
-    """Tell the proposers of operations and foreign entries that these are not applied, or that nobody knows."""
+    """Call the proposers of operations and foreign entries with an error: not applied, or not known to be."""
     for context in contexts:
         if isinstance(context, Asked | Foreign) and context.done is not None:
             context.done(error)

@@ -256,7 +256,7 @@ class Proposer:
     def take_whole(self, accepted: Sequence[tuple[Publish, Effect]]) -> int:
         """Store messages that passed every rule as one entry: all of them or none, whatever happens.
 
-        Returns the sequence of the last one; 0 when refused, and then the publisher of the last one is told. Only
+        Returns the sequence of the last one; 0 when refused, the publisher of the last one then gets the error. Only
         where `settled`.
         """
         self._pipeline.batch = None
@@ -397,8 +397,8 @@ class Proposer:
     def defer(self, again: Callable[[], None], reply: bytes, size: int) -> None:
         """Call `again` once nothing is in flight that it has to wait for, in order with the publishes that wait.
 
-        Where too much waits, `reply` is told so at once instead; and where it will not be called, because the stream
-        ends or another node leads. `size`: bytes that it holds meanwhile.
+        If too much waits, refuse `reply` with 10167 at once instead; also answer it when the call will not come,
+        because the stream ends or another node leads. `size`: bytes that it holds meanwhile.
         """
         if len(self._deferred) >= MAX_BUFFERED_MSGS or self._deferred_bytes + size > MAX_BUFFERED_BYTES:
             self.refuse(reply, api_error(10167))
@@ -447,16 +447,16 @@ class Proposer:
             self.refuse(reply, error)
 
     def fail(self, error: ApiError) -> None:
-        """Tell the publishers that wait that the stream takes no more messages."""
+        """Refuse the publishes that wait: the stream takes no more messages."""
         self._pipeline.batch = None
         self._refuse_deferred(error)
 
     def abandon(self, unproposed: Sequence[Batch]) -> None:
         """Forget what waits: another node leads now.
 
-        What was proposed gets no answer: nobody knows whether it is stored. What was not is answered like a message
-        without listeners, which clients send again at once; but where another node may have taken it as well, it gets
-        no answer either.
+        Proposed messages get no answer: they may or may not be stored. The others are answered with 503 (no
+        responders), so that clients send them again at once; but where another node may have taken them as well, they
+        get no answer either.
         """
         replies = [reply for batch in unproposed for reply in batch.replies]
         replies += [reply for batch in unproposed for reply, _ in batch.late]
@@ -490,7 +490,7 @@ class Proposer:
             self.refuse(message.reply, error)
 
     def _refuse_truly(self, reply: bytes, error: ApiError) -> None:
-        """Answer with what is stored by now, once that is certain: who is told of a sequence may rely on it."""
+        """Refuse once the state that the error discloses is committed: a client may rely on a sequence in it."""
         newest, answer = self._pipeline.next_seq - 1, self.refusal(error)
 
         def confirmed(led: bool) -> None:
@@ -502,7 +502,7 @@ class Proposer:
         self.confirm(confirmed)
 
     def _decline(self, reply: bytes) -> None:
-        """Say that nobody took a message, if that is certain."""
+        """Send a 503 (no responders) if no other node can have taken the message."""
         if self._pipeline.group.gave_up:
             self._bus.publish(reply, b"", NO_RESPONDERS, b"")
 

@@ -68,7 +68,7 @@ class Observer(Protocol):
         """Return True if the message is judged but not stored."""
 
     def refused(self, message: Publish, error: ApiError) -> bool:
-        """Note that a rule refused the message. Return False if its publisher is not to be told."""
+        """Note that a rule refused the message. Return False if its publisher gets no answer."""
 
     def duplicate(self) -> None:
         """Note that the message was stored before."""

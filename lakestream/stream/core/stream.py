@@ -165,7 +165,7 @@ class StreamCore:
         advise(self.bus, self.clock, self.domain, f"STREAM.{event}.{self.name}", kind, shown)
 
     def updated(self) -> None:
-        """Tell the server that what others see of the stream has changed."""
+        """Notify the server that what others see of the stream has changed."""
         self.on_updated(self)
 
     def rebased(self) -> None:
@@ -255,9 +255,9 @@ class StreamCore:
         self.pipeline.rewind()
 
     def failure(self, error: Exception) -> None:
-        """Freeze the stream: a write failed (invariant 4). Tell everyone who waits that nothing in flight was acked.
+        """Freeze the stream: a write failed (invariant 4). Refuse everything in flight: none of it was acked.
 
-        The group's `on_failure`. With other members, what is in flight may be stored by them: then nobody is told.
+        The group's `on_failure`. In a group of several, what is in flight gets no answer: other members may store it.
         """
         failed = self.pipeline.failed = api_error(10077, err=for_clients(error))
         self.on_failed(self, error)
@@ -282,7 +282,7 @@ class StreamCore:
                 logged before.
             ready: called when it serves.
         """
-        assert not self.leading, "a leader is told once"
+        assert not self.leading, "lead is called once"
         if self.failed is not None or self.closed:
             return
         self.pipeline.leading = True
@@ -311,12 +311,12 @@ class StreamCore:
         serve()
 
     def follow(self) -> None:
-        """Cease to decide: another node may. What it did not see does not count, and nobody is told about it."""
+        """Cease to decide: another node may. Proposals in flight are forgotten without an answer."""
         if self.leading:
             self.lost(self.pipeline.flying())
 
     def lost(self, contexts: list[object]) -> None:
-        """Forget these proposals: leadership ended, and nobody knows whether they are stored. The group's `on_lost`.
+        """Forget these proposals: leadership ended, and they may or may not be stored. The group's `on_lost`.
 
         Their publishers and confirmed acks get no answer and ask again; the API's callers get 10008.
         """
@@ -365,7 +365,7 @@ class StreamCore:
         self.pipeline.closed = True
 
     def stop(self, deleted: bool = False) -> None:
-        """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients are told."""
+        """Stop serving. `deleted`: the stream is gone for good, and its consumers' clients get a status."""
         self.pipeline.closed = True
         self.pipeline.serving = False
         self.store.subjects.unshare()  # a thread closes it

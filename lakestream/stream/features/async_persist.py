@@ -38,7 +38,7 @@ class AsyncPersist(Feature):
             self._store.log.relax()
 
     def follow(self) -> None:
-        """Cease; whoever closes the log syncs it."""
+        """Cease to sync; closing the log syncs it."""
         self._relaxed = False
         if self._timer is not None:
             self._timer.cancel()

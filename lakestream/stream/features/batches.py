@@ -100,8 +100,8 @@ class Batches(Feature, Generic[T]):
         self._timer: Timer | None = None
 
     def follow(self) -> None:
-        """Forget all batches. What of a fast one is stored stays; whoever goes on with a batch that no leader knows
-        hears that it is incomplete."""
+        """Forget all batches. Stored members of a fast batch stay; a publisher that continues a batch which no leader
+        knows gets the error that it is incomplete."""
         batches, self._open = self._open, {}
         for batch in batches.values():
             self._released(batch)

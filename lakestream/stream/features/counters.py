@@ -96,9 +96,9 @@ def _with_sources(header: bytes, before: bytes) -> bytes:
 
 
 def _read_sources(header: bytes) -> Sources:
-    told = headers.get(header, SOURCES)
+    text = headers.get(header, SOURCES)
     try:
-        return (_sources.decode(told) or {}) if told else {}
+        return (_sources.decode(text) or {}) if text else {}
     except msgspec.DecodeError:
         raise api_error(10172) from None
 
@@ -119,18 +119,18 @@ def merge(last: Record | None, message: Publish, origin: str, subject: bytes) ->
     """
     if not headers.get(message.header, INCREMENT):
         raise api_error(10169)
-    told = value_of(message.payload)
+    value = value_of(message.payload)
     before = value_of(last.data) if last is not None else Decimal(0)
     sources = _read_sources(last.header) if last is not None else {}
     name = subject.decode("utf-8", "replace")
     known = (sources.get(origin) or {}).get(name, "0")
     number = _NUMBER.match(known.encode())  # a publisher may have said anything: what it begins with counts
     try:
-        delta = _EXACT.subtract(told, Decimal(number[0].decode("ascii") if number else 0))
+        delta = _EXACT.subtract(value, Decimal(number[0].decode("ascii") if number else 0))
         total = _EXACT.add(before, delta)
     except DecimalException:
         raise api_error(10171) from None
-    sources[origin] = {**(sources.get(origin) or {}), name: str(told)}
+    sources[origin] = {**(sources.get(origin) or {}), name: str(value)}
     message.payload = b'{"val":"%b"}' % str(total or Decimal(0)).encode()
     header = headers.replaced(message.header, INCREMENT, str(delta or Decimal(0)).encode())
     message.header = headers.replaced(header, SOURCES, _shown_sources(sources))

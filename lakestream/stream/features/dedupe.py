@@ -32,7 +32,7 @@ FORGOTTEN_AT_ONCE = 2
 """Chunks that one call forgets at most; what is left goes with the next calls."""
 
 TRIM_IDS = 1024
-"""Ids beyond these are looked through for old ones also where nobody publishes (on followers)."""
+"""Above this number of ids, old ones are also removed without publishes (on followers)."""
 
 
 class _Chunk:
@@ -85,8 +85,8 @@ class MessageIds:
         """The message that carried `last_id`."""
         self._seqs: dict[bytes, int] = {}
         self._chunks: list[_Chunk] = []
-        """Oldest first, none empty. An id may be here twice where nobody asks (on followers): once outgrown, and once
-        with the message that carries it now."""
+        """Oldest first, none empty. On followers, which do not look ids up, an id may be here twice: once expired, and
+        once with the message that carries it now."""
         self._head = 0  # entries of the first chunk that are forgotten
 
     def __len__(self) -> int:

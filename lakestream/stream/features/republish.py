@@ -3,7 +3,7 @@
 
 Belongs here: which stored messages are published again, and with which headers. The leader that took a message sends
 it, once it is committed and before its pub ack leaves. What an earlier leader proposed and a later one applies is not
-sent again: nobody knows whether it was; neither are imported and restored messages.
+sent again, because the earlier leader may have sent it; neither are imported and restored messages.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ meaning of the headers is in schedule_rules.py.
 
 State changes only where entries are applied (invariant 2): a stored schedule enters, and the message that it produces
 says in its own headers when the schedule fires next, or that it is over. Both are one entry of the log, so a schedule
-fires once for each time, whatever happens to the leader in between. Times that passed while nobody led are made up for
+fires once for each time, whatever happens to the leader in between. Times that passed without a leader are made up for
 by one message.
 """
 

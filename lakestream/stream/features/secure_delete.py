@@ -26,7 +26,7 @@ class SecureDelete(Feature):
         self._started = False
 
     def lead(self, recovered: bool) -> None:
-        """Begin; what an earlier process did not get to is done now."""
+        """Begin, with the messages that an earlier process did not get to."""
         self._started = True
         self._arm()
 

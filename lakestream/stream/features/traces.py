@@ -68,7 +68,7 @@ class _Observer:
         return self._trace.only
 
     def refused(self, message: Publish, error: ApiError) -> bool:
-        """Tell the trace of a refusal. Return False if the publisher is not told: the rule concerns storing alone."""
+        """Add a refusal to the trace. Return False if the publisher gets no answer: the rule concerns storing alone."""
         if self._trace.only and error.err_code in _WITH_SUBJECT:
             self.passed(message)
             return False
@@ -85,7 +85,7 @@ class _Observer:
         self._trace.settled(message.subject, unwanted=bool(self._unwanted(0, [message.subject])))
 
     def storing(self, message: Publish) -> After | None:
-        """Return what tells the trace once the message is stored. Of an atomic batch only the commit tells."""
+        """Return the callback that adds the stored message to the trace; of an atomic batch only the commit's."""
         if headers.get(message.header, _BATCH) and not headers.get(message.header, _COMMIT):
             return None
         return lambda seq, time_ns: self.passed(message)

@@ -82,12 +82,12 @@ class Clones(Protocol):
         self,
         stream: StreamCore,
         source: StreamSource,
-        told: Callable[[Cloned | NotCloned], None],
+        done: Callable[[Cloned | NotCloned], None],
         waits: Callable[[str], None],
     ) -> PendingClone:
         """Request a clone of the origin; a repeated request, also of another server, is for the same clone.
 
-        `told` is called once with the result, `waits` with what the clone waits for where that may take long.
+        Call `done` once with the result, and `waits` with what the clone waits for if that may take long.
         """
 
     def give_up(self, stream: StreamCore, then: Callable[[bool], None]) -> None:

@@ -83,7 +83,7 @@ class Positions:
     def added(self, keys: Iterable[str], since_ns: int) -> None:
         """Begin sources without a position at `since_ns`, the time of the stream's last message.
 
-        For a stream whose first messages are gone: as in nats-server nobody can tell then whether it had the source.
+        For a stream whose first messages are gone: as in nats-server it is unknown then whether it had the source.
         """
         for key in keys:
             self._known.setdefault(key, Position(0, "", since_ns))
