@@ -1,0 +1,4 @@
+"""Commands.
+
+Belongs here: command lines, and the processes that a command starts.
+"""
