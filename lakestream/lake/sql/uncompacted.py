@@ -155,14 +155,14 @@ class LiveStreams:
                     credentials=self._server.credentials,
                 )
                 why = "" if view.flushed else view.note
-                return self._told(view, why)
+                return self._with_notice(view, why)
             except (FlushFailed, StreamNotFound) as error:
                 why = str(error)
         try:
             view = live.open_view(self._root, stream.stream, stream.account, flush=False)
         except StreamNotFound:
             return None
-        return self._told(view, why)
+        return self._with_notice(view, why)
 
     def _cannot_ask(self, stream: Stream) -> str:
         """Return the reason why no server is asked for a stream of another account than the user's, or ""."""
@@ -170,7 +170,7 @@ class LiveStreams:
             return ""
         return f"the server is not asked for streams of account {stream.account} without --user or --creds"
 
-    def _told(self, view: LiveView, why: str) -> LiveView:
+    def _with_notice(self, view: LiveView, why: str) -> LiveView:
         """Report once that a view may lack messages which a server could have."""
         parent = paths.staging(self._root, view.stream, "", view.account).rstrip("/")
         if why and why not in self._notified and self._storage.directories(parent):

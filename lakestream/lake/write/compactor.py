@@ -131,7 +131,7 @@ class _Tries:
 
 
 class Compactor:
-    """Compacts a lake until told to stop.
+    """Compacts a lake until it is stopped.
 
     Args:
         spark: a session with Delta.
@@ -162,7 +162,7 @@ class Compactor:
         self._lake = self._storage.root
         self._scanner = Scanner(lake)  # used while `_busy` is held
         self._complain = complain
-        self._told: dict[str, str] = {}  # errors of the last scan
+        self._reported: dict[str, str] = {}  # errors of the last scan
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if checkpoint is None and not self._storage.local:
             self._temporary = tempfile.TemporaryDirectory(prefix="lakestream-checkpoint-")
@@ -416,7 +416,7 @@ class Compactor:
             return False
         if behind and outcome.commits:
             return True
-        if behind:  # it was told not to begin a commit
+        if behind:  # it was stopped before a commit
             self._unfinished.add(directory)
         self._failures.pop(directory, None)
         return False
@@ -431,9 +431,9 @@ class Compactor:
         """
         found = staging.current(self._scanner.scan())
         for directory, trouble in self._scanner.troubles.items():
-            if self._told.get(directory) != trouble:
+            if self._reported.get(directory) != trouble:
                 self._complain(trouble)
-        self._told = self._scanner.troubles
+        self._reported = self._scanner.troubles
         return found
 
     def _halted(self) -> bool:

@@ -22,7 +22,7 @@ DEFAULT_COMMITS = 100
 
 
 class Upkeep:
-    """Maintains a lake's tables until told to stop.
+    """Maintains a lake's tables until it is stopped.
 
     Args:
         maintainer: its lock is not held; its `stopping` has to become true with `stop`.

@@ -163,7 +163,7 @@ class Removals:
         self.erased = array("Q")
         """Runs (first, last, first, last, …) of those that a client asked to be removed; see Footer.erased."""
         self.shredded: list[int] = []
-        """Those of them that were securely deleted; see Footer.shredded."""
+        """Sequences that were securely deleted; see Footer.shredded."""
         self.any = False
         """True if anything was removed, listed or not."""
         self.departures: Departures | None = None

@@ -234,7 +234,7 @@ def note_in(files: Files, directory: str) -> bytes:
 
 
 def clear(files: Files, directory: str) -> None:
-    """Remove a directory that `leave` renamed, once nothing of it is needed any more. Block.
+    """Remove a directory that `leave` renamed, once it is not needed any more. Block.
 
     Invariant: the name by which the note is looked for is durably gone before the note is. Else a power loss could
     leave the name without its note.

@@ -44,7 +44,7 @@ class ConnectUrls:
         self._advertise = advertise
         self._changed = changed
         self._met = False
-        self._told: tuple[str, ...] = ()
+        self._announced: tuple[str, ...] = ()
         nodes.watch_links(lambda node, up: self._look(up))
         nodes.watch_nodes(lambda node: self._look(False))
 
@@ -59,8 +59,8 @@ class ConnectUrls:
     def _look(self, met: bool) -> None:
         self._met |= met
         urls = self.now()
-        if urls != self._told:
-            self._told = urls
+        if urls != self._announced:
+            self._announced = urls
             self._changed()
 
 

@@ -44,7 +44,7 @@ class Candidate(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Return True if the other node was heard within the liveness limit."""
+        """Return True if the other node sent something within the liveness limit."""
 
 
 C = TypeVar("C", bound=Candidate)
@@ -142,7 +142,7 @@ class Table(Generic[C]):
 
     # ------------------------------------------------------------------ rules
     def _stranger(self, hello: Hello, *, trusted: bool) -> Refused | None:
-        """Return why a node is refused, whatever connections there are."""
+        """Return the reason why a node is refused, apart from its connections."""
         me, other = self._me(), hello.node
         if len(hello.attempt) > MAX_ATTEMPT:
             return self._refuse(wire.WRONG_PROTOCOL, "the name of the connection is too long")

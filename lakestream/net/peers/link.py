@@ -28,10 +28,10 @@ JOIN_BELOW = 1 << 16
 """Output of a turn below this size (64 KiB) is copied into one buffer, which is cheaper than passing each part."""
 
 ALIVE_NS = 1_000_000_000
-"""A node that was not heard for this long (1 s) is not alive."""
+"""A node that sends nothing for this long (1 s) is not alive."""
 
 STALE_NS = 5_000_000_000
-"""A connection on which nothing was heard for this long (5 s) is closed."""
+"""A connection that receives nothing for this long (5 s) is closed."""
 
 HANDSHAKE_TIMEOUT = "Handshake Timeout"
 """Close reason of a connection whose other side did not finish the handshake."""
@@ -62,8 +62,8 @@ class LinkOwner(Protocol):
     def payload(self, link: Link, channel: int, payload: bytes) -> None:
         """Handle a buffer."""
 
-    def heard(self, link: Link) -> None:
-        """Note that a silent node is heard again."""
+    def answers_again(self, link: Link) -> None:
+        """Note that a silent node sends again."""
 
     def lost(self, link: Link) -> None:
         """Note the end of the connection, for `link.reason`."""
@@ -80,7 +80,7 @@ class Link(asyncio.Protocol):
     Attributes:
         attempt: the connection's name, chosen by the dialling side; the other side reads it from HELLO.
         up: the handshake is over.
-        silent: nothing was heard beyond the liveness limit.
+        silent: nothing was received within the liveness limit.
         full: nothing more is queued.
         remote, said: the `NodeInfo` of the other side, and that of this side in its HELLO.
         over, gone: done when the connection is not used any more, for `reason`, and when its socket is closed too.
@@ -162,7 +162,7 @@ class Link(asyncio.Protocol):
         self.heard_ns = time.monotonic_ns()
         if self.silent:
             self.silent = False
-            self.owner.heard(self)
+            self.owner.answers_again(self)
         try:
             for channel, payload in self._reader.feed(data):
                 self.in_bytes += len(payload)

@@ -182,7 +182,7 @@ class Peers:
         self._handlers[int(channel)] = handler
 
     def watch(self, callback: Callable[[str, bool], None]) -> None:
-        """Call back on liveness. A node may fall silent and be heard again on the same connection, without losing
+        """Call back on liveness. A node may fall silent and send again on the same connection, without losing
         anything that was sent. For connections see `watch_links`."""
         self._watchers.append(callback)
 
@@ -303,7 +303,7 @@ class Peers:
                 # Interest is announced in changes: after a lost one the connection must begin anew.
                 link.abort("Protocol Violation")
 
-    def heard(self, link: Link) -> None:
+    def answers_again(self, link: Link) -> None:
         if link.up:
             self._log.info(f"{link} - {link.name} answers again")
             self._call(self._watchers, link.name, True)
@@ -394,7 +394,7 @@ class Peers:
     def _rise(self, link: Link) -> None:
         """Note that the handshake is over: the node is connected."""
         node = link.remote
-        assert node is not None  # Invariant: nothing is up before it has said who it is.
+        assert node is not None  # Invariant: a link is up only after its HELLO.
         link.rise()
         if link.said != self._node:
             # `update` goes to connections that are up: this one missed the changes since its HELLO.

@@ -83,7 +83,7 @@ def on_claim(state: State, sender: str, index: int, term: int) -> None:
 
 
 def _fits(state: State, sender: str, index: int, term: int, *, from_leader: bool) -> bool:
-    """Compare this log with an entry that it is said to have held. Return False if this member stopped."""
+    """Compare this log with an entry that it confirmed according to the leader. Return False if this member stopped."""
     log = state.log
     mine = log.terms.term(index)
     if index < log.terms.base or (mine == term and index <= log.durable):

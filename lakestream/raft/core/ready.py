@@ -152,6 +152,6 @@ class Ready(msgspec.Struct):
     this or a later Ready leaves."""
     stopped: Conflict | None = None
     """This member's committed entries are not its leader's: the core is frozen, the shell stops the member. The
-    AppendReply in `messages` that tells the leader promises nothing and leaves at once."""
+    AppendReply in `messages` that reports it promises nothing and may be sent at once."""
     warnings: list[RolledBack | Conflict] = []
-    """Such findings about other members, to be logged. This member goes on."""
+    """The same findings about other members, to be logged; this member continues."""

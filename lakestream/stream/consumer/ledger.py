@@ -265,7 +265,7 @@ class Ledger:
         return self.floor_consumer, self.floor_stream
 
     def _settle_floor(self) -> None:
-        """Compute the floor after acks: when it is asked for, not for each ack."""
+        """Compute the floor after acks: when it is read, not for each ack."""
         if not self._acked:
             return
         front, self._acked, self._front_acked = self._front_acked, False, False

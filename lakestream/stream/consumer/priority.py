@@ -38,7 +38,7 @@ class RoundRobin:
     """
 
     gated = False
-    """True if `verdict` has to be asked for each message."""
+    """True if `verdict` has to be called for each message."""
 
     def __init__(self, config: ConsumerConfig, advisories: Advisories, clock: Clock, wake: Callable[[], None]) -> None:
         self._config, self._advisories, self._clock, self._wake = config, advisories, clock, wake

@@ -205,7 +205,7 @@ def for_sourcing(config: ConsumerConfig, retention: str, existing: ConsumerConfi
         # Each attempt has its own consumer; that of an earlier one is deleted for inactivity.
         suffix = "".join(random.choices(_NAME_LETTERS, k=8))
         return msgspec.structs.replace(config, name=f"{name}-{suffix}") if name else config
-    if existing is not None:  # it goes on where it is: only what was not acked is delivered again
+    if existing is not None:  # it keeps its position: only unacked messages are delivered again
         config = msgspec.structs.replace(
             config,
             deliver_policy=existing.deliver_policy,

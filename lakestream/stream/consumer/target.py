@@ -25,7 +25,7 @@ class Target:
         raise NotImplementedError
 
     def last_used_ns(self, now: int) -> int:
-        """Return when a client last asked for messages: `now` while a request waits, 0 if that is not known here."""
+        """Return when a client last requested messages: `now` while a request waits, 0 if it is unknown here."""
         return 0
 
     def capacity(self) -> int:

@@ -56,8 +56,8 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     last_time: int
     """Time at which the last of them was stored, in ns."""
     archived: bool = False
-    """True for a part of an archive that is being restored. Only what lies ahead counts then: rollups and message ids
-    are over, and a message may have been removed by limits already."""
+    """True for a part of an archive that is being restored. Rollups and message ids have no effect then, and a message
+    may have been removed by limits already."""
 
 
 class Feature:
@@ -155,7 +155,7 @@ class Feature:
         """Act on messages that were stored, after limits and rollups."""
 
     def removed(self, removed: Removed) -> None:
-        """Act on messages that are gone, for whatever reason."""
+        """Act on messages that were removed, for any reason."""
 
     def replaced(self, effect: Effect) -> None:
         """Act on a rollup, after `removed` was called for what it replaced."""

@@ -149,7 +149,7 @@ Operation = (
 
 
 Removing = UpdateStream | DeleteMessage | Purge | Expire | Remove
-"""Those that can remove messages."""
+"""Operations that can remove messages."""
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):

@@ -89,7 +89,7 @@ class Pipeline:
         self.flush_soon()
 
     def propose(self, operation: Operation, done: Done | None = None) -> None:
-        """Log an operation; `done(result)` after it is applied, or `done(ApiError)` when that can not be said.
+        """Log an operation; `done(result)` after it is applied, or `done(ApiError)` when that is not certain.
 
         The error is the stream's own when it has failed, and 10008 when another node leads: what was proposed here
         before may still be applied there.
@@ -196,7 +196,7 @@ class Pipeline:
             each.rewound(self._store.last_seq)
 
     def skip(self, through: int) -> None:
-        """Give out the sequences through this one: an operation that says so is about to be proposed."""
+        """Skip the sequences through this one, before the operation that skips them is proposed."""
         self.batch = None
         self.next_seq = through + 1
 

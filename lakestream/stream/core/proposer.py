@@ -473,7 +473,7 @@ class Proposer:
             self.answer_at(seq, reply, b'%b%d,"duplicate": true}' % (self.ack, seq))
 
     def answer_at(self, seq: int, reply: bytes, answer: bytes) -> None:
-        """Send an answer once the message with this sequence is committed, after what was said of that one before."""
+        """Send an answer once the message with this sequence is committed, after earlier answers about it."""
         for batch in self._pipeline.batches():
             if batch.first_seq <= seq < batch.first_seq + len(batch):
                 batch.late.append((reply, answer))

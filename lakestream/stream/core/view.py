@@ -113,8 +113,8 @@ class ProposedView:
             held = store.subjects.count(subject) + on_the_way
             if held >= config.max_msgs_per_subject and config.discard_new_per_subject and not rollup:
                 return api_error(10077, err="maximum messages per subject exceeded")
-            # It takes the place of its subject's oldest. Which one that will be, and whether a rollup leaves any, can
-            # not be said before what is on the way is stored.
+            # The message replaces its subject's oldest. Which one that is, and whether a rollup leaves any, is known
+            # only once the messages in flight are stored.
             replaces = held >= config.max_msgs_per_subject and not on_the_way and not self.pending_rollups()
         if not replaces and 0 < config.max_msgs <= store.msgs + self.pending_msgs():
             return api_error(10077, err="maximum messages exceeded")

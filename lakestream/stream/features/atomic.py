@@ -59,7 +59,7 @@ def _refuse_last_id(view: View, message: Publish, given: Given) -> None:
 
 
 def _check_last(view: View, message: Publish, given: Given) -> None:
-    """Let only the first member expect the last sequence. What is said of another one is nats-server's."""
+    """Let only the first member expect the last sequence; other members get nats-server's errors."""
     assert isinstance(view, OverlayView), "only members are checked"
     if len(view):
         last = view.last_seq()

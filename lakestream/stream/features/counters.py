@@ -124,7 +124,7 @@ def merge(last: Record | None, message: Publish, origin: str, subject: bytes) ->
     sources = _read_sources(last.header) if last is not None else {}
     name = subject.decode("utf-8", "replace")
     known = (sources.get(origin) or {}).get(name, "0")
-    number = _NUMBER.match(known.encode())  # a publisher may have said anything: what it begins with counts
+    number = _NUMBER.match(known.encode())  # a publisher's text: the number at its beginning counts
     try:
         delta = _EXACT.subtract(value, Decimal(number[0].decode("ascii") if number else 0))
         total = _EXACT.add(before, delta)
@@ -137,7 +137,7 @@ def merge(last: Record | None, message: Publish, origin: str, subject: bytes) ->
 
 
 def _check(view: View, message: Publish, given: Given) -> None:
-    if message.client is None:  # what the server stores of its own accord was counted before
+    if message.client is None:  # messages that the server itself stores were counted before
         return
     if not _NUMBER.fullmatch(given[INCREMENT]):
         raise api_error(10171)

@@ -105,7 +105,7 @@ class Expiry(Feature):
         self._ttls: list[tuple[int, int]] = []
         self._forever: set[int] = set()
         self._cursor = 0
-        """No message below it runs out by max_age."""
+        """No message below this sequence can expire by max_age."""
         self._timer: Timer | None = None
         self._due = self._max_age = 0
         """Time at which the timer fires, and the max_age for which it was set."""
@@ -119,7 +119,7 @@ class Expiry(Feature):
         """Number of the look that is under way, or of the next."""
         self._looking = False
         self._taken: list[tuple[int, int]] = []
-        """TTLs that it deals with."""
+        """TTLs that the look handles."""
         self._proposed = 0
         """Number of its proposals that are not applied, plus one until it has proposed all."""
 
@@ -247,7 +247,7 @@ class Expiry(Feature):
             self.arm()
 
     def _give_back(self) -> None:
-        """End the look: messages that it dealt with and that still exist are dealt with again."""
+        """End the look; another one handles its messages that still exist."""
         for entry in self._taken:
             if entry[1] in self._store.live:
                 heapq.heappush(self._ttls, entry)

@@ -70,7 +70,7 @@ def parse_reply(reply: bytes) -> Member:
         raise api_error(10206)
     if not 0 < len(batch_id) <= MAX_ID_CHARS:
         raise api_error(10207)
-    # Digits beyond a number's size mean a large one; what is no number means that none was asked for.
+    # Digits beyond a number's size are a large number; other text selects the default.
     asked = number(flow) if flow.isdigit() else DEFAULT_FLOW
     asked = min(asked, MAX_INTERVAL) if asked >= 0 else MAX_INTERVAL
     return Member(batch_id, asked or DEFAULT_FLOW, mode == b"ok", place, wanted)
@@ -104,8 +104,8 @@ _places: msgspec.msgpack.Decoder[tuple[list[_Fast], list[bytes]]] = msgspec.msgp
 class Fast(Batches[_Fast]):
     """The fast batches of one stream, on the node that leads it.
 
-    Where other nodes hold the stream too, every write also logs where the batches are whose messages are in it: the
-    next leader goes on from there. What a checkpoint covers is not remembered.
+    In a replicated stream every write also logs the positions of the batches whose messages it has: the next leader
+    continues from there. Entries before a checkpoint are not remembered.
     """
 
     reply_suffix = b".$FI"

@@ -65,7 +65,7 @@ class At(msgspec.Struct, frozen=True):
     repeats = False
 
     def after(self, ns: int) -> int | None:
-        """Return when it fires, whatever `ns` is."""
+        """Return the only time at which it fires, for every `ns`."""
         return self.ns
 
     def show(self, ns: int) -> bytes:
@@ -279,9 +279,9 @@ class Meaning(msgspec.Struct, frozen=True):
     first_ns: int | None = None
     """Time at which the message, a schedule, fires first; None for other messages."""
     scheduler: bytes = b""
-    """Something becomes of the schedule on this subject:"""
+    """Subject of the schedule that this message changes; b"" for none."""
     next_ns: int | None = None
-    """it fires next then, or, with None, is over."""
+    """Next time of that schedule; None: it has ended."""
     every_ns: int = 0
     """The interval of one that fires at intervals."""
 

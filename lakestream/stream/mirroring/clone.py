@@ -240,7 +240,7 @@ class CloneSession(Session):
         super().end(remove)
 
     def _waits(self, why: str) -> None:
-        """Show in INFO why the mirror is not what it is to be."""
+        """Show in INFO what the mirror waits for."""
         self.error = ApiError(503, 0, why)
 
     def _answered_clone(self, outcome: Cloned | NotCloned) -> None:

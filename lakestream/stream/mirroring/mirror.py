@@ -61,7 +61,7 @@ class Mirror:
         return True
 
     def renewed(self) -> None:
-        """Do nothing: sequences can not begin anew, so the mirror goes on when the new origin has come that far."""
+        """Do nothing: sequences cannot restart, so the mirror continues when the new origin has reached its own."""
 
     def take(self, message: Received) -> ApiError | None:
         if message.seq < self._pipeline.next_seq:
