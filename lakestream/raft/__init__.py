@@ -1,5 +1,5 @@
 """Agreement on one order of entries.
 
 Belongs here: proposing entries, making them durable on as many members as their group needs, and handing them out as
-committed, in index order. What an entry means is not known here.
+committed, in index order. Entries are opaque here.
 """

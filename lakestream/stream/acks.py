@@ -1,7 +1,7 @@
 """Ack subjects: the consumers that the replies of clients are for.
 
-Belongs here: the subjects `$JS.ACK.>` and `$JS.FC.>` of an account (docs/internals/api.md#acks). What a reply does to
-its consumer is consumer/acks.py's. This is a hot path: one call for each ack.
+Belongs here: the subjects `$JS.ACK.>` and `$JS.FC.>` of an account (docs/internals/api.md#acks). consumer/acks.py
+applies a reply to its consumer. This is a hot path: one call for each ack.
 """
 
 from __future__ import annotations

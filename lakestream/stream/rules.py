@@ -1,8 +1,8 @@
 """Which stream configurations are allowed.
 
 Belongs here: the defaults, limits and refusals of STREAM.CREATE and STREAM.UPDATE, in the order in which nats-server
-2.15.1 tests them (docs/internals/streams.md), as functions over configurations. What is asked of mirrors and sources is
-in mirroring/origin_rules.py.
+2.15.1 tests them (docs/internals/streams.md), as functions over configurations. Rules for mirrors and sources are in
+mirroring/origin_rules.py.
 """
 
 from __future__ import annotations

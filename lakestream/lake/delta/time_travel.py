@@ -352,8 +352,8 @@ def _named(point: Point) -> str:
 def _begins_by(log: CommitLog, version: int, at_ns: int) -> bool:
     """Return True if a commit may have added messages stored at or before `at_ns`.
 
-    A commit without statistics is assumed to: an extra version costs a filter, never a message. So is the first one of
-    a mirror that began as a clone, which adds no file.
+    A commit without statistics is assumed to: an extra version costs a filter, never a message. The same holds for the
+    first commit of a mirror that began as a clone, which adds no file.
     """
     commit = log.commit(version)
     if commit.operation == ADOPTION:

@@ -351,7 +351,7 @@ def _place_table(table: exp.Table, mention: Mention, locate: Locate) -> None:
         version = exp.Kwarg(this=exp.var("version"), expression=exp.Literal.number(found.version))
         source = exp.Anonymous(this="delta_scan", expressions=[exp.Literal.string(found.path), version])
     else:
-        # DuckDB puts the SELECT into the query, as if it stood there.
+        # DuckDB inlines the SELECT into the query.
         source = exp.Anonymous(this="query", expressions=[exp.Literal.string(found.sql)])
     table.set("this", source)
     table.set("db", None)

@@ -121,7 +121,7 @@ class Mapper:
         if self.columns.time:
             self._check_time()
 
-    # ------------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------------ queries
     def _known(self, column: str, option: str) -> Any:
         if column not in self._schema.names:
             there = ", ".join(self._schema.names)

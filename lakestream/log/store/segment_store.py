@@ -167,7 +167,7 @@ class SegmentStore(Store):
         self._checkpoint_index, self._size, self._floor, self.based = state.index, size, state.first_seq, state.based
         self._shredder.restored(state.shredded)
 
-    # ------------------------------------------------------------------ what was found
+    # ------------------------------------------------------------------ findings at opening
     @property
     def notes(self) -> list[str]:
         return self.log.notes

@@ -211,7 +211,7 @@ class Peers:
         """Return the connections that are up, by the other's name; for monitoring."""
         return [link for _, link in sorted(self._table.up.items())]
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ known nodes
     @property
     def node(self) -> NodeInfo:
         """Return this node."""

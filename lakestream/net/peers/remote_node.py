@@ -231,7 +231,7 @@ class RemoteNode:
         """Return the interest of the node, with the account of each subscription."""
         return [(part.account, sub) for part in self._parts.values() for sub in part.subscriptions.values()]
 
-    # ------------------------------------------------------------------ the way to it
+    # ------------------------------------------------------------------ outgoing
     @property
     def congested(self) -> bool:
         return not self.gone and (self._marks >= MAX_MARKS or self._links.congested(self.name))

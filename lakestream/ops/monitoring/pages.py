@@ -228,7 +228,7 @@ class Pages:
     def _subscriptions(self) -> int:
         return sum(len(account.hub.interest_graph) for account in self._node.accounts)
 
-    # ------------------------------------------------------------------ what the system account is told by the clock
+    # ------------------------------------------------------------------ periodic statistics of the system account
     def statsz(self) -> dict[str, Any]:
         """Return the server's statistics as STATSZ messages show them."""
         node, traffic = self._node, self.traffic()

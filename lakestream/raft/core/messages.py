@@ -1,7 +1,7 @@
 """Messages between the members of a group.
 
 Belongs here: the messages of the Raft core as records, the records that a group keeps beside its log (hard state,
-membership), and the encoding of many messages of many groups as one buffer. What a message means is core.py's.
+membership), and the encoding of many messages of many groups as one buffer. core.py handles the messages.
 
 An entry is a frame of the log (log/format/frame.py): the bytes that the leader's log holds are the bytes that travel.
 """

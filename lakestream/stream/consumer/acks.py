@@ -210,7 +210,7 @@ def _delay(text: bytes) -> int:
         return 0
     try:
         delay = _nak_options.decode(text).delay if text[:1] == b"{" else parse_duration(text.decode())
-        # What does not fit into Go's durations is not understood; nor could such a deadline be logged.
+        # A delay beyond Go's durations is invalid; such a deadline could not be logged either.
         return delay if delay <= MAX_DELAY_NS else 0
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
         return 0

@@ -2,7 +2,7 @@
 
 Belongs here: making and ending consumers as their operations are applied, notifying them of the stream's messages,
 logging their progress (all together every `PROGRESS_INTERVAL_NS`, one at once for a confirmed ack), and their part of
-the checkpoint. What one consumer does is consumer.py's.
+the checkpoint. A single consumer is in consumer.py.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ class Applier:
 
     def _removals(self, removed: limits.Removed, purged: bytes | None = None) -> int:
         self._tell(removed)
-        # The next message comes behind sequences that the operation has given to none.
+        # The next message follows the sequences that the operation skipped.
         self._pipeline.next_seq = max(self._pipeline.next_seq, self._store.last_seq + 1)
         if purged is not None:
             for each in self._hooks.purged:

@@ -1,9 +1,9 @@
 """Answers that depend on the current state of a stream.
 
-Belongs here: the wait until such an answer is true. Three things can make it untrue. What the same client sent
-before it may not be applied yet: publishes without a reply and acks are not confirmed to it in any other way. What is
-proposed may never be stored: an answer that names it before it is committed may be wrong. And another node may lead
-meanwhile, whose acks this one does not know: in a group of several, a quorum is asked first whether this node
+Belongs here: the wait until such an answer is true. Three things can make it untrue. Messages that the same client sent
+before it may not be applied yet: publishes without a reply and acks are not confirmed to it in any other way. A
+proposed message may never be stored: an answer that names it before it is committed may be wrong. And another node may
+lead meanwhile, whose acks this one does not know: in a group of several, a quorum is asked first whether this node
 still leads (ReadIndex, Raft §8), one round for all answers of an event-loop turn.
 
 nats-server gives these answers at once.
@@ -50,7 +50,7 @@ class Confirming(Feature):
         self._gathered: list[Confirmed] = []
         self._asked: list[list[Confirmed]] = []
 
-    # ------------------------------------------------------------------ what is in flight
+    # ------------------------------------------------------------------ entries in flight
     def after_applied(self, then: Callable[[], None]) -> None:
         """Call `then` once everything that this node took before this call is applied, or will not be: at once where
         nothing is in flight. `then` must not raise."""

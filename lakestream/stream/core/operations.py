@@ -1,9 +1,9 @@
 """Stream operations as log entries.
 
 Belongs here: every change of a stream's state that is not a message, as a record that all replicas apply alike. They
-are encoded as MessagePack in OPERATION frames of the stream's own log, between the messages that they follow.
-Applying one never reads a clock: whatever depends on time is decided before it is proposed. What can remove messages
-has the time of its proposal, `at_ns` (0 in logs of older releases).
+are encoded as MessagePack in OPERATION frames of the stream's own log, between the messages that they follow. Applying
+one never reads a clock: whatever depends on time is decided before it is proposed. Operations that can remove messages
+have the time of their proposal, `at_ns` (0 in logs of older releases).
 """
 
 from __future__ import annotations

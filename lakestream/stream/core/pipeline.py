@@ -65,7 +65,7 @@ class Pipeline:
         """Return True if other nodes hold this stream too."""
         return self.group.replicated
 
-    # ------------------------------------------------------------------ what is in flight
+    # ------------------------------------------------------------------ proposals in flight
     def __len__(self) -> int:
         return len(self._flying) + len(self._open)
 

@@ -49,7 +49,7 @@ class Reader:
             return None
         if store.is_local(seq):
             return store.read(seq)
-        # Its subject tells the lake in which of the files of that time to look.
+        # By the subject the lake chooses among the files of that time.
         found = await self._from_lake(seq, seq, 1, [store.subject_of(seq)])
         if found:
             return found[0]
@@ -70,7 +70,7 @@ class Reader:
             rows = await history.read_many(remote, subjects)
             found = [row for row in rows if row.seq in store.live]
             self._expect_gone(sorted(set(remote).difference(row.seq for row in found)))
-        # What was local may have moved to the lake meanwhile: the stream knows where each lies now.
+        # Local messages may have moved to the lake meanwhile: check each again.
         local = seqs[bisect_left(seqs, remote[-1] + 1) :] if remote else seqs
         here = {record.seq: record for record in store.read_many([seq for seq in local if store.is_local(seq)])}
         for seq in local:

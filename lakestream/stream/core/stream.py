@@ -111,7 +111,7 @@ class StreamCore:
         self.proposer.configure(config)
         self.applier.configure(config)
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ properties
     @property
     def leading(self) -> bool:
         """Return True if this node decides for the stream. Only then does it take messages and operations."""

@@ -47,7 +47,7 @@ class Ages(Feature):
         """Duration by which the steady clock of this start is behind that of the checkpoint; what was due keeps the
         time that was left."""
 
-    # ------------------------------------------------------------------ what is stored
+    # ------------------------------------------------------------------ stored messages
     def opened(self, first_seq: int, time_ns: int, copied: bool = False) -> None:
         """Note the time of the message at `first_seq` and those that follow. One that is not this node's own is trusted
         unless it is in the future."""
@@ -83,7 +83,7 @@ class Ages(Feature):
             joined.append((first, begin, min(ahead, runs[at + 1][2]) if at + 1 < len(runs) - 1 else ahead))
         self._set([*joined, runs[-1]])
 
-    # ------------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------------ queries
     def stored_ns(self, seq: int, time_ns: int) -> int:
         """Return when the message at `seq`, which has this time, was stored by the steady clock."""
         if seq >= self._firsts[-1]:

@@ -1,7 +1,7 @@
 """Common parts of atomic and fast batches (ADR-50).
 
 Belongs here: how many batches may be open, how long an idle one lives, the bookkeeping for that, and how the stream
-looks to members of a batch. What a batch is and what ends it is in atomic.py and fast.py.
+looks to members of a batch. The two kinds of batches are in atomic.py and fast.py.
 """
 
 from __future__ import annotations

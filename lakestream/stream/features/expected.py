@@ -1,7 +1,7 @@
 """Optimistic concurrency: publishes that expect a state of the stream (ADR-8).
 
 Belongs here: the rules of `Nats-Expected-Stream`, `Nats-Expected-Last-Sequence` and
-`Nats-Expected-Last-Subject-Sequence`. What is expected of the last message id is in dedupe.py.
+`Nats-Expected-Last-Subject-Sequence`. The rule for the last message id is in dedupe.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rollups: messages that replace earlier ones, of their subject or of the whole stream.
 
-Belongs here: the rule of `Nats-Rollup` and its effect. What the effect removes is core/limits.py's.
+Belongs here: the rule of `Nats-Rollup` and its effect. core/limits.py removes the messages.
 """
 
 from __future__ import annotations

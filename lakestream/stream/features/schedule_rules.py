@@ -155,7 +155,7 @@ def _interval(text: str) -> int:
     return interval
 
 
-# ------------------------------------------------------------------------------------------------ what may be asked
+# ------------------------------------------------------------------------------------------------ allowed requests
 def check(view: View, message: Publish, given: Given) -> None:
     """Refuse what a message must not say about schedules; give a schedule the rollup that makes it its subject's only.
 
@@ -225,7 +225,7 @@ def _check_end(view: View, message: Publish) -> None:
             raise api_error(10212)
 
 
-# ------------------------------------------------------------------------------------------------ what is produced
+# ------------------------------------------------------------------------------------------------ produced messages
 class Produced(msgspec.Struct, frozen=True):
     """A message that a schedule publishes."""
 
@@ -272,7 +272,7 @@ def _kept(header: bytes) -> bytes:
     return b"\r\n".join([line for line in header.split(b"\r\n") if not line.startswith(_LEFT_OUT)])
 
 
-# ------------------------------------------------------------------------------------------------ what is stored
+# ------------------------------------------------------------------------------------------------ stored messages
 class Meaning(msgspec.Struct, frozen=True):
     """Meaning of a stored message for schedules."""
 

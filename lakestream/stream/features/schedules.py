@@ -224,7 +224,7 @@ class Schedules(Feature):
             return
         heapq.heappush(self._due, (when, seq, subject))
         if len(self._due) > 2 * len(self._entries) + SLACK:
-            # A schedule that is replaced leaves its old time behind. What fires at this moment comes back by itself.
+            # A replaced schedule leaves its old time here. Schedules that are firing now are added again afterwards.
             self._due = [
                 (entry.next_ns, entry.seq, name)
                 for name, entry in self._entries.items()

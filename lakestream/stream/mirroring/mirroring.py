@@ -176,8 +176,8 @@ class Mirroring(Feature):
         if mirror is None or mirror.external is not None or not self._config.mirror_direct:
             return ""
         near = any(isinstance(one, Mirror) and one.near for one in self._running)
-        # A replica answers on once its leader was near, as for its own stream; so does a sealed mirror, which comes no
-        # nearer.
+        # A replica still answers after its leader was near, as for its own stream; so does a sealed mirror, which
+        # makes no progress.
         stays = self._host.replicated or self._config.sealed
         return mirror.name if near or (self.near and stays) else ""
 
