@@ -105,7 +105,7 @@ class Fast(Batches[_Fast]):
     """The fast batches of one stream, on the node that leads it.
 
     In a replicated stream every write also logs the positions of the batches whose messages it has: the next leader
-    continues from there. Entries before a checkpoint are not remembered.
+    continues from there. Positions logged before a checkpoint are not remembered.
     """
 
     reply_suffix = b".$FI"
