@@ -222,13 +222,14 @@ class ConsumerApi:
             self._check_name(config, name, stream)
         else:
             name = self._new_name(stream)
-        if not needs_lookup(config, stream):
-            self._begin(request, stream, name, config, start_of(config, stream), finished)
+        if not needs_lookup(config, stream.store):
+            start = start_of(config, stream.store, stream.pipeline.next_seq)
+            self._begin(request, stream, name, config, start, finished)
             return
 
         async def look_up() -> None:
             try:
-                start = await start_found(config, stream)
+                start = await start_found(config, stream.store, stream.reader, stream.io)
             except Exception as error:
                 request.fail(api_error(10012, err=for_clients(error)))
                 finished()

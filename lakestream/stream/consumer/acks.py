@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
+from lakestream.log.store.store import Store
+from lakestream.ports import Bus, Clock
 from lakestream.protocol import headers
 from lakestream.protocol.durations import parse_duration
 from lakestream.stream.consumer.advisories import Advisories
@@ -20,7 +23,6 @@ from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Inactivity
 from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.consumer.rules import sample_percent
-from lakestream.stream.core.stream import StreamCore
 
 NAK, PROGRESS, TERM = b"-NAK", b"+WPI", b"+TERM"
 
@@ -30,15 +32,24 @@ MAX_DELAY_NS = (1 << 63) - 1
 """The longest delay of a negative ack: what fits into 64 bits (292 years)."""
 
 
-class AckHandler:
-    """Applies the acks of one consumer.
+class Owner(Protocol):
+    """The consumer, as its acks change it."""
 
-    Args:
-        request_progress: lets the stream log the consumer's progress soon.
-        progress_now: logs the consumer's progress at once, then calls back.
-        released: called with messages of an interest or work-queue stream that the consumer is done with.
-        wake: called when there may be something to deliver.
-    """
+    def request_progress(self) -> None:
+        """Log the consumer's progress soon."""
+
+    def progress_now(self, done: Callable[[], None]) -> None:
+        """Log the consumer's progress at once, then call `done`."""
+
+    def released(self, seqs: Sequence[int]) -> None:
+        """Take messages of an interest or work-queue stream that the consumer is done with."""
+
+    def wake(self) -> None:
+        """Deliver at the end of this turn, if there is something to deliver."""
+
+
+class AckHandler:
+    """Applies the acks of one consumer, its `owner`."""
 
     def __init__(
         self,
@@ -46,17 +57,14 @@ class AckHandler:
         redelivery: Redelivery,
         inactivity: Inactivity,
         advisories: Advisories,
-        stream: StreamCore,
-        request_progress: Callable[[], None],
-        progress_now: Callable[[Callable[[], None]], None],
-        released: Callable[[Sequence[int]], None],
-        wake: Callable[[], None],
+        store: Store,
+        clock: Clock,
+        bus: Bus,
+        owner: Owner,
     ) -> None:
         self._ledger, self._redelivery = ledger, redelivery
         self._inactivity, self._advisories = inactivity, advisories
-        self._clock, self._bus, self._store = stream.clock, stream.bus, stream.store
-        self._request_progress, self._progress_now = request_progress, progress_now
-        self._released, self._wake = released, wake
+        self._store, self._clock, self._bus, self._owner = store, clock, bus, owner
         self._confirmations: list[bytes] = []
 
     def adopt(self, config: ConsumerConfig, retention: str, volatile: bool) -> None:
@@ -114,15 +122,15 @@ class AckHandler:
             if len(self._redelivery):
                 self._redelivery.dequeue(seq)
             if self._releases and (acked or self._kept(seq)):
-                self._released([seq])
+                self._owner.released([seq])
         elif self._acked:
             self._ack_through(seq, now, consumer_seq)
         if not self._volatile:
-            self._request_progress()
+            self._owner.request_progress()
         if reply:
             self._confirm(reply)
         if full:
-            self._wake()
+            self._owner.wake()
         return True
 
     def _ack_through(self, seq: int, now: int, consumer_seq: int) -> None:
@@ -131,7 +139,7 @@ class AckHandler:
             for other in done:
                 self._redelivery.dequeue(other)
         if done and self._releases:
-            self._released(done)
+            self._owner.released(done)
 
     def _sampled(self, seq: int, consumer_seq: int, deliveries: int, now: int) -> None:
         if self._sample >= 100 or random.randrange(100) < self._sample:
@@ -151,9 +159,9 @@ class AckHandler:
             return  # an answer without numbers acks nothing
         done = self._ledger.confirm(int(consumer_seq[:20]), int(seq[:20]), self._clock.steady())
         if done and self._releases:
-            self._released(done)
+            self._owner.released(done)
         self._progressed()
-        self._wake()
+        self._owner.wake()
 
     def _nak(self, seq: int, consumer_seq: int, deliveries: int, delay: int) -> None:
         """Apply a negative ack: deliver the message again at once, or after `delay` ns."""
@@ -166,7 +174,7 @@ class AckHandler:
             self._postpone(seq, self._clock.steady() + delay)
         else:
             self._redelivery.enqueue((seq,))
-        self._wake()
+        self._owner.wake()
 
     def _in_progress(self, seq: int) -> None:
         """Begin the ack_wait of a message anew: a client is still at work on it."""
@@ -180,7 +188,7 @@ class AckHandler:
 
     def _progressed(self) -> None:
         if not self._volatile:
-            self._request_progress()
+            self._owner.request_progress()
 
     def _confirm(self, reply: bytes) -> None:
         """Answer an ack once it is on disk; all acks of one turn share one entry."""
@@ -193,7 +201,7 @@ class AckHandler:
 
     def _log_confirmations(self) -> None:
         replies, self._confirmations = self._confirmations, []
-        self._progress_now(lambda: self._bus.reply_many([(reply, b"") for reply in replies]))
+        self._owner.progress_now(lambda: self._bus.reply_many([(reply, b"") for reply in replies]))
 
 
 class _NakOptions(msgspec.Struct):

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lakestream.ports import Bus, Clock
 from lakestream.protocol.api.advisory import advise, measure
 from lakestream.protocol.gotime import format_time
-from lakestream.stream.core.stream import StreamCore
 
 
 class Advisories:
     """Sends the advisories and metrics of one consumer."""
 
-    def __init__(self, stream: StreamCore, consumer: str) -> None:
-        self._bus, self._clock, self._account = stream.bus, stream.clock, stream.account
-        self._stream, self._consumer, self._domain = stream.name, consumer, stream.domain
+    def __init__(self, bus: Bus, clock: Clock, domain: str, account: str, stream: str, consumer: str) -> None:
+        self._bus, self._clock, self._domain = bus, clock, domain
+        self._account, self._stream, self._consumer = account, stream, consumer
 
     def _send(self, token: str, kind: str, fields: Mapping[str, object], account: str = "") -> None:
         """Send one event. `account`: shown before the stream, in the kinds that have it."""

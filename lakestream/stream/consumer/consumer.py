@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from lakestream.ports import ClientInfo, Subscribed
@@ -27,7 +26,7 @@ from lakestream.stream.consumer.lifetime import Inactivity, Pause
 from lakestream.stream.consumer.pull import PullTarget
 from lakestream.stream.consumer.push import PushTarget
 from lakestream.stream.consumer.read_ahead import Room
-from lakestream.stream.consumer.redelivery import Redelivery, RedeliveryReader
+from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.core.operations import CreateConsumer, DeleteConsumer, UpdateConsumer
 from lakestream.stream.core.stream import StreamCore
 
@@ -79,13 +78,16 @@ class Consumer:
         clock = stream.clock
         self._clock, self._bus, self._store = clock, stream.bus, stream.store
         self._subscriptions: list[Subscribed] = []
-        released = partial(siblings.released, self)
-        self.advisories = Advisories(stream, name)
+        self.request_progress = siblings.request_progress
+        """Logs the progress of all consumers soon."""
+        self.advisories = Advisories(stream.bus, clock, stream.domain, stream.account, stream.name, name)
         self.inactivity = Inactivity(clock, self._unused)
         self.pause = Pause(clock, self.advisories, self.wake)
-        self.feed = Feed(stream, siblings.room, siblings.index, ledger, self.config.filters, picked, self.wake)
-        self.redelivery = Redelivery(ledger, clock, self.wake)
-        again = RedeliveryReader(ledger, self.redelivery, stream, self._exhausted, self.wake)
+        self.feed = Feed(ledger, stream.store, stream.reader, clock, siblings.room, siblings.index, self.wake)
+        self.feed.choose(self.config.filters)
+        if picked:
+            self.feed.pick(picked)
+        self.redelivery = Redelivery(ledger, stream.store, stream.reader, clock, self._exhausted, self.wake)
         self.target: PullTarget | PushTarget = self._make_target()
         self.delivery = Deliverer(
             f"{stream.name}.{name}".encode(),
@@ -93,22 +95,13 @@ class Consumer:
             ledger,
             self.feed,
             self.redelivery,
-            again,
             self.pause,
             self.target,
             self._progressed,
-            released,
+            self.released,
         )
         self.acks = AckHandler(
-            ledger,
-            self.redelivery,
-            self.inactivity,
-            self.advisories,
-            stream,
-            siblings.request_progress,
-            partial(siblings.progress_now, self),
-            released,
-            self.wake,
+            ledger, self.redelivery, self.inactivity, self.advisories, stream.store, clock, stream.bus, self
         )
         self.adopt()
 
@@ -367,7 +360,15 @@ class Consumer:
     def _progressed(self) -> None:
         """Let the ledger's changes be logged soon, if they are kept."""
         if not self.volatile:
-            self._siblings.request_progress()
+            self.request_progress()
+
+    def progress_now(self, done: Callable[[], None]) -> None:
+        """Log this consumer's progress at once; call `done` when it is committed."""
+        self._siblings.progress_now(self, done)
+
+    def released(self, seqs: Sequence[int]) -> None:
+        """Take messages of an interest or work-queue stream that this consumer is done with."""
+        self._siblings.released(self, seqs)
 
     def _exhausted(self, seq: int, deliveries: int) -> None:
         """Report a message that was delivered max_deliver times."""

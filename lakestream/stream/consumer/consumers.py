@@ -53,7 +53,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
         self._by_name: dict[str, Consumer] = {}
         self.index = FilterIndex(self._by_name)
         self.room = Room()
-        self.retention = Retention(stream, self._by_name, self.index)
+        self.retention = Retention(stream.store, stream.pipeline, stream.clock, self._by_name, self.index)
         self._num_replicas = 0
         self._serving = self._progress_timer = False
 
@@ -69,6 +69,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
     def configure(self, config: StreamConfig) -> None:
         spread = self._num_replicas == 1 < config.num_replicas
         self._num_replicas = max(config.num_replicas, 1)
+        self.retention.policy = config.retention
         for consumer in self._by_name.values():
             consumer.adopt()
         if spread and self._serving:

@@ -15,7 +15,7 @@ from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.feed import Feed
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.lifetime import Pause
-from lakestream.stream.consumer.redelivery import Redelivery, RedeliveryReader
+from lakestream.stream.consumer.redelivery import Redelivery
 from lakestream.stream.consumer.selection import Found
 from lakestream.stream.consumer.target import Target
 
@@ -52,15 +52,13 @@ class Deliverer:
         ledger: Ledger,
         feed: Feed,
         redelivery: Redelivery,
-        again: RedeliveryReader,
         pause: Pause,
         target: Target,
         progressed: Callable[[], None],
         released: Callable[[Sequence[int]], None],
     ) -> None:
         self._clock, self._ledger, self._feed, self._pause = clock, ledger, feed, pause
-        self._redelivery, self._again = redelivery, again
-        self._progressed, self._released = progressed, released
+        self._redelivery, self._progressed, self._released = redelivery, progressed, released
         self.target = target
         self._serving = self._scheduled = False
         self._turn_msgs = FIRST_TURN_MSGS
@@ -93,7 +91,6 @@ class Deliverer:
         """Deliver no more."""
         self._serving = False
         self._pace.stop()
-        self._again.clear()
 
     def stored(self) -> None:
         """Deliver soon if the target wants messages: some that match were committed."""
@@ -115,7 +112,7 @@ class Deliverer:
         while budget > 0:
             if not self._serving or self._pause.active or self._feed.fetching:
                 return
-            if self._again.fetching or self._pace.waiting:
+            if self._redelivery.fetching or self._pace.waiting:
                 return
             room = self.target.capacity()
             if not room:
@@ -133,7 +130,7 @@ class Deliverer:
         """Deliver one block. Return what it costs of the turn, 0 if nothing more can be done for now."""
         if len(self._redelivery):
             step = self._redeliver(limit)
-            if step or self._again.fetching or len(self._redelivery):
+            if step or self._redelivery.fetching or len(self._redelivery):
                 return step
         if self._max_pending:
             limit = min(limit, self._max_pending - len(self._ledger.pending))
@@ -207,10 +204,10 @@ class Deliverer:
     # ------------------------------------------------------------------ redeliveries
     def _redeliver(self, limit: int) -> int:
         """Deliver a block of messages again. Return what it costs of the turn."""
-        again, ledger, config = self._again, self._ledger, self._config
-        records = again.take(limit, config.max_deliver)
+        redelivery, ledger, config = self._redelivery, self._ledger, self._config
+        records = redelivery.take(limit, config.max_deliver)
         if not records:
-            return SCAN_COST if len(self._redelivery) and not again.fetching else 0
+            return SCAN_COST if len(redelivery) and not redelivery.fetching else 0
         left, now = self._feed.pending(), self._clock.steady()
         messages = []
         for at, record in enumerate(records, ledger.delivered_consumer + 1):
@@ -218,12 +215,12 @@ class Deliverer:
             messages.append(self._message(record, reply))
         sent = self.target.send(messages, again=True)
         if sent < len(records):
-            self._redelivery.put_back([record.seq for record in records[sent:]])
+            redelivery.put_back([record.seq for record in records[sent:]])
         for record in records[:sent]:
             deadline = now + config.ack_wait_of(ledger.deliveries(record.seq) + 1)
             ledger.redeliver(record.seq, now, deadline)
-            self._redelivery.expect(record.seq, deadline)
-            again.sent(record.seq)
+            redelivery.expect(record.seq, deadline)
+            redelivery.sent(record.seq)
         if sent:
             self._progressed()
         return sent

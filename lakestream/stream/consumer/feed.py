@@ -11,10 +11,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from lakestream.log.store.store import Store
+from lakestream.ports import Clock
 from lakestream.stream.consumer.ledger import Ledger
 from lakestream.stream.consumer.read_ahead import ReadAhead, Room, Run
 from lakestream.stream.consumer.selection import Everything, Found, Selection, selection
-from lakestream.stream.core.stream import StreamCore
+from lakestream.stream.core.reader import Reader
 
 BLOCK_BYTES = 1 << 20
 """At most this many bytes (1 MiB) are read for one block; one larger message still comes alone."""
@@ -39,31 +41,30 @@ class Feed:
 
     Args:
         announced: messages in this range that were not announced to the feed (`notify`) do not match.
-        picked: what deliver policy last_per_subject chose, ascending; they come before `ledger.next_seq`.
         ready: called when a read from the lake has ended.
     """
 
     def __init__(
         self,
-        stream: StreamCore,
+        ledger: Ledger,
+        store: Store,
+        reader: Reader,
+        clock: Clock,
         room: Room,
         announced: Announced,
-        ledger: Ledger,
-        filters: Sequence[bytes],
-        picked: list[int],
         ready: Callable[[], None],
     ) -> None:
-        self._store, self._reader, self._announced, self._ledger = stream.store, stream.reader, announced, ledger
-        self._ahead = ReadAhead(stream.clock, room, self._read, self._passed, ready)
-        self._picked = picked
+        self._store, self._reader, self._announced, self._ledger = store, reader, announced, ledger
+        self._ahead = ReadAhead(clock, room, self._read, self._passed, ready)
+        self._picked: list[int] = []
+        """What deliver policy last_per_subject chose, ascending; they come before `ledger.next_seq`."""
         self._picked_left = 0
         self._left = 0
         self._counted = 0
         self._notified_from = self._unseen = self._look_from = 0
-        self.choose(filters)
 
     def choose(self, filters: Sequence[bytes]) -> None:
-        """Take other filters (none: every message matches)."""
+        """Take these filters (none: every message matches)."""
         self.selection: Selection = selection(self._store, filters)
         self.rewind()
 

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from lakestream.log.format.record import Record
+from lakestream.log.store.store import Store
 from lakestream.ports import Clock, Timer
 from lakestream.stream.consumer.ledger import Ledger, pending_with_deadline
-from lakestream.stream.core.stream import StreamCore
+from lakestream.stream.core.reader import Reader
 
 MIN_DELAY_NS = 1_000_000
 """The timer is never set to less than this (1 ms)."""
@@ -38,11 +39,21 @@ class Redelivery:
     """Deadlines of one consumer's pending messages, and the queue of those to be delivered again.
 
     Args:
-        wake: called when the queue has got messages by passed deadlines.
+        exhausted: called with (sequence, deliveries) for each message that was delivered max_deliver times.
+        wake: called when the queue has got messages by passed deadlines, and when a read from the lake has ended.
     """
 
-    def __init__(self, ledger: Ledger, clock: Clock, wake: Callable[[], None]) -> None:
-        self._ledger, self._clock, self._wake = ledger, clock, wake
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: Store,
+        reader: Reader,
+        clock: Clock,
+        exhausted: Callable[[int, int], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._ledger, self._store, self._reader, self._clock = ledger, store, reader, clock
+        self._exhausted, self._wake = exhausted, wake
         self._blocks: deque[tuple[int, Sequence[int]]] = deque()
         """(deadline, sequences), ascending in both: delivered once and not touched since."""
         self._single: list[tuple[int, int]] = []
@@ -55,6 +66,10 @@ class Redelivery:
         self._timer: Timer | None = None
         self._timer_due = 0
         self._running = False
+        self._remote: dict[int, Record] = {}
+        """Messages read from the lake."""
+        self.fetching = False
+        """True while a read from the lake is under way."""
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -111,6 +126,7 @@ class Redelivery:
         self._blocks.clear()
         self._single = []
         self.clear()
+        self._remote = {}
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -170,7 +186,7 @@ class Redelivery:
         """Remove a message from the queue. Cheap: its entry is dropped when the queue is read."""
         self._queued.pop(seq, 0)
 
-    def take(self, limit: int) -> list[int]:
+    def _pop(self, limit: int) -> list[int]:
         """Remove and return the first pending messages of the queue, at most `limit`."""
         taken: list[int] = []
         queue, queued, pending = self._queue, self._queued, self._ledger.pending
@@ -194,44 +210,16 @@ class Redelivery:
         self._queue.clear()
         self._queued.clear()
 
-
-class RedeliveryReader:
-    """Reads the messages of the redelivery queue, and ends those that were delivered max_deliver times.
-
-    Args:
-        exhausted: called with (sequence, deliveries) for each message ended.
-        wake: called when a read from the lake has ended.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        redelivery: Redelivery,
-        stream: StreamCore,
-        exhausted: Callable[[int, int], None],
-        wake: Callable[[], None],
-    ) -> None:
-        self._ledger, self._redelivery = ledger, redelivery
-        self._store, self._reader, self._clock = stream.store, stream.reader, stream.clock
-        self._exhausted, self._wake = exhausted, wake
-        self._remote: dict[int, Record] = {}
-        """Messages read from the lake."""
-        self.fetching = False
-        """True while a read from the lake is under way."""
-
-    def clear(self) -> None:
-        """Drop what was read from the lake."""
-        self._remote = {}
-
+    # ------------------------------------------------------------------ reading
     def take(self, limit: int, max_deliver: int) -> list[Record]:
         """Remove and return the first messages of the queue, at most `limit`, in the queue's order.
 
         Where the first one is only in the lake, start a read of it (`fetching`) and return nothing.
         """
-        redelivery, store = self._redelivery, self._store
+        store = self._store
         seqs: list[int] = []
         rest: list[int] = []
-        taken = [seq for seq in redelivery.take(limit) if not self._exhaust(seq, max_deliver)]
+        taken = [seq for seq in self._pop(limit) if not self._exhaust(seq, max_deliver)]
         for at, seq in enumerate(taken):
             if store.is_local(seq) or seq in self._remote:
                 seqs.append(seq)
@@ -239,7 +227,7 @@ class RedeliveryReader:
                 rest = taken[at:]
                 break
         if rest:
-            redelivery.put_back(rest)
+            self.put_back(rest)
             if not seqs:
                 self._fetch(rest)
                 return []
@@ -275,7 +263,7 @@ class RedeliveryReader:
         self._remote = {record.seq: record for record in records}
         for seq in seqs:
             if seq not in self._remote:
-                self._redelivery.dequeue(seq)
+                self.dequeue(seq)
         self._fetched()
 
     def _fetched(self) -> None:

@@ -1,4 +1,4 @@
-"""Tests of all consumers of a stream over a minimal host (`host.py`): when progress is logged, and its content."""
+"""Tests of all consumers of a stream over a minimal core: when progress is logged, and its content."""
 
 from __future__ import annotations
 

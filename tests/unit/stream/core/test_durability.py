@@ -25,6 +25,7 @@ from lakestream.stream.assembly import Stream
 from lakestream.stream.core import proposer as intake
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, Purge, Remove
+from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features import expiry
 from tests.unit.consumer_world import World as ConsumerWorld
@@ -304,14 +305,14 @@ def test_what_a_deleted_consumer_released_goes_also_when_a_kill_came_first(
     for message in world.pull(2, "a"):
         world.ack(message)
     world.clock.advance(1_000_000_000)
-    propose = Stream.propose
+    propose = Pipeline.propose
 
-    def unless_killed(stream: Stream, operation: Any, done: Any = None) -> None:
+    def unless_killed(pipeline: Pipeline, operation: Any, done: Any = None) -> None:
         if not isinstance(operation, Remove):
-            propose(stream, operation, done)
+            propose(pipeline, operation, done)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Stream, "propose", unless_killed)
+        patch.setattr(Pipeline, "propose", unless_killed)
         world.publish("$JS.API.CONSUMER.DELETE.S.b", reply="_INBOX.me.last")
         world.clock.turn()
     assert world.engine.streams["S"].store.msgs == 2
