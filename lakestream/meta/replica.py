@@ -343,7 +343,7 @@ class Replica:
             if not self._holding.add(entries):
                 self._reopen(stream, "")
             return
-        held = None if lake is None or stream.config.mirror is None else held_from(stream, entries)
+        held = None if lake is None or stream.config.mirror is None else held_from(stream.store, entries)
         if lake is None or held is None:
             stream.committed(entries)
             return

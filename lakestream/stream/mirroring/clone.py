@@ -23,6 +23,7 @@ from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store import base as log_base
 from lakestream.log.store.base import Base, NoBase
 from lakestream.log.store.segment_log import SegmentLog
+from lakestream.log.store.store import Store
 from lakestream.ports import Timer
 from lakestream.protocol.api.errors import ApiError
 from lakestream.raft.group.group import Committed
@@ -168,16 +169,9 @@ class CloneSession(Session):
         clones: returns what requests clones; None without a lake.
     """
 
-    def __init__(
-        self,
-        host: StreamCore,
-        source: StreamSource,
-        origin: Origin,
-        taker: Taker,
-        clones: Callable[[], Clones | None],
-    ) -> None:
-        super().__init__(host, origin, taker)
-        self._host, self._source, self._clones = host, source, clones
+    def __init__(self, host: StreamCore, origin: Origin, taker: Taker, clones: Callable[[], Clones | None]) -> None:
+        super().__init__(origin, taker, host.bus, host.clock, host.pipeline)
+        self._host, self._clones = host, clones
         self._pending: PendingClone | None = None
         self._later: Timer | None = None
         self.cloning = False
@@ -201,7 +195,7 @@ class CloneSession(Session):
                 self._request(clones)
 
     def _request(self, clones: Clones) -> None:
-        self._pending = clones.copy(self._host, self._source, self._answered_clone, self._waits)
+        self._pending = clones.copy(self._host, self._origin.source, self._answered_clone, self._waits)
 
     def _follow(self, why: str) -> None:
         """Read the origin, except for a mirror of a moment: then show `why` it does not hold that."""
@@ -251,7 +245,7 @@ class CloneSession(Session):
         host, clones = self._host, self._clones()
         assert clones is not None, "it answered"
         if outcome.why:
-            _logger.info("stream %s: no clone of %s: %s", host.name, self._source.name, outcome.why)
+            _logger.info("stream %s: no clone of %s: %s", host.name, self._origin.source.name, outcome.why)
         if moment(host.config):
             self._waits(outcome.why)
             self._later = host.clock.call_later(ASK_AGAIN_NS, self.begin)
@@ -275,9 +269,8 @@ class CloneSession(Session):
             return  # another node leads now, and goes on from what the log says
         if clones is not None:
             clones.settled(host)
-        _logger.info(
-            "stream %s: began as a clone with %d messages of %s", host.name, host.store.msgs, self._source.name
-        )
+        began = "stream %s: began as a clone with %d messages of %s"
+        _logger.info(began, host.name, host.store.msgs, self._origin.source.name)
         host.clock.call_soon(self._keep)  # not here: the entry counts as applied once this has returned
         self._follow("")
 
@@ -288,13 +281,12 @@ class CloneSession(Session):
 
 
 # ---------------------------------------------------------------------- the log's side
-def apply_fork(host: StreamCore, operation: Fork) -> bool:
+def apply_fork(store: Store, config: StreamConfig, operation: Fork) -> bool:
     """Put a mirror's clone, which is within its limits (`why_not`), under its log. Raise NoBase if it is not known.
 
     Return False if the stream is no mirror any more: it was promoted right before.
     """
-    store = host.store
-    if host.config.mirror is None:
+    if config.mirror is None:
         store.ready = None
         return False
     base, store.ready = store.ready or store.find_base(), None
@@ -332,15 +324,15 @@ def prepare(stream: StreamCore, frame: Frame, bases: Bases | None) -> None:
     store.ready = base
 
 
-def held_from(stream: StreamCore, entries: list[Committed]) -> tuple[int, log_base.Origin] | None:
+def held_from(store: Store, entries: list[Committed]) -> tuple[int, log_base.Origin] | None:
     """Return the position of the first entry that can not be applied yet, and the clone that it waits for; None if
     all of them can."""
-    if stream.store.last_seq and stream.store.based:
+    if store.last_seq and store.based:
         return None
     for at, entry in enumerate(entries):
         origin = fork_in(entry.frame) if entry.frame.kind == Kind.OPERATION else None
         if origin is not None:
-            ready = stream.store.ready
+            ready = store.ready
             return None if ready is not None and ready.origin == origin else (at, origin)
     return None
 

@@ -11,12 +11,11 @@ from collections.abc import Callable
 
 from lakestream.protocol.api.errors import ApiError
 from lakestream.stream.core.batch import Run
-from lakestream.stream.core.config import StreamSource
 from lakestream.stream.core.operations import Skip
-from lakestream.stream.core.stream import StreamCore
-from lakestream.stream.mirroring.clone import Clones, CloneSession
+from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.proposer import Proposer
 from lakestream.stream.mirroring.origin import Origin, Start, stored_header
-from lakestream.stream.mirroring.session import Received
+from lakestream.stream.mirroring.session import Received, Session
 
 NEAR = 10
 """A mirror that lacks fewer messages than this is near its origin."""
@@ -26,24 +25,18 @@ class Mirror:
     """The mirror of an origin, on the mirror's leader: the `Taker` of a session.
 
     Args:
-        clones: returns what makes clones; None without a lake.
         came_near: called once when the mirror is near its origin.
     """
 
     seq = 0
     """INFO shows no sequence, which is the stream's last one."""
 
-    def __init__(
-        self,
-        host: StreamCore,
-        source: StreamSource,
-        clones: Callable[[], Clones | None],
-        came_near: Callable[[], None],
-    ) -> None:
-        self._host, self._pipeline, self._proposer, self._came_near = host, host.pipeline, host.proposer, came_near
-        self._origin = Origin(source, host.account, host.name, mirror=True)
-        self.source = source
-        self.session = CloneSession(host, source, self._origin, self, clones)
+    session: Session
+    """Reads the origin for it; set before it begins."""
+
+    def __init__(self, origin: Origin, pipeline: Pipeline, proposer: Proposer, came_near: Callable[[], None]) -> None:
+        self._origin, self._pipeline, self._proposer, self._came_near = origin, pipeline, proposer, came_near
+        self.source = origin.source
         self.near = False
         """True once it has been near its origin: then it may answer direct gets for it."""
 
@@ -57,7 +50,7 @@ class Mirror:
         self._note(pending)
         if before >= self._pipeline.next_seq:
             self._pipeline.skip(before)
-            self._host.propose(Skip(before))
+            self._pipeline.propose(Skip(before))
         return True
 
     def renewed(self) -> None:

@@ -19,9 +19,18 @@ from lakestream.stream.core.feature import Feature, Stored
 from lakestream.stream.core.operations import Fork, Near, Operation, Restored
 from lakestream.stream.core.publish import PublishRule
 from lakestream.stream.core.stream import StreamCore
-from lakestream.stream.mirroring.clone import AS_OF, LIMITS, Clones, apply_fork, can_begin_as_clone, moment
+from lakestream.stream.mirroring.clone import (
+    AS_OF,
+    LIMITS,
+    Clones,
+    CloneSession,
+    apply_fork,
+    can_begin_as_clone,
+    moment,
+)
 from lakestream.stream.mirroring.mirror import Mirror
-from lakestream.stream.mirroring.origin import key_of
+from lakestream.stream.mirroring.origin import Origin, key_of
+from lakestream.stream.mirroring.session import Session
 from lakestream.stream.mirroring.sources import SOURCE, Merge, Positions, Source, read_source, refuse_source
 
 
@@ -63,7 +72,7 @@ class Mirroring(Feature):
     def apply(self, operation: Operation) -> object:
         """Apply `Near` or `Fork`. Raise NoBase if what a mirror began with is not known here."""
         if isinstance(operation, Fork):
-            if apply_fork(self._host, operation):
+            if apply_fork(self._host.store, self._config, operation):
                 self._host.rebased()
         elif not self.near:
             self.near = True
@@ -125,10 +134,15 @@ class Mirroring(Feature):
                 before.remove(one)
                 self._running.append(one)
                 return
+        host = self._host
+        origin = Origin(source, host.account, host.name, mirror=mirror)
+        begun: Mirror | Source
         if mirror:
-            begun: Mirror | Source = Mirror(self._host, source, lambda: self.clones, self._came_near)
+            begun = Mirror(origin, host.pipeline, host.proposer, self._came_near)
+            begun.session = CloneSession(host, origin, begun, lambda: self.clones)
         else:
-            begun = Source(self._host, self._merge, source, self.positions)
+            begun = Source(origin, self.positions, self._merge, host.proposer, host.reader, host.clock)
+            begun.session = Session(origin, begun, host.bus, host.clock, host.pipeline)
         self._running.append(begun)
         begun.session.begin()
 
@@ -155,7 +169,7 @@ class Mirroring(Feature):
     @property
     def _cloning(self) -> bool:
         """Return True if the mirror may begin with a clone soon."""
-        return any(isinstance(one, Mirror) and one.session.cloning for one in self._running)
+        return any(isinstance(one.session, CloneSession) and one.session.cloning for one in self._running)
 
     @property
     def reads_from(self) -> str:

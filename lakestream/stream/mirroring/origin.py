@@ -52,7 +52,7 @@ class Origin:
 
     def __init__(self, source: StreamSource, account: str, stream: str, *, mirror: bool) -> None:
         self.source = source
-        self._account, self._stream, self._mirror = account, stream, mirror
+        self._account, self.stream, self._mirror = account, stream, mirror
         external = source.external
         self.index = index_of(source)
         """Name of the origin in `Nats-Stream-Source`."""
@@ -145,7 +145,7 @@ class Origin:
             "num_replicas": 0,
             "direct": True,
             "sourcing": True,
-            "metadata": {f"{kind}acc": self._account, f"{kind}stream": self._stream},
+            "metadata": {f"{kind}acc": self._account, f"{kind}stream": self.stream},
         }
         return subject, headers.build(lines), {"stream_name": self.source.name, "config": config, "action": ""}
 

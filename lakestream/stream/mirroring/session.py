@@ -19,14 +19,14 @@ from typing import Annotated, Protocol
 
 import msgspec
 
-from lakestream.ports import ClientInfo, Delivery, Subscribed, Timer
+from lakestream.ports import Bus, ClientInfo, Clock, Delivery, Subscribed, Timer
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.batch import Run
+from lakestream.stream.core.pipeline import Pipeline
 from lakestream.stream.core.proposer import NOT_NOW
-from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.origin import Origin, Start
 from lakestream.stream.mirroring.runs import run_of
 
@@ -132,9 +132,9 @@ _answer = msgspec.json.Decoder(_Answer)
 class Session:
     """Reads one origin from `begin` to `end`, in the event loop."""
 
-    def __init__(self, host: StreamCore, origin: Origin, taker: Taker) -> None:
-        self._name, self._bus, self._clock = host.name, host.bus, host.clock
-        self._pipeline, self._origin, self._taker = host.pipeline, origin, taker
+    def __init__(self, origin: Origin, taker: Taker, bus: Bus, clock: Clock, pipeline: Pipeline) -> None:
+        self._origin, self._taker = origin, taker
+        self._bus, self._clock, self._pipeline = bus, clock, pipeline
         self.lag = 0
         """Number of messages that the origin has and that did not come yet."""
         self.error: ApiError | None = None
@@ -371,7 +371,7 @@ class Session:
             return refused
         if refused is not None:
             text = "stream %s: message %d of %s is not stored: %s; it is requested again in 2s"
-            _logger.warning(text, self._name, seq, self._origin.key, refused)
+            _logger.warning(text, self._origin.stream, seq, self._origin.key, refused)
             self._again(pause=REFUSED_PAUSE_NS)
             return None
         self._delivered = (consumer_seq, seq)
@@ -400,7 +400,7 @@ class Session:
         if self._stalled == MOST_STALLED:
             self.error = api_error(10228)
             text = "stream %s: answers to flow control do not reach %s; check permissions for their reply subjects"
-            _logger.warning(text, self._name, self._origin.key)
+            _logger.warning(text, self._origin.stream, self._origin.key)
         if stalled:
             self._confirm(stalled)
 

@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from lakestream.log.format.record import Record
+from lakestream.ports import Clock
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.gotime import format_time
 from lakestream.stream.core import limits
 from lakestream.stream.core.batch import Run
-from lakestream.stream.core.config import StreamConfig, StreamSource
+from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import STREAM_SOURCE, Effect, EffectKey, Given
-from lakestream.stream.core.proposer import NOT_NOW
+from lakestream.stream.core.proposer import NOT_NOW, Proposer
 from lakestream.stream.core.publish import NotHere, Publish
-from lakestream.stream.core.stream import StreamCore
+from lakestream.stream.core.reader import Reader
 from lakestream.stream.mirroring.origin import Origin, Start, stored_header
 from lakestream.stream.mirroring.session import Received, Session
 
@@ -126,11 +127,15 @@ def _at(where: bytes) -> Effect:
 class Source:
     """One source of a stream, on the stream's leader: the `Taker` of a session."""
 
-    def __init__(self, host: StreamCore, merge: Merge, source: StreamSource, positions: Positions) -> None:
-        self._host, self._proposer, self._merge = host, host.proposer, merge
-        self._origin = Origin(source, host.account, host.name, mirror=False)
-        self.source = source
-        self.session = Session(host, self._origin, self)
+    session: Session
+    """Reads the origin for it; set before it begins."""
+
+    def __init__(
+        self, origin: Origin, positions: Positions, merge: Merge, proposer: Proposer, reader: Reader, clock: Clock
+    ) -> None:
+        self._origin, self._merge, self._proposer = origin, merge, proposer
+        self._reader, self._clock = reader, clock
+        self.source = origin.source
         known = positions.get(self._origin.key) or Position(0)
         self.seq, self._identity, self._since_ns = known.seq, known.identity, known.since_ns
         """The last message taken, in flight or stored, and the origin's identity."""
@@ -184,7 +189,7 @@ class Source:
         fresh = run.after(self.seq)
         if not len(fresh):
             return len(run)  # they are stored
-        if self._host.config.allow_msg_counter:
+        if self._proposer.view.config.allow_msg_counter:
             return 0
         identity = b" " + self._identity.encode() if self._identity else b""
         places = [
@@ -200,7 +205,7 @@ class Source:
 
     def _store(self, message: Publish, effect: Effect, origin_subject: bytes) -> ApiError | None:
         """Store a message that had `origin_subject` in the origin; return why not."""
-        view, config = self._proposer.view, self._host.config
+        view, config = self._proposer.view, self._proposer.view.config
         if self._proposer.duplicate_of(effect):
             return None
         if config.allow_msg_counter:
@@ -213,7 +218,7 @@ class Source:
                 return NOT_NOW
             except ApiError as error:
                 return error
-        if self._host.weighed() or config.discard == "new":
+        if self._proposer.weighed() or config.discard == "new":
             length = limits.accounted(config, message.subject, message.header, message.payload)
             refused = view.room(message.subject, length, bool(effect.rollup))
             if refused is not None:
@@ -235,8 +240,8 @@ class Source:
 
         async def fetch() -> None:
             try:
-                self._fetched = await self._host.reader.fetch(seq)
+                self._fetched = await self._reader.fetch(seq)
             finally:
                 self._fetching = False
 
-        self._host.clock.spawn(fetch())
+        self._clock.spawn(fetch())

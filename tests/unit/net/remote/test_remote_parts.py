@@ -253,8 +253,8 @@ async def test_a_session_asks_at_once_when_there_is_a_link_again(monkeypatch: py
     source = StreamSource(name="O", external=ExternalStream(api="$JS.hub.API"))
     origin = Origin(source, "$G", "M", mirror=True)
     first = hub.subscribe(b"$JS.hub.API.>", lambda subject, reply, *_: hub.publish(reply, b"", b"", b""))
-    host = SimpleNamespace(name="M", bus=hub, clock=Loop())
-    session = mirror_session.Session(host, origin, Nothing())  # type: ignore[arg-type]
+    pipeline = SimpleNamespace()  # it is not asked: nothing is stored
+    session = mirror_session.Session(origin, Nothing(), hub, Loop(), pipeline)  # type: ignore[arg-type]
     session.begin()
     while not session._fails:  # the answers said that there is no responder
         await asyncio.sleep(0.01)
