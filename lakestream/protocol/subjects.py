@@ -185,8 +185,11 @@ class Filters:
                 return True
             if token == b"*":
                 open_ends.extend((child, at + 1) for name, child in node.items() if name)
-            else:
-                open_ends.extend((node[name], at + 1) for name in (token, b"*") if name in node)
+                continue
+            if token in node:
+                open_ends.append((node[token], at + 1))
+            if b"*" in node:
+                open_ends.append((node[b"*"], at + 1))
         return False
 
     def cover(self, other: bytes) -> bool:

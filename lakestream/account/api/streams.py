@@ -215,10 +215,11 @@ class StreamApi:
 
     def _others(self, config: StreamConfig) -> list[StreamConfig]:
         """Return the configurations of the account's other streams, including those being created or changed."""
-        node = self._node
-        known = {each.name: node.config_of(each) for each in node.of(self._engine.account, restoring=True)}
-        known |= {changing.name: changing for changing in self._changing.values()} | self._creating
-        return [other for name, other in known.items() if name != config.name]
+        node, own = self._node, config.name
+        newer = {changing.name: changing for changing in self._changing.values()} | self._creating
+        assigned = node.of(self._engine.account, restoring=True)
+        others = [node.config_of(each) for each in assigned if each.name != own and each.name not in newer]
+        return others + [other for name, other in newer.items() if name != own]
 
     def _foreign(self) -> list[StreamConfig]:
         """Return the configurations of the streams of other accounts."""
