@@ -21,7 +21,7 @@ from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.core.ready import NotLeader, RaftError
 from lakestream.raft.group import group as raft
 from lakestream.raft.group.callbacks import Diverged
-from lakestream.raft.group.group import Callbacks, Committed, Group, Replacement
+from lakestream.raft.group.group import Committed, Group, Replacement
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, encode
@@ -70,7 +70,39 @@ def group_id(uid: str) -> str:
 
 
 class Replica:
-    """A replica of one stream. `stream` and `group` are None while its files are created, or if they are unusable."""
+    """A replica of one stream, and the owner of its group.
+
+    `stream` and `group` are None while its files are created, or if they are unusable.
+    """
+
+    __slots__ = (
+        "_caught_up",
+        "_fetch",
+        "_goal",
+        "_holding",
+        "_on_created",
+        "_owner",
+        "_site",
+        "account",
+        "closed",
+        "create",
+        "deleted",
+        "found",
+        "group",
+        "leader",
+        "leader_since_ns",
+        "memory",
+        "name",
+        "opening",
+        "removed",
+        "started",
+        "stream",
+        "trouble",
+        "uid",
+        "unopened",
+        "wanted",
+        "was",
+    )
 
     def __init__(self, site: Site, owner: Owner, create: CreateStream) -> None:
         self._site, self._owner = site, owner
@@ -295,8 +327,7 @@ class Replica:
 
     def begin(self, opened: Opened) -> None:
         """Join the group with the opened files. In the event loop; `start` follows."""
-        callbacks = Callbacks(self._committed, self._failure, self._role, self._lost, self._install, self._notice)
-        self.group = opened.member.join(opened.store.log, self._site.shared.io, callbacks)
+        self.group = opened.member.join(opened.store.log, self._site.shared.io, self)
         self._adopt(opened.stream)
 
     def _adopt(self, stream: Stream) -> None:
@@ -306,13 +337,16 @@ class Replica:
             self._holding = None
         stream.pipeline.group = self.group
         stream.store.subjects.share()
-        stream.store.watch_damage(lambda error: self._owner.damaged(self, error))
+        stream.store.watch_damage(self._damaged)
         if stream.store.config == self.create.config:
             stream.store.config = self.create.config  # one object for both
         self.stream = stream
         self._goal = 0
         if not self.group.is_leader:
             self._schedule_check(CHECK_NS, stream)
+
+    def _damaged(self, error: CorruptLog) -> None:
+        self._owner.damaged(self, error)
 
     def _schedule_check(self, delay_ns: int, stream: Stream) -> None:
         self._site.shared.clock.call_later(delay_ns, lambda: self._check_caught_up(delay_ns, stream))
@@ -335,7 +369,8 @@ class Replica:
             self.group.start()
 
     # ------------------------------------------------------------------ the group
-    def _committed(self, entries: list[Committed]) -> None:
+    def on_commit(self, entries: list[Committed]) -> None:
+        """Apply committed entries, except those that wait for the base of a mirror."""
         stream, lake = self.stream, self._site.lake
         if stream is None:
             return
@@ -359,16 +394,17 @@ class Replica:
         self._holding = None
         if self.closed or self.stream is None:
             return
-        self._committed(entries)
+        self.on_commit(entries)
         if self.group is not None and self._holding is None:
-            self._role(self.group.is_leader, self.group.leader, self.group.term)
+            self.on_role(self.group.is_leader, self.group.leader, self.group.term)
 
     def give_up(self, error: CorruptLog) -> None:
         """Fail the group: only reopening the replica can repair the damage."""
         if self.group is not None and self.group.failed is None and not self.closed:
             self.group.give_up(error)
 
-    def _failure(self, error: Exception) -> None:
+    def on_failure(self, error: Exception) -> None:
+        """Report that this replica takes part no more, and open it anew if other nodes can give what is damaged."""
         stream, group = self.stream, self.group
         alone = group is not None and not group.replicated
         what = "takes no more messages" if alone else "this replica takes part no more"
@@ -426,14 +462,17 @@ class Replica:
 
         submit()
 
-    def _notice(self, text: str, bad: bool) -> None:
+    def on_notice(self, text: str, bad: bool) -> None:
+        """Log a finding about disks that were rolled back."""
         (self._site.log.error if bad else self._site.log.info)(f"stream {self.name}: {text}")
 
-    def _lost(self, contexts: list[object]) -> None:
+    def on_lost(self, contexts: list[object]) -> None:
+        """Forget proposals that will not come back."""
         if self.stream is not None:
             self.stream.lost(contexts)
 
-    def _role(self, leads: bool, leader: str, term: int) -> None:
+    def on_role(self, leads: bool, leader: str, term: int) -> None:
+        """Lead or follow: another node leads, or this one, or the term changed."""
         if leader != self.leader:
             self.leader, self.leader_since_ns = leader, self._site.shared.clock.now()
         stream = self.stream
@@ -474,7 +513,7 @@ class Replica:
             self._owner.host.leads(self)
 
     # ------------------------------------------------------------------ state from another node
-    def _install(self, sender: str, install: Install, done: Callable[[Replacement | None], None]) -> None:
+    def on_install(self, sender: str, install: Install, done: Callable[[Replacement | None], None]) -> None:
         """Fetch a state, because the leader's log no longer has the entries that this replica lacks."""
         if self.closed or self._fetch is not None:
             done(None)

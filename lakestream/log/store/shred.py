@@ -51,7 +51,9 @@ class Shredder:
         """Hold `lock`, which raises LogClosed, while segments are rewritten; `ask_seal` seals the open segment."""
         self._log, self._rows, self._io, self._lock, self._ask_seal = log, rows, io, lock, ask_seal
         self._doomed: set[int] = set()
-        self._marked: set[int] = set()  # with other members: the first indexes of segments that hold such messages
+        self._marked: frozenset[int] = (
+            frozenset()
+        )  # with other members: the first indexes of segments that hold such messages
         self._at_work = False
 
     def add(self, seq: int) -> None:
@@ -92,11 +94,11 @@ class Shredder:
         rows = self._rows
         for seq in self.doomed:
             if (place := rows.place_of(seq)) is not None:
-                self._marked.add(place[0].first_index)
+                self._marked |= {place[0].first_index}
         self._doomed.clear()
         first = rows.segments[0].first_index
         if any(each < first for each in self._marked):
-            self._marked = {each for each in self._marked if each >= first}
+            self._marked = frozenset(each for each in self._marked if each >= first)
 
     def run(self) -> bool:
         """Begin to destroy what is still there. Return False if there is nothing left to do: else ask again later."""

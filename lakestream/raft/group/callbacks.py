@@ -13,7 +13,7 @@ from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.ready import Conflict, Ready, Role, RolledBack
-from lakestream.raft.group.group import Callbacks, Committed, Proposal
+from lakestream.raft.group.group import Committed, GroupOwner, Proposal
 
 
 class Diverged(LogError):
@@ -47,7 +47,7 @@ def rolled_back_text(found: RolledBack) -> str:
 class Owner:
     """The owner of a group: the role last reported to it, and the proposals and reads it waits for."""
 
-    def __init__(self, callbacks: Callbacks, core: Core, handed_term: int) -> None:
+    def __init__(self, callbacks: GroupOwner, core: Core, handed_term: int) -> None:
         """Begin with `handed_term`, the term of the newest applied entry."""
         self.callbacks, self._core = callbacks, core
         self.handed_term = handed_term

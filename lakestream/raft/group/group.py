@@ -71,22 +71,46 @@ class Replacement(msgspec.Struct, frozen=True):
 Installed = Callable[[Replacement | None], None]
 
 
-class Callbacks(msgspec.Struct):
-    """The callbacks of a group's owner. All are called in the event loop.
+class GroupOwner(Protocol):
+    """The owner of a group, as the group calls it. All calls are in the event loop."""
 
-    on_commit: committed entries in index order, each exactly once, durable here. Entries that this node did not
-        propose, or proposed in an earlier leadership, have the context None. An empty list means that proposals
-        gathered meanwhile can be proposed now. A SEAL is the last entry of its call.
-    on_failure: called once when a write or sync failed (invariant 4). The group commits nothing more in this process;
-        what was proposed and not handed out is not committed as far as this process knows.
-    on_role: (this node leads, the leader's name or "", term), whenever one of them changes. A new leader gets it once
-        everything before its own term is handed out; on the way there it may get (False, "", term).
-    on_lost: contexts of proposals that will not come back, because leadership was lost. Their outcome is unknown: the
-        entries may still be handed out, without context. Called before `on_role`.
-    on_install: (sender, install, done): the leader's log begins after what is missing here. Fetch the state as of
-        `install.index` or later from `sender`, then call `done` with it, or with None to be asked again.
-    on_notice: (text, is an error): findings about disks that were rolled back, for the server's log.
-    """
+    def on_commit(self, entries: list[Committed], /) -> None:
+        """Take committed entries in index order, each exactly once, durable here.
+
+        Entries that this node did not propose, or proposed in an earlier leadership, have the context None. An empty
+        list means that proposals gathered meanwhile can be proposed now. A SEAL is the last entry of its call.
+        """
+
+    def on_failure(self, error: Exception, /) -> None:
+        """Note, once, that a write or sync failed (invariant 4). The group commits nothing more in this process; what
+        was proposed and not handed out is not committed as far as this process knows."""
+
+    def on_role(self, leads: bool, leader: str, term: int, /) -> None:
+        """Take this node's role, the leader's name or "", and the term, whenever one of them changes.
+
+        A new leader is called once everything before its own term is handed out; on the way there it may be called with
+        (False, "", term).
+        """
+
+    def on_lost(self, contexts: list[object], /) -> None:
+        """Note contexts of proposals that will not come back, because leadership was lost.
+
+        Their outcome is unknown: the entries may still be handed out, without context. Called before `on_role`.
+        """
+
+    def on_install(self, sender: str, install: Install, done: Installed, /) -> None:
+        """Fetch a state: the leader's log begins after what is missing here.
+
+        The state as of `install.index` or later comes from `sender`; call `done` with it, or with None to be asked
+        again.
+        """
+
+    def on_notice(self, text: str, bad: bool, /) -> None:
+        """Log a finding about disks that were rolled back; `bad`: it is an error."""
+
+
+class Callbacks(msgspec.Struct):
+    """The owner of a group as functions, which default to doing nothing."""
 
     on_commit: Callable[[list[Committed]], None]
     on_failure: Callable[[Exception], None]
@@ -112,7 +136,7 @@ class Group(ABC):
     me: str
     """This node's name."""
     failed: Exception | None
-    """The failure that ended this member's part; see `Callbacks.on_failure`."""
+    """The failure that ended this member's part; see `GroupOwner.on_failure`."""
 
     # ------------------------------------------------------------------ state
     @property
@@ -309,7 +333,7 @@ class Member(ABC):
         """
 
     @abstractmethod
-    def join(self, log: Log, io: Io, callbacks: Callbacks) -> Group:
+    def join(self, log: Log, io: Io, owner: GroupOwner) -> Group:
         """Return the group over an open log of which everything known to be committed is applied.
 
         Nothing happens before `Group.start`.

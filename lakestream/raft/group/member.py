@@ -17,7 +17,7 @@ from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import HardState, Membership, decode_membership
 from lakestream.raft.core.ready import Options
 from lakestream.raft.core.terms import TermMap, reaching
-from lakestream.raft.group.group import Callbacks, Member
+from lakestream.raft.group.group import GroupOwner, Member
 from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.raft.group.raft_group import Outlet, RaftGroup
 
@@ -67,7 +67,7 @@ class RaftMember(Member):
         self.file.write(self.kept, sync=True)
         self.fresh = False
 
-    def join(self, log: Log, io: Io, callbacks: Callbacks) -> RaftGroup:
+    def join(self, log: Log, io: Io, owner: GroupOwner) -> RaftGroup:
         """Open the group. `io` is not used: the threads are those of `Groups`."""
         assert isinstance(log, SegmentLog), "a log in memory has one member"
         kept = of_a_group_of_one(self.kept, log) if self.fresh else self.kept
@@ -76,7 +76,7 @@ class RaftMember(Member):
         handed_term = terms.term(handed) or 0
         core = core_over(self.me, log, kept, terms, handed, self.options, self.rng)
         return RaftGroup(
-            self.group, log, self.file, kept, core, (handed, handed_term), self.outlet, self.options, callbacks
+            self.group, log, self.file, kept, core, (handed, handed_term), self.outlet, self.options, owner
         )
 
 

@@ -29,8 +29,8 @@ from lakestream.raft.core.ready import NotLeader, Options, RaftError, Ready, Rol
 from lakestream.raft.group.callbacks import Diverged, Owner, conflict_text
 from lakestream.raft.group.disk import Work, Worked, perform, replacing
 from lakestream.raft.group.group import (
-    Callbacks,
     Group,
+    GroupOwner,
     MemberProgress,
     Proposal,
     Replacement,
@@ -79,7 +79,7 @@ class RaftGroup(Group):
         handed: tuple[int, int],
         outlet: Outlet,
         options: Options,
-        callbacks: Callbacks,
+        owner: GroupOwner,
     ) -> None:
         """Use `RaftMember.join`. `handed` is (index, term) of the newest entry that is applied."""
         self.group, self.me = group, core.me
@@ -103,7 +103,7 @@ class RaftGroup(Group):
         log.propose_seal = self._propose_seal
         self._log_base = log.first_index - 1  # entries through here have left the log, as the core was told
         self._unstable = Unstable(log.last_index, handed[0])
-        self._owner = Owner(callbacks, core, handed[1])
+        self._owner = Owner(owner, core, handed[1])
         self._out = Outgoing(core, self._io, lambda to, message: outlet.send(group, to, message), self._read_done)
         self._out.unsynced = True  # send nothing before recovered entries are durable
 

@@ -15,9 +15,9 @@ from lakestream.log.store.log import Log, SealState
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group.group import (
-    Callbacks,
     Committed,
     Group,
+    GroupOwner,
     Member,
     MemberProgress,
     Proposal,
@@ -31,11 +31,11 @@ from lakestream.raft.group.group import (
 class SoloGroup(Group):
     """The group of a log that only this node holds. It always leads."""
 
-    def __init__(self, log: Log, io: Io, callbacks: Callbacks, me: str = "") -> None:
+    def __init__(self, log: Log, io: Io, owner: GroupOwner, me: str = "") -> None:
         """Take an open `log` whose entries are all applied. `io` are threads for the writes."""
         self.me = me
         self.failed: Exception | None = None
-        self._log, self._io, self._callbacks = log, io, callbacks
+        self._log, self._io, self._owner = log, io, owner
         self._term = max(log.last_term, 1)
         self._last_index = log.last_index
         self._queue: list[list[Proposal]] = []
@@ -98,7 +98,7 @@ class SoloGroup(Group):
 
     # ------------------------------------------------------------------ life
     def start(self) -> None:
-        self._callbacks.on_role(True, self.me, self._term)
+        self._owner.on_role(True, self.me, self._term)
 
     def stop(self, done: Callable[[], None] | None = None) -> None:
         self._stopped = True
@@ -180,7 +180,7 @@ class SoloGroup(Group):
         else:
             self._last_index = committed[-1].frame.index
             if not self._stopped:
-                self._callbacks.on_commit(committed)
+                self._owner.on_commit(committed)
         if self._resting:
             self._rest()
 
@@ -192,7 +192,7 @@ class SoloGroup(Group):
         if error is not None:
             self._fail(error)
         elif self.failed is None and not self._stopped:
-            self._callbacks.on_commit([])
+            self._owner.on_commit([])
         if self._resting:
             self._rest()
 
@@ -205,7 +205,7 @@ class SoloGroup(Group):
         if self.failed is None:
             self.failed = failure_of(error)
             if not self._stopped:
-                self._callbacks.on_failure(self.failed)
+                self._owner.on_failure(self.failed)
 
     def _commit_at_once(self, proposals: list[Proposal]) -> None:
         self._queue.append(proposals)
@@ -240,8 +240,8 @@ class SoloMember(Member):
     def damaged(self) -> None:
         raise LogError(f"the log of group {self.group} is damaged, and no other node has a copy; restore a backup")
 
-    def join(self, log: Log, io: Io, callbacks: Callbacks) -> SoloGroup:
-        return SoloGroup(log, io, callbacks, self.me)
+    def join(self, log: Log, io: Io, owner: GroupOwner) -> SoloGroup:
+        return SoloGroup(log, io, owner, self.me)
 
 
 class SoloGroups:
