@@ -51,9 +51,8 @@ class Shredder:
         """Hold `lock`, which raises LogClosed, while segments are rewritten; `ask_seal` seals the open segment."""
         self._log, self._rows, self._io, self._lock, self._ask_seal = log, rows, io, lock, ask_seal
         self._doomed: set[int] = set()
-        self._marked: frozenset[int] = (
-            frozenset()
-        )  # with other members: the first indexes of segments that hold such messages
+        self._marked: frozenset[int] = frozenset()
+        """With other members: the first indexes of segments that hold such messages."""
         self._at_work = False
 
     def add(self, seq: int) -> None:
@@ -92,9 +91,7 @@ class Shredder:
     def _mark(self) -> None:
         """Note segments instead of messages, which may be many and wait for long."""
         rows = self._rows
-        for seq in self.doomed:
-            if (place := rows.place_of(seq)) is not None:
-                self._marked |= {place[0].first_index}
+        self._marked |= {place[0].first_index for place in map(rows.place_of, self.doomed) if place is not None}
         self._doomed.clear()
         first = rows.segments[0].first_index
         if any(each < first for each in self._marked):
