@@ -57,7 +57,7 @@ class Feed:
         self._store, self._reader, self._announced, self._ledger = store, reader, announced, ledger
         self._ahead = ReadAhead(clock, room, self._read, self._passed, ready)
         self._picked: list[int] = []
-        """What deliver policy last_per_subject chose, ascending; they come before `ledger.next_seq`."""
+        """Sequences that deliver policy last_per_subject chose, ascending; they come before `ledger.next_seq`."""
         self._picked_left = 0
         self._left = 0
         self._counted = 0
