@@ -24,7 +24,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$name; break; }; done)
 
-.PHONY: help setup jars jar run demo bench chaos test test-all conformance test-unit test-sim test-socket test-cluster test-lake lint clean
+.PHONY: help setup jars jar run demo bench chaos test test-all conformance test-unit test-sim test-socket test-cluster test-lake lint dead-code clean
 
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
@@ -36,6 +36,7 @@ help:
 	@echo "make chaos    long kill, power loss and fault tests"
 	@echo "make jar      rebuild lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
 	@echo "make lint     ruff, mypy, import-linter"
+	@echo "make dead-code  names without a use, by vulture"
 	@echo "make clean    remove .venv and caches; ./data stays"
 
 setup: $(INSTALLED)
@@ -86,6 +87,11 @@ lint: setup
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+# Names that neither lakestream, the jobs nor the tests use.
+dead-code: setup
+	@echo "== dead code: names of lakestream/ and jobs/ without a use"
+	@! $(BIN)/vulture | grep -v '^tests/'
 
 test-all: setup jars
 	@$(MAKE) --no-print-directory test ALL=1
