@@ -84,6 +84,8 @@ def test_a_node_with_an_old_copy_of_its_store_says_so_and_catches_up(start_clust
     cluster.wait_current(STREAM)
     publish(cluster, leader, 11, 20)
     cluster.stream("LATER", ["later"])
+    cluster.lead("LATER", leader)  # it knows at once what `one` has confirmed; followers learn it with a heartbeat
+    cluster.wait_current("LATER")
     cluster.wait_current(STREAM)
     one.kill()
     restore(one)
