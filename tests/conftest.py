@@ -184,6 +184,24 @@ def start_server(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> 
         server.kill()
 
 
+Agree = Callable[..., None]
+
+
+@pytest.fixture
+def agree(start_server: StartServer, recorded: Recorded) -> Agree:
+    """Assert that a server under test shows what nats-server shows: `agree(see, config=…)` starts one for `see`.
+
+    What `see` returns is compared as JSON. A test may call it once.
+    """
+
+    def compare_one(see: Callable[[Server], Any], **options: Any) -> None:
+        expected = recorded(lambda: see(start_server(of=Kind.REAL, **options)))
+        got = see(start_server(**options))
+        assert plain([("answer", got)])[0][1] == expected
+
+    return compare_one
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Print one line about a failure at once; pytest shows the details at the end."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:

@@ -8,23 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from tests import certificates
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 LOG_LINES_KEPT = 2000
 
 _LISTENING = re.compile(r"Listening for client connections on (\S+):(\d+)")
-_MONITORING = re.compile(r"Starting http monitor on (\S+):(\d+)")
+_MONITORING = re.compile(r"Starting https? monitor on (\S+):(\d+)")
+_WEBSOCKET = re.compile(r"Listening for websocket clients on wss?://(\S+):(\d+)")
+_LEAVES = re.compile(r"Listening for leafnode connections on (\S+):(\d+)")
 _READY = "Server is ready"
+_RELOADED = re.compile(r"Reloaded server configuration|Failed to reload server configuration")
+_CLIENT = re.compile(r"127\.0\.0\.1:\d+")
+_STAMP = re.compile(r"^\[\d+\] \S+ \S+ ")
 
 
 class Kind(enum.Enum):
@@ -68,6 +80,10 @@ class Server:
         name: the server's name.
         jetstream: pass -js and -sd.
         environment: variables added to those of the test.
+
+    In config and args, `certificates.PLACE` stands for the directory of the shared certificates, which is written then.
+    The variable `TOKENS` names a directory beside the store, which is the server's own: a configuration may say
+    `dir: $TOKENS`.
     """
 
     def __init__(
@@ -93,6 +109,8 @@ class Server:
         self.host = "127.0.0.1"
         self.port = 0
         self.http_port = 0
+        self.websocket_port = 0
+        self.leaf_port = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._lines: deque[str] = deque(maxlen=LOG_LINES_KEPT)
         self._ready = threading.Event()
@@ -103,6 +121,11 @@ class Server:
     def address(self) -> tuple[str, int]:
         """Return host and client port of the running server."""
         return self.host, self.port
+
+    @property
+    def tokens(self) -> Path:
+        """The directory that a configuration names by `$TOKENS`."""
+        return self.store.with_name(f"{self.store.name}.tokens")
 
     @property
     def url(self) -> str:
@@ -121,9 +144,23 @@ class Server:
             command += ["-js", "-sd", str(self.store)]
         if self.config is not None:
             path = self.store.parent / f"{self.store.name}.conf"
-            path.write_text(self.config)
+            path.write_text(self._placed(self.config))
             command += ["-c", str(path)]
-        return command + self.args
+        return command + [self._placed(each) for each in self.args]
+
+    @property
+    def certificates(self) -> Path:
+        """Directory of the shared certificates, written when first asked for."""
+        directory = self.store.parent / "certificates"
+        if not directory.exists():
+            made = Path(tempfile.mkdtemp(dir=self.store.parent)) / "certificates"
+            certificates.write(made)
+            with contextlib.suppress(OSError):  # another server has written them meanwhile
+                made.rename(directory)
+        return directory
+
+    def _placed(self, text: str) -> str:
+        return text.replace(certificates.PLACE, str(self.certificates)) if certificates.PLACE in text else text
 
     def start(self, timeout: float = READY_TIMEOUT_S) -> Server:
         """Start the process and return once it accepts clients.
@@ -137,14 +174,14 @@ class Server:
         self._lines.append(f"--- {' '.join(command)}")
         self._ready.clear()
         self._said_ready = False
-        self.port = self.http_port = 0
+        self.port = self.http_port = self.websocket_port = self.leaf_port = 0
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "TOKENS": str(self.tokens), **self.environment},
         )
         self._reader = threading.Thread(target=self._follow, args=(self.process,), daemon=True)
         self._reader.start()
@@ -165,10 +202,59 @@ class Server:
                 self.port = int(found[2])
             elif found := _MONITORING.search(line):
                 self.http_port = int(found[2])
+            elif found := _WEBSOCKET.search(line):
+                self.websocket_port = int(found[2])
+            elif found := _LEAVES.search(line):
+                self.leaf_port = int(found[2])
             if _READY in line:
                 self._said_ready = True
                 self._ready.set()
         self._ready.set()  # the process has exited: start() must not wait for its timeout
+
+    def reload(self, config: str | None = None, timeout: float = STOP_TIMEOUT_S) -> list[str]:
+        """Ask for a reload of the configuration file, which holds `config` from now on if that is given.
+
+        Returns:
+            What the server logged about it, without the times.
+
+        Raises:
+            TimeoutError: it did not say that it was done, or that it failed.
+        """
+        assert self.process is not None, "the server was never started"
+        if config is not None:
+            self.config = config
+            (self.store.parent / f"{self.store.name}.conf").write_text(self._placed(config))
+        before = len(self._lines)
+        self.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + timeout
+        while True:
+            said = list(self._lines)[before:]
+            if any(_RELOADED.search(line) for line in said):
+                return [_STAMP.sub("", line) for line in said]
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.kind.value} did not reload\n{self.log(20)}")
+            time.sleep(0.01)
+
+    def page(self, path: str, host: str = "") -> Any:
+        """Return the JSON of a page of the monitoring port, without TLS."""
+        with urllib.request.urlopen(f"http://{host or self.host}:{self.http_port}{path}", timeout=10) as page:
+            return json.load(page)
+
+    def logged(self, word: str) -> list[str]:
+        """Return the logged lines that have `word` in them, without process, time, level and addresses of clients."""
+        lines = [_STAMP.sub("", line) for line in self._lines if line.startswith("[")]
+        return [_CLIENT.sub("<address>", line.partition("] ")[2]) for line in lines if word in line.partition("] ")[2]]
+
+    def wait_ports(self, directory: Path) -> dict[str, list[str]]:
+        """Return the ports file in this directory once it is whole: it is written after the ready line."""
+        assert self.process is not None
+        path = directory / f"nats-server_{self.process.pid}.ports"
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not path.exists() or not path.read_text().endswith("}"):
+            assert time.monotonic() < deadline, self.log(20)
+            time.sleep(0.01)
+        ports: dict[str, list[str]] = json.loads(path.read_text())
+        return ports
 
     def kill(self) -> None:
         """Kill the process and its children with SIGKILL; return when they are gone."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 DEFAULT_TIMEOUT_S = 5.0
 READ_SIZE = 1 << 18
@@ -111,6 +112,42 @@ class Reader:
         return frames
 
 
+class Socket(Protocol):
+    """The part of a socket that a connection uses."""
+
+    def sendall(self, data: bytes, /) -> None: ...
+    def recv(self, size: int, /) -> bytes: ...
+    def settimeout(self, seconds: float | None, /) -> None: ...
+    def close(self) -> None: ...
+
+
+def dial(address: tuple[str, int], timeout: float) -> socket.socket:
+    """Return a TCP connection that sends at once what it is given."""
+    opened = socket.create_connection(address, timeout)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return opened
+
+
+class Secure(NamedTuple):
+    """TLS of a connection.
+
+    first: the handshake comes before INFO, not after it. name: what the certificate has to be for.
+    """
+
+    context: ssl.SSLContext
+    first: bool = False
+    name: str = "localhost"
+
+    def wrap(self, plain: Any) -> ssl.SSLSocket:
+        """Return the connection after its handshake.
+
+        Raises:
+            ssl.SSLError: the handshake failed.
+            ConnectionError: the server closed the connection.
+        """
+        return self.context.wrap_socket(plain, server_hostname=self.name)
+
+
 class Wire:
     """One connection.
 
@@ -118,16 +155,25 @@ class Wire:
         address: host and port.
         connect: fields of CONNECT that override the defaults; None sends no CONNECT.
         timeout: default timeout of every wait, in seconds.
+        secure: TLS to use, or None.
+        opened: a socket, or what has its methods, that is used instead of connecting to the address.
 
     PINGs of the server are answered and not shown. INFO messages after the first one are kept in `infos`.
     """
 
     def __init__(
-        self, address: tuple[str, int], connect: Mapping[str, Any] | None = {}, timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        address: tuple[str, int],
+        connect: Mapping[str, Any] | None = {},
+        timeout: float = DEFAULT_TIMEOUT_S,
+        *,
+        secure: Secure | None = None,
+        opened: Socket | None = None,
     ) -> None:
         self.timeout = timeout
-        self.socket = socket.create_connection(address, timeout)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket: Socket = opened or dial(address, timeout)
+        if secure and secure.first:
+            self.socket = secure.wrap(self.socket)
         self.reader = Reader()
         self.waiting: deque[Frame] = deque()
         self.infos: list[dict[str, Any]] = []
@@ -140,16 +186,25 @@ class Wire:
         while not self.infos:
             self._receive(time.monotonic() + timeout)
         self.info = self.infos[0]
+        if secure and not secure.first:
+            self.socket = secure.wrap(self.socket)
         if connect is not None:
-            usual = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
-            fields = {**usual, "lang": "tests", "version": "1", **connect}
-            self.send(b"CONNECT " + json.dumps(fields).encode() + b"\r\n")
+            self.connect(connect)
 
     def __enter__(self) -> Wire:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def connect(self, fields: Mapping[str, Any], then: bytes = b"") -> None:
+        """Send CONNECT with these fields over the usual ones; `then` follows in the same packet.
+
+        A server that refuses may close before a later packet comes; its answer to that would discard what it said.
+        """
+        usual = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
+        every = {**usual, "lang": "tests", "version": "1", **fields}
+        self.send(b"CONNECT " + json.dumps(every).encode() + b"\r\n" + then)
 
     def close(self) -> None:
         """Close this end of the connection at once."""
