@@ -16,15 +16,18 @@ import functools
 import json
 import re
 import shutil
+import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from tests.certificates import client_context
 from tests.conformance.differences import DIFFERENCES, Difference
 from tests.pairs import FLAGS, PASSWORD, Setup
 from tests.recordings import Transcript, plain
 from tests.servers import Kind, Server
-from tests.wire import Closed, Frame, Headers, Wire, WireTimeout, pub
+from tests.websocket import WebSocket
+from tests.wire import Closed, Frame, Headers, Secure, Wire, WireTimeout, dial, pub
 
 _TIME = re.compile(r"20(?:2[4-9]|[3-9]\d)-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{0,8}[1-9])?Z")
 _ACK = re.compile(r"(\$JS\.ACK\.[^.\s]+\.[^.\s]+\.\d+\.\d+\.\d+)\.\d{19}\.(\d+)$")
@@ -86,12 +89,23 @@ def _with_arguments(play: Callable[..., None], arguments: tuple[Any, ...], scrip
     play(script, *arguments)
 
 
+class Closable(Protocol):
+    """A connection."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+Kept = TypeVar("Kept", bound=Closable)
+
+
 class Script:
     """Script object of a scenario: connections to one server, and the transcript.
 
     Methods that send requests also record them. `wire` is the main connection, for what shall not be recorded; with
     accounts it belongs to the first of `users`, (user, account) pairs. `as_user` returns the script of another user.
-    `prefix` is the API prefix of the user.
+    `prefix` is the API prefix of the user. Where no client logs in with a password there are no `users`, and a
+    scenario removes its streams itself.
     """
 
     def __init__(self, server: Server, timeout: float, users: Sequence[tuple[str, str]] = FLAGS.users) -> None:
@@ -101,9 +115,10 @@ class Script:
         self.transcript: Transcript = []
         self._hidden: dict[str, str] = {}
         self._wires: list[Wire] = []
+        self._kept: list[Closable] = []
         self._main: Wire | None = None
         self._users = dict(users)
-        self._user = users[0][0]
+        self._user = users[0][0] if users else ""
         self._who = ""
         self.prefix = "$JS.API"
         self._others: dict[str, Script] = {}
@@ -118,6 +133,7 @@ class Script:
             users = ((user, account or self._users.get(user, "")),)
             other = self._others[user] = Script(self.server, self.timeout, users)
             other.transcript, other._hidden, other._wires = self.transcript, self._hidden, self._wires
+            other._opened = self._opened
             other._others = self._others
             other._who = f"{user}: "
         self._others[user].prefix = prefix
@@ -133,18 +149,39 @@ class Script:
     def connect(self, **fields: Any) -> Wire:
         """Open another connection with these CONNECT fields; it is closed at the end of the scenario.
 
-        The user is the script's unless `user` names another one, or is None for no user.
+        The user is the script's unless `user` names another one, or is None for no user. `secure` and `opened` are
+        Wire's.
         """
+        how = {name: fields.pop(name) for name in ("secure", "opened") if name in fields}
         user = fields.pop("user", self._user)
         if user:
             fields = {"user": user, "pass": PASSWORD, **fields}
-        return self._keep(Wire(self.address, fields, self.timeout))
+        return self._begun(Wire(self.address, fields, self.timeout, **how))
 
-    def connect_bare(self) -> Wire:
-        """Open another connection without sending CONNECT."""
-        return self._keep(Wire(self.address, None, self.timeout))
+    def websocket(self, fields: Mapping[str, str | None] | None = None, **options: Any) -> WebSocket:
+        """Return a further connection over WebSocket, of whose handshake the usual header fields are changed."""
+        address = self.server.host, self.server.websocket_port
+        return self.keep(WebSocket(address, fields, self.timeout, **options))
 
-    def _keep(self, wire: Wire) -> Wire:
+    def dial(self, *, websocket: bool = False) -> socket.socket:
+        """Return a further connection as a socket, to the port of clients or of WebSocket clients."""
+        port = self.server.websocket_port if websocket else self.server.port
+        return self.keep(dial((self.server.host, port), self.timeout))
+
+    def secure(self, certificate: str = "", **options: Any) -> Secure:
+        """Return TLS settings of a client with this certificate that trusts the authority of the servers."""
+        return Secure(client_context(self.server.certificates, certificate), **options)
+
+    def connect_bare(self, **how: Any) -> Wire:
+        """Open another connection without sending CONNECT; `secure` and `opened` are Wire's."""
+        return self._begun(Wire(self.address, None, self.timeout, **how))
+
+    def keep(self, other: Kept) -> Kept:
+        """Close this connection of another kind at the end of the scenario; returns it."""
+        self._kept.append(other)
+        return other
+
+    def _begun(self, wire: Wire) -> Wire:
         wire.inbox = f"_INBOX.w{len(self._wires)}"
         wire.api_prefix = self.prefix
         self._wires.append(wire)
@@ -152,7 +189,7 @@ class Script:
 
     def close(self) -> None:
         """Close every connection."""
-        for wire in self._wires:
+        for wire in [*self._wires, *self._kept]:
             wire.close()
 
     # ---- the transcript

@@ -5,22 +5,18 @@ Each is compared with nats-server, as the scenarios are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conformance.harness import Scenario, Script, compare, play, stopped
-from tests.conftest import Recorded
-from tests.pairs import FLAGS, Pair, Setup
-from tests.recordings import Transcript
-from tests.servers import Kind, Server
+from tests.conformance.conftest import CompareScripts
+from tests.conformance.harness import Script
+from tests.pairs import FLAGS, Setup
+from tests.servers import Server
 from tests.wire import Closed, Wire
 
 pytestmark = pytest.mark.conformance
 
-Agree = Callable[[Setup, Callable[[Script], None]], None]
 _SHOWN = ("auth_required", "remote_account", "acc_is_sys", "max_payload")
 
 
@@ -96,32 +92,9 @@ _CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("name", _CONFIGURATIONS)
-def test_who_is_where(name: str, agree: Agree) -> None:
+def test_who_is_where(name: str, compare_scripts: CompareScripts) -> None:
     config, users = _CONFIGURATIONS[name]
-    agree(Setup(config), lambda t: _everybody(t, *users))
-
-
-@pytest.fixture
-def agree(kind: Kind, tmp_path: Path, recorded: Recorded) -> Iterator[Agree]:
-    """Return a function that plays a script on a server with a setup and compares with nats-server."""
-    pairs: list[Pair] = []
-
-    def play_both(setup: Setup, script: Callable[[Script], None]) -> None:
-        pair = Pair(tmp_path, kind, setup)
-        pairs.append(pair)
-        scenario = Scenario("accounts_starting", script, setup)
-
-        def real() -> Transcript:
-            expected = play(scenario, pair.expected, 5.0)
-            assert not stopped(expected), stopped(expected)
-            return expected
-
-        if difference := compare(scenario.id, recorded(real), play(scenario, pair.tested, 5.0)):
-            pytest.fail(f"{difference}\n{pair.log()}", pytrace=False)
-
-    yield play_both
-    for pair in pairs:
-        pair.stop()
+    compare_scripts(Setup(config), lambda t: _everybody(t, *users))
 
 
 _ONE = "A { users: [{user: a, password: p}], jetstream: enabled }"
@@ -134,7 +107,7 @@ def _restarted(server: Server, config: str) -> None:
     server.start()
 
 
-def test_streams_are_there_again_after_a_restart(agree: Agree) -> None:
+def test_streams_are_there_again_after_a_restart(compare_scripts: CompareScripts) -> None:
     """After a restart each stream is in its account.
 
     Streams of a removed account stay on disk until it is added again.
@@ -165,10 +138,10 @@ def test_streams_are_there_again_after_a_restart(agree: Agree) -> None:
         _restarted(server, both)
         _shown(t, "a", "b")
 
-    agree(Setup(both, (("a", "A"), ("b", "B"))), script)
+    compare_scripts(Setup(both, (("a", "A"), ("b", "B"))), script)
 
 
-def test_streams_of_before_there_were_accounts(agree: Agree) -> None:
+def test_streams_of_before_there_were_accounts(compare_scripts: CompareScripts) -> None:
     """A server that gets accounts stops serving its earlier streams; without accounts it serves them again."""
 
     def script(t: Script) -> None:
@@ -190,7 +163,7 @@ def test_streams_of_before_there_were_accounts(agree: Agree) -> None:
         _restarted(server, f"accounts {{ {_ONE} }}\n")
         _shown(t, "a")
 
-    agree(FLAGS, script)
+    compare_scripts(FLAGS, script)
 
 
 def _client(server: Server, user: str) -> Wire:

@@ -30,8 +30,8 @@ from tests.conformance.leaf_world import (
     start_both,
     until,
 )
-from tests.conformance.operator_keys import Operator
 from tests.conftest import StartServer
+from tests.keys import Operator
 from tests.servers import Kind, Server, StartFailed
 from tests.unit.protocol.test_nkeys import seed_of
 from tests.wire import Wire, pub

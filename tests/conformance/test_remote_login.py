@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.peer_world import Authority
-from tests.conformance.operator_keys import USER, Key, Operator
 from tests.conformance.remotes import config, create, links, mirror, publish, upstream, wait, wait_last, wait_link
 from tests.conftest import StartServer
+from tests.keys import Operator, user_key
 from tests.servers import Kind, Server, run_to_end
 from tests.wire import Wire
 
@@ -26,7 +26,7 @@ def follows(server: Server, there: Wire) -> None:
         wait_last(here, "M", 1)
 
 
-KEY = Key(USER)
+KEY = user_key()
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_a_user_in_the_url_goes_before_the_block(start_server: StartServer) -> N
 
 
 def test_a_wrong_password_is_told_and_a_new_file_is_read(start_server: StartServer, tmp_path: Path) -> None:
-    key = Key(USER)
+    key = user_key()
     file = tmp_path / "seed.nk"
     there = start_server(of=Kind.REAL, config=f"authorization {{ users: [{{nkey: {key.public}}}] }}")
     server = start_server(of=Kind.OURS, config=config(there.address, more=f"nkey_file: '{file}'"))
     wait("an error", lambda: "No such file" in links(server)[0].get("error", ""))
-    file.write_text(Key(USER).seed)
+    file.write_text(user_key().seed)
     wait("a refusal", lambda: links(server)[0].get("error") == "Authorization Violation")
     file.write_text(f"# of the user\n{key.seed}\n")
     wait_link(server)

@@ -1,0 +1,131 @@
+"""Logins of nkey users of the configuration."""
+
+from __future__ import annotations
+
+import string
+
+from tests.conformance.harness import Script, configured, table
+from tests.conformance.logins import (
+    Fields,
+    admitted,
+    attempt,
+    encodings,
+    heard,
+    in_either_alphabet,
+    may,
+    only,
+    told,
+    user_info,
+    with_nkey,
+)
+from tests.keys import account_key, proof, user_key
+from tests.pairs import Setup
+
+ANN, BOB, WEB, TCP, ACC, STRANGER = (user_key(name) for name in ("ann", "bob", "web", "tcp", "acc", "stranger"))
+ACCOUNT = account_key("ann")
+
+NKEYS = Setup(
+    f"""\
+accounts {{
+  A {{
+    users: [
+      {{nkey: {ANN.public}}}
+      {{nkey: {BOB.public}, permissions: {{publish: ["b.>", "$SYS.REQ.USER.INFO"], subscribe: ["_INBOX.>", "q g"]}}}}
+      {{nkey: {WEB.public}, allowed_connection_types: [WEBSOCKET]}}
+      {{nkey: {TCP.public}, allowed_connection_types: [standard, MQTT]}}
+      {{user: u, password: p}}
+    ]
+  }}
+  B {{ nkey: {ACCOUNT.public}, users: [{{nkey: {ACC.public}}}] }}
+}}
+""",
+    (),
+)
+OPEN = Setup("max_payload: 1MB\n", ())
+
+
+def _with_signature(name: str) -> Fields:
+    return lambda nonce: {"nkey": ANN.public, "sig": encodings(ANN)[name](nonce)}
+
+
+_LOGINS: list[tuple[str, Fields]] = [
+    *((f"signature_{name}", _with_signature(name)) for name in encodings(ANN)),
+    ("no_signature", only(nkey=ANN.public)),
+    ("signature_of_another", lambda nonce: {"nkey": ANN.public, "sig": BOB.sign(nonce)}),
+    ("signature_alone", lambda nonce: {"sig": ANN.sign(nonce)}),
+    ("nothing", only()),
+    ("unknown", with_nkey(STRANGER)),
+    ("garbage", lambda nonce: {"nkey": "UABC", "sig": ANN.sign(nonce)}),
+    ("lower_case", lambda nonce: {"nkey": ANN.public.lower(), "sig": ANN.sign(nonce)}),
+    ("key_of_an_account", with_nkey(ACCOUNT)),
+    ("as_user_name", only(user=ANN.public, **{"pass": ""})),
+    ("as_token", only(auth_token=ANN.public)),
+    ("with_a_password_too", with_nkey(ANN, user="u", **{"pass": "p"})),
+    ("with_a_wrong_password_too", with_nkey(ANN, user="u", **{"pass": "x"})),
+    ("unknown_with_a_password_too", with_nkey(STRANGER, user="u", **{"pass": "p"})),
+    ("password_alone", only(user="u", **{"pass": "p"})),
+    ("with_a_token_too", with_nkey(ANN, jwt="garbage")),
+    ("of_the_second_account", with_nkey(ACC)),
+    ("only_over_websocket", with_nkey(WEB)),
+    ("over_tcp", with_nkey(TCP)),
+]
+
+
+@table(_LOGINS, NKEYS)
+def logins(t: Script, fields: Fields) -> None:
+    if wire := attempt(t, "CONNECT", fields):
+        told(t, wire)
+        user_info(t, wire)
+
+
+@configured(NKEYS)
+def forms_of_base64(t: Script) -> None:
+    in_either_alphabet(t, ANN, nkey=ANN.public)
+
+
+@configured(NKEYS)
+def the_nonce(t: Script) -> None:
+    wires = [t.connect_bare() for _ in range(8)]
+    nonces = [wire.info["nonce"] for wire in wires]
+    t.note("lengths", [len(nonce) for nonce in nonces])
+    t.note("different", len(set(nonces)))
+    t.note("letters", sorted(set("".join(nonces)) - set(f"{string.ascii_letters}{string.digits}-_")))
+    wire = admitted(t, with_nkey(ANN))
+    t.note("in the INFO after CONNECT", ["nonce" in info for info in wire.told()])
+
+
+@configured(OPEN)
+def without_users_there_is_no_nonce(t: Script) -> None:
+    wire = t.connect_bare()
+    t.note("INFO", {key: key in wire.info for key in ("nonce", "auth_required", "xkey")})
+    attempt(t, "with a key", with_nkey(ANN))
+    attempt(t, "with a token", only(jwt="garbage", sig="garbage"))
+
+
+@configured(NKEYS)
+def what_its_permissions_say(t: Script) -> None:
+    wire = admitted(t, with_nkey(BOB))
+    may(t, wire, ("b.x", "c", "b"), ("q g", "q", "q h", "_INBOX.x", "b.x"))
+
+
+@configured(NKEYS)
+def a_second_connect_is_another_login(t: Script) -> None:
+    wire = admitted(t, with_nkey(ANN))
+    for label, key in (
+        ("the same", ANN),
+        ("with permissions", BOB),
+        ("of another account", ACC),
+        ("unknown", STRANGER),
+    ):
+        wire.connect(proof(key, wire.info["nonce"]), b"PING\r\n")
+        t.frames(label, frames := heard(wire))
+        if frames and frames[-1].verb == "CLOSED":
+            return
+        t.note(f"{label}: account", wire.infos[-1].get("remote_account"))
+        may(t, wire, ("c",))
+
+
+@configured(NKEYS)
+def a_nonce_is_of_one_connection(t: Script) -> None:
+    nonce = t.connect_bare().info["nonce"]
+    attempt(t, "signed for another connection", lambda _: proof(ANN, nonce))

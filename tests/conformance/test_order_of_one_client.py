@@ -1,0 +1,81 @@
+"""Answers that tell state count what the same client sent before: publishes without reply, and acks.
+
+In nats-server 2.15.1 this is by chance: on two busy cores 1 to 10 of 20 answers to STREAM.INFO counted the publish that
+the same client had sent just before, all of them when it waited 5 ms in between. Here it is certain.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.servers import Kind, Server
+from tests.wire import Wire, pub
+
+pytestmark = pytest.mark.conformance
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def wire(start_server: StartServer) -> Iterator[Wire]:
+    """A client of a server of its own."""
+    with Wire(start_server(of=Kind.OURS).address, {}) as wire:
+        yield wire
+
+
+def _stream(wire: Wire, storage: str, retention: str = "limits") -> None:
+    config = {"name": "S", "subjects": ["s"], "storage": storage, "retention": retention}
+    assert "error" not in wire.api("STREAM.CREATE.S", config)
+
+
+def _consumer(wire: Wire) -> None:
+    config = {"durable_name": "c", "ack_policy": "explicit"}
+    assert "error" not in wire.api("CONSUMER.CREATE.S.c", {"stream_name": "S", "config": config})
+
+
+def _pulled(wire: Wire, count: int) -> list[str]:
+    """Ack subjects of so many messages."""
+    reply = wire.new_reply()
+    wire.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", json.dumps({"batch": count}).encode(), reply)
+    return [wire.next(lambda got: got.sid == wire.inbox_sid).reply for _ in range(count)]
+
+
+@pytest.mark.parametrize("storage", ["memory", "file"])
+def test_publishes_without_reply_are_in_stream_info(wire: Wire, storage: str) -> None:
+    _stream(wire, storage)
+    seen = []
+    for _ in range(20):
+        wire.send(pub("s", b"x"))
+        seen.append(wire.api("STREAM.INFO.S")["state"]["messages"])
+    assert seen == list(range(1, 21))
+
+
+@pytest.mark.parametrize("storage", ["memory", "file"])
+def test_publishes_without_reply_are_in_consumer_and_account_info(wire: Wire, storage: str) -> None:
+    _stream(wire, storage)
+    _consumer(wire)
+    wire.send(pub("s", b"x") * 100)
+    assert wire.api("CONSUMER.INFO.S.c")["num_pending"] == 100
+    wire.send(pub("s", b"x") * 100)
+    [listed] = wire.api("STREAM.LIST")["streams"]
+    assert listed["state"]["messages"] == 200
+    before = wire.api("INFO")
+    wire.send(pub("s", b"x") * 100)
+    after = wire.api("INFO")
+    assert after["memory"] + after["storage"] > before["memory"] + before["storage"]
+
+
+@pytest.mark.parametrize("storage", ["memory", "file"])
+def test_acks_are_in_stream_and_consumer_info(wire: Wire, storage: str) -> None:
+    _stream(wire, storage, "workqueue")
+    _consumer(wire)
+    for _ in range(10):
+        wire.request("s", b"x")
+    for subject in _pulled(wire, 10):
+        wire.publish(subject, b"+ACK")
+    assert wire.api("STREAM.INFO.S")["state"]["messages"] == 0
+    info = wire.api("CONSUMER.INFO.S.c")
+    assert (info["num_ack_pending"], info["ack_floor"]["stream_seq"]) == (0, 10)

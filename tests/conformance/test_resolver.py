@@ -1,0 +1,235 @@
+"""Resolvers on servers of their own: directory contents, restarts, limits, and tokens from a URL."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.conftest import CompareScripts
+from tests.conformance.harness import Script
+from tests.conformance.logins import attempt, with_token
+from tests.conformance.scenarios.resolver import (
+    KEPT,
+    KEPT_TOKEN,
+    OPERATOR,
+    SYSTEM,
+    SYSTEM_TOKEN,
+    TRUSTED,
+    U,
+    ask,
+    deletion,
+    directory,
+    system_of,
+)
+from tests.keys import ISSUED_AT, account_jwt, account_key, user_jwt
+from tests.pairs import Setup
+from tests.wire import Wire
+
+pytestmark = pytest.mark.conformance
+
+FIRST, SECOND, THIRD = (account_key(f"resolver own {number}") for number in range(3))
+
+
+def _files(t: Script) -> None:
+    t.note("files", sorted(path.name for path in t.server.tokens.iterdir()))
+
+
+def _listed(t: Script, system: Wire) -> None:
+    answer = system.request("$SYS.REQ.CLAIMS.LIST").json()
+    t.note("CLAIMS.LIST", {"keys": sorted(answer), "data": sorted(answer["data"])})
+
+
+def _restarted(t: Script) -> Wire:
+    t.server.stop()
+    t.address = t.server.start().address
+    return system_of(t)
+
+
+def test_tokens_are_there_after_a_restart(compare_scripts: CompareScripts) -> None:
+    def script(t: Script) -> None:
+        system = system_of(t)
+        _files(t)
+        _listed(t, system)
+        ask(t, system, "CLAIMS.UPDATE", account_jwt(FIRST, "FIRST", OPERATOR))
+        newer = account_jwt(KEPT, "KEPT", OPERATOR, claims={"iat": ISSUED_AT + 1}, tags=["newer"])
+        ask(t, system, "CLAIMS.UPDATE", newer)
+        system = _restarted(t)
+        _files(t)
+        _listed(t, system)
+        attempt(t, "login", with_token(U, user_jwt(U, "u", FIRST)))
+        found = system.request(f"$SYS.REQ.ACCOUNT.{KEPT.public}.CLAIMS.LOOKUP").data
+        t.note("preloaded or newer", found == newer.encode())
+
+    compare_scripts(directory(), script)
+
+
+@pytest.mark.parametrize("options", ["allow_delete: true", "allow_delete: true, hard_delete: true"])
+def test_deleted_tokens_stay_away(compare_scripts: CompareScripts, options: str) -> None:
+    def script(t: Script) -> None:
+        system = system_of(t)
+        for key in (FIRST, SECOND):
+            ask(t, system, "CLAIMS.UPDATE", account_jwt(key, "X", OPERATOR))
+        ask(t, system, "CLAIMS.DELETE", deletion(FIRST.public, SECOND.public), "two")
+        _files(t)
+        _listed(t, system)
+        ask(t, system, "CLAIMS.DELETE", deletion(KEPT.public, SYSTEM.public), "one, and the system account")
+        _files(t)
+        system = _restarted(t)
+        _files(t)
+        _listed(t, system)
+
+    compare_scripts(directory(f", {options}"), script)
+
+
+def test_a_directory_has_its_limit(compare_scripts: CompareScripts) -> None:
+    def script(t: Script) -> None:
+        system = system_of(t)
+        for name, key in (("first", FIRST), ("second", SECOND), ("first again", FIRST)):
+            ask(t, system, "CLAIMS.UPDATE", account_jwt(key, name, OPERATOR), name)
+        _listed(t, system)
+
+    compare_scripts(directory(", limit: 3"), script)
+
+
+def test_foreign_files_in_the_directory(compare_scripts: CompareScripts) -> None:
+    def script(t: Script) -> None:
+        system = system_of(t)
+        for name, content in (
+            (f"{FIRST.public}.jwt", account_jwt(FIRST, "FIRST", OPERATOR)),
+            (f"{SECOND.public}.jwt", "garbage"),
+            (f"{THIRD.public}.jwt", account_jwt(FIRST, "FIRST", OPERATOR)),
+            ("README", "x"),
+        ):
+            (t.server.tokens / name).write_text(content)
+        for key in (FIRST, SECOND, THIRD):
+            attempt(t, f"login {key.public}", with_token(U, user_jwt(U, "u", key)))
+        system = _restarted(t)
+        _listed(t, system)
+        for key in (FIRST, SECOND, THIRD):
+            attempt(t, f"login again {key.public}", with_token(U, user_jwt(U, "u", key)))
+
+    compare_scripts(directory(), script)
+
+
+def test_a_changed_file_is_not_seen_until_it_is_read(compare_scripts: CompareScripts) -> None:
+    def script(t: Script) -> None:
+        system = system_of(t)
+        login = with_token(U, user_jwt(U, "u", FIRST))
+        ask(t, system, "CLAIMS.UPDATE", account_jwt(FIRST, "FIRST", OPERATOR))
+        attempt(t, "before", login)
+        revoked = account_jwt(FIRST, "FIRST", OPERATOR, revocations={"*": ISSUED_AT})
+        (t.server.tokens / f"{FIRST.public}.jwt").write_text(revoked)
+        attempt(t, "after", login)
+        found = system.request(f"$SYS.REQ.ACCOUNT.{FIRST.public}.CLAIMS.LOOKUP").data
+        t.note("found", found == revoked.encode())
+
+    compare_scripts(directory(), script)
+
+
+def test_a_cache_takes_what_is_preloaded_and_asks_for_the_rest(compare_scripts: CompareScripts) -> None:
+    def script(t: Script) -> None:
+        system = system_of(t)
+        _files(t)
+        attempt(t, "preloaded", with_token(U, user_jwt(U, "u", KEPT)))
+        for subject in ("CLAIMS.LIST", "CLAIMS.PACK", "CLAIMS.DELETE", "CLAIMS.UPDATE"):
+            ask(t, system, subject)
+        ask(t, system, f"ACCOUNT.{FIRST.public}.CLAIMS.UPDATE", account_jwt(FIRST, "FIRST", OPERATOR))
+        ask(t, system, f"ACCOUNT.{KEPT.public}.CLAIMS.LOOKUP")
+        # A full resolver, which this client stands for, is asked for a token.
+        sid = system.subscribe("$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP")
+        system.ping()
+        wire = t.connect_bare()
+        wire.connect(with_token(U, user_jwt(U, "u", SECOND))(wire.info["nonce"]), b"PING\r\n")
+        asked = system.delivered(sid)
+        t.note("asked", [asked.subject, asked.data])
+        system.publish(asked.reply, account_jwt(SECOND, "SECOND", OPERATOR).encode())
+        t.frames("login", wire.until("PONG"))
+        _files(t)
+
+    compare_scripts(directory(", limit: 10, ttl: '1h'", "cache"), script)
+
+
+class _Tokens(http.server.ThreadingHTTPServer):
+    """Serve tokens by the key at the end of the path, and 404 for others."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.tokens = {SYSTEM.public: SYSTEM_TOKEN, KEPT.public: KEPT_TOKEN}
+        self.asked: list[str] = []
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Tokens
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        token = self.server.tokens.get(self.path.rpartition("/")[2])
+        if self.path == "/jwt/v1/accounts/":
+            token = "ready"
+        self.send_response(200 if token else 404)
+        self.end_headers()
+        self.wfile.write((token or "no such account").encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def tokens() -> Iterator[_Tokens]:
+    server = _Tokens()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_tokens_come_from_a_url(compare_scripts: CompareScripts, tokens: _Tokens) -> None:
+    def script(t: Script) -> None:
+        tokens.tokens = {SYSTEM.public: SYSTEM_TOKEN, KEPT.public: KEPT_TOKEN, SECOND.public: "garbage"}
+        tokens.tokens[THIRD.public] = KEPT_TOKEN
+        system = system_of(t)
+        t.note("asked at the start", tokens.asked)
+        tokens.asked = []
+        login = with_token(U, user_jwt(U, "u", KEPT))
+        for label in ("first", "second"):
+            attempt(t, label, login)
+        for label, key in (("unknown", FIRST), ("garbage", SECOND), ("of another", THIRD)):
+            attempt(t, label, with_token(U, user_jwt(U, "u", key)))
+        attempt(t, "unknown again", with_token(U, user_jwt(U, "u", FIRST)))
+        t.note("asked", tokens.asked)
+        tokens.tokens[FIRST.public] = account_jwt(FIRST, "FIRST", OPERATOR)
+        attempt(t, "there now", with_token(U, user_jwt(U, "u", FIRST)))
+        for subject in ("CLAIMS.LIST", "CLAIMS.UPDATE", f"ACCOUNT.{KEPT.public}.CLAIMS.LOOKUP"):
+            ask(t, system, subject)
+        revoked = account_jwt(KEPT, "KEPT", OPERATOR, revocations={"*": ISSUED_AT})
+        ask(t, system, f"ACCOUNT.{KEPT.public}.CLAIMS.UPDATE", revoked, "pushed")
+        attempt(t, "after a push", login)
+        tokens.asked = []
+
+    port = tokens.server_address[1]
+    compare_scripts(
+        Setup(f"operator: {TRUSTED}\nresolver: URL(http://127.0.0.1:{port}/jwt/v1/accounts/)\n", ()), script
+    )
+
+
+def test_a_url_that_does_not_answer_refuses_logins_late(compare_scripts: CompareScripts, tokens: _Tokens) -> None:
+    def script(t: Script) -> None:
+        system = system_of(t)
+        original, tokens.tokens = tokens.tokens, {}
+        began = time.monotonic()
+        attempt(t, "gone", with_token(U, user_jwt(U, "u", KEPT)))
+        t.note("at once", time.monotonic() - began < 1)
+        tokens.tokens = original
+        attempt(t, "there again", with_token(U, user_jwt(U, "u", KEPT)))
+        system.ping()
+
+    port = tokens.server_address[1]
+    compare_scripts(Setup(f"operator: {TRUSTED}\nresolver: URL(http://127.0.0.1:{port}/jwt/v1/accounts)\n", ()), script)
