@@ -58,7 +58,6 @@ def _missing(names: str, kind: str, why: str) -> Flag:
     return Flag(tuple(names.split()), kind, missing=why)
 
 
-_TLS = "TLS is not supported yet; put a TLS proxy in front"
 _ROTATE = "use -l with logrotate and `lakestream serve -sl reopen=PID`"
 
 SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
@@ -71,6 +70,7 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
             _text("client_advertise", "client_advertise", "host:port", "Client URL to advertise to other servers"),
             _text("P pid", "pid_file", "file", "File to store PID"),
             _number("m http_port", "http_port", "port", "Use port for http monitoring (-1: a free one)"),
+            _number("ms https_port", "https_port", "port", "Use port for https monitoring (-1: a free one)"),
             _text("c config", "config", "file", "Configuration file"),
             _switch("t", "test_config", "Test configuration and exit"),
             _text(
@@ -126,6 +126,16 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
         ),
     ),
     (
+        "TLS Options",
+        (
+            _switch("tls", "tls", "Enable TLS, do not verify clients (default: false)"),
+            _text("tlscert", "tls_cert", "file", "Server certificate file"),
+            _text("tlskey", "tls_key", "file", "Private key for server certificate"),
+            _switch("tlsverify", "tls_verify", "Enable TLS, verify client certificates"),
+            _text("tlscacert", "tls_ca", "file", "Client certificate CA for verification"),
+        ),
+    ),
+    (
         "Common Options",
         (
             _switch("h help", "show_help", "Show this message"),
@@ -135,10 +145,7 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
 )
 
 OF_NATS_SERVER: tuple[Flag, ...] = (
-    _missing("ms https_port", "number", _TLS),
-    _missing("tls tlsverify", "switch", _TLS),
-    _missing("tlscert tlskey tlscacert", "text", _TLS),
-    _missing("help_tls", "switch", _TLS),
+    _missing("help_tls", "switch", "see docs/security.md"),
     _missing("s syslog", "switch", "log to stderr or to a file (-l)"),
     _missing("r remote_syslog", "text", "log to stderr or to a file (-l)"),
     _missing("log_size_limit", "number", _ROTATE),

@@ -18,12 +18,14 @@ from lakestream.config.options import (
     FREE_PORT,
     MAX_PORT,
     MIB,
+    SECOND,
     ClusterOptions,
     Flags,
     JetStreamOptions,
     LakeOptions,
     Options,
     RemoteOptions,
+    TlsOptions,
     User,
 )
 from lakestream.lake.errors import UnsupportedLake
@@ -36,6 +38,7 @@ RELOADABLE = frozenset(
         "accounts",
         "mappings",
         "token",
+        "tls",
         "auth_timeout_ns",
         "max_payload",
         "max_control_line",
@@ -77,10 +80,13 @@ def load(flags: Flags) -> Options:
     values: dict[str, Any] = {name: value for name, value in from_file.items() if name in Options.__struct_fields__}
     values |= {
         name: getattr(flags, name)
-        for name in ("host", "port", "server_name", "http_port", "client_advertise", *_LOGGING)
+        for name in ("host", "port", "server_name", "http_port", "https_port", "client_advertise", *_LOGGING)
         if getattr(flags, name) is not None
     }
     _credentials(flags, values)
+    values["tls"] = tls = _tls(flags, values.get("tls"))
+    if tls is not None:
+        values.setdefault("auth_timeout_ns", tls.timeout_ns + SECOND)
     values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
     values["lake"] = _lake(flags, values.get("lake", LakeOptions()), values["jetstream"])
     values["cluster"] = cluster = _cluster(flags, values.get("cluster", ClusterOptions()))
@@ -113,7 +119,13 @@ def reload(options: Options) -> tuple[Options, list[str]]:
         if same == options.jetstream:
             new = msgspec.structs.replace(new, jetstream=options.jetstream)
     changed = [name for name in Options.__struct_fields__ if getattr(new, name) != getattr(options, name)]
+    old_rate, new_rate = (each.tls.rate_limit if each.tls is not None else 0 for each in (options, new))
+    if old_rate != new_rate:
+        raise StartError(f"config reload not supported for TLSRateLimit: old={old_rate}, new={new_rate}")
     for name in changed:
+        if name == "allow_non_tls":
+            old, now = (str(each.allow_non_tls).lower() for each in (options, new))
+            raise StartError(f"config reload not supported for AllowNonTLS: old={old}, new={now}")
         if name == "cluster":
             from lakestream.config import cluster as cluster_settings
 
@@ -146,6 +158,30 @@ def _credentials(flags: Flags, values: dict[str, Any]) -> None:
             raise StartError("--auth cannot be used together with --user")
         values["token"] = flags.token
         values["users"] = ()
+
+
+def _tls(flags: Flags, from_file: TlsOptions | None) -> TlsOptions | None:
+    """Return TLS for clients. Flags replace the certificate and the verification of the file."""
+    given = (flags.tls_cert, flags.tls_key, flags.tls_ca)
+    if flags.tls is False:
+        return None
+    if not flags.tls and not flags.tls_verify and not any(given):
+        return from_file
+    if not flags.tls_cert:
+        raise StartError("TLS Server certificate must be present and valid")
+    if not flags.tls_key:
+        raise StartError("TLS Server private key must be present and valid")
+    from lakestream.config.tls import check_files
+
+    cert_file, key_file, ca_file = (name or "" for name in given)
+    timeout_ns = from_file.timeout_ns if from_file is not None else TlsOptions().timeout_ns
+    verify = bool(flags.tls_verify)
+    tls = TlsOptions(cert_file=cert_file, key_file=key_file, ca_file=ca_file, verify=verify, timeout_ns=timeout_ns)
+    try:
+        check_files(tls)
+    except ValueError as error:
+        raise StartError(str(error)) from error
+    return tls
 
 
 def _jetstream(flags: Flags, from_file: dict[str, Any] | None) -> JetStreamOptions | None:
@@ -201,7 +237,7 @@ def _cluster(flags: Flags, cluster: ClusterOptions) -> ClusterOptions:
 
 
 def _check(options: Options) -> None:
-    for name in ("port", "http_port"):
+    for name in ("port", "http_port", "https_port"):
         port = getattr(options, name)
         if not FREE_PORT <= port <= MAX_PORT:
             raise StartError(f"{name} {port} is out of range: use 1 to {MAX_PORT}, or -1 for a free one")

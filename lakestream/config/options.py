@@ -283,14 +283,37 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS of one listener. PEM files; `ca_file` "": the system's authorities. `insecure`: a dialling node accepts any
-    certificate (encrypted, but without protection from a man in the middle)."""
+    """TLS of one listener.
 
-    cert_file: str
-    key_file: str
+    Attributes:
+        cert_file, key_file: PEM files, or several pairs of them in `certs`, chosen by the name that a client asks for.
+        ca_file: PEM file of the authorities that sign the other side's certificate; "": the system's.
+        insecure: a dialling node accepts any certificate (encrypted, but without protection from a man in the middle).
+        timeout_ns: of the handshake.
+        verify: clients need a certificate; with `verify_and_map` it tells which user they are.
+        first: TLS begins before INFO; after `fallback_ns` (0: never) INFO is sent to a client that sends nothing.
+        min_version: `1.2` or `1.3`; "": 1.2.
+        cipher_suites: of TLS 1.2, IANA's names; empty: all that are considered secure.
+        curves: names as in the configuration; empty: OpenSSL's defaults.
+        pinned_certs: SHA-256 of the public keys of accepted certificates; empty: any.
+        rate_limit: handshakes per second; 0: no limit.
+    """
+
+    cert_file: str = ""
+    key_file: str = ""
     ca_file: str = ""
     insecure: bool = False
     timeout_ns: int = 2 * SECOND
+    verify: bool = False
+    verify_and_map: bool = False
+    first: bool = False
+    fallback_ns: int = 0
+    min_version: str = ""
+    cipher_suites: tuple[str, ...] = ()
+    curves: tuple[str, ...] = ()
+    pinned_certs: tuple[str, ...] = ()
+    rate_limit: int = 0
+    certs: tuple[tuple[str, str], ...] = ()
 
 
 class RouteUrl(msgspec.Struct, frozen=True):
@@ -346,6 +369,12 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     server_name: str | None = None
     http_port: int | None = None
+    https_port: int | None = None
+    tls: bool | None = None
+    tls_verify: bool | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
     user: str | None = None
     password: str | None = None
     token: str | None = None
@@ -375,7 +404,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         client_advertise: `host:port` for clients; "": the server's addresses.
-        port, http_port: -1: a free one; `http_port` 0: no monitoring.
+        port, http_port, https_port: -1: a free one; `http_port` and `https_port` 0: no monitoring.
+        tls: of clients and of monitoring at `https_port`; None: plain text.
+        allow_non_tls: clients may do without TLS.
+        proxy_protocol: clients may come through a load balancer that tells their addresses.
         users, mappings: of the global account; `accounts`: the others, with `system_account` among them ("": `$SYS`).
         no_auth_user: the user of clients without credentials.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
@@ -390,7 +422,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str = ""
     http_host: str = ""
     http_port: int = 0
+    https_port: int = 0
     http_base_path: str = ""
+    tls: TlsOptions | None = None
+    allow_non_tls: bool = False
+    proxy_protocol: bool = False
     users: tuple[User, ...] = ()
     token: str = ""
     accounts: tuple[AccountOptions, ...] = ()

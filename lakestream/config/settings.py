@@ -2,7 +2,8 @@
 
 Belongs here: the tables of keys, the conversion of values, and the keys that nats-server knows and this server does
 not: those that change behaviour are rejected, harmless ones get a warning. The grammar is in conf.py, the options in
-options.py; larger blocks are in cluster.py, remote.py, accounts.py and users.py.
+options.py; larger blocks are in cluster.py, remote.py, tls.py, accounts.py and
+users.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from lakestream.config.conf import Item, load
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, LakeOptions, Options, User
 from lakestream.config.remote import as_remotes
+from lakestream.config.tls import as_ocsp, as_ocsp_cache, as_tls
 from lakestream.config.users import as_permissions, as_users, with_default
 from lakestream.config.values import (
     INT32,
@@ -267,7 +269,14 @@ TOP: dict[str, Rule] = {
     "server_name": ("server_name", _server_name),
     "http": ("*", address("http_host", "http_port")),
     **dict.fromkeys(("http_port", "monitor_port"), ("http_port", as_port)),
+    "https": ("*", address("http_host", "https_port")),
+    "https_port": ("https_port", as_port),
     "http_base_path": ("http_base_path", _base_path),
+    "tls": ("tls", as_tls),
+    "allow_non_tls": ("allow_non_tls", as_boolean),
+    "ocsp": ("ocsp", as_ocsp),
+    "ocsp_cache": ("ocsp_cache", as_ocsp_cache),
+    "proxy_protocol": ("proxy_protocol", as_boolean),
     "authorization": ("*", _authorization),
     "accounts": ("accounts", as_accounts),
     **dict.fromkeys(("system_account", "system"), ("system_account", _system_account)),
@@ -315,13 +324,11 @@ TOP_HARMLESS = (
 _OPERATOR_KEYS = ("operator", "operators", "trusted", "trusted_keys", "default_sentinel")
 _RESOLVER_KEYS = ("resolver", "resolver_preload", "resolver_tls")
 _OTHER_SERVERS = ("gateway", "leafnodes", "leaf", "default_js_domain")
-_TLS_KEYS = ("tls", "allow_non_tls", "https", "https_port", "ocsp", "ocsp_cache")
 _ROTATION = ("log_size_limit", "logfile_size_limit", "log_max_num", "logfile_max_num")
-_UNSUPPORTED = ("mqtt", "proxy_protocol", "proxies", "max_subscription_tokens", "max_sub_tokens", "feature_flags")
+_UNSUPPORTED = ("mqtt", "proxies", "max_subscription_tokens", "max_sub_tokens", "feature_flags")
 TOP_MISSING = {
     **dict.fromkeys((*_OPERATOR_KEYS, *_RESOLVER_KEYS), "define the accounts under `accounts`"),
     **dict.fromkeys(_OTHER_SERVERS, "gateways and leaf nodes come in a later version"),
-    **dict.fromkeys(_TLS_KEYS, "put a TLS proxy in front for now"),
     **dict.fromkeys(_ROTATION, "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"),
     **dict.fromkeys(_UNSUPPORTED, ""),
     **dict.fromkeys(("syslog", "remote_syslog"), "log to stderr or to log_file"),

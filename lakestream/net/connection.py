@@ -8,6 +8,7 @@ outbox.py, routing in hub.py, parsing in protocol/parser.py.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
@@ -22,7 +23,9 @@ from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import Refusal
 from lakestream.net.hub import TRACED, MessageTracing
 from lakestream.net.interest.subscription import Congested, Subscription
+from lakestream.net.listener import HANDSHAKE_FAILED, Arrival, SetupError, peer_of
 from lakestream.net.outbox import HIGH_WATER, Outbox
+from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.net.tracer import Tracer
 from lakestream.net.unsent import Unsent
 from lakestream.ports import ClientInfo, Clock, Timer
@@ -56,12 +59,15 @@ class Owner(Protocol):
     def clock(self) -> Clock:
         """Return the clock."""
 
-    def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
+    def info(
+        self, connection: Connection, second: bool = False, lame_duck: bool = False, *, hidden: bool = False
+    ) -> bytes:
         """Return the INFO frame for this client.
 
         Args:
             second: the one after the first PONG (docs/internals/protocol.md#info).
             lame_duck: tell the client to connect to another server.
+            hidden: its address is not known yet: a PROXY header may follow.
         """
 
     def opened(self, connection: Connection) -> bool:
@@ -74,10 +80,14 @@ class Owner(Protocol):
         """Unregister a connection."""
 
 
-class Connection(Outbox, asyncio.Protocol):
+TOO_MANY = "maximum connections exceeded"
+
+
+class Connection(Outbox, Arrival):
     """One accepted socket. Runs in the event loop.
 
     Attributes:
+        tls: version, cipher suite and certificates; None: plain text.
         ready: the client authenticated, or need not.
         login: the user that it authenticated as.
         max_payload: bytes of the largest message that it may publish.
@@ -92,6 +102,7 @@ class Connection(Outbox, asyncio.Protocol):
         self.echo = True
         self.name = self.lang = self.version = self.user = ""
         self.host, self.port = "", 0
+        self.tls: TlsState | None = None
         self.start_ns = self.last_ns = owner.clock.now()
         self.rtt_ns = 0
         self.in_msgs = self.in_bytes = 0
@@ -112,27 +123,84 @@ class Connection(Outbox, asyncio.Protocol):
         self._max_subscriptions = owner.options.max_subscriptions or -1
         self._timer: Timer | None = None
         self._auth_timer: Timer | None = None
+        self._registered = False
+
+    # ------------------------------------------------------------------ before there is a transport
+    def arrived(self, host: str, port: int) -> None:
+        """Register the connection. Raises SetupError when the server is full."""
+        self._registered = True
+        self._come(host, port)
+        if not self.owner.opened(self):
+            raise SetupError(TOO_MANY, "Maximum Connections Exceeded", error=TOO_MANY)
+
+    def _come(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.client = ClientInfo(id=self.id, host=self.host, account=self.account.name)
+        log = self.owner.log
+        self.tracer = Tracer(log, self._label) if log.tracing else None
+        log.debug(f"{self._label} - Client connection created")
+
+    def came_from(self, host: str, port: int) -> None:
+        self._come(host, port)
+
+    def greeting(self) -> bytes:
+        return self.owner.info(self, hidden=self.owner.options.proxy_protocol)
+
+    def failed(self, error: SetupError) -> bytes:
+        log = self.owner.log
+        if error.level == "warn":
+            log.warn(str(error))
+        elif str(error):
+            (log.error if error.level == "error" else log.debug)(f"{self._label} - {error}")
+        self.close_reason = self.close_reason or error.reason
+        self.connection_lost(None)
+        return frames.error(error.error) if error.error else b""
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """Return the client's certificate; None where none is required."""
+        return self.tls.chain[0] if self.tls is not None and self.tls.chain else None
+
+    @property
+    def _label(self) -> str:
+        return f"{self.host}:{self.port} - cid:{self.id}"
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=HIGH_WATER)
-        peer = transport.get_extra_info("peername") or ("", 0)
-        self.host, self.port = str(peer[0]), int(peer[1])
-        self.client = ClientInfo(id=self.id, host=self.host, account=self.account.name)
-        log, label = self.owner.log, f"{self.host}:{self.port} - cid:{self.id}"
-        self.tracer = Tracer(log, label) if log.tracing else None
-        log.debug(f"{label} - Client connection created")
-        if not self.owner.opened(self):
-            self._fail("maximum connections exceeded", "Maximum Connections Exceeded")
+        if not self._registered:
+            self._come(*peer_of(transport.get_extra_info("peername")))
+            if not self.owner.opened(self):
+                self.send(self.owner.info(self))
+                self.owner.log.error(f"{self._label} - {TOO_MANY}")
+                self._fail(TOO_MANY, "Maximum Connections Exceeded")
+                return
+        elif self.close_reason or not self._secured(transport.get_extra_info("ssl_object")):
+            self.transport.abort()
             return
-        self.send(self.owner.info(self))
+        if not self.greeted:
+            self.send(self.owner.info(self))
         if (login := self.owner.authenticator.anonymous) is not None and not self._bind(login):
             return
         options = self.owner.options
         if not self.ready:
             self._auth_timer = self.owner.clock.call_later(options.auth_timeout_ns, self._auth_timeout)
         self._timer = self.owner.clock.call_later(min(FIRST_PING_NS, options.ping_interval_ns), self._ping)
+
+    def _secured(self, connection: ssl.SSLObject | None) -> bool:
+        """Note what the TLS handshake has shown; return False when the client's certificate is not pinned."""
+        if connection is None or self.secured_by is None:
+            return True
+        self.tls = self.secured_by.state(connection, first=self.tls_first)
+        log = self.owner.log
+        if not self.secured_by.is_pinned(self.tls.chain):
+            log.error(f"{self._label} - TLS handshake error: certificate not pinned")
+            self.close_reason = HANDSHAKE_FAILED
+            return False
+        log.debug(f"{self._label} - TLS handshake complete")
+        log.debug(f"{self._label} - TLS version {self.tls.version}, cipher suite {self.tls.cipher}")
+        return True
 
     def data_received(self, data: bytes) -> None:
         self.last_ns = self.owner.clock.now()
@@ -183,8 +251,7 @@ class Connection(Outbox, asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         if not self.close_reason:
             self.close_reason = "Client Closed" if exc is None else "Read Error"
-        label = f"{self.host}:{self.port} - cid:{self.id}"
-        self.owner.log.debug(f"{label} - Client connection closed: {self.close_reason}")
+        self.owner.log.debug(f"{self._label} - Client connection closed: {self.close_reason}")
         self._leave()
         self.owner.unsent.left(self)
         self.owner.closed(self)
@@ -208,6 +275,8 @@ class Connection(Outbox, asyncio.Protocol):
             self._leave()
         if self.transport is not None:
             self.transport.abort()
+        elif self.abandon is not None:
+            self.abandon()
 
     def send_info(self, *, lame_duck: bool = False) -> None:
         """Announce a change (lame duck, other servers) to clients that understand asynchronous INFO.
@@ -326,7 +395,7 @@ class Connection(Outbox, asyncio.Protocol):
             self._auth_timer = None
         login = None
         if not options.get("account") and not options.get("new_account"):
-            login = self.owner.authenticator.check(options)
+            login = self.owner.authenticator.check(options, self.certificate)
         if isinstance(login, HashedLogin):
             self._check_hash(options, login)
         else:
@@ -361,6 +430,8 @@ class Connection(Outbox, asyncio.Protocol):
             return
         if not self._bind(login):
             return
+        if self.owner.authenticator.by_certificate and login.user is not None:
+            self.user = login.user.user
         self._verbose = bool(options.get("verbose", self._verbose))
         self._pedantic = bool(options.get("pedantic", self._pedantic))
         self.echo = bool(options.get("echo", self.echo))
@@ -491,7 +562,7 @@ class Connection(Outbox, asyncio.Protocol):
     def described(self) -> str:
         """Return the address, name and user of the client as the log shows them."""
         words = [word for word in (f"v{self.version}" if self.version else "", self.lang, self.name) if word]
-        shown = [f"{self.host}:{self.port} - cid:{self.id}"] + ([quoted(":".join(words))] if words else [])
+        shown = [self._label] + ([quoted(":".join(words))] if words else [])
         if self.login.user is not None:
             shown.append(quoted(f"{self.account.name}/user:{self.login.user.user}"))
         return " - ".join(shown)
@@ -517,6 +588,8 @@ class Connection(Outbox, asyncio.Protocol):
             self.transport.close()
             # A client that does not read must not keep the connection open.
             self._timer = self.owner.clock.call_later(CLOSE_WAIT_NS, self.transport.abort)
+        elif self.abandon is not None:
+            self.abandon()
 
     def _auth_timeout(self) -> None:
         if not self.ready:

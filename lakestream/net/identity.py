@@ -9,12 +9,13 @@ from __future__ import annotations
 import platform
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from lakestream import __version__
+from lakestream.config.options import Options
 from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
@@ -65,6 +66,23 @@ def addresses(host: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def tls_fields(options: Options, first: bool = False) -> dict[str, bool]:
+    """Return the fields of INFO and /varz about TLS of clients; those that are false are left out.
+
+    Args:
+        first: TLS began before INFO.
+    """
+    tls = options.tls
+    if tls is None:
+        return {}
+    fields = {
+        "tls_required": first or not options.allow_non_tls,
+        "tls_verify": tls.verify or tls.verify_and_map,
+        "tls_available": options.allow_non_tls,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
 class Identity(msgspec.Struct, frozen=True):
     """Id, name and addresses as INFO and monitoring show them.
 
@@ -89,6 +107,7 @@ class Identity(msgspec.Struct, frozen=True):
         second: bool,
         lame_duck: bool,
         auth_required: bool | None = None,
+        tls: Mapping[str, bool] | None = None,
         account: str = GLOBAL_ACCOUNT,
         is_system: bool = False,
         max_payload: int = 0,
@@ -99,10 +118,11 @@ class Identity(msgspec.Struct, frozen=True):
 
         Args:
             client_id: the connection's number.
-            client_ip: its address.
+            client_ip: its address; "": not known yet.
             second: this INFO follows the first PONG (docs/internals/protocol.md#info).
             lame_duck: the server is about to stop.
             auth_required: the client must authenticate; None: as configured.
+            tls: the fields about TLS.
             account: the client's account, shown in the second INFO.
             is_system: that is the system account.
             max_payload: of the account, bytes; 0: the server's.
@@ -124,11 +144,13 @@ class Identity(msgspec.Struct, frozen=True):
         }
         if self.auth_required if auth_required is None else auth_required:
             fields["auth_required"] = True
+        fields |= tls or {}
         fields["max_payload"] = max_payload or self.max_payload
         if self.jetstream:
             fields["jetstream"] = True
         fields["client_id"] = client_id
-        fields["client_ip"] = client_ip
+        if client_ip:
+            fields["client_ip"] = client_ip
         if cluster:
             fields["cluster"] = cluster
         if connect_urls:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from lakestream.net.tls import TlsState
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 MAX_CLOSED = 10_000
@@ -52,6 +53,7 @@ class Counted(Moved, Protocol):
     last_ns: int
     rtt_ns: int
     close_reason: str
+    tls: TlsState | None
 
     @property
     def account(self) -> InAccount:
@@ -80,6 +82,7 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
     out_msgs: int
     out_bytes: int
     close_reason: str
+    tls: TlsState | None
     account_name: str
 
 

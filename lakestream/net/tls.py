@@ -1,20 +1,284 @@
-"""TLS contexts of connections between servers.
+"""TLS contexts, and what they tell of a connection.
 
-Belongs here: contexts from the options of a `tls` block. Both sides of a route present a certificate and verify the
-other's, as in nats-server; a remote may do without a certificate of this server.
+Belongs here: contexts from the options of a `tls` block, the certificates of clients, and the words of a failed
+handshake. Both sides of a route present a certificate and verify the other's, as in nats-server; a remote may do
+without a certificate of this server.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import ssl
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import RemoteTls, RouteUrl, TlsOptions
+from lakestream.config.tls import CIPHERS, CURVES, INSECURE_CIPHERS, load_pair
+from lakestream.protocol.gotime import format_time
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+NOT_TLS = "tls: first record does not look like a TLS handshake"
+"""Error of a client that sends plain text where TLS is required."""
 
 
 class TlsError(StartError):
     """Raised for a missing or invalid file; the text names it."""
+
+
+# ---------------------------------------------------------------------- certificates
+
+_ATTRIBUTES = {
+    "2.5.4.6": "C",
+    "2.5.4.8": "ST",
+    "2.5.4.7": "L",
+    "2.5.4.9": "STREET",
+    "2.5.4.17": "POSTALCODE",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "2.5.4.3": "CN",
+    "2.5.4.5": "SERIALNUMBER",
+}
+"""Attributes of a subject that are shown by name, in the order in which they are shown from the last to the first."""
+_SINGLE = ("CN", "SERIALNUMBER")
+"""Attributes of which the last one counts."""
+DOMAIN_COMPONENT = "0.9.2342.19200300.100.1.25"
+
+Attribute = tuple[str, str]
+"""Type (a name of `_ATTRIBUTES`, else the object identifier) and value."""
+
+
+class PeerCertificate(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate of a client, or one that signed it.
+
+    Attributes:
+        subject: relative distinguished names in the certificate's order.
+        emails, names, uris: alternative names of the subject.
+        sha256, key_sha256: of the certificate and of its SubjectPublicKeyInfo (DER), hexadecimal.
+    """
+
+    subject: tuple[tuple[Attribute, ...], ...] = ()
+    emails: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    uris: tuple[str, ...] = ()
+    sha256: str = ""
+    key_sha256: str = ""
+
+    @property
+    def known_subject(self) -> str:
+        """Return the attributes of the subject that have names, as nats-server shows them: `CN=a,OU=b,O=c`."""
+        return _joined(self._by_name())
+
+    @property
+    def shown_subject(self) -> str:
+        """Return the whole subject as nats-server shows it: other attributes follow with their object identifiers."""
+        others = [[each] for name in self.subject for each in name if each[0] not in _ATTRIBUTES.values()]
+        return _joined([*others, *self._by_name()])
+
+    @property
+    def domain_components(self) -> list[str]:
+        """Return the domain components of the subject (DC) in the certificate's order."""
+        return [value for name in self.subject for kind, value in name if kind == DOMAIN_COMPONENT]
+
+    def _by_name(self) -> list[list[Attribute]]:
+        attributes = [each for name in self.subject for each in name]
+        groups = [[each for each in attributes if each[0] == kind] for kind in _ATTRIBUTES.values()]
+        return [group[-1:] if group[0][0] in _SINGLE else group for group in groups if group]
+
+
+def _joined(names: list[list[Attribute]]) -> str:
+    return ",".join("+".join(f"{kind}={_escaped(value)}" for kind, value in name) for name in reversed(names))
+
+
+def _escaped(value: str) -> str:
+    last = len(value) - 1
+    return "".join(
+        f"\\{char}" if char in ',+"\\<>;' or (char == " " and at in (0, last)) or (char == "#" and not at) else char
+        for at, char in enumerate(value)
+    )
+
+
+def _peer_certificate(certificate: x509.Certificate) -> PeerCertificate:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    subject = tuple(
+        tuple((_ATTRIBUTES.get(each.oid.dotted_string, each.oid.dotted_string), str(each.value)) for each in name)
+        for name in certificate.subject.rdns
+    )
+    key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        names = x509.SubjectAlternativeName([])
+    return PeerCertificate(
+        subject=subject,
+        emails=tuple(names.get_values_for_type(x509.RFC822Name)),
+        names=tuple(names.get_values_for_type(x509.DNSName)),
+        uris=tuple(names.get_values_for_type(x509.UniformResourceIdentifier)),
+        sha256=hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest(),
+        key_sha256=hashlib.sha256(key).hexdigest(),
+    )
+
+
+# ---------------------------------------------------------------------- listeners for clients
+
+_IANA = {ours: name for name, ours in (CIPHERS | INSECURE_CIPHERS).items()}
+_VERIFY_ERRORS = {
+    9: "certificate has expired or is not yet valid: it is not yet valid",
+    10: "certificate has expired or is not yet valid: it has expired",
+    26: "certificate specifies an incompatible key usage",
+}
+"""Errors of OpenSSL's verification that are not about the authority."""
+
+
+class TlsState(msgspec.Struct, frozen=True):
+    """TLS of one connection, as monitoring shows it.
+
+    Attributes:
+        version: `1.2` or `1.3`.
+        cipher: IANA's name of the cipher suite.
+        first: TLS began before INFO.
+        chain: the client's certificate and those that signed it; empty where none is required.
+    """
+
+    version: str
+    cipher: str
+    first: bool = False
+    chain: tuple[PeerCertificate, ...] = ()
+
+
+class ServerContext:
+    """TLS of one listener for clients, with the files as they were read.
+
+    Args:
+        tls: the options, checked by `config.tls.check_files`.
+        verify: ask for client certificates as the options say; False: never.
+
+    Attributes:
+        context: of connections.
+        not_after: end of the first certificate's validity (RFC 3339); "" without a certificate.
+
+    Raises:
+        TlsError: a file cannot be used.
+    """
+
+    def __init__(self, tls: TlsOptions, *, verify: bool = True) -> None:
+        from cryptography import x509
+
+        self.options = tls
+        self._verifies = verify and (tls.verify or tls.verify_and_map)
+        pairs = ((tls.cert_file, tls.key_file),) if tls.cert_file else tls.certs
+        self._by_name: dict[str, ssl.SSLContext] = {}
+        self._authorities: dict[x509.Name, x509.Certificate] = {}
+        self.not_after = ""
+        contexts = [self._made(*pair) for pair in pairs]
+        self.context = contexts[0] if contexts else self._made("", "")
+        self._has_certificate = bool(contexts)
+        for (cert_file, _), context in zip(pairs, contexts, strict=True):
+            with open(cert_file, "rb") as stream:
+                certificate = x509.load_pem_x509_certificate(stream.read())
+            self.not_after = self.not_after or format_time(int(certificate.not_valid_after_utc.timestamp()) * 10**9)
+            if len(pairs) > 1:
+                for name in _peer_certificate(certificate).names:
+                    self._by_name.setdefault(name.lower(), context)
+        if self._by_name:
+            self.context.sni_callback = self._choose
+        if self._verifies:
+            for der in self.context.get_ca_certs(binary_form=True):
+                authority = x509.load_der_x509_certificate(der)
+                self._authorities[authority.subject] = authority
+
+    def _made(self, cert_file: str, key_file: str) -> ssl.SSLContext:
+        tls = self.options
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.min_version == "1.3" else ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        try:
+            if cert_file:
+                load_pair(context, cert_file, key_file)
+            if self._verifies:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+                if tls.ca_file:
+                    context.load_verify_locations(tls.ca_file)
+                else:
+                    context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        except OSError as error:
+            raise TlsError(f"tls: cannot use {cert_file!r}: {error}") from error
+        names = tls.cipher_suites or tuple(CIPHERS)
+        wanted = [(CIPHERS | INSECURE_CIPHERS)[name] for name in names if name in CIPHERS or name in INSECURE_CIPHERS]
+        try:
+            context.set_ciphers(":".join(wanted) if wanted else "NULL")
+        except ssl.SSLError:  # OpenSSL has none of them: only TLS 1.3 is left, whose suites are not configured
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if tls.curves:
+            # The ssl module sets one curve; the first is the one that is preferred.
+            try:
+                context.set_ecdh_curve(CURVES[tls.curves[0]])
+            except ValueError as error:
+                raise TlsError(f"curve_preferences: OpenSSL here does not know {tls.curves[0]}") from error
+        return context
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        """Choose the certificate by the name that the client asked for; the first one where none has it."""
+        wanted = (name or "").lower()
+        chosen = self._by_name.get(wanted) or self._by_name.get(f"*.{wanted.partition('.')[2]}")
+        if chosen is not None:
+            connection.context = chosen
+
+    def state(self, connection: ssl.SSLObject, *, first: bool) -> TlsState:
+        """Return what there is to know of a connection whose handshake is complete."""
+        version, cipher = (connection.version() or "").removeprefix("TLSv"), connection.cipher()
+        name = cipher[0] if cipher is not None else ""
+        return TlsState(version, _IANA.get(name, name), first, tuple(self._chain(connection)))
+
+    def _chain(self, connection: ssl.SSLObject) -> list[PeerCertificate]:
+        """Return the client's certificate, and the known authorities above it."""
+        der = connection.getpeercert(binary_form=True) if self._verifies else None
+        if der is None:
+            return []
+        from cryptography import x509
+
+        certificate: x509.Certificate | None = x509.load_der_x509_certificate(der)
+        chain: list[x509.Certificate] = []
+        while certificate is not None and certificate not in chain:
+            chain.append(certificate)
+            certificate = self._authorities.get(certificate.issuer)
+        return [_peer_certificate(each) for each in chain]
+
+    def is_pinned(self, chain: tuple[PeerCertificate, ...]) -> bool:
+        """Return True if a client with these certificates may stay (pinned_certs)."""
+        pins = self.options.pinned_certs
+        return not pins or (bool(chain) and chain[0].key_sha256 in pins)
+
+    def failure(self, error: OSError) -> str:
+        """Return the reason of a failed handshake, in the words of nats-server as far as OpenSSL tells."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why = _VERIFY_ERRORS.get(error.verify_code, "certificate signed by unknown authority")
+            return f"tls: failed to verify certificate: x509: {why}"
+        if not isinstance(error, ssl.SSLError):
+            # The event loop's timeout is a ConnectionAbortedError.
+            return "i/o timeout" if isinstance(error, ConnectionAbortedError) else "EOF"
+        match error.reason:
+            case "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+                return "tls: client didn't provide a certificate"
+            case "UNSUPPORTED_PROTOCOL":
+                return "tls: client offered only unsupported versions"
+            case "NO_SHARED_CIPHER" if not self._has_certificate:
+                return "tls: no certificates configured"
+            case "NO_SHARED_CIPHER":
+                return "tls: no cipher suite supported by both client and server"
+            case "WRONG_VERSION_NUMBER" | "HTTP_REQUEST":
+                return NOT_TLS
+        return f"tls: {(error.reason or str(error)).lower().replace('_', ' ')}"
+
+
+# ---------------------------------------------------------------------- connections between servers
 
 
 def listening(tls: TlsOptions) -> ssl.SSLContext:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.config.errors import StartError, reason_of
-from lakestream.config.options import Options
+from lakestream.config.options import Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator, HashChecks
@@ -25,9 +24,11 @@ from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
-from lakestream.net.identity import Identity, advertised, new_server_id
+from lakestream.net.identity import Identity, advertised, new_server_id, tls_fields
+from lakestream.net.listener import Listener, RateLimit, TlsEntry, bind
 from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.net.statistics import Statistics
+from lakestream.net.tls import ServerContext
 from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
@@ -37,7 +38,7 @@ from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
 from lakestream.server.lake.api import announce, withdraw
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.server.reloading import AFFECTED_BY, reload_accounts, reload_clients
+from lakestream.server.reloading import AFFECTED_BY, close_unpinned, reload_accounts, reload_clients, tls_changes
 
 if TYPE_CHECKING:
     from lakestream.net.remote.remotes import Remotes
@@ -68,7 +69,9 @@ class Node:
         self.hash_checks = HashChecks()
         self.lame_duck = False
         self._ids = itertools.count(1)
-        self._servers: list[asyncio.AbstractServer] = []
+        self.tls: ServerContext | None = None
+        self._clients: Listener | None = None
+        self._monitoring: Listener | None = None
         self._cleanups: list[Callable[[], None]] = [self.hash_checks.close]
 
     # ------------------------------------------------------------------ the event loop
@@ -171,38 +174,56 @@ class Node:
     # ------------------------------------------------------------------ listeners
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         options = self.options
-        if options.http_port:
+        self.tls = ServerContext(options.tls) if options.tls is not None else None
+        if options.http_port or options.https_port:
             from lakestream.ops.monitoring import port as monitoring
 
-            http = await monitoring.serve(self, self.system.pages)
+            self._monitoring = http = await monitoring.serve(self, self.system.pages, self.clock)
             # Not closed by lame duck mode: it answers to the end.
-            self._cleanups.append(http.server.close)
+            self._cleanups.append(http.close)
             self.bound_http_port = http.port
-            self.log.info(f"Starting http monitor on {options.http_host or options.host}:{http.port}")
-        port = max(options.port, 0)
+            scheme = "https" if options.https_port else "http"
+            self.log.info(f"Starting {scheme} monitor on {options.http_host or options.host}:{http.port}")
         try:
-            server = await loop.create_server(
-                lambda: Connection(self, next(self._ids)), options.host, port, backlog=1024
-            )
+            listening = bind(options.host, options.port)
         except OSError as error:
             raise StartError(
                 f"cannot listen on {options.host}:{options.port}: {reason_of(error)}; choose another port with -p, "
                 "or -p -1 for a free one"
             ) from error
-        self._servers.append(server)
-        bound = server.sockets[0].getsockname()[1]
+        self._rate = RateLimit(options.tls.rate_limit if options.tls is not None else 0, self.clock, self.log)
+        self._clients = Listener(
+            listening,
+            lambda: Connection(self, next(self._ids)),
+            self.clock,
+            tls=self._tls_entry(),
+            proxied=options.proxy_protocol,
+        )
+        bound = self._clients.port
         self.identity = self._identity(self.identity.server_id, bound)
-        for sock in server.sockets:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        await self._clients.start()
         self.system.start()
         self.clock.watch_steps()
-        self.log.info(f"Listening for client connections on {options.host}:{bound}")
+        self.log.info(f"Listening for client connections on {RouteUrl(options.host, bound).address}")
+        if options.tls is not None:
+            self.log.info("TLS required for client connections")
+            if options.tls.first and not options.tls.fallback_ns:
+                self.log.warn('Clients that are not using "TLS Handshake First" option will fail to connect')
         await self.cluster.listen(self.identity)
         self._write_files()
         if self.keeper is not None:
-            root, urls = self.keeper.root, ports_file.urls("nats", options.host, bound)
+            root, urls = self.keeper.root, ports_file.urls(self._scheme, options.host, bound)
             self.keeper.lake_id = await self.io.call(lambda: announce(root, self.identity, urls, self.log))
             self._cleanups.append(lambda: withdraw(root, self.identity, urls, self.log))
+
+    @property
+    def _scheme(self) -> str:
+        return "nats" if self.tls is None else "tls"
+
+    def _tls_entry(self) -> TlsEntry | None:
+        if self.tls is None:
+            return None
+        return TlsEntry(server=self.tls, optional=self.options.allow_non_tls, admits=self._rate.admits)
 
     def _write_files(self) -> None:
         """Write the PID file and the ports file, once every listener is up."""
@@ -212,8 +233,13 @@ class Node:
             self._cleanups.append(lambda: ports_file.remove(options.pid_file))
         if options.ports_file_dir:
             listening = (
-                ("nats", "nats", options.host, self.identity.port),
-                ("monitoring", "http", options.http_host or options.host, self.bound_http_port),
+                ("nats", self._scheme, options.host, self.identity.port),
+                (
+                    "monitoring",
+                    "https" if options.https_port else "http",
+                    options.http_host or options.host,
+                    self.bound_http_port,
+                ),
                 ("cluster", "nats", options.cluster.host, self.cluster.port),
             )
             listeners = {kind: ports_file.urls(scheme, host, port) for kind, scheme, host, port in listening if port}
@@ -221,13 +247,16 @@ class Node:
             self._cleanups.append(lambda: ports_file.remove(path))
 
     # ------------------------------------------------------------------ Owner
-    def info(self, connection: Connection, second: bool = False, lame_duck: bool = False) -> bytes:
+    def info(
+        self, connection: Connection, second: bool = False, lame_duck: bool = False, *, hidden: bool = False
+    ) -> bytes:
         return self.identity.info(
             connection.id,
-            connection.host,
+            "" if hidden else connection.host,
             second=second,
             lame_duck=lame_duck or self.lame_duck,
             auth_required=None if second else self.authenticator.required,
+            tls=tls_fields(self.options, connection.tls_first),
             account=connection.account.name,
             is_system=connection.account.is_system,
             max_payload=connection.max_payload,
@@ -275,6 +304,7 @@ class Node:
 
         try:
             options, changed = reload(self.options)
+            tls = ServerContext(options.tls) if options.tls is not None else None
             self.cluster.reload(options)
         except StartError as error:
             self.log.error(f"Failed to reload server configuration: {error}")
@@ -282,6 +312,7 @@ class Node:
         if "log_file" in changed:
             self.log.reopen(options.log_file)
         before, self.options = self.options, options
+        self._secure(before, tls)
         same_token = self.options.token == before.token
         self.authenticator = Authenticator(options)
         if not AFFECTED_BY.isdisjoint(changed):
@@ -297,6 +328,20 @@ class Node:
         self.log.info("Reloaded server configuration")
         return ""
 
+    def _secure(self, before: Options, tls: ServerContext | None) -> None:
+        """Apply TLS of a new configuration; connections keep what they have."""
+        self.tls = tls
+        if self._clients is not None and (tls is not None or before.tls is not None):
+            self._clients.secure(self._tls_entry())
+        if self._monitoring is not None and self.options.https_port and self.options.tls is not None:
+            from lakestream.ops.monitoring import port as monitoring
+
+            self._monitoring.secure(monitoring.entry(self.options.tls))
+        for line in tls_changes(before, self.options):
+            self.log.info(f"Reloaded: {line}")
+        if tls is not None and tls.options.pinned_certs:
+            close_unpinned(self.connections.values(), tls, self.log)
+
     def enter_lame_duck(self) -> None:
         """Accept no new clients, tell the others to reconnect elsewhere, close them over `lame_duck_duration`
         (docs/internals/protocol.md#lame-duck)."""
@@ -308,8 +353,8 @@ class Node:
         if self.jetstream is not None:
             self.jetstream.node.yield_leadership()
         self.cluster.enter_lame_duck()
-        for server in self._servers:
-            server.close()
+        if self._clients is not None:
+            self._clients.close()
         self._announce()
         self.clock.spawn(self._close_evenly())
 
@@ -326,8 +371,8 @@ class Node:
     async def stop(self) -> None:
         """Close listeners and clients, let writes finish, write checkpoints."""
         self.system.events.stopping()
-        for server in self._servers:
-            server.close()
+        if self._clients is not None:
+            self._clients.close()
         if self.jetstream is not None:
             await self.jetstream.stop()
         if self.remotes is not None:

@@ -9,17 +9,50 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from lakestream.config.options import Options
+from lakestream.config.options import SECOND, Options, TlsOptions
 from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
+from lakestream.protocol.durations import format_duration
 
 if TYPE_CHECKING:
+    from lakestream.logging import Logger
     from lakestream.net.accounts.accounts import Accounts
     from lakestream.net.accounts.imports import AccountImports
     from lakestream.net.connection import Connection
+    from lakestream.net.tls import ServerContext
     from lakestream.server.jetstream import JetStream
 
-AFFECTED_BY = frozenset({"accounts", "mappings", "users", "token", "max_payload", "max_subscriptions"})
+AFFECTED_BY = frozenset({"accounts", "mappings", "users", "token", "max_payload", "max_subscriptions", "tls"})
 """Options that change who may connect, or what clients may do."""
+
+
+def tls_changes(before: Options, now: Options) -> list[str]:
+    """Return the lines for the log about TLS. Certificates are always read again, from files of the same names too."""
+    old, new = before.tls or TlsOptions(), now.tls or TlsOptions()
+    lines = []
+    if before.auth_timeout_ns != now.auth_timeout_ns:
+        lines.append(f"authorization timeout = {now.auth_timeout_ns / SECOND:g}")
+    if old.timeout_ns != new.timeout_ns:
+        lines.append(f"tls timeout = {new.timeout_ns / SECOND:g}")
+    if before.tls is not None or now.tls is not None:
+        lines.append(f"tls = {'disabled' if now.tls is None else 'enabled'}")
+    if old.first != new.first:
+        lines.append(f"Client TLS handshake first: {str(new.first).lower()}")
+    if old.fallback_ns != new.fallback_ns and new.first:
+        lines.append(f"Client TLS handshake first fallback delay: {format_duration(new.fallback_ns)}")
+    if old.pinned_certs != new.pinned_certs:
+        lines.append(f"{len(new.pinned_certs)} pinned_certs")
+    return lines
+
+
+def close_unpinned(connections: Iterable[Connection], server: ServerContext, log: Logger) -> None:
+    """Close the connections whose certificate is not pinned any more."""
+    closed = 0
+    for connection in list(connections):
+        if not connection.close_reason and not server.is_pinned(connection.tls.chain if connection.tls else ()):
+            connection.close("TLS Handshake Failure")
+            closed += 1
+    if closed:
+        log.info(f"Disconnect {closed} clients due to pinned certs reload")
 
 
 def reload_accounts(options: Options, accounts: Accounts, links: AccountImports, jetstream: JetStream | None) -> None:

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from lakestream.config.options import Options, User
+from lakestream.net.accounts.certificates import user_of
+from lakestream.net.tls import PeerCertificate
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
@@ -75,6 +77,7 @@ class Authenticator:
     """Checks CONNECT options against the server's token or users.
 
     Attributes:
+        by_certificate: client certificates tell the users (verify_and_map).
         configured: credentials are configured; INFO says so once a client is in.
         anonymous: the login of clients without credentials; None: they are rejected.
         required: the first INFO says that credentials are required. As in nats-server that is so even where only the
@@ -88,6 +91,7 @@ class Authenticator:
             self._logins |= {user.user: Login(account.name, user) for user in account.users}
         system = options.system_account or SYSTEM_ACCOUNT
         only_the_system = bool(options.accounts) and all(account.name == system for account in options.accounts)
+        self.by_certificate = options.tls is not None and options.tls.verify_and_map and bool(self._logins)
         self.configured = bool(self._token or self._logins) or only_the_system
         self.anonymous = self._anonymous(options)
         self.required = self.configured and not options.no_auth_user
@@ -102,6 +106,8 @@ class Authenticator:
         return self._logins.get(user)
 
     def _anonymous(self, options: Options) -> Login | None:
+        if self.by_certificate:
+            return None
         if options.no_auth_user:
             return self._logins[options.no_auth_user]
         # Users of the system account alone do not require authentication in the global account.
@@ -110,12 +116,17 @@ class Authenticator:
             return None
         return ANYBODY
 
-    def check(self, connect: dict[str, Any]) -> Login | HashedLogin | None:
-        """Return the login of a client with these CONNECT options; None: wrong credentials."""
+    def check(self, connect: dict[str, Any], certificate: PeerCertificate | None = None) -> Login | HashedLogin | None:
+        """Return the login of a client with these CONNECT options and this certificate; None: wrong credentials."""
         if self._token:
             return _compared(ANYBODY, str(connect.get("auth_token") or ""), self._token)
         user = str(connect.get("user") or "")
-        if not self._logins or (self.anonymous is not None and not user and not connect.get("auth_token")):
+        if self.by_certificate:
+            mapped = user_of(certificate, self._logins) if certificate is not None else None
+            if mapped is None or user not in ("", mapped):
+                return None
+            user = mapped
+        elif not self._logins or (self.anonymous is not None and not user and not connect.get("auth_token")):
             return self.anonymous
         login = self._logins.get(user)
         if login is None or login.user is None:

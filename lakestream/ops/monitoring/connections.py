@@ -13,6 +13,7 @@ from typing import Any
 from lakestream.net.accounts.accounts import Account, Client
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
+from lakestream.net.tls import TlsState
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
@@ -102,7 +103,7 @@ def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
         "cid": one.id,
         "kind": "Client",
         "type": "nats",
-        "ip": one.host,
+        "ip": one.host if one.port else "",  # so also in nats-server
         "port": one.port,
         "start": format_time(one.start_ns),
         "last_activity": format_time(one.last_ns),
@@ -123,6 +124,7 @@ def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
         "subscriptions": len(held),
     }
     page |= {name: value for name in ("name", "lang", "version") if (value := getattr(one, name))}
+    page |= _tls(one.tls, auth)
     account = (one.account_name if stop else one.account.name) if auth else ""
     if auth and one.user:
         page["authorized_user"] = one.user
@@ -133,6 +135,24 @@ def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
     if subs == "detail" and held:
         page["subscriptions_list_detail"] = [_subscription(sub, one.id) for sub in held]
     return page | ({"name_tag": account} if account else {})
+
+
+def _tls(tls: TlsState | None, auth: bool) -> dict[str, Any]:
+    if tls is None:
+        return {}
+    page: dict[str, Any] = {"tls_version": tls.version, "tls_cipher_suite": tls.cipher}
+    if tls.first:
+        page["tls_first"] = True
+    if auth and tls.chain:
+        page["tls_peer_certs"] = [
+            {
+                **({"subject": subject} if (subject := certificate.shown_subject) else {}),
+                "spki_sha256": certificate.key_sha256,
+                "cert_sha256": certificate.sha256,
+            }
+            for certificate in tls.chain
+        ]
+    return page
 
 
 # ---------------------------------------------------------------------- /subsz

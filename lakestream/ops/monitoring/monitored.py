@@ -20,6 +20,7 @@ from lakestream.net.connection import Connection
 from lakestream.net.identity import Identity
 from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.net.statistics import Statistics
+from lakestream.net.tls import ServerContext
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Monitored(Protocol):
     started_ns: int
     config_loaded_ns: int
     bound_http_port: int
+    tls: ServerContext | None
     lame_duck: bool
 
     @property

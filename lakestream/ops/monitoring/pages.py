@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lakestream import __version__
-from lakestream.config.options import SECOND
+from lakestream.config.options import SECOND, TlsOptions
+from lakestream.net.identity import tls_fields
 from lakestream.net.peers.cluster import Routed
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
@@ -143,6 +144,7 @@ class Pages:
         }
         if identity.auth_required:
             page["auth_required"] = True
+        page |= {name: True for name in tls_fields(options) if name != "tls_available"}
         if urls := node.cluster.connect_urls:
             page["connect_urls"] = urls
         page |= {
@@ -151,9 +153,9 @@ class Pages:
             "ping_interval": options.ping_interval_ns,
             "ping_max": options.ping_max,
             "http_host": options.http_host or options.host,
-            "http_port": node.bound_http_port,
+            "http_port": 0 if options.https_port else node.bound_http_port,
             "http_base_path": options.http_base_path,
-            "https_port": 0,
+            "https_port": options.https_port,
             "auth_timeout": options.auth_timeout_ns / SECOND,
             "max_control_line": options.max_control_line,
             "max_payload": options.max_payload,
@@ -164,8 +166,11 @@ class Pages:
             "mqtt": {},
             "websocket": {},
             "jetstream": self.jetstream.varz(),
+            "tls_timeout": (options.tls or TlsOptions()).timeout_ns / SECOND,
             "write_deadline": options.write_deadline_ns,
         }
+        if node.tls is not None and node.tls.not_after:
+            page["tls_cert_not_after"] = node.tls.not_after
         uptime = max(1, now - node.started_ns)
         page |= {"start": format_time(node.started_ns), "now": format_time(now), "uptime": uptime_text(uptime)}
         page |= self._machine(uptime) | self._counters()

@@ -1,20 +1,25 @@
 """The monitoring port.
 
-Belongs here: HTTP for the pages of pages.py: an asyncio protocol around h11. This module, and h11 with it, is imported
-only with a monitoring port.
+Belongs here: HTTP and HTTPS for the pages of pages.py: an asyncio protocol around h11. This module,
+and h11 with it, is imported only with a monitoring port.
 """
 
 from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import h11
+from msgspec.structs import replace
 
 from lakestream.config.errors import StartError, reason_of
+from lakestream.config.options import TlsOptions
+from lakestream.net.listener import Arrival, Listener, SetupError, TlsEntry, bind
+from lakestream.net.tls import ServerContext
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Answer, Pages
+from lakestream.ports import Clock
 
 MAX_OPEN = 128
 """Open connections to the monitoring port; further ones get 503 and are closed."""
@@ -28,38 +33,48 @@ MAX_BODY = 64 * 1024
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class Monitor(NamedTuple):
-    """A monitoring listener and its port."""
-
-    server: asyncio.AbstractServer
-    port: int
+_PLAIN = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
-async def serve(node: Monitored, pages: Pages) -> Monitor:
-    """Listen where the options say.
+def entry(tls: TlsOptions) -> TlsEntry:
+    """Return TLS of the monitoring port: the server's certificate; clients need none. Raises TlsError."""
+    for_anybody = replace(tls, verify=False, verify_and_map=False, pinned_certs=(), first=False)
+    return TlsEntry(server=ServerContext(for_anybody))
+
+
+async def serve(node: Monitored, pages: Pages, clock: Clock) -> Listener:
+    """Listen where the options say; return the listener.
 
     Args:
         node: the server.
         pages: its pages.
 
     Raises:
-        StartError: the address cannot be used.
+        StartError: the address cannot be used, or TLS is not configured.
     """
     options = node.options
+    if options.http_port and options.https_port:
+        ports = f"HTTP ({options.http_port}) and HTTPs ({options.https_port})"
+        raise StartError(f"Can't start monitoring: can't specify both {ports} ports")
+    if options.https_port and (options.tls is None or not (options.tls.cert_file or options.tls.certs)):
+        raise StartError("Can't start monitoring: TLS cert and key required for HTTPS")
     host = options.http_host or options.host
+    port = options.https_port or options.http_port
     open_ones = set[_Connection]()
-    loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: _Connection(node, pages, open_ones), host, max(options.http_port, 0))
+        listening = bind(host, port)
     except OSError as error:
         raise StartError(
-            f"cannot listen for http monitoring on {host}:{options.http_port}: {reason_of(error)}; choose another port "
+            f"cannot listen for http monitoring on {host}:{port}: {reason_of(error)}; choose another port "
             "with -m, or -m -1 for a free one"
         ) from error
-    return Monitor(server, server.sockets[0].getsockname()[1])
+    tls = entry(options.tls) if options.https_port and options.tls is not None else None
+    listener = Listener(listening, lambda: _Connection(node, pages, open_ones), clock, tls=tls)
+    await listener.start()
+    return listener
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(Arrival):
     """One client: requests until either side closes."""
 
     def __init__(self, node: Monitored, pages: Pages, open_ones: set[_Connection]) -> None:
@@ -69,12 +84,26 @@ class _Connection(asyncio.Protocol):
         self._wire = h11.Connection(h11.SERVER)
         self._request: Any = None
         self._body = 0
+        self._peer = ""
+
+    def arrived(self, host: str, port: int) -> None:
+        self._peer = f"{host}:{port}"
+        if len(self._open) >= MAX_OPEN:
+            raise SetupError("too many connections", "", "debug")
+        self._open.add(self)
+
+    def failed(self, error: SetupError) -> bytes:
+        self._open.discard(self)
+        text = "client sent an HTTP request to an HTTPS server" if error.plain else str(error).partition(": ")[2]
+        if text:
+            self._log.error(f"monitoring: TLS handshake error from {self._peer}: {text}")
+        return _PLAIN if error.plain else b""
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._transport.close)
-        if len(self._open) >= MAX_OPEN:
+        if self not in self._open and len(self._open) >= MAX_OPEN:
             self._transport.write(_FULL)
             self._transport.close()
             return
