@@ -27,6 +27,7 @@ from lakestream.config.options import (
     RemoteOptions,
     TlsOptions,
     User,
+    WebSocketOptions,
 )
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import paths
@@ -35,6 +36,7 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 RELOADABLE = frozenset(
     {
         "users",
+        "single_user",
         "accounts",
         "mappings",
         "token",
@@ -90,7 +92,8 @@ def load(flags: Flags) -> Options:
     values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
     values["lake"] = _lake(flags, values.get("lake", LakeOptions()), values["jetstream"])
     values["cluster"] = cluster = _cluster(flags, values.get("cluster", ClusterOptions()))
-    values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *cluster.warnings)
+    websocket = values.get("websocket", WebSocketOptions())
+    values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *cluster.warnings, *websocket.warnings)
     options = Options(flags=flags, config_file=flags.config, **values)
     _check(options)
     return options
@@ -137,6 +140,10 @@ def reload(options: Options) -> tuple[Options, list[str]]:
                     f"{new.config_file}: with JetStream a reload cannot add the first account or remove the last one; "
                     "restart the server for that"
                 )
+        elif name == "websocket":
+            from lakestream.config import websocket as websocket_settings
+
+            websocket_settings.check_reload(options.websocket, new.websocket)
         elif name not in RELOADABLE:
             raise StartError(f"{options.config_file}: a reload cannot change {name!r}; restart the server for that")
     return new, changed
@@ -150,6 +157,7 @@ def _credentials(flags: Flags, values: dict[str, Any]) -> None:
         raise StartError(f"Can not have {what} and accounts: leave out {flag}, or the users of the accounts")
     if flags.user is not None:
         values["users"] = (User(flags.user, flags.password or ""),)
+        values["single_user"] = True
         values["token"] = ""
     elif flags.password is not None:
         raise StartError("--pass needs --user")
@@ -158,6 +166,7 @@ def _credentials(flags: Flags, values: dict[str, Any]) -> None:
             raise StartError("--auth cannot be used together with --user")
         values["token"] = flags.token
         values["users"] = ()
+        values["single_user"] = False
 
 
 def _tls(flags: Flags, from_file: TlsOptions | None) -> TlsOptions | None:
@@ -255,6 +264,10 @@ def _check(options: Options) -> None:
         from lakestream.config.account_checks import check_options
 
         check_options(options)
+    if options.websocket.port:
+        from lakestream.config.websocket import check_websocket
+
+        check_websocket(options)
     if options.max_payload > options.max_pending:
         raise StartError(
             f"max_payload ({options.max_payload}) cannot be higher than max_pending ({options.max_pending})"

@@ -21,6 +21,9 @@ FREE_PORT = -1
 
 # ---------------------------------------------------------------------- accounts
 
+STANDARD, WEBSOCKET = "STANDARD", "WEBSOCKET"
+"""Kinds of clients, as `allowed_connection_types` names them: over TCP or TLS, and over WebSocket."""
+
 RESPONSE_THRESHOLD_NS = 120_000_000_000
 """Default idle time of a stream of replies before its reply path is closed (2 min)."""
 
@@ -48,11 +51,12 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """One user. `password` is plain text or a bcrypt hash (`$2a$…`)."""
+    """One user. `password` is plain text or a bcrypt hash (`$2a$…`). `connection_types`: in capitals; empty: any."""
 
     user: str
     password: str
     permissions: Permissions | None = None
+    connection_types: tuple[str, ...] = ()
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,8 +307,8 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str = ""
     ca_file: str = ""
     insecure: bool = False
-    timeout_ns: int = 2 * SECOND
     verify: bool = False
+    timeout_ns: int = 2 * SECOND
     verify_and_map: bool = False
     first: bool = False
     fallback_ns: int = 0
@@ -314,6 +318,50 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     pinned_certs: tuple[str, ...] = ()
     rate_limit: int = 0
     certs: tuple[tuple[str, str], ...] = ()
+
+
+class WebSocketOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the listener for WebSocket.
+
+    Attributes:
+        port: -1: a free one, 0: no listener.
+        advertise: `host:port` for clients; "": the listener's own.
+        no_tls: plain text is accepted, where there is no `tls`.
+        same_origin, allowed_origins: the pages that may connect; without either: all.
+        compression: permessage-deflate, for clients that offer it.
+        handshake_timeout_ns: of TLS and HTTP; 0: no limit.
+        user_cookie, pass_cookie, token_cookie, jwt_cookie: cookies whose values stand for the fields that CONNECT does
+            not have; "": none.
+        user, token: of clients over WebSocket, instead of those at the top; `no_auth_user` likewise.
+        auth_timeout_ns, ping_interval_ns: 0: as at the top.
+        headers: fields of the answer to a handshake.
+    """
+
+    host: str = "0.0.0.0"
+    port: int = 0
+    advertise: str = ""
+    no_tls: bool = False
+    tls: TlsOptions | None = None
+    same_origin: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    compression: bool = False
+    handshake_timeout_ns: int = 0
+    user_cookie: str = ""
+    pass_cookie: str = ""
+    token_cookie: str = ""
+    jwt_cookie: str = ""
+    user: User | None = None
+    token: str = ""
+    no_auth_user: str = ""
+    auth_timeout_ns: int = 0
+    ping_interval_ns: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def secure(self) -> bool:
+        """Return True if clients use TLS."""
+        return self.tls is not None
 
 
 class RouteUrl(msgspec.Struct, frozen=True):
@@ -409,6 +457,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         allow_non_tls: clients may do without TLS.
         proxy_protocol: clients may come through a load balancer that tells their addresses.
         users, mappings: of the global account; `accounts`: the others, with `system_account` among them ("": `$SYS`).
+        single_user: `users` is one that `authorization` names without an array.
         no_auth_user: the user of clients without credentials.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         remotes: other servers that this one connects to.
@@ -428,6 +477,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     allow_non_tls: bool = False
     proxy_protocol: bool = False
     users: tuple[User, ...] = ()
+    single_user: bool = False
     token: str = ""
     accounts: tuple[AccountOptions, ...] = ()
     system_account: str = ""
@@ -457,6 +507,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     server_metadata: dict[str, str] = {}
     jetstream: JetStreamOptions | None = None
     cluster: ClusterOptions = ClusterOptions()
+    websocket: WebSocketOptions = WebSocketOptions()
     lake: LakeOptions = LakeOptions()
     remotes: tuple[RemoteOptions, ...] = ()
     config_file: str = ""

@@ -2,7 +2,7 @@
 
 Belongs here: the tables of keys, the conversion of values, and the keys that nats-server knows and this server does
 not: those that change behaviour are rejected, harmless ones get a warning. The grammar is in conf.py, the options in
-options.py; larger blocks are in cluster.py, remote.py, tls.py, accounts.py and
+options.py; larger blocks are in cluster.py, websocket.py, remote.py, tls.py, accounts.py and
 users.py.
 """
 
@@ -42,6 +42,7 @@ from lakestream.config.values import (
     find,
     number_in,
 )
+from lakestream.config.websocket import as_websocket
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import paths
 
@@ -67,7 +68,6 @@ def read_settings(file: str) -> dict[str, Any]:
         settle(items, values)
     if {"remote", "remotes"} <= {key.lower() for key in items}:
         raise find(items, "remote").error('there is also "remotes": write all remotes there')
-    values.pop("single_user", None)
     store_dir = values.pop("store_dir", None)
     if store_dir is not None:
         jetstream = values.setdefault("jetstream", {"enabled": False})
@@ -306,6 +306,7 @@ TOP: dict[str, Rule] = {
     **dict.fromkeys(("store_dir", "storedir"), ("store_dir", as_text)),
     "cluster": ("cluster", as_cluster),
     "client_advertise": ("client_advertise", as_text),
+    "websocket": ("websocket", as_websocket),
     "lake": ("lake", _lake),
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
 }
@@ -333,7 +334,6 @@ TOP_MISSING = {
     **dict.fromkeys(_UNSUPPORTED, ""),
     **dict.fromkeys(("syslog", "remote_syslog"), "log to stderr or to log_file"),
     **dict.fromkeys(("prof_port", "profiler_port"), "use py-spy on the process"),
-    "websocket": "WebSocket comes in a later version",
     "write_timeout": "a client that is slower than write_deadline is closed",
     "no_header_support": "headers are always enabled",
 }

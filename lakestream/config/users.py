@@ -11,6 +11,7 @@ import msgspec
 from lakestream.config.conf import Item
 from lakestream.config.options import AllowResponses, Permissions, SubjectRule, User
 from lakestream.config.values import LOGIN, Rule, as_duration, as_number, as_text, converted, go_kind, shown
+from lakestream.protocol.goquote import quoted
 from lakestream.protocol.subjects import valid_subject
 
 # ---------------------------------------------------------------------- permissions
@@ -97,18 +98,24 @@ def as_permissions(key: str, item: Item) -> Permissions:
 # ---------------------------------------------------------------------- users
 
 
-def _connection_types(key: str, item: Item) -> bool:
-    """Convert connection types. All clients use TCP here, so a user who may is not restricted."""
-    kinds = [as_text(key, entry).upper() for entry in item.value] if isinstance(item.value, list) else []
-    if kinds and "STANDARD" not in kinds:
-        raise item.error(f'"{key}" without STANDARD is not supported: there are no other connections yet')
-    return True
+_CONNECTION_TYPES = ("STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS", "IN_PROCESS")
+
+
+def _connection_types(key: str, item: Item) -> tuple[str, ...]:
+    """Convert the ways by which a user may connect; text in any case, one or several."""
+    entries = item.value if isinstance(item.value, list) else [item]
+    kinds = tuple(as_text(key, entry).upper() for entry in entries)
+    if unknown := [kind for kind in kinds if kind not in _CONNECTION_TYPES]:
+        raise item.error(f"invalid connection types [{' '.join(map(quoted, unknown))}]")
+    return kinds
 
 
 _USER: dict[str, Rule] = {
     **LOGIN,
     **dict.fromkeys(("permissions", "permission", "authorization"), ("permissions", as_permissions)),
-    **dict.fromkeys(("allowed_connection_types", "connection_types", "clients"), ("any", _connection_types)),
+    **dict.fromkeys(
+        ("allowed_connection_types", "connection_types", "clients"), ("connection_types", _connection_types)
+    ),
 }
 _USER_MISSING = {"nkey": "use user and password, or a token", "proxy_required": ""}
 
@@ -122,7 +129,6 @@ def as_users(key: str, item: Item) -> tuple[User, ...]:
         if not isinstance(entry.value, dict):
             raise entry.error(f"Expected user entry to be a map/struct, got {shown(entry)}")
         values = converted(entry.value, _USER, missing=_USER_MISSING)
-        values.pop("any", None)
         name = values.get("user", "")
         if not name:
             raise entry.error("User entry requires a user: { user: NAME, password: SECRET }")

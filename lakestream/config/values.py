@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lakestream.config.conf import ConfError, Item, size_bytes
+from lakestream.config.errors import StartError
 from lakestream.config.options import MAX_PORT, SECOND
 from lakestream.protocol.durations import parse_duration
 
@@ -46,6 +47,7 @@ def converted(
     """
     values: dict[str, Any] = {}
     missing = missing or {}
+    unknown_ones: list[ConfError] = []
     for written, item in items.items():
         key = written.lower()
         rule = rules.get(key)
@@ -60,7 +62,11 @@ def converted(
         elif key in harmless:
             values.setdefault("warnings", []).append(f'{item.file}:{item.line}: "{written}" has no effect here')
         elif not item.used:
-            raise item.error(unknown.format(written) + _similar(key, [*rules, *missing, *harmless]))
+            unknown_ones.append(item.error(unknown.format(written) + _similar(key, [*rules, *missing, *harmless])))
+    if len(unknown_ones) > 1:
+        raise StartError("\n".join(map(str, unknown_ones)))
+    if unknown_ones:
+        raise unknown_ones[0]
     return values
 
 

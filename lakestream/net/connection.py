@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec.structs import replace
 
-from lakestream.config.options import Options, lower_limit
+from lakestream.config.options import STANDARD, WEBSOCKET, Options, lower_limit
 from lakestream.logging import Logger
 from lakestream.net.accounts import permissions
 from lakestream.net.accounts.accounts import Account, Accounts
@@ -35,6 +35,9 @@ from lakestream.protocol.goquote import quoted
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.subjects import subscribable, valid_literal
 
+if TYPE_CHECKING:
+    from lakestream.net.websocket.handshake import Upgrade  # with HTTP, which most servers do without
+
 CLOSE_WAIT_NS = 2_000_000_000
 """Time that the last bytes of a closing connection may take (2 s)."""
 
@@ -50,10 +53,12 @@ class Owner(Protocol):
 
     options: Options
     accounts: Accounts
-    authenticator: Authenticator
     hash_checks: HashChecks
     log: Logger
     unsent: Unsent
+
+    def authenticator_for(self, kind: str) -> Authenticator:
+        """Return the check of credentials of clients of this kind."""
 
     @property
     def clock(self) -> Clock:
@@ -84,16 +89,22 @@ TOO_MANY = "maximum connections exceeded"
 
 
 class Connection(Outbox, Arrival):
-    """One accepted socket. Runs in the event loop.
+    """One accepted client. Runs in the event loop.
+
+    Args:
+        upgrade: the handshake of a client over WebSocket; None: it speaks over TCP or TLS.
 
     Attributes:
+        kind: STANDARD or WEBSOCKET.
         tls: version, cipher suite and certificates; None: plain text.
         ready: the client authenticated, or need not.
         login: the user that it authenticated as.
         max_payload: bytes of the largest message that it may publish.
     """
 
-    def __init__(self, owner: Owner, identifier: int) -> None:
+    def __init__(self, owner: Owner, identifier: int, upgrade: Upgrade | None = None) -> None:
+        self.kind = STANDARD if upgrade is None else WEBSOCKET
+        self._upgrade = upgrade
         self.account: Account = owner.accounts.default
         client = ClientInfo(id=identifier, host="", account=self.account.name)
         super().__init__(self.account.hub, client, owner.unsent)
@@ -107,7 +118,7 @@ class Connection(Outbox, Arrival):
         self.rtt_ns = 0
         self.in_msgs = self.in_bytes = 0
         self.login: Login = ANYBODY
-        self.ready = owner.authenticator.anonymous is not None
+        self.ready = owner.authenticator_for(self.kind).anonymous is not None
         self.max_payload = owner.options.max_payload
         self._parser = Parser(owner.options.max_control_line, owner.options.max_payload)
         self._no_responders = False
@@ -137,8 +148,8 @@ class Connection(Outbox, Arrival):
         self.host, self.port = host, port
         self.client = ClientInfo(id=self.id, host=self.host, account=self.account.name)
         log = self.owner.log
-        self.tracer = Tracer(log, self._label) if log.tracing else None
-        log.debug(f"{self._label} - Client connection created")
+        self.tracer = Tracer(log, self.label) if log.tracing else None
+        log.debug(f"{self.label} - Client connection created")
 
     def came_from(self, host: str, port: int) -> None:
         self._come(host, port)
@@ -151,7 +162,7 @@ class Connection(Outbox, Arrival):
         if error.level == "warn":
             log.warn(str(error))
         elif str(error):
-            (log.error if error.level == "error" else log.debug)(f"{self._label} - {error}")
+            (log.error if error.level == "error" else log.debug)(f"{self.label} - {error}")
         self.close_reason = self.close_reason or error.reason
         self.connection_lost(None)
         return frames.error(error.error) if error.error else b""
@@ -161,10 +172,6 @@ class Connection(Outbox, Arrival):
         """Return the client's certificate; None where none is required."""
         return self.tls.chain[0] if self.tls is not None and self.tls.chain else None
 
-    @property
-    def _label(self) -> str:
-        return f"{self.host}:{self.port} - cid:{self.id}"
-
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -173,7 +180,7 @@ class Connection(Outbox, Arrival):
             self._come(*peer_of(transport.get_extra_info("peername")))
             if not self.owner.opened(self):
                 self.send(self.owner.info(self))
-                self.owner.log.error(f"{self._label} - {TOO_MANY}")
+                self.owner.log.error(f"{self.label} - {TOO_MANY}")
                 self._fail(TOO_MANY, "Maximum Connections Exceeded")
                 return
         elif self.close_reason or not self._secured(transport.get_extra_info("ssl_object")):
@@ -181,12 +188,26 @@ class Connection(Outbox, Arrival):
             return
         if not self.greeted:
             self.send(self.owner.info(self))
-        if (login := self.owner.authenticator.anonymous) is not None and not self._bind(login):
+        if (login := self.owner.authenticator_for(self.kind).anonymous) is not None and not self._bind(login):
             return
         options = self.owner.options
         if not self.ready:
-            self._auth_timer = self.owner.clock.call_later(options.auth_timeout_ns, self._auth_timeout)
-        self._timer = self.owner.clock.call_later(min(FIRST_PING_NS, options.ping_interval_ns), self._ping)
+            limit = options.websocket.auth_timeout_ns if self.kind == WEBSOCKET else 0
+            self._auth_timer = self.owner.clock.call_later(limit or options.auth_timeout_ns, self._auth_timeout)
+        self._timer = self.owner.clock.call_later(min(FIRST_PING_NS, self._ping_interval_ns), self._ping)
+
+    @property
+    def label(self) -> str:
+        """Return the address and number of the client as the log shows them."""
+        if self._upgrade is None:
+            return f"{self.host}:{self.port} - cid:{self.id}"
+        source = f"{self._upgrade.forwarded_for}/" if self._upgrade.forwarded_for else ""
+        return f"{source}{self.host}:{self.port} - wid:{self.id}"
+
+    @property
+    def _ping_interval_ns(self) -> int:
+        options = self.owner.options
+        return (self.kind == WEBSOCKET and options.websocket.ping_interval_ns) or options.ping_interval_ns
 
     def _secured(self, connection: ssl.SSLObject | None) -> bool:
         """Note what the TLS handshake has shown; return False when the client's certificate is not pinned."""
@@ -195,11 +216,11 @@ class Connection(Outbox, Arrival):
         self.tls = self.secured_by.state(connection, first=self.tls_first)
         log = self.owner.log
         if not self.secured_by.is_pinned(self.tls.chain):
-            log.error(f"{self._label} - TLS handshake error: certificate not pinned")
+            log.error(f"{self.label} - TLS handshake error: certificate not pinned")
             self.close_reason = HANDSHAKE_FAILED
             return False
-        log.debug(f"{self._label} - TLS handshake complete")
-        log.debug(f"{self._label} - TLS version {self.tls.version}, cipher suite {self.tls.cipher}")
+        log.debug(f"{self.label} - TLS handshake complete")
+        log.debug(f"{self.label} - TLS version {self.tls.version}, cipher suite {self.tls.cipher}")
         return True
 
     def data_received(self, data: bytes) -> None:
@@ -251,7 +272,7 @@ class Connection(Outbox, Arrival):
     def connection_lost(self, exc: BaseException | None) -> None:
         if not self.close_reason:
             self.close_reason = "Client Closed" if exc is None else "Read Error"
-        self.owner.log.debug(f"{self._label} - Client connection closed: {self.close_reason}")
+        self.owner.log.debug(f"{self.label} - Client connection closed: {self.close_reason}")
         self._leave()
         self.owner.unsent.left(self)
         self.owner.closed(self)
@@ -393,9 +414,11 @@ class Connection(Outbox, Arrival):
         if self._auth_timer is not None:  # the client did its part, however long a comparison of hashes takes
             self._auth_timer.cancel()
             self._auth_timer = None
+        if self._upgrade is not None:
+            options = options | {name: text for name, text in self._upgrade.login.items() if not options.get(name)}
         login = None
         if not options.get("account") and not options.get("new_account"):
-            login = self.owner.authenticator.check(options, self.certificate)
+            login = self.owner.authenticator_for(self.kind).check(options, self.certificate)
         if isinstance(login, HashedLogin):
             self._check_hash(options, login)
         else:
@@ -406,13 +429,13 @@ class Connection(Outbox, Arrival):
         self._held = []
         if self.transport is not None:
             self.transport.pause_reading()
-        authenticator = self.owner.authenticator
+        authenticator = self.owner.authenticator_for(self.kind)
 
         def done(good: bool) -> None:
             held, self._held = self._held or [], None
             if self.close_reason:
                 return
-            if authenticator is not self.owner.authenticator:  # a reload may have changed the password
+            if authenticator is not self.owner.authenticator_for(self.kind):  # a reload may have changed the password
                 self._connect(options)
             else:
                 self._log_in(options, hashed.login if good else None)
@@ -425,12 +448,12 @@ class Connection(Outbox, Arrival):
         self.owner.hash_checks.check(hashed.given, hashed.stored, done)
 
     def _log_in(self, options: dict[str, Any], login: Login | None) -> None:
-        if login is None:
+        if login is None or not login.admits(self.kind):
             self._fail("Authorization Violation", "Authentication Failure")
             return
         if not self._bind(login):
             return
-        if self.owner.authenticator.by_certificate and login.user is not None:
+        if self.owner.authenticator_for(self.kind).by_certificate and login.user is not None:
             self.user = login.user.user
         self._verbose = bool(options.get("verbose", self._verbose))
         self._pedantic = bool(options.get("pedantic", self._pedantic))
@@ -562,7 +585,7 @@ class Connection(Outbox, Arrival):
     def described(self) -> str:
         """Return the address, name and user of the client as the log shows them."""
         words = [word for word in (f"v{self.version}" if self.version else "", self.lang, self.name) if word]
-        shown = [self._label] + ([quoted(":".join(words))] if words else [])
+        shown = [self.label] + ([quoted(":".join(words))] if words else [])
         if self.login.user is not None:
             shown.append(quoted(f"{self.account.name}/user:{self.login.user.user}"))
         return " - ".join(shown)
@@ -603,4 +626,4 @@ class Connection(Outbox, Arrival):
         self._pings_out += 1
         self._ping_sent_ns = self.owner.clock.steady()
         self.send(frames.PING)
-        self._timer = self.owner.clock.call_later(options.ping_interval_ns, self._ping)
+        self._timer = self.owner.clock.call_later(self._ping_interval_ns, self._ping)

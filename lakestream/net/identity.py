@@ -113,6 +113,8 @@ class Identity(msgspec.Struct, frozen=True):
         max_payload: int = 0,
         cluster: str = "",
         connect_urls: Sequence[str] = (),
+        listener: tuple[str, int] | None = None,
+        secure: bool = False,
     ) -> bytes:
         """Return the INFO frame for one client.
 
@@ -128,8 +130,10 @@ class Identity(msgspec.Struct, frozen=True):
             max_payload: of the account, bytes; 0: the server's.
             cluster: the cluster's name; "" without one.
             connect_urls: `host:port` of every server that clients may connect to.
+            listener: host and port where it connected; None: the listener for NATS, or what it advertises.
+            secure: it uses TLS.
         """
-        host, port = self.advertise or (self.host, self.port)
+        host, port = listener or self.advertise or (self.host, self.port)
         fields: dict[str, Any] = {
             "server_id": self.server_id,
             "server_name": self.server_name,
@@ -145,6 +149,8 @@ class Identity(msgspec.Struct, frozen=True):
         if self.auth_required if auth_required is None else auth_required:
             fields["auth_required"] = True
         fields |= tls or {}
+        if secure:
+            fields |= {"tls_required": True, "tls_available": True}
         fields["max_payload"] = max_payload or self.max_payload
         if self.jetstream:
             fields["jetstream"] = True

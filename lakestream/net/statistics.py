@@ -43,6 +43,7 @@ class Counted(Moved, Protocol):
     """A connection as it is counted."""
 
     id: int
+    kind: str
     name: str
     lang: str
     version: str
@@ -67,6 +68,7 @@ class Closed(msgspec.Struct, frozen=True, gc=False):
     """
 
     id: int
+    kind: str
     name: str
     lang: str
     version: str

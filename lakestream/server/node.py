@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.config.errors import StartError, reason_of
-from lakestream.config.options import Options, RouteUrl
+from lakestream.config.options import STANDARD, WEBSOCKET, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator, HashChecks
@@ -42,6 +42,7 @@ from lakestream.server.reloading import AFFECTED_BY, close_unpinned, reload_acco
 
 if TYPE_CHECKING:
     from lakestream.net.remote.remotes import Remotes
+    from lakestream.server.websocket import WebSocketListener
 
 SWITCH_INTERVAL_S = 0.0005
 """Time for which the event loop may keep the interpreter from an I/O thread that has finished its fsync (0.5 ms)."""
@@ -65,7 +66,8 @@ class Node:
         self.jetstream: JetStream | None = None
         self.cluster: Cluster | Standalone = Standalone()
         self.remotes: Remotes | None = None
-        self.authenticator = Authenticator(options)
+        self.websocket: WebSocketListener | None = None
+        self._authenticators = _authenticators(options)
         self.hash_checks = HashChecks()
         self.lame_duck = False
         self._ids = itertools.count(1)
@@ -152,7 +154,7 @@ class Node:
             max_payload=options.max_payload,
             jetstream=options.jetstream is not None,
             domain=options.jetstream.domain if options.jetstream is not None else "",
-            auth_required=self.authenticator.configured,
+            auth_required=self._authenticators[STANDARD].configured,
             advertise=advertised(options.client_advertise, port),
         )
 
@@ -184,6 +186,8 @@ class Node:
             self.bound_http_port = http.port
             scheme = "https" if options.https_port else "http"
             self.log.info(f"Starting {scheme} monitor on {options.http_host or options.host}:{http.port}")
+        if options.websocket.port:
+            await self._listen_websocket()
         try:
             listening = bind(options.host, options.port)
         except OSError as error:
@@ -209,7 +213,7 @@ class Node:
             self.log.info("TLS required for client connections")
             if options.tls.first and not options.tls.fallback_ns:
                 self.log.warn('Clients that are not using "TLS Handshake First" option will fail to connect')
-        await self.cluster.listen(self.identity)
+        await self.cluster.listen(self.identity, self.websocket.urls if self.websocket is not None else ())
         self._write_files()
         if self.keeper is not None:
             root, urls = self.keeper.root, ports_file.urls(self._scheme, options.host, bound)
@@ -225,6 +229,21 @@ class Node:
             return None
         return TlsEntry(server=self.tls, optional=self.options.allow_non_tls, admits=self._rate.admits)
 
+    async def _listen_websocket(self) -> None:
+        from lakestream.server.websocket import WebSocketListener  # with HTTP and frames, which few servers need
+
+        self.websocket = WebSocketListener(
+            self.options.websocket,
+            lambda upgrade: Connection(self, next(self._ids), upgrade),
+            self.clock,
+            self.log,
+        )
+        await self.websocket.open()
+
+    @property
+    def websocket_port(self) -> int:
+        return self.websocket.port if self.websocket is not None else 0
+
     def _write_files(self) -> None:
         """Write the PID file and the ports file, once every listener is up."""
         options = self.options
@@ -232,8 +251,10 @@ class Node:
             ports_file.write_pid_file(options.pid_file)
             self._cleanups.append(lambda: ports_file.remove(options.pid_file))
         if options.ports_file_dir:
+            websocket = options.websocket
             listening = (
                 ("nats", self._scheme, options.host, self.identity.port),
+                ("websocket", "wss" if websocket.secure else "ws", websocket.host, self.websocket_port),
                 (
                     "monitoring",
                     "https" if options.https_port else "http",
@@ -247,21 +268,29 @@ class Node:
             self._cleanups.append(lambda: ports_file.remove(path))
 
     # ------------------------------------------------------------------ Owner
+    def authenticator_for(self, kind: str) -> Authenticator:
+        return self._authenticators[kind]
+
     def info(
         self, connection: Connection, second: bool = False, lame_duck: bool = False, *, hidden: bool = False
     ) -> bytes:
+        authenticator, websocket = self._authenticators[connection.kind], None
+        if connection.kind == WEBSOCKET:
+            websocket = self.options.websocket
         return self.identity.info(
             connection.id,
             "" if hidden else connection.host,
             second=second,
             lame_duck=lame_duck or self.lame_duck,
-            auth_required=None if second else self.authenticator.required,
-            tls=tls_fields(self.options, connection.tls_first),
+            auth_required=authenticator.configured if second else authenticator.required,
+            tls=tls_fields(self.options, connection.tls_first) if websocket is None else None,
             account=connection.account.name,
             is_system=connection.account.is_system,
             max_payload=connection.max_payload,
             cluster=self.cluster.name,
-            connect_urls=self.cluster.connect_urls,
+            connect_urls=self.cluster.connect_urls(connection.kind),
+            listener=(websocket.host, self.websocket_port) if websocket is not None else None,
+            secure=websocket is not None and websocket.secure,
         )
 
     def _announce(self) -> None:
@@ -305,6 +334,8 @@ class Node:
         try:
             options, changed = reload(self.options)
             tls = ServerContext(options.tls) if options.tls is not None else None
+            if self.websocket is not None:
+                self.websocket.renew()
             self.cluster.reload(options)
         except StartError as error:
             self.log.error(f"Failed to reload server configuration: {error}")
@@ -313,12 +344,11 @@ class Node:
             self.log.reopen(options.log_file)
         before, self.options = self.options, options
         self._secure(before, tls)
-        same_token = self.options.token == before.token
-        self.authenticator = Authenticator(options)
+        authenticators, self._authenticators = self._authenticators, _authenticators(options)
         if not AFFECTED_BY.isdisjoint(changed):
             reload_accounts(options, self.accounts, self.links, self.jetstream)
             clients = self.connections.values()
-            reload_clients(clients, self.authenticator, same_token=same_token, accounts=self.accounts)
+            reload_clients(clients, authenticators, self._authenticators, self.accounts)
             self.log.info("Reloaded: accounts")
         self._connect_remotes()
         self.identity = self._identity(self.identity.server_id, self.identity.port)
@@ -353,10 +383,15 @@ class Node:
         if self.jetstream is not None:
             self.jetstream.node.yield_leadership()
         self.cluster.enter_lame_duck()
-        if self._clients is not None:
-            self._clients.close()
+        self._close_listeners()
         self._announce()
         self.clock.spawn(self._close_evenly())
+
+    def _close_listeners(self) -> None:
+        if self._clients is not None:
+            self._clients.close()
+        if self.websocket is not None:
+            self.websocket.close()
 
     async def _close_evenly(self) -> None:
         if self.connections:
@@ -371,8 +406,7 @@ class Node:
     async def stop(self) -> None:
         """Close listeners and clients, let writes finish, write checkpoints."""
         self.system.events.stopping()
-        if self._clients is not None:
-            self._clients.close()
+        self._close_listeners()
         if self.jetstream is not None:
             await self.jetstream.stop()
         if self.remotes is not None:
@@ -387,3 +421,13 @@ class Node:
         for cleanup in reversed(self._cleanups):
             cleanup()
         self.log.info("Server Exiting..")
+
+
+def _authenticators(options: Options) -> dict[str, Authenticator]:
+    """Return the checks of credentials by kind of client."""
+    if not options.websocket.port:
+        return dict.fromkeys((STANDARD, WEBSOCKET), Authenticator(options))
+    from lakestream.config.websocket import for_websocket
+
+    websocket = Authenticator(for_websocket(options), shown=bool(options.websocket.no_auth_user))
+    return {STANDARD: Authenticator(options), WEBSOCKET: websocket}

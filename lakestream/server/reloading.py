@@ -6,7 +6,7 @@ deciding which clients stay. What a reload may change at all is in config/loadin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from lakestream.config.options import SECOND, Options, TlsOptions
@@ -71,18 +71,25 @@ def _shared(accounts: Accounts) -> dict[str, object]:
 
 
 def reload_clients(
-    connections: Iterable[Connection], authenticator: Authenticator, *, same_token: bool, accounts: Accounts
+    connections: Iterable[Connection],
+    before: Mapping[str, Authenticator],
+    after: Mapping[str, Authenticator],
+    accounts: Accounts,
 ) -> None:
     """Close the connections that would not be accepted now; apply limits and permissions to the others.
 
     As in nats-server: a client whose account changed or whose user is gone is just closed; one that would need another
     password gets -ERR. A password counts as changed when it is written differently, for instance hashed anew, also for
     clients by `no_auth_user`. An account whose max_connections shrinks keeps its oldest clients.
+
+    Args:
+        before, after: the checks of credentials by kind of client.
     """
     for connection in list(connections):
         if not connection.ready or connection.close_reason:
             continue
-        login, is_known = _login(connection, authenticator, same_token)
+        authenticator = after[connection.kind]
+        login, is_known = _login(connection, authenticator, authenticator.same_token(before[connection.kind]))
         if login is not None and login.account == connection.login.account:
             connection.login = login
             connection.limit()

@@ -61,6 +61,10 @@ class Login(NamedTuple):
     account: str
     user: User | None = None
 
+    def admits(self, kind: str) -> bool:
+        """Return True if the user may connect as this kind of client."""
+        return self.user is None or not self.user.connection_types or kind in self.user.connection_types
+
 
 class HashedLogin(NamedTuple):
     """A login that is good if the given secret matches the stored hash."""
@@ -76,6 +80,9 @@ ANYBODY = Login(GLOBAL_ACCOUNT)
 class Authenticator:
     """Checks CONNECT options against the server's token or users.
 
+    Args:
+        shown: INFO says that credentials are required even where a `no_auth_user` makes them optional.
+
     Attributes:
         by_certificate: client certificates tell the users (verify_and_map).
         configured: credentials are configured; INFO says so once a client is in.
@@ -84,7 +91,7 @@ class Authenticator:
             system account has users, and clients without credentials are in the global account.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, shown: bool = False) -> None:
         self._token = options.token
         self._logins = {user.user: Login(GLOBAL_ACCOUNT, user) for user in options.users}
         for account in options.accounts:
@@ -94,12 +101,16 @@ class Authenticator:
         self.by_certificate = options.tls is not None and options.tls.verify_and_map and bool(self._logins)
         self.configured = bool(self._token or self._logins) or only_the_system
         self.anonymous = self._anonymous(options)
-        self.required = self.configured and not options.no_auth_user
+        self.required = self.configured and (shown or not options.no_auth_user)
 
     @property
     def by_token(self) -> bool:
         """Return True if clients authenticate with a token, so that all have the same login."""
         return bool(self._token)
+
+    def same_token(self, other: Authenticator) -> bool:
+        """Return True if another configuration has the same token."""
+        return self._token == other._token
 
     def login_of(self, user: str) -> Login | None:
         """Return the login of a user; None: no such user."""

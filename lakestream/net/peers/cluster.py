@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from lakestream import __version__
-from lakestream.config.options import SECOND, Options, RouteUrl
+from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity, addresses
@@ -44,21 +44,24 @@ class ConnectUrls:
         self._advertise = advertise
         self._changed = changed
         self._met = False
-        self._announced: tuple[str, ...] = ()
+        self._announced: tuple[tuple[str, ...], ...] = ((), ())
         nodes.watch_links(lambda node, up: self._look(up))
         nodes.watch_nodes(lambda node: self._look(False))
 
-    def now(self) -> tuple[str, ...]:
-        """Return `host:port` of every server of the cluster, this node's first; empty when none are shown."""
+    def now(self, kind: str = STANDARD) -> tuple[str, ...]:
+        """Return `host:port` of every server of the cluster for this kind of client, this node's first; empty when none
+        are shown."""
         if not self._advertise or not self._met:
             return ()
         own = self._nodes.node
         infos = [own, *(info for _, info in sorted(self._nodes.nodes().items()))]
-        return tuple(dict.fromkeys(url for info in infos if not info.lame_duck for url in info.client_urls))
+        shown = (info for info in infos if not info.lame_duck)
+        urls = (info.websocket_urls if kind == WEBSOCKET else info.client_urls for info in shown)
+        return tuple(dict.fromkeys(url for each in urls for url in each))
 
     def _look(self, met: bool) -> None:
         self._met |= met
-        urls = self.now()
+        urls = self.now(), self.now(WEBSOCKET)
         if urls != self._announced:
             self._announced = urls
             self._changed()
@@ -82,9 +85,11 @@ class Standalone:
     name = ""
     port = 0
     others: Callable[[], Iterable[str]] | None = None
-    connect_urls: tuple[str, ...] = ()
 
-    async def listen(self, identity: Identity) -> None: ...
+    def connect_urls(self, kind: str = STANDARD) -> tuple[str, ...]:
+        return ()
+
+    async def listen(self, identity: Identity, websocket_urls: tuple[str, ...]) -> None: ...
 
     async def start(self) -> None: ...
 
@@ -145,20 +150,21 @@ class Cluster:
         """Return the cluster's name; a generated one may still be replaced by another node's."""
         return self.peers.node.cluster
 
-    @property
-    def connect_urls(self) -> tuple[str, ...]:
+    def connect_urls(self, kind: str = STANDARD) -> tuple[str, ...]:
         """Return the addresses for clients; see `ConnectUrls.now`."""
-        return self._connect_urls.now()
+        return self._connect_urls.now(kind)
 
-    async def listen(self, identity: Identity) -> None:
+    async def listen(self, identity: Identity, websocket_urls: tuple[str, ...]) -> None:
         """Open the route listener; nodes are admitted after `start`. Raises StartError.
 
         Args:
             identity: of this node, with the port for clients.
+            websocket_urls: `host:port` of this node for clients over WebSocket.
         """
         await self.peers.listen()
         self.port = self.peers.bound_port
-        self.peers.update(client_urls=() if self.peers.options.no_advertise else client_urls(identity))
+        if not self.peers.options.no_advertise:
+            self.peers.update(client_urls=client_urls(identity), websocket_urls=websocket_urls)
 
     async def start(self) -> None:
         """Connect to the others. Everything that listens to peers is set up before."""
@@ -230,10 +236,15 @@ def _node_info(identity: Identity, options: Options, started_ns: int) -> NodeInf
 
 
 def client_urls(identity: Identity) -> tuple[str, ...]:
-    """Return `host:port` under which clients reach this node: as configured, else its addresses; 127.0.0.1 only when
-    there is no other."""
-    if identity.advertise is not None:
-        return (RouteUrl(*identity.advertise).address,)
-    found = addresses(identity.host)
-    outer = [host for host in found if not host.startswith("127.")] or found
-    return tuple(RouteUrl(host, identity.port).address for host in outer)
+    """Return `host:port` under which clients reach this node."""
+    return urls_of(identity.host, identity.port, identity.advertise)
+
+
+def urls_of(host: str, port: int, advertise: tuple[str, int] | None) -> tuple[str, ...]:
+    """Return `host:port` of a listener for clients: as configured, else its addresses; 127.0.0.1 only when there is no
+    other."""
+    if advertise is not None:
+        return (RouteUrl(*advertise).address,)
+    found = addresses(host)
+    outer = [name for name in found if not name.startswith("127.")] or found
+    return tuple(RouteUrl(name, port).address for name in outer)

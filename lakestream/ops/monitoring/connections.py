@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lakestream.config.options import STANDARD, WEBSOCKET
 from lakestream.net.accounts.accounts import Account, Client
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
@@ -24,6 +25,7 @@ from lakestream.protocol.subjects import matches, valid_literal
 DEFAULT_LIMIT = 1024
 """Entries of a page when the query has no `limit`."""
 
+_TYPES = {STANDARD: "nats", WEBSOCKET: "websocket"}
 _STATES = {"": "open", "open": "open", "closed": "closed", "any": "any", "all": "any"}
 
 Key = Callable[[Any, int], Any]
@@ -102,7 +104,7 @@ def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
     page: dict[str, Any] = {
         "cid": one.id,
         "kind": "Client",
-        "type": "nats",
+        "type": _TYPES[one.kind],
         "ip": one.host if one.port else "",  # so also in nats-server
         "port": one.port,
         "start": format_time(one.start_ns),

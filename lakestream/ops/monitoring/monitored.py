@@ -89,6 +89,10 @@ class Monitored(Protocol):
     lame_duck: bool
 
     @property
+    def websocket_port(self) -> int:
+        """Return the bound port for WebSocket; 0: none."""
+
+    @property
     def jetstream(self) -> Streams | None:
         """Return JetStream; None when it is off."""
 

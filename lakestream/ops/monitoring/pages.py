@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lakestream import __version__
-from lakestream.config.options import SECOND, TlsOptions
+from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, TlsOptions
 from lakestream.net.identity import tls_fields
 from lakestream.net.peers.cluster import Routed
 from lakestream.ops.monitoring.accounts import accountz, accstatz
@@ -119,6 +119,25 @@ class Pages:
             f"<ul>\n{links}</ul>\n</html>\n".encode(),
         )
 
+    def _websocket(self) -> dict[str, Any]:
+        """Return the `websocket` object of /varz: what is set, without secrets."""
+        options = self._node.options.websocket
+        if not options.port:
+            return {}
+        page = {
+            "host": options.host,
+            "port": self._node.websocket_port,
+            "advertise": options.advertise,
+            "no_auth_user": options.no_auth_user,
+            "auth_timeout": options.auth_timeout_ns / SECOND,
+            "handshake_timeout": options.handshake_timeout_ns,
+            "no_tls": options.no_tls,
+            "same_origin": options.same_origin,
+            "allowed_origins": options.allowed_origins,
+            "compression": options.compression,
+        }
+        return {name: value for name, value in page.items() if value}
+
     def _nothing(self, page: dict[str, Any]) -> dict[str, Any]:
         """Return a page of a feature that this server does not have, or that is off."""
         return {"server_id": self._node.identity.server_id, "now": format_time(time.time_ns())} | page
@@ -145,8 +164,9 @@ class Pages:
         if identity.auth_required:
             page["auth_required"] = True
         page |= {name: True for name in tls_fields(options) if name != "tls_available"}
-        if urls := node.cluster.connect_urls:
-            page["connect_urls"] = urls
+        for name, kind in (("connect_urls", STANDARD), ("ws_connect_urls", WEBSOCKET)):
+            if urls := node.cluster.connect_urls(kind):
+                page[name] = urls
         page |= {
             "max_connections": options.max_connections,
             **({"max_subscriptions": options.max_subscriptions} if options.max_subscriptions else {}),
@@ -164,7 +184,7 @@ class Pages:
             "gateway": {},
             "leaf": {},
             "mqtt": {},
-            "websocket": {},
+            "websocket": self._websocket(),
             "jetstream": self.jetstream.varz(),
             "tls_timeout": (options.tls or TlsOptions()).timeout_ns / SECOND,
             "write_deadline": options.write_deadline_ns,

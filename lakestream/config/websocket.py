@@ -1,0 +1,261 @@
+"""The `websocket` block of nats.conf.
+
+Belongs here: its keys with the errors of nats-server, origins, and the checks between the block and other settings.
+What the settings do is in net/websocket/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from lakestream.config.conf import Item
+from lakestream.config.errors import StartError
+from lakestream.config.options import Options, TlsOptions, User, WebSocketOptions
+from lakestream.config.values import (
+    LOGIN,
+    Rule,
+    address,
+    as_boolean,
+    as_duration,
+    as_map,
+    as_number,
+    as_positive_duration,
+    as_text,
+    converted,
+    go_kind,
+    shown,
+)
+from lakestream.protocol.durations import parse_duration
+from lakestream.protocol.goquote import quoted
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}")
+_NOT_IN_HOSTS = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f]')
+
+
+# ---------------------------------------------------------------------- origins
+
+
+class Origin(NamedTuple):
+    """Scheme, host and port of a page, in lower case. The port is the scheme's where the text has none."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+def origin_of(text: str) -> Origin:
+    """Parse a URL. Raises ValueError with nats-server's text; `Origin.scheme` is "" for a path alone."""
+    scheme, colon, _ = text.partition(":")
+    if not text.startswith("/") and text != "*" and not (colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme)):
+        raise ValueError(f"parse {quoted(text)}: invalid URI for request")
+    authority = re.split(r"[/?#]", text.partition("://")[2], maxsplit=1)[0]
+    if escape := _ESCAPE.search(authority):
+        raise ValueError(f"parse {quoted(text)}: invalid URL escape {quoted(escape.group())}")
+    if wrong := _NOT_IN_HOSTS.search(authority):
+        raise ValueError(f"parse {quoted(text)}: invalid character {quoted(wrong.group())} in host name")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"parse {quoted(text)}: invalid port after host") from None
+    return Origin(parts.scheme, parts.hostname or "", port or _DEFAULT_PORTS.get(parts.scheme, 80))
+
+
+def _allowed(texts: Sequence[str]) -> tuple[str, ...]:
+    """Check the allowed origins. Raises StartError."""
+    for text in texts:
+        try:
+            origin = origin_of(text)
+        except ValueError as error:
+            raise StartError(f"unable to parse allowed origin: {error}") from None
+        if origin.scheme not in _DEFAULT_PORTS or not origin.host:
+            raise StartError(
+                f"unable to parse allowed origin {quoted(text)}: allowed origins must be absolute URLs with http or "
+                "https scheme"
+            )
+    return tuple(texts)
+
+
+# ---------------------------------------------------------------------- keys
+
+
+def _origins(key: str, item: Item) -> tuple[str, ...]:
+    if isinstance(item.value, str):
+        return (item.value,)
+    if not isinstance(item.value, list):
+        raise item.error(f"error parsing allowed origins: unsupported type {go_kind(item.value)}")
+    for entry in item.value:
+        if not isinstance(entry.value, str):
+            raise entry.error(f"error parsing allowed origins: unsupported type in array {go_kind(entry.value)}")
+    return tuple(str(entry.value) for entry in item.value)
+
+
+def _headers(key: str, item: Item) -> tuple[tuple[str, str], ...]:
+    if not isinstance(item.value, dict):
+        raise item.error(f"error parsing headers: unsupported type {go_kind(item.value)}")
+    for name, entry in item.value.items():
+        if not isinstance(entry.value, str):
+            raise entry.error(f"error parsing header key {name}: unsupported type {go_kind(entry.value)}")
+        if re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) is None or re.search(r"[\r\n\0]", entry.value):
+            raise entry.error(f"header {quoted(name)}: not a header field of HTTP")
+    return tuple((name, str(entry.value)) for name, entry in item.value.items())
+
+
+def _duration(prefix: str) -> Any:
+    """Return the converter of a duration; `prefix` stands before the text of an error."""
+
+    def convert(key: str, item: Item) -> int:
+        if isinstance(item.value, str):
+            try:
+                return max(parse_duration(item.value), 0)
+            except ValueError:
+                raise item.error(f"{prefix}time: invalid duration {quoted(item.value)}") from None
+        return max(as_duration(key, item), 0)
+
+    return convert
+
+
+def _ping_interval(key: str, item: Item) -> dict[str, Any]:
+    value = _duration("error parsing ping_interval: ")(key, item)
+    values: dict[str, Any] = {"ping_interval_ns": value}
+    if not isinstance(item.value, str):
+        text = f"invalid use of field {quoted(key)}: ping_interval should be converted to a duration"
+        values["warnings"] = [f"{item.file}:{item.line}:{item.column}: {text}"]
+    return values
+
+
+_AUTHORIZATION: dict[str, Rule] = {
+    **LOGIN,
+    "token": ("token", as_text),
+    "timeout": ("auth_timeout_ns", as_positive_duration),
+}
+_TLS: dict[str, Rule] = {
+    "cert_file": ("cert_file", as_text),
+    "key_file": ("key_file", as_text),
+    "ca_file": ("ca_file", as_text),
+    "verify": ("verify", as_boolean),
+    "timeout": ("timeout_ns", as_positive_duration),
+}
+_TLS_HARMLESS = ("handshake_first", "connection_rate_limit", "insecure")
+
+
+def _tls(key: str, item: Item) -> TlsOptions:
+    """Convert `tls`. This is the one place of this module that knows keys of TLS."""
+    values = converted(as_map(key, item), _TLS, harmless=_TLS_HARMLESS)
+    values.pop("warnings", None)
+    for file in ("cert_file", "key_file"):
+        if not values.get(file):
+            raise item.error(f"missing '{file}' in TLS configuration")
+    return TlsOptions(**values)
+
+
+_KEYS: dict[str, Rule] = {
+    "listen": ("*", address("host", "port")),
+    "port": ("port", as_number),
+    **dict.fromkeys(("host", "net"), ("host", as_text)),
+    "advertise": ("advertise", as_text),
+    "no_tls": ("no_tls", as_boolean),
+    "tls": ("tls", _tls),
+    "same_origin": ("same_origin", as_boolean),
+    **dict.fromkeys(
+        ("allowed_origins", "allowed_origin", "allow_origins", "allow_origin", "origins", "origin"),
+        ("allowed_origins", _origins),
+    ),
+    "handshake_timeout": ("handshake_timeout_ns", _duration("")),
+    **dict.fromkeys(("compress", "compression"), ("compression", as_boolean)),
+    **dict.fromkeys(("authorization", "authentication"), ("*", lambda key, item: _authorization(key, item))),
+    "jwt_cookie": ("jwt_cookie", as_text),
+    "user_cookie": ("user_cookie", as_text),
+    "pass_cookie": ("pass_cookie", as_text),
+    "token_cookie": ("token_cookie", as_text),
+    "no_auth_user": ("no_auth_user", as_text),
+    "headers": ("headers", _headers),
+    "ping_interval": ("*", _ping_interval),
+}
+
+
+def _authorization(key: str, item: Item) -> dict[str, Any]:
+    values = converted(as_map(key, item), _AUTHORIZATION)
+    user, password = values.pop("user", ""), values.pop("password", "")
+    return values | ({"user": User(user, password)} if user else {})
+
+
+def as_websocket(key: str, item: Item) -> WebSocketOptions:
+    """Convert the block."""
+    if not isinstance(item.value, dict):
+        raise item.error(f"Expected websocket to be a map, got {go_kind(item.value)}")
+    for name, entry in item.value.items():
+        if name.lower() == "listen" and isinstance(entry.value, str) and ":" not in entry.value:
+            raise entry.error(f"could not parse address string {quoted(shown(entry))}")
+    values = converted(item.value, _KEYS)
+    warnings = tuple(values.pop("warnings", ()))
+    return WebSocketOptions(**values, warnings=warnings)
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def check_websocket(options: Options) -> None:
+    """Check the block against other settings, in nats-server's order. Raises StartError."""
+    websocket = options.websocket
+    if not websocket.port:
+        return
+    if websocket.tls is None and not websocket.no_tls:
+        raise StartError("websocket requires TLS configuration")
+    _allowed(websocket.allowed_origins)
+    has_users = any(account.users for account in options.accounts) or (options.users and not options.single_user)
+    if websocket.no_auth_user:
+        known = {user.user for user in options.users}.union(
+            *({user.user for user in account.users} for account in options.accounts)
+        )
+        if not has_users:
+            raise StartError(f'no_auth_user: "{websocket.no_auth_user}" present, but users/nkeys are not defined')
+        if websocket.no_auth_user not in known:
+            raise StartError(
+                f'no_auth_user: "{websocket.no_auth_user}" not present as user or nkey in authorization block or '
+                "account configuration"
+            )
+    if websocket.jwt_cookie:
+        raise StartError(
+            "trusted operators or trusted keys configuration is required for JWT authentication via cookie "
+            f"{quoted(websocket.jwt_cookie)}"
+        )
+    for given, what in ((websocket.user, "username"), (websocket.token, "token")):
+        if given and has_users:
+            raise StartError(f"websocket authentication {what} not compatible with presence of users/nkeys")
+
+
+_SECRET = ("user", "token", "headers")
+
+
+def check_reload(old: WebSocketOptions, new: WebSocketOptions) -> None:
+    """Raise StartError when a reload would change the block. Certificates are read again from the same files."""
+    changed = [
+        name
+        for name in WebSocketOptions.__struct_fields__
+        if name != "warnings" and getattr(old, name) != getattr(new, name)
+    ]
+    if changed:
+        before, after = (
+            ", ".join(f"{name}: {'[REDACTED]' if name in _SECRET else getattr(each, name)}" for name in changed)
+            for each in (old, new)
+        )
+        raise StartError(f"config reload not supported for Websocket: old={{{before}}}, new={{{after}}}")
+
+
+def for_websocket(options: Options) -> Options:
+    """Return the settings by which clients over WebSocket log in: the block's user, token and no_auth_user replace
+    those at the top."""
+    websocket = options.websocket
+    if websocket.user is not None or websocket.token:
+        users = (websocket.user,) if websocket.user is not None else ()
+        options = msgspec.structs.replace(options, users=users, token=websocket.token)
+    if websocket.no_auth_user:
+        options = msgspec.structs.replace(options, no_auth_user=websocket.no_auth_user)
+    return options

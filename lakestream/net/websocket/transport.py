@@ -1,0 +1,298 @@
+"""A WebSocket between a socket and a connection.
+
+Belongs here: the handshake on an accepted socket, the transport that a connection writes to and is fed by, pauses, and
+the close codes. A connection speaks its protocol as over TCP: each of its writes goes out as a frame, and the data of
+all frames that were read together comes in one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from lakestream.config.options import WebSocketOptions
+from lakestream.logging import Logger
+from lakestream.net.websocket.frames import FrameError, FrameReader, FrameWriter
+from lakestream.net.websocket.handshake import Handshake, Rejected, Upgrade
+from lakestream.ports import Clock, Timer
+
+MAX_HANDSHAKES = 4096
+"""Sockets before the end of their handshake (4,096); with another one, the oldest is closed. nats-server has no such
+limit, and by default none for their time either."""
+
+CLOSE_WAIT_NS = 2_000_000_000
+"""Time that a client has to read the close frame after an error (2 s)."""
+
+_GOING_AWAY, _PROTOCOL, _POLICY, _TOO_BIG, _INTERNAL = 1001, 1002, 1008, 1009, 1011
+_CODES = {
+    **dict.fromkeys(("Client Closed",), 1000),
+    **dict.fromkeys(("Write Error", "Read Error", "Stale Connection", "Server Shutdown"), _GOING_AWAY),
+    **dict.fromkeys(("Parse Error", "Protocol Violation", "Bad Client Protocol Version"), _PROTOCOL),
+    **dict.fromkeys(
+        (
+            "Authentication Timeout",
+            "Authentication Failure",
+            "Authentication Expired",
+            "Credentials Revoked",
+            "Maximum Account Connections Exceeded",
+            "Maximum Connections Exceeded",
+            "Maximum Control Line Exceeded",
+            "Maximum Subscriptions Exceeded",
+            "Missing Account",
+        ),
+        _POLICY,
+    ),
+    "Maximum Message Payload Exceeded": _TOO_BIG,
+}
+"""Close codes by the reason why a connection ends, as in nats-server; any other: internal error."""
+
+
+class Client(Protocol):
+    """The connection that speaks through a WebSocket."""
+
+    close_reason: str
+    max_payload: int
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def data_received(self, data: bytes) -> None: ...
+
+    def connection_lost(self, exc: BaseException | None) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def described(self) -> str:
+        """Return how the log shows the client."""
+
+
+class WebSockets:
+    """The WebSockets of a listener.
+
+    Args:
+        options: the settings of the listener.
+        make: makes the connection of an accepted client.
+    """
+
+    def __init__(self, options: WebSocketOptions, make: Callable[[Upgrade], Client], clock: Clock, log: Logger) -> None:
+        self.options, self.make, self.clock, self.log = options, make, clock, log
+        self._handshakes: dict[WebSocket, None] = {}
+
+    def accepted(self) -> WebSocket:
+        """Return the protocol of an accepted socket."""
+        return WebSocket(self)
+
+    def began(self, socket: WebSocket) -> None:
+        """Count a handshake; end the oldest when there are too many."""
+        self._handshakes[socket] = None
+        if len(self._handshakes) > MAX_HANDSHAKES:
+            oldest = next(iter(self._handshakes))
+            self.ended(oldest)
+            oldest.abort()
+
+    def ended(self, socket: WebSocket) -> None:
+        """Stop counting a handshake."""
+        self._handshakes.pop(socket, None)
+
+    def close(self) -> None:
+        """Close the sockets before the end of their handshake."""
+        for socket in list(self._handshakes):
+            socket.abort()
+
+
+class WebSocket(asyncio.Protocol, asyncio.Transport):
+    """The protocol of an accepted socket, and the transport of the connection behind it."""
+
+    def __init__(self, owner: WebSockets) -> None:
+        self._owner = owner
+        self._handshake: Handshake | None = Handshake(owner.options)
+        self._client: Client | None = None
+        self._timer: Timer | None = None
+        self._closing = False
+        self._paused = False  # by the client
+        self._behind = False  # frames that were read wait for the next turn
+        self._full = False  # the client does not take what is written
+        self._plain = self._framed = 1
+        """Bytes that were written, and bytes of the frames that they became."""
+
+    # ------------------------------------------------------------------ asyncio.Protocol, for the socket
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._socket = cast(asyncio.Transport, transport)
+        self._owner.began(self)
+        if limit := self._owner.options.handshake_timeout_ns:
+            self._timer = self._owner.clock.call_later(limit, self._expired)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        if self._handshake is not None:
+            self._shake(self._handshake, data)
+            return
+        self._reader.feed(data)
+        if not self._behind:
+            self._read()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._full = True
+        if self._client is not None:
+            self._client.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._client is not None:
+            self._client.resume_writing()
+            self._answer()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._owner.ended(self)
+        if self._client is not None:
+            self._client.connection_lost(self._reader.error or exc)
+            self._client = None
+
+    # ------------------------------------------------------------------ the handshake
+    def _shake(self, handshake: Handshake, data: bytes) -> None:
+        owner = self._owner
+        try:
+            upgrade = handshake.feed(data)
+        except Rejected as rejected:
+            if rejected.logged:
+                owner.log.error(f"{self._address()} - websocket handshake error: {rejected.logged}")
+            self._end(rejected.answer)
+            return
+        if upgrade is None:
+            return
+        self._handshake = None
+        owner.ended(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if upgrade.leaf:
+            owner.log.error("Not configured to accept leaf node connections")
+            self._end(upgrade.answer)
+            return
+        self._socket.write(upgrade.answer)
+        self._writer = FrameWriter(deflated=upgrade.compressed, max_frame=upgrade.max_frame, whole=upgrade.whole)
+        self._client = owner.make(upgrade)
+        self._reader = FrameReader(
+            masked=upgrade.masked, deflated=upgrade.compressed, max_message=self._client.max_payload
+        )
+        self._client.connection_made(self)
+
+    def _address(self) -> str:
+        host, port = (self._socket.get_extra_info("peername") or ("", 0))[:2]
+        return f"{host}:{port}"
+
+    def _expired(self) -> None:
+        if self._handshake is not None:
+            self._end(self._handshake.expired())
+
+    def _end(self, answer: bytes | bytearray) -> None:
+        """Write the last bytes and close."""
+        self._closing = True
+        if answer:
+            self._socket.write(answer)
+        self._socket.close()
+        # A client that does not read must not keep the socket open.
+        self._timer = self._owner.clock.call_later(CLOSE_WAIT_NS, self._socket.abort)
+
+    # ------------------------------------------------------------------ frames of the client
+    def _read(self) -> None:
+        """Hand on what was read, a batch in each turn of the event loop."""
+        client, reader = self._client, self._reader
+        if client is None or self._closing:
+            return
+        reader.max_message = client.max_payload
+        data = reader.read()
+        if data:
+            client.data_received(data)
+        if self._closing:
+            return
+        self._answer()
+        if reader.error is not None:
+            self._broken(client, reader.error)
+        elif reader.closed is not None:
+            self._end(self._writer.close(*reader.closed))
+        elif reader.more:
+            self._fall_behind()
+
+    def _fall_behind(self) -> None:
+        """Go on in the next turn, or when the client resumes."""
+        if not self._behind:
+            self._behind = True
+            self._socket.pause_reading()
+        if not self._paused:
+            self._owner.clock.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        if self._closing or self._paused:
+            return
+        if self._reader.more:
+            self._read()
+        if not (self._closing or self._paused or self._reader.more):
+            self._behind = False
+            self._socket.resume_reading()
+
+    def _answer(self) -> None:
+        """Answer pings; only the last of those that come while the client does not take what is written."""
+        answers = self._reader.answers
+        if self._full:
+            del answers[:-1]
+        elif answers:
+            self._socket.write(b"".join(map(self._writer.pong, answers)))
+            answers.clear()
+
+    def _broken(self, client: Client, error: FrameError) -> None:
+        self._owner.log.error(f"{client.described()} - read error: {error}")
+        self._end(self._writer.close(error.code, str(error)) if error.code else b"")
+
+    # ------------------------------------------------------------------ asyncio.Transport, for the client
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        framed = self._writer.data(bytes(data))
+        self._plain += len(data)
+        self._framed += len(framed)
+        self._socket.write(framed)
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        if self._client is not None:
+            reason = self._client.close_reason
+            self._socket.write(self._writer.close(_CODES.get(reason, _INTERNAL), reason))
+        self._socket.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._socket.abort()
+
+    def is_closing(self) -> bool:
+        return self._closing or self._socket.is_closing()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        if self._behind:
+            self._owner.clock.call_soon(self._catch_up)
+        else:
+            self._socket.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        """Return the unsent bytes, counted as they were written: limits are about those."""
+        return self._socket.get_write_buffer_size() * self._plain // self._framed
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._socket.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._socket.get_extra_info(name, default)
