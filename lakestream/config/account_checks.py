@@ -217,8 +217,8 @@ def check_options(options: Options) -> None:
         raise StartError("error resolving system account: account missing")
     anonymous = options.no_auth_user
     if anonymous:
-        users = {user.user for account in options.accounts for user in account.users}
-        users |= {user.user for user in options.users}
+        users = {user.name for account in options.accounts for user in account.users}
+        users |= {user.name for user in options.users}
         if not users:
             raise StartError(f'no_auth_user: "{anonymous}" present, but users/nkeys are not defined')
         if anonymous not in users:

@@ -16,7 +16,7 @@ from lakestream.config.conf import Item
 from lakestream.config.exports import Places, as_exports, as_imports
 from lakestream.config.mappings import Mappings
 from lakestream.config.options import AccountLimits, AccountOptions, Destination, SubjectMapping, User
-from lakestream.config.users import as_permissions, as_users
+from lakestream.config.users import as_permissions, as_users, check_keys
 from lakestream.config.values import (
     INT64,
     Rule,
@@ -29,10 +29,9 @@ from lakestream.config.values import (
     shown,
 )
 from lakestream.protocol.accounts import JetStreamLimits
+from lakestream.protocol.nkeys import ACCOUNT, is_public
 from lakestream.protocol.subjects import valid_subject
 from lakestream.protocol.transforms import TransformError, check_destination
-
-_PUBLIC_NKEY = re.compile(r"A[A-Z2-7]{55}")
 
 
 class Configured(msgspec.Struct):
@@ -188,7 +187,7 @@ def _limits(key: str, item: Item) -> AccountLimits:
 
 def _nkey(key: str, item: Item) -> bool:
     """Check the public key of an account, which has no effect without operators."""
-    if not isinstance(item.value, str) or not _PUBLIC_NKEY.fullmatch(item.value):
+    if not isinstance(item.value, str) or not is_public(item.value, ACCOUNT):
         raise item.error(f'Not a valid public nkey for an account: "{item.value}"')
     return True
 
@@ -281,7 +280,7 @@ def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configur
     authorization = find(items, "authorization") if "authorization" in order else None
     last = authorization is not None and order.index("authorization") > order.index("accounts")
     users: tuple[User, ...] = values.get("users", ())
-    seen = {user.user for user in users}
+    seen, keys = {user.user for user in users}, {user.nkey for user in users}
     for account in made.accounts:
         if not account.users:
             continue
@@ -289,7 +288,8 @@ def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configur
         for what, is_there in (("single user/pass", values.get("single_user")), ("token", values.get("token"))):
             if is_there:
                 raise place.error(f"Can not have a {what} and {'a users array' if last else 'accounts'}")
+        check_keys(account.users, keys, place)
         for user in account.users:
-            if user.user in seen:
+            if user.user and user.user in seen:
                 raise place.error(f'Duplicate user "{user.user}" detected')
             seen.add(user.user)

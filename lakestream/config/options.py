@@ -51,12 +51,21 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """One user. `password` is plain text or a bcrypt hash (`$2a$…`). `connection_types`: in capitals; empty: any."""
+    """One user, with a password (plain text or a bcrypt hash, `$2a$…`) or with a key (`nkey`, `U…`).
+
+    `connection_types`: the ways in that it may use, in upper case; (): any.
+    """
 
     user: str
     password: str
     permissions: Permissions | None = None
+    nkey: str = ""
     connection_types: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return its name, or its key."""
+        return self.nkey or self.user
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):

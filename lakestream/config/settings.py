@@ -17,7 +17,7 @@ from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, LakeOptions, Options, User
 from lakestream.config.remote import as_remotes
 from lakestream.config.tls import as_ocsp, as_ocsp_cache, as_tls
-from lakestream.config.users import as_permissions, as_users, with_default
+from lakestream.config.users import as_permissions, as_users, check_keys, with_default
 from lakestream.config.values import (
     INT32,
     INT64,
@@ -137,6 +137,7 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
         raise item.error("a password requires a user")
     permissions = values.pop("permissions", None)
     if "users" in values:
+        check_keys(values["users"], set(), item)
         values["users"] = with_default(values["users"], permissions)
     elif permissions is not None:
         values["warnings"] = [

@@ -6,12 +6,25 @@ nats-server. Permissions are applied in net/accounts/permissions.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from lakestream.config.conf import Item
 from lakestream.config.options import AllowResponses, Permissions, SubjectRule, User
-from lakestream.config.values import LOGIN, Rule, as_duration, as_number, as_text, converted, go_kind, shown
+from lakestream.config.values import (
+    LOGIN,
+    Rule,
+    as_duration,
+    as_go_string,
+    as_number,
+    as_text,
+    converted,
+    go_kind,
+    shown,
+)
 from lakestream.protocol.goquote import quoted
+from lakestream.protocol.nkeys import USER, is_public
 from lakestream.protocol.subjects import valid_subject
 
 # ---------------------------------------------------------------------- permissions
@@ -98,44 +111,65 @@ def as_permissions(key: str, item: Item) -> Permissions:
 # ---------------------------------------------------------------------- users
 
 
-_CONNECTION_TYPES = ("STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS", "IN_PROCESS")
+CONNECTION_TYPES = ("STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS", "IN_PROCESS")
+"""Ways in that `allowed_connection_types` may name."""
 
 
 def _connection_types(key: str, item: Item) -> tuple[str, ...]:
     """Convert the ways by which a user may connect; text in any case, one or several."""
     entries = item.value if isinstance(item.value, list) else [item]
     kinds = tuple(as_text(key, entry).upper() for entry in entries)
-    if unknown := [kind for kind in kinds if kind not in _CONNECTION_TYPES]:
+    if unknown := [kind for kind in kinds if kind not in CONNECTION_TYPES]:
         raise item.error(f"invalid connection types [{' '.join(map(quoted, unknown))}]")
     return kinds
 
 
+def _nkey(key: str, item: Item) -> str:
+    text = as_go_string(item)
+    if text and not is_public(text, USER):
+        raise item.error("Not a valid public nkey for a user")
+    return text
+
+
 _USER: dict[str, Rule] = {
     **LOGIN,
+    "nkey": ("nkey", _nkey),
     **dict.fromkeys(("permissions", "permission", "authorization"), ("permissions", as_permissions)),
     **dict.fromkeys(
         ("allowed_connection_types", "connection_types", "clients"), ("connection_types", _connection_types)
     ),
 }
-_USER_MISSING = {"nkey": "use user and password, or a token", "proxy_required": ""}
+_USER_MISSING = {"proxy_required": ""}
 
 
 def as_users(key: str, item: Item) -> tuple[User, ...]:
-    """Convert an array of users without duplicates."""
+    """Convert an array of users; no two have the same name. Keys are compared by `check_keys`."""
     if not isinstance(item.value, list):
         raise item.error(f"Expected users field to be an array, got {shown(item)}")
-    users: dict[str, User] = {}
+    users: list[User] = []
+    names: set[str] = set()
     for entry in item.value:
         if not isinstance(entry.value, dict):
             raise entry.error(f"Expected user entry to be a map/struct, got {shown(entry)}")
-        values = converted(entry.value, _USER, missing=_USER_MISSING)
-        name = values.get("user", "")
-        if not name:
-            raise entry.error("User entry requires a user: { user: NAME, password: SECRET }")
-        if name in users:
-            raise entry.error(f'Duplicate user "{name}" detected')
-        users[name] = User(**({"password": ""} | values))
-    return tuple(users.values())
+        user = User(**({"user": "", "password": ""} | converted(entry.value, _USER, missing=_USER_MISSING)))
+        if user.nkey:
+            if user.user or user.password:
+                raise entry.error("Nkey users do not take usernames or passwords")
+        elif not user.user:
+            raise entry.error("User entry requires a user")
+        elif user.user in names:
+            raise entry.error(f'Duplicate user "{user.user}" detected')
+        names.add(user.user)
+        users.append(user)
+    return tuple(users)
+
+
+def check_keys(users: Iterable[User], seen: set[str], item: Item) -> None:
+    """Raise ConfError at `item` for a key of two users; add the keys to those seen."""
+    for user in users:
+        if user.nkey and user.nkey in seen:
+            raise item.error(f'Duplicate nkey "{user.nkey}" detected')
+        seen.add(user.nkey)
 
 
 def with_default(users: tuple[User, ...], permissions: Permissions | None) -> tuple[User, ...]:

@@ -119,6 +119,13 @@ def as_text(key: str, item: Item) -> str:
     return item.value
 
 
+def as_go_string(item: Item) -> str:
+    """Convert a string whose absence nats-server reports as Go's failed conversion."""
+    if not isinstance(item.value, str):
+        raise item.error(f"interface conversion: interface {{}} is {go_kind(item.value)}, not string")
+    return item.value
+
+
 def as_boolean(key: str, item: Item) -> bool:
     if not isinstance(item.value, bool):
         raise expected(key, item, "true or false")

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec.structs import replace
 
 from lakestream.config.options import STANDARD, WEBSOCKET, Options, lower_limit
 from lakestream.logging import Logger
-from lakestream.net.accounts import permissions
+from lakestream.net.accounts import auth, permissions
 from lakestream.net.accounts.accounts import Account, Accounts
-from lakestream.net.accounts.auth import ANYBODY, Authenticator, HashChecks, HashedLogin, Login
+from lakestream.net.accounts.auth import (
+    ANYBODY,
+    Authenticator,
+    Credentials,
+    Later,
+    Login,
+    Outcome,
+    new_nonce,
+)
 from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import Refusal
 from lakestream.net.hub import TRACED, MessageTracing
@@ -53,7 +61,6 @@ class Owner(Protocol):
 
     options: Options
     accounts: Accounts
-    hash_checks: HashChecks
     log: Logger
     unsent: Unsent
 
@@ -99,6 +106,7 @@ class Connection(Outbox, Arrival):
         tls: version, cipher suite and certificates; None: plain text.
         ready: the client authenticated, or need not.
         login: the user that it authenticated as.
+        nonce: what the client is to sign; "": nothing.
         max_payload: bytes of the largest message that it may publish.
     """
 
@@ -118,7 +126,9 @@ class Connection(Outbox, Arrival):
         self.rtt_ns = 0
         self.in_msgs = self.in_bytes = 0
         self.login: Login = ANYBODY
-        self.ready = owner.authenticator_for(self.kind).anonymous is not None
+        authenticator = owner.authenticator_for(self.kind)
+        self.nonce = new_nonce() if authenticator.challenges else ""
+        self.ready = authenticator.anonymous is not None
         self.max_payload = owner.options.max_payload
         self._parser = Parser(owner.options.max_control_line, owner.options.max_payload)
         self._no_responders = False
@@ -126,9 +136,10 @@ class Connection(Outbox, Arrival):
         self._verbose = self._pedantic = True
         self._protocol = 0
         self._first_pong = True
+        self._connected = False  # a CONNECT was accepted
         self._stalled = False
         self._held: list[Command] | None = None
-        """Commands behind a CONNECT whose password is being compared; None: none is."""
+        """Commands behind a CONNECT that is not decided yet; None: there is none."""
         self._pings_out = 0
         self._ping_sent_ns = 0
         self._max_subscriptions = owner.options.max_subscriptions or -1
@@ -410,51 +421,69 @@ class Connection(Outbox, Arrival):
             self.rtt_ns = max(1, self.owner.clock.now() - self.start_ns)
         # First, so that rejected clients are reported by name too.
         self.name, self.lang = str(options.get("name", self.name)), str(options.get("lang", self.lang))
-        self.version, self.user = str(options.get("version", self.version)), str(options.get("user", self.user))
-        if self._auth_timer is not None:  # the client did its part, however long a comparison of hashes takes
-            self._auth_timer.cancel()
-            self._auth_timer = None
+        self.version = str(options.get("version", self.version))
         if self._upgrade is not None:
             options = options | {name: text for name, text in self._upgrade.login.items() if not options.get(name)}
-        login = None
+        credentials = Credentials.of(
+            options, nonce=self.nonce, kind=self.kind, host=self.host, certificate=self.certificate
+        )
+        self.user = credentials.nkey or credentials.user or self.user
+        if self._auth_timer is not None:  # the client did its part, however long the decision takes
+            self._auth_timer.cancel()
+            self._auth_timer = None
+        outcome: Login | auth.Refusal | Later = auth.REFUSED
         if not options.get("account") and not options.get("new_account"):
-            login = self.owner.authenticator_for(self.kind).check(options, self.certificate)
-        if isinstance(login, HashedLogin):
-            self._check_hash(options, login)
+            outcome = self.owner.authenticator_for(self.kind).check(credentials)
+        if isinstance(outcome, Later):
+            self._wait(credentials, outcome)
         else:
-            self._log_in(options, login)
+            self._decided(credentials, outcome)
 
-    def _check_hash(self, options: dict[str, Any], hashed: HashedLogin) -> None:
-        """Compare the password in a thread. Meanwhile the connection is not read, and commands that came wait."""
+    def _wait(self, credentials: Credentials, later: Later) -> None:
+        """Wait for a decision about credentials. Meanwhile the connection is not read, and commands that came wait."""
         self._held = []
         if self.transport is not None:
             self.transport.pause_reading()
         authenticator = self.owner.authenticator_for(self.kind)
 
-        def done(good: bool) -> None:
+        def done(outcome: Outcome) -> None:
             held, self._held = self._held or [], None
             if self.close_reason:
                 return
-            if authenticator is not self.owner.authenticator_for(self.kind):  # a reload may have changed the password
-                self._connect(options)
+            if authenticator is not self.owner.authenticator_for(self.kind):  # a reload may have changed the user
+                self._connect(dict(credentials.connect))
             else:
-                self._log_in(options, hashed.login if good else None)
+                self._decided(credentials, outcome)
             if self._held is not None:
                 self._held.extend(held)
             elif not self.close_reason:
                 self._handle(held, 0)
                 self._resume_reading()
 
-        self.owner.hash_checks.check(hashed.given, hashed.stored, done)
+        later.start(done)
 
-    def _log_in(self, options: dict[str, Any], login: Login | None) -> None:
-        if login is None or not login.admits(self.kind):
-            self._fail("Authorization Violation", "Authentication Failure")
-            return
+    def _decided(self, credentials: Credentials, outcome: Outcome) -> None:
+        if isinstance(outcome, Login):
+            self._log_in(credentials.connect, outcome)
+        else:
+            self._refuse_login(credentials, outcome)
+
+    def _refuse_login(self, credentials: Credentials, refusal: auth.Refusal) -> None:
+        log, label = self.owner.log, self.label
+        if refusal.reason:
+            log.debug(f"{label} - {refusal.reason}")
+        for line in (*refusal.errors, " - ".join(filter(None, ("authentication error", credentials.shown())))):
+            log.error(f"{label} - {line}")
+        for line in refusal.warnings:
+            log.warn(line)
+        self._fail("Authorization Violation", "Authentication Failure")
+
+    def _log_in(self, options: Mapping[str, Any], login: Login) -> None:
         if not self._bind(login):
             return
         if self.owner.authenticator_for(self.kind).by_certificate and login.user is not None:
             self.user = login.user.user
+        self._connected = True
         self._verbose = bool(options.get("verbose", self._verbose))
         self._pedantic = bool(options.get("pedantic", self._pedantic))
         self.echo = bool(options.get("echo", self.echo))
@@ -488,7 +517,8 @@ class Connection(Outbox, Arrival):
 
         Subscriptions made before CONNECT move to the new account, as in nats-server.
         """
-        account = self.owner.accounts.of(login.account)
+        # A second CONNECT changes the user, but not the account, as in nats-server.
+        account = self.account if self._connected else self.owner.accounts.of(login.account)
         if not account.admit(self):
             self.account.forget(self)
             self.account = account  # for monitoring and events of the rejection
@@ -502,7 +532,7 @@ class Connection(Outbox, Arrival):
                 self.hub.leave(sub)
             self.account, self.hub = account, account.hub
             self.client = replace(self.client, account=account.name)
-        self.login = login
+        self.login = replace(login, account=account.name)
         self.limit()
         self.permit()
         for sid, sub in moved.items():
@@ -587,7 +617,8 @@ class Connection(Outbox, Arrival):
         words = [word for word in (f"v{self.version}" if self.version else "", self.lang, self.name) if word]
         shown = [self.label] + ([quoted(":".join(words))] if words else [])
         if self.login.user is not None:
-            shown.append(quoted(f"{self.account.name}/user:{self.login.user.user}"))
+            kind = "nkey" if self.login.user.nkey else "user"
+            shown.append(quoted(f"{self.account.name}/{kind}:{self.login.user.name}"))
         return " - ".join(shown)
 
     def _fail(self, text: str, reason: str) -> None:

@@ -108,6 +108,8 @@ class Identity(msgspec.Struct, frozen=True):
         lame_duck: bool,
         auth_required: bool | None = None,
         tls: Mapping[str, bool] | None = None,
+        nonce: str = "",
+        xkey: str = "",
         account: str = GLOBAL_ACCOUNT,
         is_system: bool = False,
         max_payload: int = 0,
@@ -125,6 +127,8 @@ class Identity(msgspec.Struct, frozen=True):
             lame_duck: the server is about to stop.
             auth_required: the client must authenticate; None: as configured.
             tls: the fields about TLS.
+            nonce: what the client is to sign; "": nothing.
+            xkey: the curve key to which clients may encrypt; "": not shown.
             account: the client's account, shown in the second INFO.
             is_system: that is the system account.
             max_payload: of the account, bytes; 0: the server's.
@@ -151,6 +155,8 @@ class Identity(msgspec.Struct, frozen=True):
         fields |= tls or {}
         if secure:
             fields |= {"tls_required": True, "tls_available": True}
+        if nonce:
+            fields["nonce"] = nonce
         fields["max_payload"] = max_payload or self.max_payload
         if self.jetstream:
             fields["jetstream"] = True
@@ -170,4 +176,6 @@ class Identity(msgspec.Struct, frozen=True):
         if self.domain:
             fields["domain"] = self.domain
         fields["api_lvl"] = API_LEVEL
+        if xkey:
+            fields["xkey"] = xkey
         return frames.INFO % msgspec.json.encode(fields)

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
@@ -33,6 +34,7 @@ from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
+from lakestream.protocol.nkeys import CurveKey, new_curve_key
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
@@ -67,14 +69,14 @@ class Node:
         self.cluster: Cluster | Standalone = Standalone()
         self.remotes: Remotes | None = None
         self.websocket: WebSocketListener | None = None
-        self._authenticators = _authenticators(options)
-        self.hash_checks = HashChecks()
+        self._hash_checks = HashChecks()
+        self._authenticators = _authenticators(options, self._hash_checks)
         self.lame_duck = False
         self._ids = itertools.count(1)
         self.tls: ServerContext | None = None
         self._clients: Listener | None = None
         self._monitoring: Listener | None = None
-        self._cleanups: list[Callable[[], None]] = [self.hash_checks.close]
+        self._cleanups: list[Callable[[], None]] = [self._hash_checks.close]
 
     # ------------------------------------------------------------------ the event loop
     def run(self) -> int:
@@ -167,6 +169,11 @@ class Node:
         self.log.info(f"  ID:       {self.identity.server_id}")
         if self.options.config_file:
             self.log.info(f"Using configuration file: {self.options.config_file}")
+
+    @cached_property
+    def curve_key(self) -> CurveKey:
+        """The key to which others encrypt for this server; made for the first client, so that starts are fast."""
+        return new_curve_key()
 
     @property
     def keeper(self) -> LakeKeeper | None:
@@ -284,6 +291,8 @@ class Node:
             lame_duck=lame_duck or self.lame_duck,
             auth_required=authenticator.configured if second else authenticator.required,
             tls=tls_fields(self.options, connection.tls_first) if websocket is None else None,
+            nonce="" if second else connection.nonce,
+            xkey=self.curve_key.public,
             account=connection.account.name,
             is_system=connection.account.is_system,
             max_payload=connection.max_payload,
@@ -344,7 +353,7 @@ class Node:
             self.log.reopen(options.log_file)
         before, self.options = self.options, options
         self._secure(before, tls)
-        authenticators, self._authenticators = self._authenticators, _authenticators(options)
+        authenticators, self._authenticators = self._authenticators, _authenticators(options, self._hash_checks)
         if not AFFECTED_BY.isdisjoint(changed):
             reload_accounts(options, self.accounts, self.links, self.jetstream)
             clients = self.connections.values()
@@ -423,11 +432,11 @@ class Node:
         self.log.info("Server Exiting..")
 
 
-def _authenticators(options: Options) -> dict[str, Authenticator]:
+def _authenticators(options: Options, checks: HashChecks) -> dict[str, Authenticator]:
     """Return the checks of credentials by kind of client."""
     if not options.websocket.port:
-        return dict.fromkeys((STANDARD, WEBSOCKET), Authenticator(options))
+        return dict.fromkeys((STANDARD, WEBSOCKET), Authenticator(options, checks))
     from lakestream.config.websocket import for_websocket
 
-    websocket = Authenticator(for_websocket(options), shown=bool(options.websocket.no_auth_user))
-    return {STANDARD: Authenticator(options), WEBSOCKET: websocket}
+    websocket = Authenticator(for_websocket(options), checks, shown=bool(options.websocket.no_auth_user))
+    return {STANDARD: Authenticator(options, checks), WEBSOCKET: websocket}

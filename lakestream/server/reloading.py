@@ -112,7 +112,7 @@ def _login(connection: Connection, authenticator: Authenticator, same_token: boo
         if authenticator.by_token:
             return (ANYBODY if same_token else None), False
         return authenticator.anonymous, False
-    now = authenticator.login_of(before.user.user)
+    now = authenticator.login_of(before.user.name)
     if now is None or now.user is None or now.account != before.account:
         return None, True
     return (now if now.user.password == before.user.password else None), False

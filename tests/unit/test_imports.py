@@ -20,6 +20,7 @@ HEAVY = {
     "duckdb",
     "h11",
     "hypothesis",
+    "nacl",
     "nats",
     "numpy",
     "pandas",

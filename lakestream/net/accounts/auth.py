@@ -1,23 +1,35 @@
 """Authentication of clients.
 
-Belongs here: comparing the credentials of a CONNECT with the configured token or users, which determines the account.
-Permissions of a user are in permissions.py.
+Belongs here: the credentials of a connection, and the ways in which they are checked, in their order, which determines
+the account and the user. Permissions of a user are in permissions.py, decisions about tokens in operators.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
-from lakestream.config.options import Options, User
+import msgspec
+
+from lakestream.config.options import STANDARD, Options, User
 from lakestream.net.accounts.certificates import user_of
 from lakestream.net.tls import PeerCertificate
+from lakestream.protocol import nkeys
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
+
+_NONCE_BYTES = 11
+
+
+def new_nonce() -> str:
+    """Return the text that a connection is to sign: 15 letters."""
+    return base64.urlsafe_b64encode(os.urandom(_NONCE_BYTES)).rstrip(b"=").decode()
 
 
 def is_hashed(stored: str) -> bool:
@@ -55,30 +67,187 @@ class HashChecks:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-class Login(NamedTuple):
+# ---------------------------------------------------------------------- what is given, and what comes of it
+
+
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """What a connection gave to log in; "" where it gave nothing.
+
+    Attributes:
+        user, password, token, nkey, jwt, signature: of CONNECT. `signature` signs `nonce`, which INFO showed.
+        kind: the connection type, as `allowed_connection_types` names it.
+        host: its address.
+        certificate: the client's, verified; None: it showed none.
+        connect: all options of CONNECT.
+    """
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    nkey: str = ""
+    jwt: str = ""
+    signature: str = ""
+    nonce: str = ""
+    kind: str = STANDARD
+    host: str = ""
+    certificate: PeerCertificate | None = None
+    connect: Mapping[str, Any] = {}
+
+    @classmethod
+    def of(
+        cls, connect: Mapping[str, Any], *, nonce: str, kind: str, host: str, certificate: PeerCertificate | None = None
+    ) -> Credentials:
+        """Return the credentials of a CONNECT with these options."""
+        given = {name: str(connect.get(key) or "") for name, key in _GIVEN.items()}
+        return cls(**given, nonce=nonce, kind=kind, host=host, certificate=certificate, connect=connect)
+
+    def shown(self, known_jwt: str = "") -> str:
+        """Return the name of the user in the log, the most telling one as in nats-server; secrets are not shown.
+
+        Args:
+            known_jwt: the key of the user whose token was accepted before.
+        """
+        if self.nkey:
+            return f'Nkey "{self.nkey}"'
+        if known_jwt and self.jwt:
+            return f'JWT User "{known_jwt}"'
+        if self.user:
+            return f'User "{self.user}"'
+        return 'Token "[REDACTED]"' if self.token else ""
+
+
+_GIVEN = {"user": "user", "password": "pass", "token": "auth_token", "nkey": "nkey", "jwt": "jwt", "signature": "sig"}
+
+
+class Login(msgspec.Struct, frozen=True):
     """The account and user of a client. `user` None: anonymous."""
 
     account: str
     user: User | None = None
 
-    def admits(self, kind: str) -> bool:
-        """Return True if the user may connect as this kind of client."""
-        return self.user is None or not self.user.connection_types or kind in self.user.connection_types
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Credentials that are refused.
+
+    Attributes:
+        reason: for the debug log; "": there is no more to say.
+        errors: for the log, of the connection; `warnings`: of the server.
+    """
+
+    reason: str = ""
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-class HashedLogin(NamedTuple):
-    """A login that is good if the given secret matches the stored hash."""
+Outcome = Login | Refusal
+Done = Callable[[Outcome], None]
 
-    login: Login
-    given: str
-    stored: str
 
+class Later(msgspec.Struct, frozen=True):
+    """A decision that takes time. `start` begins to make it and calls back in the event loop, once."""
+
+    start: Callable[[Done], None]
+
+
+Way = Callable[[Credentials], Login | Refusal | Later | None]
+"""One way of logging in. Returns None for credentials that it does not judge."""
 
 ANYBODY = Login(GLOBAL_ACCOUNT)
+REFUSED = Refusal()
+
+
+# ---------------------------------------------------------------------- ways
+
+
+class Secrets:
+    """Comparison of a given secret with the configured one, plain or hashed."""
+
+    def __init__(self, checks: HashChecks) -> None:
+        self._checks = checks
+
+    def compared(self, login: Login, given: str, stored: str) -> Login | Refusal | Later:
+        """Return the login if the secret is right."""
+        if not is_hashed(stored):
+            return login if same_text(given, stored) else REFUSED
+        return Later(lambda done: self._checks.check(given, stored, lambda good: done(login if good else REFUSED)))
+
+
+def signature_error(public: str, credentials: Credentials) -> str:
+    """Return why the signature of the nonce is not by the owner of this key, in nats-server's words; "": it is."""
+    if not credentials.signature:
+        return "Signature missing"
+    signature = nkeys.signature_of(credentials.signature)
+    if signature is None:
+        return "Signature not valid base64"
+    good = bool(credentials.nonce) and nkeys.verify(public, credentials.nonce.encode(), signature)
+    return "" if good else "Signature not verified"
+
+
+def by_token(token: str, secrets: Secrets) -> Way:
+    """Return the way for the one token of the server. No other way is open then."""
+    return lambda credentials: secrets.compared(ANYBODY, credentials.token, token)
+
+
+def anonymously(login: Login) -> Way:
+    """Return the way for clients without credentials. A token or a signature without a key is none, as in
+    nats-server."""
+
+    def way(given: Credentials) -> Login | Refusal | None:
+        if given.user or given.token or given.nkey:
+            return None
+        return login if _may_use(login, given) else REFUSED
+
+    return way
+
+
+def by_nkey(logins: Mapping[str, Login]) -> Way:
+    """Return the way for users with keys."""
+
+    def way(credentials: Credentials) -> Login | Refusal | None:
+        if not credentials.nkey:
+            return None
+        login = logins.get(credentials.nkey)
+        if login is None or not _may_use(login, credentials):
+            return REFUSED
+        error = signature_error(credentials.nkey, credentials)
+        return Refusal(error) if error else login
+
+    return way
+
+
+def by_password(logins: Mapping[str, Login], secrets: Secrets) -> Way:
+    """Return the way for users with passwords."""
+
+    def way(credentials: Credentials) -> Login | Refusal | Later | None:
+        login = logins.get(credentials.user)
+        if login is None or login.user is None or not _may_use(login, credentials):
+            return REFUSED
+        return secrets.compared(login, credentials.password, login.user.password)
+
+    return way
+
+
+def by_certificate(logins: Mapping[str, Login], secrets: Secrets) -> Way:
+    """Return the way for users that a client certificate names (verify_and_map)."""
+
+    def way(credentials: Credentials) -> Login | Refusal | Later:
+        user = user_of(credentials.certificate, logins) if credentials.certificate is not None else None
+        login = logins[user] if user is not None and credentials.user in ("", user) else None
+        if login is None or login.user is None or not _may_use(login, credentials):
+            return REFUSED
+        return secrets.compared(login, credentials.password, login.user.password)
+
+    return way
+
+
+def _may_use(login: Login, credentials: Credentials) -> bool:
+    """Return True if the user may log in over a connection of this type."""
+    types = login.user.connection_types if login.user is not None else ()
+    return not types or credentials.kind in types
 
 
 class Authenticator:
-    """Checks CONNECT options against the server's token or users.
+    """Judges credentials by the ways of logging in that the settings open.
 
     Args:
         shown: INFO says that credentials are required even where a `no_auth_user` makes them optional.
@@ -89,19 +258,39 @@ class Authenticator:
         anonymous: the login of clients without credentials; None: they are rejected.
         required: the first INFO says that credentials are required. As in nats-server that is so even where only the
             system account has users, and clients without credentials are in the global account.
+        challenges: INFO has a nonce, which users sign.
     """
 
-    def __init__(self, options: Options, *, shown: bool = False) -> None:
+    def __init__(self, options: Options, checks: HashChecks, *, shown: bool = False) -> None:
         self._token = options.token
-        self._logins = {user.user: Login(GLOBAL_ACCOUNT, user) for user in options.users}
-        for account in options.accounts:
-            self._logins |= {user.user: Login(account.name, user) for user in account.users}
+        logins = [Login(GLOBAL_ACCOUNT, user) for user in options.users]
+        logins += [Login(account.name, user) for account in options.accounts for user in account.users]
+        self._logins = {login.user.name: login for login in logins if login.user is not None}
         system = options.system_account or SYSTEM_ACCOUNT
         only_the_system = bool(options.accounts) and all(account.name == system for account in options.accounts)
         self.by_certificate = options.tls is not None and options.tls.verify_and_map and bool(self._logins)
         self.configured = bool(self._token or self._logins) or only_the_system
         self.anonymous = self._anonymous(options)
         self.required = self.configured and (shown or not options.no_auth_user)
+        keys = {name: login for name, login in self._logins.items() if login.user is not None and login.user.nkey}
+        self.challenges = bool(keys)
+        self._ways = list(self._configured(keys, Secrets(checks)))
+
+    def _configured(self, keys: Mapping[str, Login], secrets: Secrets) -> Iterable[Way]:
+        """Return the ways for the users of the configuration."""
+        if self._token:
+            yield by_token(self._token, secrets)
+        elif not self._logins:
+            yield lambda credentials: self.anonymous
+        else:
+            if keys:
+                yield by_nkey(keys)
+            if self.by_certificate:
+                yield by_certificate(self._logins, secrets)
+                return
+            if self.anonymous is not None:
+                yield anonymously(self.anonymous)
+            yield by_password({name: one for name, one in self._logins.items() if name not in keys}, secrets)
 
     @property
     def by_token(self) -> bool:
@@ -113,7 +302,7 @@ class Authenticator:
         return self._token == other._token
 
     def login_of(self, user: str) -> Login | None:
-        """Return the login of a user; None: no such user."""
+        """Return the login of a user, by its name or key; None: no such user."""
         return self._logins.get(user)
 
     def _anonymous(self, options: Options) -> Login | None:
@@ -127,25 +316,10 @@ class Authenticator:
             return None
         return ANYBODY
 
-    def check(self, connect: dict[str, Any], certificate: PeerCertificate | None = None) -> Login | HashedLogin | None:
-        """Return the login of a client with these CONNECT options and this certificate; None: wrong credentials."""
-        if self._token:
-            return _compared(ANYBODY, str(connect.get("auth_token") or ""), self._token)
-        user = str(connect.get("user") or "")
-        if self.by_certificate:
-            mapped = user_of(certificate, self._logins) if certificate is not None else None
-            if mapped is None or user not in ("", mapped):
-                return None
-            user = mapped
-        elif not self._logins or (self.anonymous is not None and not user and not connect.get("auth_token")):
-            return self.anonymous
-        login = self._logins.get(user)
-        if login is None or login.user is None:
-            return None
-        return _compared(login, str(connect.get("pass") or ""), login.user.password)
-
-
-def _compared(login: Login, given: str, stored: str) -> Login | HashedLogin | None:
-    if is_hashed(stored):
-        return HashedLogin(login, given, stored)
-    return login if same_text(given, stored) else None
+    def check(self, credentials: Credentials) -> Login | Refusal | Later:
+        """Return what comes of these credentials by the first way that judges them."""
+        for way in self._ways:
+            outcome = way(credentials)
+            if outcome is not None:
+                return outcome
+        return REFUSED

@@ -275,8 +275,8 @@ def test_the_examples_of_the_page_are_configurations(options: Load) -> None:
         ('accounts { "" {} }', "is not a valid account name"),
         ("accounts { VERSION {} }", "is not a valid account name"),
         ("accounts: 3", '"accounts" must be a map'),
-        ("accounts { A {users: [{nkey: U}]} }", '"nkey" is not supported'),
-        ("accounts { A {users: [{user: a, connection_types: [LEAFNODE]}]} }", "without STANDARD is not supported"),
+        ("accounts { A {users: [{nkey: U}]} }", "Not a valid public nkey for a user"),
+        ("accounts { A {users: [{user: a, connection_types: [FOO]}]} }", "invalid connection types"),
         ("accounts { A {msg_trace: x} }", '"msg_trace" is not supported'),
         ("accounts { A {limits {max_connections: -2}} }", "must be from -1"),
         (

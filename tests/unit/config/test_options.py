@@ -225,7 +225,7 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
         ("authorization { user: a, users: [] }", 1, "Can not have a single user/pass and a users array"),
         ("authorization { users: [{user: c}, {user: c}] }", 1, 'Duplicate user "c" detected'),
         ("authorization { users: [{pass: c}] }", 1, "User entry requires a user"),
-        ("authorization { users: [{nkey: U}] }", 1, '"nkey" is not supported'),
+        ("authorization { users: [{nkey: U}] }", 1, "Not a valid public nkey for a user"),
         ("authorization { pass: c }", 1, "requires a user"),
         ("websocket { port: 80 }", 1, '"websocket" is not supported'),
         ("leafnodes { port: 80 }", 1, '"leafnodes" is not supported: gateways and leaf nodes'),

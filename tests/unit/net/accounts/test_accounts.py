@@ -7,9 +7,19 @@ import pytest
 from lakestream.config.options import AccountLimits, AccountOptions, JetStreamOptions, Options, User
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
+from lakestream.net.accounts.auth import (
+    ANYBODY,
+    REFUSED,
+    STANDARD,
+    Authenticator,
+    Credentials,
+    HashChecks,
+    Login,
+    Refusal,
+)
 from lakestream.net.hub import Turn
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
+from tests.keys import proof, user_key
 
 pytestmark = pytest.mark.unit
 
@@ -49,7 +59,56 @@ def accounts(options: Options) -> Accounts:
     ],
 )
 def test_the_account_and_user_of_a_client(options: Options, connect: dict[str, str], login: Login | None) -> None:
-    assert Authenticator(options).check(connect) == login
+    credentials = Credentials.of(connect, nonce="", kind=STANDARD, host="")
+    assert Authenticator(options, HashChecks()).check(credentials) == (login or REFUSED)
+
+
+ANN_KEY = user_key("ann")
+WITH_KEY = User("", "", nkey=ANN_KEY.public)
+OVER_WEBSOCKET = User("web", "w", connection_types=("WEBSOCKET",))
+WITH_KEYS = Options(users=(WITH_KEY, BOB, OVER_WEBSOCKET))
+
+
+@pytest.mark.parametrize(
+    ("connect", "nonce", "kind", "outcome"),
+    [
+        (proof(ANN_KEY, "n"), "n", STANDARD, Login("$G", WITH_KEY)),
+        (proof(ANN_KEY, "n") | {"user": "bob", "pass": "x"}, "n", STANDARD, Login("$G", WITH_KEY)),
+        (proof(ANN_KEY, "n"), "m", STANDARD, Refusal("Signature not verified")),
+        (proof(ANN_KEY, ""), "", STANDARD, Refusal("Signature not verified")),
+        ({"nkey": ANN_KEY.public}, "n", STANDARD, Refusal("Signature missing")),
+        ({"nkey": ANN_KEY.public, "sig": "!"}, "n", STANDARD, Refusal("Signature not valid base64")),
+        (proof(user_key("bob"), "n"), "n", STANDARD, REFUSED),
+        (proof(user_key("bob"), "n") | {"user": "bob", "pass": "b"}, "n", STANDARD, REFUSED),
+        ({"user": ANN_KEY.public, "pass": ""}, "n", STANDARD, REFUSED),
+        ({"user": "web", "pass": "w"}, "n", STANDARD, REFUSED),
+        ({"user": "web", "pass": "w"}, "n", "WEBSOCKET", Login("$G", OVER_WEBSOCKET)),
+    ],
+)
+def test_users_with_keys(connect: dict[str, str], nonce: str, kind: str, outcome: Login | Refusal) -> None:
+    authenticator = Authenticator(WITH_KEYS, HashChecks())
+    assert authenticator.challenges
+    assert authenticator.check(Credentials.of(connect, nonce=nonce, kind=kind, host="")) == outcome
+
+
+def test_the_user_without_credentials_may_have_a_key() -> None:
+    authenticator = Authenticator(Options(users=(WITH_KEY,), no_auth_user=ANN_KEY.public), HashChecks())
+    assert authenticator.anonymous == Login("$G", WITH_KEY)
+
+
+@pytest.mark.parametrize(
+    ("connect", "known", "shown"),
+    [
+        ({}, "", ""),
+        ({"auth_token": "secret"}, "", 'Token "[REDACTED]"'),
+        ({"user": "ann", "pass": "secret"}, "", 'User "ann"'),
+        ({"user": "ann", "jwt": "secret"}, "", 'User "ann"'),
+        ({"user": "ann", "jwt": "secret"}, "UABC", 'JWT User "UABC"'),
+        ({"nkey": "UABC", "user": "ann", "jwt": "secret", "sig": "secret"}, "U", 'Nkey "UABC"'),
+    ],
+)
+def test_what_the_log_shows_of_credentials(connect: dict[str, str], known: str, shown: str) -> None:
+    assert Credentials.of(connect, nonce="", kind=STANDARD, host="").shown(known) == shown
 
 
 @pytest.mark.parametrize(
