@@ -15,6 +15,10 @@ from lakestream.config.errors import StartError
 from lakestream.config.options import Flags
 
 
+class FlagError(StartError):
+    """Raised for a flag that cannot be parsed. As with nats-server the usage is shown then, and the exit code is 0."""
+
+
 class Flag(msgspec.Struct, frozen=True):
     """One flag: its names, the field that it sets, and its kind.
 
@@ -167,7 +171,8 @@ def parse(arguments: Sequence[str]) -> CommandLine:
     """Read the arguments after `lakestream serve`.
 
     Raises:
-        StartError: unknown flag, missing or malformed value, a stray word.
+        FlagError: unknown flag, missing or malformed value.
+        StartError: a stray word, a flag of nats-server that is not supported.
     """
     table = _table()
     found: dict[str, Any] = {}
@@ -185,10 +190,10 @@ def parse(arguments: Sequence[str]) -> CommandLine:
         name, given, value = _split(argument)
         flag = table.get(name)
         if flag is None:
-            raise StartError(f"flag provided but not defined: -{name}{_similar(name, table)}; see lakestream serve -h")
+            raise FlagError(f"flag provided but not defined: -{name}{_similar(name, table)}")
         if not given and flag.kind != "switch":
             if position == len(arguments):
-                raise StartError(f"flag needs an argument: -{name}")
+                raise FlagError(f"flag needs an argument: -{name}")
             value = arguments[position]
             position += 1
         _set(flag, name, _convert(flag, name, value if given or flag.kind != "switch" else "true"), found, warnings)
@@ -200,7 +205,7 @@ def _split(argument: str) -> tuple[str, bool, str]:
     body = argument[2:] if argument.startswith("--") else argument[1:]
     name, equals, value = body.partition("=")
     if not name or name[0] == "-":
-        raise StartError(f"bad flag syntax: {argument}")
+        raise FlagError(f"bad flag syntax: {argument}")
     return name, bool(equals), value
 
 
@@ -212,11 +217,11 @@ def _convert(flag: Flag, name: str, value: str) -> str | int | bool:
             return True
         if value in _FALSE:
             return False
-        raise StartError(f'invalid boolean value "{value}" for -{name}: use -{name}=true or -{name}=false')
+        raise FlagError(f'invalid boolean value "{value}" for -{name}: parse error')
     try:
         return int(value)
     except ValueError:
-        raise StartError(f'invalid value "{value}" for flag -{name}: not a whole number') from None
+        raise FlagError(f'invalid value "{value}" for flag -{name}: parse error') from None
 
 
 def _set(flag: Flag, name: str, value: str | int | bool, found: dict[str, Any], warnings: list[str]) -> None:
@@ -232,7 +237,7 @@ def _words(words: Sequence[str], found: dict[str, Any]) -> None:
     """Take words without a dash: only `version` and `help` are known."""
     for word in words:
         if word not in ("version", "help"):
-            raise StartError(f'unrecognized command: "{word}"; see lakestream serve -h')
+            raise StartError(f'unrecognized command: "{word}"')
         found[f"show_{word}"] = True
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.cli.flags import CommandLine, parse, usage
-from lakestream.config.errors import StartError
+from lakestream.cli.flags import CommandLine, FlagError, parse, usage
+from lakestream.config.errors import StartError, reason_in_words
 from lakestream.config.loading import load
 from lakestream.config.options import Flags, Options
 from lakestream.logging import Logger
@@ -58,14 +59,27 @@ def start(
         if done is not None:
             return done
         options = settle(command.flags)
+        for notice in options.notices:
+            print(notice, file=sys.stderr)
         if command.test_config:
             _say(f"configuration file {options.config_file} is valid ({options.config_digest})")
             return 0
         log = _logger(options)
+    except FlagError as error:
+        print(error, file=sys.stderr)
+        print(usage(program))
+        return 0
     except StartError as error:
-        _say(str(error))
+        _say(f"{error}\n" if error.of_settings else str(error))
+        return 1
+    except LogFileError as error:
+        print(time.strftime("%Y/%m/%d %H:%M:%S"), error, file=sys.stderr)
         return 1
     return run(options, log)
+
+
+class LogFileError(Exception):
+    """Raised when the log file cannot be opened: a line on stderr with the time, as from nats-server."""
 
 
 def _logger(options: Options) -> Logger:
@@ -78,7 +92,7 @@ def _logger(options: Options) -> Logger:
             utc=options.logtime_utc,
         )
     except OSError as error:
-        raise StartError(f"cannot open log file {options.log_file!r}: {error.strerror}") from error
+        raise LogFileError(f"error opening file: open {options.log_file}: {reason_in_words(error)}") from error
 
 
 def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] | None = None) -> int:
@@ -130,14 +144,15 @@ def send_signal(request: str) -> None:
     name, _, target = request.partition("=")
     number = SIGNALS.get(name)
     if number is None:
-        raise StartError(f'unknown signal "{name}": use one of {", ".join(SIGNALS)}')
+        raise StartError(f'unknown signal "{name}"')
     if not target:
         raise StartError(f"-sl {name} needs a process: -sl {name}=PID or -sl {name}=PIDFILE")
     pid = _pid(target)
     try:
         os.kill(pid, number)
     except (OSError, OverflowError) as error:
-        raise StartError(f'signal "{name}" {pid}: {getattr(error, "strerror", error)}') from error
+        reason = reason_in_words(error) if isinstance(error, OSError) else str(error)
+        raise StartError(f'\nsignal "{name}" {pid}: {reason}') from error
 
 
 def _pid(target: str) -> int:
@@ -147,7 +162,7 @@ def _pid(target: str) -> int:
             with open(target, encoding="ascii", errors="replace") as stream:
                 text = stream.read(32).strip()
         except OSError as error:
-            raise StartError(f"invalid pid: {target}: neither a number nor a PID file ({error.strerror})") from error
+            raise StartError(f"invalid pid: {target}") from error
     # kill(2) takes 0 and negative numbers for process groups.
     if not text.isdecimal() or int(text) == 0:
         raise StartError(f"invalid pid: {target}")

@@ -16,7 +16,7 @@ from lakestream.config.conf import Item
 from lakestream.config.exports import Places, as_exports, as_imports
 from lakestream.config.mappings import Mappings
 from lakestream.config.options import AccountLimits, AccountOptions, Destination, SubjectMapping, User
-from lakestream.config.users import as_permissions, as_users, check_keys
+from lakestream.config.users import as_permissions, as_users, check_names
 from lakestream.config.values import (
     INT64,
     Rule,
@@ -280,7 +280,7 @@ def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configur
     authorization = find(items, "authorization") if "authorization" in order else None
     last = authorization is not None and order.index("authorization") > order.index("accounts")
     users: tuple[User, ...] = values.get("users", ())
-    seen, keys = {user.user for user in users}, {user.nkey for user in users}
+    seen = {user.name for user in users}
     for account in made.accounts:
         if not account.users:
             continue
@@ -288,8 +288,4 @@ def _check_logins(items: dict[str, Item], values: dict[str, Any], made: Configur
         for what, is_there in (("single user/pass", values.get("single_user")), ("token", values.get("token"))):
             if is_there:
                 raise place.error(f"Can not have a {what} and {'a users array' if last else 'accounts'}")
-        check_keys(account.users, keys, place)
-        for user in account.users:
-            if user.user and user.user in seen:
-                raise place.error(f'Duplicate user "{user.user}" detected')
-            seen.add(user.user)
+        check_names(place, account.users, seen)

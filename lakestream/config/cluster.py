@@ -27,6 +27,7 @@ from lakestream.config.values import (
     as_text,
     converted,
     expected,
+    go_kind,
 )
 
 DEFAULT_PORT = 6222
@@ -92,7 +93,7 @@ _AUTHORIZATION_MISSING = {
     "users": "Cluster authorization does not allow multiple users",
     "token": "Cluster authorization does not support tokens",
     "permissions": "nodes of a cluster trust each other",
-    "auth_callout": "",
+    "auth_callout": "nodes of a cluster log in with user and password",
 }
 
 
@@ -165,7 +166,9 @@ CLUSTER_MISSING = {
 
 def as_cluster(key: str, item: Item) -> ClusterOptions:
     """Convert the block. Without a port there is no cluster (as in nats-server)."""
-    values = converted(as_map(key, item), CLUSTER, harmless=CLUSTER_HARMLESS, missing=CLUSTER_MISSING)
+    if not isinstance(item.value, dict):
+        raise item.error(f"Expected map to define cluster, got {go_kind(item.value)}")
+    values = converted(item.value, CLUSTER, harmless=CLUSTER_HARMLESS, missing=CLUSTER_MISSING)
     warnings = tuple(values.pop("warnings", ()))
     return ClusterOptions(**values, warnings=warnings)
 
@@ -209,7 +212,7 @@ def with_flags(flags: Flags, cluster: ClusterOptions) -> ClusterOptions:
     if found.port:
         return _guarded(found)
     if found.routes:
-        raise StartError("solicited routes require cluster capabilities, e.g. --cluster nats://0.0.0.0:6222")
+        raise StartError("solicited routes require cluster capabilities, e.g. --cluster")
     return ClusterOptions()
 
 

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from lakestream.config.errors import StartError
+from lakestream.config.errors import StartError, reason_in_words
 
 MAX_DEPTH = 64
 """Maximum nesting of maps and arrays, and of includes."""
@@ -22,14 +22,21 @@ Scalar = str | int | float | bool | datetime
 
 
 class ConfError(StartError):
-    """Raised for an invalid configuration file, with `file`, `line` (from 1) and for a setting `column`."""
+    """Raised for an invalid configuration file."""
 
-    def __init__(self, file: str, line: int, reason: str, column: int | None = None) -> None:
-        place = f"{file}:{line}" if column is None else f"{file}:{line}:{column}"
-        super().__init__(f"{place}: {reason}")
-        self.file = file
-        self.line = line
-        self.reason = reason
+
+class GrammarError(ConfError):
+    """Raised for a text that is no configuration, with nats-server's texts: they name the line, but not the file."""
+
+
+class SettingError(ConfError):
+    """Raised for settings that are wrong, each with file, line (from 1) and column."""
+
+    of_settings = True
+
+
+class NotServedError(SettingError):
+    """Raised for settings that nats-server has and this server has not, with what to use instead."""
 
 
 class Item(msgspec.Struct):
@@ -49,9 +56,9 @@ class Item(msgspec.Struct):
     raw: str = ""
     column: int = 0
 
-    def error(self, reason: str) -> ConfError:
+    def error(self, reason: str) -> SettingError:
         """Return an error at this position."""
-        return ConfError(self.file, self.line, reason, self.column)
+        return SettingError(f"{self.file}:{self.line}:{self.column}: {reason}")
 
 
 _BLANK = re.compile(r"[ \t]*")
@@ -65,6 +72,12 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[\s\S])")
 _INTEGER = re.compile(r"(-?[0-9]+)([kmgtpe])?(b|i|ib)?", re.IGNORECASE)
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_NUL = "\0"
+_ENDS_AT_TOP = "a top-level value to end with a new line, comment or EOF"
+_ENDS_IN_MAP = 'a map value terminator "," or a map terminator "}"'
+_ENDS_IN_ARRAY = 'an array value terminator "," or an array terminator "]"'
+"""Names of the places of a value in nats-server's errors, with what may follow there."""
+
 _INCLUDE_END = " \t\r\n;}"
 _OPENING = ("'", '"', "{", "[")
 
@@ -90,9 +103,10 @@ def load(file: str, environ: Mapping[str, str] | None = None, parents: tuple[str
         with open(file, encoding="utf-8-sig") as stream:
             text = stream.read()
     except OSError as error:
-        raise StartError(f"cannot read {file}: {error.strerror}") from error
+        call = "read" if os.path.isdir(file) else "open"
+        raise StartError(f"{call} {file}: {reason_in_words(error)}") from error
     except ValueError as error:
-        raise StartError(f"cannot read {file}: it is not UTF-8 text") from error
+        raise StartError(f"read {file}: it is not UTF-8 text") from error
     return parse(text, file, environ, parents)
 
 
@@ -137,15 +151,19 @@ class _Reader:
         """Return the column of the current position; see `Item`."""
         return self._pos - max(self._text.rfind("\n", 0, self._pos), 0) + (self._peek() in _OPENING)
 
-    def _error(self, reason: str, pos: int | None = None) -> ConfError:
-        return ConfError(self._file, self._line(pos), reason)
+    def _error(self, reason: str, pos: int | None = None) -> GrammarError:
+        return GrammarError(f"Parse error on line {self._line(pos)}: '{reason}'")
+
+    def _ends_early(self, inside: str = "") -> GrammarError:
+        """Return the error of a text that ends within something."""
+        return self._error(f"Unexpected EOF{inside and f' processing {inside}'}.", len(self._text))
 
     def _peek(self) -> str:
         return self._text[self._pos : self._pos + 1]
 
-    def _seen(self) -> str:
-        char = self._peek()
-        return f"'{char}'" if char.isprintable() and char else "the end of the line" if char else "the end of the file"
+    def _unlike(self, expected: str) -> GrammarError:
+        """Return the error of a character in the place of `expected`; the end of the text is shown as NUL."""
+        return self._error(f"Expected {expected}, but got '{self._peek() or _NUL}' instead.")
 
     # ------------------------------------------------------------------ what lies between
     def _skip_space(self) -> None:
@@ -178,9 +196,9 @@ class _Reader:
             if not self._peek():
                 return items
             self._pair(items)
-            self._end_of_value("}")
+            self._end_of_value("}", _ENDS_AT_TOP)
 
-    def _end_of_value(self, closing: str) -> None:
+    def _end_of_value(self, closing: str, ends: str) -> None:
         """Check that a value ends here: at a new line, comma, semicolon, or the end of the container or text."""
         self._skip_blank()
         self._skip_comment()
@@ -188,29 +206,27 @@ class _Reader:
         if char in ("\n", ",", ";"):
             self._pos += len(char)
         elif char and char != closing:
-            raise self._error(
-                f"expected the end of the value (a new line, ',' or '{closing}'), but found {self._seen()}"
-            )
+            raise self._unlike(ends)
 
     def _map(self) -> dict[str, Item]:
-        start = self._enter()
+        self._enter()
         items: dict[str, Item] = {}
         self._scopes.append(items)
         while True:
             self._skip_space()
             char = self._peek()
             if not char:
-                raise self._error("'{' without a closing '}'", start)
+                raise self._ends_early("map")
             if char == "}":
                 break
             self._pair(items)
-            self._end_of_value("}")
+            self._end_of_value("}", _ENDS_IN_MAP)
         self._pos += 1
         self._scopes.pop()
         return items
 
     def _array(self) -> list[Item]:
-        start = self._enter()
+        self._enter()
         items: list[Item] = []
         # An array is no scope for variables, but counts for the depth.
         self._scopes.append({})
@@ -218,78 +234,76 @@ class _Reader:
             self._skip_space()
             char = self._peek()
             if not char:
-                raise self._error("'[' without a closing ']'", start)
+                raise self._unlike(_ENDS_IN_ARRAY)
             if char == "]":
                 break
             if char in ",;":
-                raise self._error(f"expected a value of the array, but found '{char}'")
+                raise self._error(f"Unexpected array value terminator '{char}'.")
             line, column = self._line(), self._column()
             items.append(Item(self._value(), self._file, line, column=column))
-            self._end_of_value("]")
+            self._end_of_value("]", _ENDS_IN_ARRAY)
         self._pos += 1
         self._scopes.pop()
         return items
 
-    def _enter(self) -> int:
-        start = self._pos
+    def _enter(self) -> None:
         if len(self._scopes) > MAX_DEPTH:
             raise self._error(f"maps and arrays are nested deeper than {MAX_DEPTH}")
         self._pos += 1
-        return start
 
     # ------------------------------------------------------------------ pairs
     def _pair(self, items: dict[str, Item]) -> None:
-        start = self._pos
         line, column = self._line(), self._column()
         quoted = self._peek() in ("'", '"')
         key = self._key()
         if not quoted and key.lower() == "include" and self._peek() in (" ", "\t"):
-            items.update(self._include(line))
+            items.update(self._include())
             return
         self._skip_space()
         if self._peek() in (":", "="):
             self._pos += len(self._peek())
             self._skip_blank()
         if not self._peek():
-            raise self._error(f'"{key}" has no value', start)
+            raise GrammarError(f"config is invalid ({self._file}:{self._line()}:{self._column()})")
         if self._peek() == "\n":
-            raise self._error(f'"{key}" has no value: expected it on the same line', start)
+            raise self._error("Expected value but found new line", self._pos + 1)
         start = self._pos
         value = self._value()
         raw = self._text[start : self._pos] if isinstance(value, int) else ""
         items[key] = Item(value, self._file, line, raw=raw, column=column)
 
     def _key(self) -> str:
-        text = self._string("key")
+        text = self._string()
         if text is not None:
             return text
         found = _KEY.match(self._text, self._pos)
         if found is None:
-            raise self._error(f"expected a key, but found {self._seen()}")
+            raise self._error(f"Unexpected key separator '{self._peek()}'")
         self._pos = found.end()
         return found.group()
 
-    def _include(self, line: int) -> dict[str, Item]:
+    def _include(self) -> dict[str, Item]:
         self._skip_blank()
-        name = self._string("include")
+        name = self._string()
         if name is None:
             start = self._pos
             while self._peek() and self._peek() not in _INCLUDE_END:
                 self._pos += 1
             name = self._text[start : self._pos]
+        try:
+            return self._included(name)
+        except StartError as error:
+            raise GrammarError(f"error parsing include file '{name}', {error}") from error
+
+    def _included(self, name: str) -> dict[str, Item]:
         if not name:
-            raise ConfError(self._file, line, "include needs the name of a file")
+            raise GrammarError("include needs the name of a file")
         path = os.path.normpath(os.path.join(os.path.dirname(self._file), name))
         if os.path.abspath(path) in self._files:
-            raise ConfError(self._file, line, f"{name} includes itself")
+            raise GrammarError("it includes itself")
         if len(self._files) > MAX_DEPTH:
-            raise ConfError(self._file, line, f"includes are nested deeper than {MAX_DEPTH}")
-        try:
-            return load(path, self._environ, self._files)
-        except ConfError:
-            raise
-        except StartError as error:
-            raise ConfError(self._file, line, f"include: {error}") from error
+            raise GrammarError(f"includes are nested deeper than {MAX_DEPTH}")
+        return load(path, self._environ, self._files)
 
     # ------------------------------------------------------------------ values
     def _value(self) -> Scalar | list[Item] | dict[str, Item]:
@@ -300,30 +314,30 @@ class _Reader:
             return self._array()
         if char == "(":
             return self._block()
-        text = self._string("string")
+        text = self._string()
         if text is not None:
             return text
         found = _BARE.match(self._text, self._pos)
         if found is None:
-            raise self._error(f"expected a value, but found {self._seen()}")
+            raise self._unlike("a value")
         start, self._pos = self._pos, found.end()
         return self._bare(found.group(), start)
 
-    def _string(self, what: str) -> str | None:
-        """Read a quoted text; None when none begins here. `what`: its name in errors."""
+    def _string(self) -> str | None:
+        """Read a quoted text; None when none begins here."""
         double = self._peek() == '"'
         if not double and self._peek() != "'":
             return None
         found = (_DOUBLE if double else _SINGLE).match(self._text, self._pos)
         if found is None:
-            raise self._error(f"{what} without a closing {'double' if double else 'single'} quote")
+            raise self._ends_early()
         start, self._pos = self._pos, found.end()
         return self._unescape(found.group(1), start) if double else found.group(1)
 
     def _block(self) -> str:
         found = _BLOCK.match(self._text, self._pos)
         if found is None:
-            raise self._error("'(' without a ')' on a line of its own")
+            raise self._ends_early("block")
         self._pos = found.end()
         return found.group(1)
 
@@ -337,7 +351,8 @@ class _Reader:
                 return chr(int(code[1:], 16))
             plain = _PLAIN_ESCAPES.get(code)
             if plain is None:
-                raise self._error(f"unknown escape '\\{code}': use \\n, \\t, \\r, \\\", \\\\ or \\xNN", start)
+                allowed = 'Only the following escape characters are allowed: \\xXX, \\t, \\n, \\r, \\", \\\\.'
+                raise self._error(f"Invalid escape character '{code}'. {allowed}", start)
             return plain
 
         return _ESCAPE.sub(replace, raw)
@@ -362,7 +377,7 @@ class _Reader:
             if power:
                 number *= (1024 if binary else 1000) ** _POWERS[power.lower()]
             if not -(1 << 63) <= number < 1 << 63:
-                raise self._error(f"integer {raw[:40]} is out of range", start)
+                raise GrammarError(f"integer '{raw[:40]}' is out of the range")
             return number
         if _FLOAT.fullmatch(raw):
             return float(raw)
@@ -370,7 +385,7 @@ class _Reader:
             try:
                 return datetime.strptime(raw, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)  # noqa: UP017
             except ValueError:
-                raise self._error(f"invalid date {raw}", start) from None
+                raise GrammarError(f"expected Zulu formatted DateTime, but got '{raw}'") from None
         return raw
 
     def _variable(self, name: str, start: int) -> Scalar | list[Item] | dict[str, Item]:
@@ -379,16 +394,17 @@ class _Reader:
                 scope[name].used = True
                 return scope[name].value
         text = self._environ.get(name)
+        where = f"variable reference for '{name}' on line {self._line(start)}"
         if text is None:
-            raise self._error(f"variable ${name} is neither a key above nor in the environment", start)
+            raise GrammarError(f"{where} can not be found")
         if name in self._names:
-            raise self._error(f"variable ${name} refers to itself", start)
+            raise GrammarError(f"variable reference cycle for '{name}'")
         reader = _Reader(f"value={text}", self._file, self._environ, self._files, (*self._names, name))
         try:
             return reader.document()["value"].value
         except (ConfError, KeyError) as error:
-            reason = error.reason if isinstance(error, ConfError) else "no value"
-            raise self._error(f"variable ${name} from the environment: {reason}", start) from error
+            reason = error if isinstance(error, ConfError) else "no value"
+            raise GrammarError(f"{where} could not be parsed: {reason}") from error
 
 
 def _match(pattern: re.Pattern[str], text: str, pos: int) -> re.Match[str]:
@@ -411,7 +427,10 @@ def size_bytes(text: str) -> int:
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None or len(found.group(1)) > 18:
-        raise ValueError(f"invalid size {text[:40]!r}: sizes defined as strings must end in K, M, G, T")
+        digits = text.strip()[:-1]
+        if text and not digits.isdecimal():
+            raise ValueError(f'strconv.ParseInt: parsing "{digits[:40]}": invalid syntax')
+        raise ValueError("sizes defined as strings must end in K, M, G, T")
     number: int = int(found.group(1)) << (10 * _POWERS[found.group(2).lower()])
     if number >= 1 << 63:
         raise ValueError(f"size {text!r} is out of range")

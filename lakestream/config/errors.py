@@ -10,7 +10,19 @@ import os
 
 
 class StartError(Exception):
-    """Raised when the server cannot start. The text is one line: what is wrong, where, and what to do."""
+    """Raised when the server cannot start. The text is one line: what is wrong, where, and what to do.
+
+    Attributes:
+        of_settings: the text has a line for each wrong setting of a file.
+    """
+
+    of_settings = False
+
+
+def reason_in_words(error: OSError) -> str:
+    """Return why a system call failed as nats-server writes it, e.g. `no such file or directory`."""
+    reason = reason_of(error)
+    return reason[:1].lower() + reason[1:]
 
 
 def reason_of(error: OSError) -> str:

@@ -15,8 +15,6 @@ import msgspec
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
-    FREE_PORT,
-    MAX_PORT,
     MIB,
     SECOND,
     ClusterOptions,
@@ -32,6 +30,7 @@ from lakestream.config.options import (
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import paths
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.protocol.durations import format_duration
 
 RELOADABLE = frozenset(
     {
@@ -63,9 +62,16 @@ RELOADABLE = frozenset(
         "remotes",
         "config_digest",
         "warnings",
+        "notices",
     }
 )
 """Options that SIGHUP may change in a running server."""
+
+
+LARGE_PAYLOAD = 8 * MIB
+"""Size of messages above which a warning is logged, as in nats-server."""
+
+_LARGE = "Maximum payloads over 8.00 MB are generally discouraged and could lead to poor performance"
 
 
 def load(flags: Flags) -> Options:
@@ -78,7 +84,7 @@ def load(flags: Flags) -> Options:
     if flags.config:
         from lakestream.config.settings import read_settings
 
-        from_file = read_settings(flags.config)
+        from_file = read_settings(flags.config, store_dir_given=flags.store_dir is not None)
     values: dict[str, Any] = {name: value for name, value in from_file.items() if name in Options.__struct_fields__}
     values |= {
         name: getattr(flags, name)
@@ -94,6 +100,8 @@ def load(flags: Flags) -> Options:
     values["cluster"] = cluster = _cluster(flags, values.get("cluster", ClusterOptions()))
     websocket = values.get("websocket", WebSocketOptions())
     values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *cluster.warnings, *websocket.warnings)
+    if values.get("max_payload", 0) > LARGE_PAYLOAD:
+        values["warnings"] += (_LARGE,)
     options = Options(flags=flags, config_file=flags.config, **values)
     _check(options)
     return options
@@ -198,12 +206,7 @@ def _jetstream(flags: Flags, from_file: dict[str, Any] | None) -> JetStreamOptio
     enabled = values.pop("enabled", from_file is not None)
     if flags.jetstream is not None:
         enabled = flags.jetstream
-    in_file = values.get("store_dir", "")
     if flags.store_dir is not None:
-        if in_file:
-            raise StartError(
-                f"{flags.config}: Duplicate 'store_dir' configuration: -sd {flags.store_dir} and {in_file}"
-            )
         values["store_dir"] = flags.store_dir
     if not enabled:
         return None
@@ -246,10 +249,6 @@ def _cluster(flags: Flags, cluster: ClusterOptions) -> ClusterOptions:
 
 
 def _check(options: Options) -> None:
-    for name in ("port", "http_port", "https_port"):
-        port = getattr(options, name)
-        if not FREE_PORT <= port <= MAX_PORT:
-            raise StartError(f"{name} {port} is out of range: use 1 to {MAX_PORT}, or -1 for a free one")
     if options.cluster.port and options.jetstream is not None:
         if not options.server_name:
             raise StartError("jetstream cluster requires `server_name` to be set")
@@ -259,7 +258,12 @@ def _check(options: Options) -> None:
         own = options.jetstream.domain if options.jetstream is not None else ""
         _check_remotes(options.remotes, [account.name for account in options.accounts], own)
     if any(char.isspace() for char in options.server_name):
-        raise StartError(f"server name {options.server_name!r} cannot contain spaces")
+        raise StartError("server name cannot contain spaces")
+    if options.lame_duck_grace_ns >= options.lame_duck_duration_ns:
+        grace, duration = map(format_duration, (options.lame_duck_grace_ns, options.lame_duck_duration_ns))
+        raise StartError(
+            f"lame duck grace period ({grace}) should be strictly lower than lame duck duration ({duration})"
+        )
     if options.accounts or options.system_account or options.no_auth_user:
         from lakestream.config.account_checks import check_options
 

@@ -471,7 +471,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         remotes: other servers that this one connects to.
         config_file: the file that was read, for reload and /varz; `config_digest`: its SHA-256.
-        warnings: lines for the log at start (settings without effect here).
+        warnings: lines for the log at start (settings without effect here); `notices`: lines for stderr, as
+            nats-server prints them (settings in an odd form).
         flags: the command line, so that a reload keeps its precedence.
     """
 
@@ -522,4 +523,5 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     config_file: str = ""
     config_digest: str = ""
     warnings: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     flags: Flags = Flags()

@@ -17,11 +17,12 @@ from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, LakeOptions, Options, User
 from lakestream.config.remote import as_remotes
 from lakestream.config.tls import as_ocsp, as_ocsp_cache, as_tls
-from lakestream.config.users import as_permissions, as_users, check_keys, with_default
+from lakestream.config.users import as_permissions, as_users, check_names, with_default
 from lakestream.config.values import (
     INT32,
     INT64,
     LOGIN,
+    Convert,
     Rule,
     address,
     as_boolean,
@@ -29,9 +30,9 @@ from lakestream.config.values import (
     as_duration,
     as_limit,
     as_map,
+    as_number,
     as_pause,
     as_port,
-    as_positive32,
     as_positive_duration,
     as_positive_size,
     as_size,
@@ -40,17 +41,27 @@ from lakestream.config.values import (
     converted,
     expected,
     find,
+    go_kind,
+    not_served,
     number_in,
+    size_below,
 )
 from lakestream.config.websocket import as_websocket
 from lakestream.lake.errors import UnsupportedLake
 from lakestream.lake.files import paths
+from lakestream.protocol.durations import parse_duration
 
 MIN_LAME_DUCK_NS = 30 * SECOND
 
+_MAX_TOKENS = 255
+"""Maximum of max_subscription_tokens in nats-server."""
 
-def read_settings(file: str) -> dict[str, Any]:
+
+def read_settings(file: str, *, store_dir_given: bool = False) -> dict[str, Any]:
     """Read a configuration file.
+
+    Args:
+        store_dir_given: the command line has a store directory, so that the file may have none.
 
     Returns:
         Values by the names of `Options`; `jetstream` as a dict of `JetStreamOptions` fields plus `enabled`.
@@ -61,9 +72,10 @@ def read_settings(file: str) -> dict[str, Any]:
     import hashlib  # several ms; needed with a file only
 
     items = load(file)
+    values: dict[str, Any] = {"warnings": [], "notices": []}
     if not items:
-        raise StartError(f"{file}: config has no values or is empty")
-    values = {"warnings": []} | converted(items, TOP, harmless=TOP_HARMLESS, missing=TOP_MISSING)
+        values["notices"].append(f"{file}: config has no values or is empty")
+    values |= converted(items, TOP, harmless=TOP_HARMLESS, missing=TOP_MISSING)
     if "accounts" in values:
         settle(items, values)
     if {"remote", "remotes"} <= {key.lower() for key in items}:
@@ -72,26 +84,85 @@ def read_settings(file: str) -> dict[str, Any]:
     if store_dir is not None:
         jetstream = values.setdefault("jetstream", {"enabled": False})
         if jetstream.get("store_dir"):
-            raise find(items, "store_dir").error(
-                "Duplicate 'store_dir' configuration: it is also in the jetstream block"
-            )
+            raise find(items, "store_dir").error("Duplicate 'store_dir' configuration")
         jetstream["store_dir"] = store_dir
+    if store_dir_given and values.get("jetstream", {}).get("store_dir"):
+        block = items if store_dir is not None else as_map("jetstream", find(items, "jetstream"))
+        raise next(item for key, item in block.items() if key.lower() in _STORE_DIR).error(
+            "Duplicate 'store_dir' configuration"
+        )
     with open(file, "rb") as stream:
         values["config_digest"] = "sha256:" + hashlib.sha256(stream.read()).hexdigest()
-    values["warnings"] = tuple(values["warnings"])
+    values["warnings"], values["notices"] = tuple(values["warnings"]), tuple(values["notices"])
     return values
 
 
+def _no_number(key: str, item: Item) -> None:
+    """Reject a number where only a duration with a unit will do."""
+    if not isinstance(item.value, str) and item.raw[-1:] != "m":
+        raise expected(key, item, 'a duration such as "30s"')
+
+
 def _lame_duck(key: str, item: Item) -> int:
+    _no_number(key, item)
     duration = as_duration(key, item)
     if duration < MIN_LAME_DUCK_NS:
         raise item.error(f"invalid {key} of {duration // SECOND}s, minimum is 30 seconds")
     return duration
 
 
-def _write_deadline(key: str, item: Item) -> int:
-    """Convert write_deadline; 0 means the default, as in nats-server."""
-    return as_pause(key, item) or Options().write_deadline_ns
+def _lame_duck_grace(key: str, item: Item) -> int:
+    _no_number(key, item)
+    duration = as_duration(key, item)
+    if duration < 0:
+        raise item.error(f"invalid {key}, needs to be positive")
+    return duration
+
+
+def _interval(option: str, default_ns: int) -> Convert:
+    """Return the converter of a duration; 0 means the default. A number of seconds leaves a notice."""
+
+    def convert(key: str, item: Item) -> dict[str, Any]:
+        values: dict[str, Any] = {option: as_pause(key, item) or default_ns}
+        if not isinstance(item.value, str) and item.raw[-1:] != "m":
+            wrong = f'invalid use of field "{key}": {key} should be converted to a duration'
+            values["notices"] = [f"{item.file}:{item.line}:{item.column}: {wrong}"]
+        return values
+
+    return convert
+
+
+def _write_timeout(key: str, item: Item) -> str:
+    """Check what happens to a client that is slower than write_deadline; here it is closed, which is the default."""
+    word = as_text(key, item)
+    if word not in ("default", "close", "retry"):
+        raise item.error("write_timeout must be 'default', 'close' or 'retry'")
+    if word == "retry":
+        raise not_served(key, item, "a client that is slower than write_deadline is closed: write 'close'")
+    return word
+
+
+def _subscription_tokens(key: str, item: Item) -> int:
+    tokens = as_number(key, item)
+    if tokens > _MAX_TOKENS:
+        raise item.error(f"{key} value is too big")
+    if tokens < 0:
+        raise item.error(f"{key} value can not be negative")
+    if tokens:
+        raise not_served(key, item, "limit subjects by the permissions of users")
+    return 0
+
+
+def _block_not_served(kind: str, instead: str) -> Convert:
+    """Return the converter of a block of nats-server that is not served. An empty one says nothing."""
+
+    def convert(key: str, item: Item) -> None:
+        if not isinstance(item.value, dict):
+            raise item.error(f"Expected {kind} to be a map, got {go_kind(item.value)}")
+        if item.value:
+            raise not_served(key, item, instead)
+
+    return convert
 
 
 def _server_name(key: str, item: Item) -> str:
@@ -110,20 +181,40 @@ def _tags(key: str, item: Item) -> tuple[str, ...]:
     if isinstance(item.value, str):
         return tuple(item.value.split(","))
     if not isinstance(item.value, list):
-        raise expected(key, item, "a string or an array of strings")
+        raise item.error(f"error parsing tags: unsupported type {go_kind(item.value)}")
     return tuple(as_text(key, tag) for tag in item.value)
+
+
+def _metadata(key: str, item: Item) -> dict[str, str]:
+    if not isinstance(item.value, dict):
+        raise item.error(f"error parsing metadata: unsupported type {go_kind(item.value)}")
+    return as_texts(key, item)
 
 
 # ---------------------------------------------------------------------- authorization
 
+
+def _auth_timeout(key: str, item: Item) -> int:
+    if isinstance(item.value, str):
+        try:
+            parse_duration(item.value)
+        except ValueError:
+            wrong = f"error parsing authorization config, 'timeout' time: invalid duration \"{item.value}\""
+            raise item.error(wrong) from None
+    return as_positive_duration(key, item)
+
+
 _AUTHORIZATION: dict[str, Rule] = {
     **LOGIN,
     "token": ("token", as_text),
-    "timeout": ("auth_timeout_ns", as_positive_duration),
+    "timeout": ("auth_timeout_ns", _auth_timeout),
     "users": ("users", as_users),
     **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("permissions", as_permissions)),
 }
-_AUTHORIZATION_MISSING = dict.fromkeys(("auth_callout", "auth_hook", "proxy_required"), "")
+_AUTHORIZATION_MISSING = {
+    **dict.fromkeys(("auth_callout", "auth_hook"), "list the users in `users`"),
+    "proxy_required": "admit the proxy's address alone, by a firewall",
+}
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
@@ -137,7 +228,7 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
         raise item.error("a password requires a user")
     permissions = values.pop("permissions", None)
     if "users" in values:
-        check_keys(values["users"], set(), item)
+        check_names(item, values["users"], set())
         values["users"] = with_default(values["users"], permissions)
     elif permissions is not None:
         values["warnings"] = [
@@ -164,11 +255,22 @@ def _sync_interval(key: str, item: Item) -> dict[str, Any]:
 
 def _domain(key: str, item: Item) -> str:
     name = as_text(key, item)
-    if not name or any(char.isspace() or char in ".*>" for char in name):
-        raise item.error(f'"{key}" {name!r} must be one subject token: no blanks, ".", "*" or ">"')
+    if any(char in ".*>" for char in name):
+        raise StartError("invalid domain name: may not contain ., * or >")
+    if any(char.isspace() for char in name):
+        raise StartError(f'invalid domain name: derived "$JS.{name}.API.>" is not a valid subject')
     return name
 
 
+def _cipher(key: str, item: Item) -> None:
+    name = as_text(key, item)
+    if name.lower() not in ("chacha", "chachapoly", "aes"):
+        raise item.error(f'Unknown cipher type: "{name}"')
+    raise not_served(key, item, _NOT_ENCRYPTED)
+
+
+_STORE_DIR = ("store_dir", "storedir", "store")
+_NOT_ENCRYPTED = "streams are not encrypted at rest; use an encrypted disk"
 _BATCH_LIMITS: dict[str, Rule] = {
     "max_inflight_per_stream": ("batches_per_stream", as_limit),
     "max_inflight_total": ("batches_total", as_limit),
@@ -184,9 +286,12 @@ _LIMITS: dict[str, Rule] = {
 }
 _JETSTREAM: dict[str, Rule] = {
     **dict.fromkeys(("enabled", "enable"), ("enabled", as_boolean)),
-    **dict.fromkeys(("store_dir", "storedir", "store"), ("store_dir", as_text)),
-    **dict.fromkeys(("max_memory_store", "max_mem_store", "max_mem"), ("max_memory", as_size)),
-    **dict.fromkeys(("max_file_store", "max_file"), ("max_file", as_size)),
+    **dict.fromkeys(_STORE_DIR, ("store_dir", as_text)),
+    **dict.fromkeys(
+        ("max_memory_store", "max_mem_store", "max_mem"),
+        ("max_memory", lambda key, item: as_size("max_mem_store", item)),
+    ),
+    **dict.fromkeys(("max_file_store", "max_file"), ("max_file", lambda key, item: as_size("max_file_store", item))),
     "max_index_memory": ("max_index_memory", as_positive_size),
     "domain": ("domain", _domain),
     **dict.fromkeys(("sync", "sync_interval"), ("*", _sync_interval)),
@@ -194,10 +299,10 @@ _JETSTREAM: dict[str, Rule] = {
     "request_queue_limit": ("request_queue_limit", as_limit),
     "limits": ("*", lambda key, item: converted(as_map(key, item), _LIMITS, harmless=("max_ha_assets",))),
     "unique_tag": ("unique_tag", as_text),
+    "cipher": ("cipher", _cipher),
 }
 _JETSTREAM_MISSING = dict.fromkeys(
-    ("key", "ek", "encryption_key", "prev_key", "prev_ek", "prev_encryption_key", "cipher", "tpm"),
-    "streams are not encrypted at rest; use an encrypted disk",
+    ("key", "ek", "encryption_key", "prev_key", "prev_ek", "prev_encryption_key", "tpm"), _NOT_ENCRYPTED
 )
 _JETSTREAM_HARMLESS = (
     "extension_hint",
@@ -219,7 +324,11 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
         if item.value.lower() not in ("enabled", "disabled"):
             raise item.error(f"Expected 'enabled' or 'disabled' for string value, got '{item.value}'")
         return {"enabled": item.value.lower() == "enabled"}
-    block = as_map(key, item)
+    if not isinstance(item.value, dict):
+        raise item.error(f"Expected map, bool or string to define JetStream, got {go_kind(item.value)}")
+    block = item.value
+    if any(name.lower() in _STORE_DIR and not isinstance(each.value, str) for name, each in block.items()):
+        raise item.error('"store_dir" must be a string')  # at the block's place, as in nats-server
     values = {"enabled": True} | converted(block, _JETSTREAM, harmless=_JETSTREAM_HARMLESS, missing=_JETSTREAM_MISSING)
     for size in ("max_memory", "max_file"):
         if values.get(size, 1) <= 0:
@@ -263,6 +372,12 @@ def _lake(key: str, item: Item) -> LakeOptions:
 
 # ---------------------------------------------------------------------- the file
 
+INSTEAD_OF_GATEWAYS = (
+    "clusters are not joined to superclusters; connect them by leaf nodes, or mirror streams between them with "
+    "`remotes` (docs/not-served.md#gateways)"
+)
+INSTEAD_OF_MQTT = "there is no MQTT listener; put a bridge or nats-server in front (docs/not-served.md#mqtt)"
+
 TOP: dict[str, Rule] = {
     "listen": ("*", address("host", "port")),
     "port": ("port", as_port),
@@ -283,17 +398,19 @@ TOP: dict[str, Rule] = {
     **dict.fromkeys(("system_account", "system"), ("system_account", _system_account)),
     "no_auth_user": ("no_auth_user", as_text),
     **dict.fromkeys(("mappings", "maps"), ("mappings", as_mappings)),
-    "max_payload": ("max_payload", as_positive32),
-    "max_control_line": ("max_control_line", as_positive32),
+    "max_payload": ("max_payload", size_below(1, Options().max_payload)),
+    "max_control_line": ("max_control_line", size_below(1, Options().max_control_line)),
     "max_pending": ("max_pending", number_in(1, INT64)),
     "max_pending_total": ("max_pending_total", number_in(1, INT64)),
-    "write_deadline": ("write_deadline_ns", _write_deadline),
+    "write_deadline": ("*", _interval("write_deadline_ns", Options().write_deadline_ns)),
+    "write_timeout": ("write_timeout", _write_timeout),
     **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", as_limit)),
     **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", as_limit)),
-    "ping_interval": ("ping_interval_ns", as_positive_duration),
-    "ping_max": ("ping_max", as_positive32),
+    "ping_interval": ("*", _interval("ping_interval_ns", Options().ping_interval_ns)),
+    "ping_max": ("ping_max", size_below(1, Options().ping_max)),
+    **dict.fromkeys(("max_subscription_tokens", "max_sub_tokens"), ("max_subscription_tokens", _subscription_tokens)),
     "lame_duck_duration": ("lame_duck_duration_ns", _lame_duck),
-    "lame_duck_grace_period": ("lame_duck_grace_ns", as_pause),
+    "lame_duck_grace_period": ("lame_duck_grace_ns", _lame_duck_grace),
     "debug": ("debug", as_boolean),
     "trace": ("trace", as_boolean),
     "logtime": ("logtime", as_boolean),
@@ -302,7 +419,7 @@ TOP: dict[str, Rule] = {
     **dict.fromkeys(("pid_file", "pidfile"), ("pid_file", as_text)),
     "ports_file_dir": ("ports_file_dir", as_text),
     "server_tags": ("server_tags", _tags),
-    "server_metadata": ("server_metadata", as_texts),
+    "server_metadata": ("server_metadata", _metadata),
     "jetstream": ("jetstream", _jetstream),
     **dict.fromkeys(("store_dir", "storedir"), ("store_dir", as_text)),
     "cluster": ("cluster", as_cluster),
@@ -310,6 +427,8 @@ TOP: dict[str, Rule] = {
     "websocket": ("websocket", as_websocket),
     "lake": ("lake", _lake),
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
+    "gateway": ("gateway", _block_not_served("gateway", INSTEAD_OF_GATEWAYS)),
+    "mqtt": ("mqtt", _block_not_served("mqtt", INSTEAD_OF_MQTT)),
 }
 TOP_HARMLESS = (
     "max_traced_msg_len",
@@ -325,14 +444,14 @@ TOP_HARMLESS = (
 )
 _OPERATOR_KEYS = ("operator", "operators", "trusted", "trusted_keys", "default_sentinel")
 _RESOLVER_KEYS = ("resolver", "resolver_preload", "resolver_tls")
-_OTHER_SERVERS = ("gateway", "leafnodes", "leaf", "default_js_domain")
+_OTHER_SERVERS = ("leafnodes", "leaf", "default_js_domain")
 _ROTATION = ("log_size_limit", "logfile_size_limit", "log_max_num", "logfile_max_num")
-_UNSUPPORTED = ("mqtt", "proxies", "max_subscription_tokens", "max_sub_tokens", "feature_flags")
 TOP_MISSING = {
     **dict.fromkeys((*_OPERATOR_KEYS, *_RESOLVER_KEYS), "define the accounts under `accounts`"),
-    **dict.fromkeys(_OTHER_SERVERS, "gateways and leaf nodes come in a later version"),
+    **dict.fromkeys(_OTHER_SERVERS, "leaf nodes come in a later version"),
     **dict.fromkeys(_ROTATION, "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"),
-    **dict.fromkeys(_UNSUPPORTED, ""),
+    "proxies": "admit the proxies' addresses alone, by a firewall",
+    "feature_flags": "features cannot be turned on and off one by one",
     **dict.fromkeys(("syslog", "remote_syslog"), "log to stderr or to log_file"),
     **dict.fromkeys(("prof_port", "profiler_port"), "use py-spy on the process"),
     "write_timeout": "a client that is slower than write_deadline is closed",

@@ -139,15 +139,14 @@ _USER: dict[str, Rule] = {
         ("allowed_connection_types", "connection_types", "clients"), ("connection_types", _connection_types)
     ),
 }
-_USER_MISSING = {"proxy_required": ""}
+_USER_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
 
 
 def as_users(key: str, item: Item) -> tuple[User, ...]:
-    """Convert an array of users; no two have the same name. Keys are compared by `check_keys`."""
+    """Convert an array of users; see `check_names`."""
     if not isinstance(item.value, list):
         raise item.error(f"Expected users field to be an array, got {shown(item)}")
     users: list[User] = []
-    names: set[str] = set()
     for entry in item.value:
         if not isinstance(entry.value, dict):
             raise entry.error(f"Expected user entry to be a map/struct, got {shown(entry)}")
@@ -157,19 +156,16 @@ def as_users(key: str, item: Item) -> tuple[User, ...]:
                 raise entry.error("Nkey users do not take usernames or passwords")
         elif not user.user:
             raise entry.error("User entry requires a user")
-        elif user.user in names:
-            raise entry.error(f'Duplicate user "{user.user}" detected')
-        names.add(user.user)
         users.append(user)
     return tuple(users)
 
 
-def check_keys(users: Iterable[User], seen: set[str], item: Item) -> None:
-    """Raise ConfError at `item` for a key of two users; add the keys to those seen."""
+def check_names(item: Item, users: Iterable[User], seen: set[str]) -> None:
+    """Raise SettingError at the place of the block for a name or a key that two users have; add them to those seen."""
     for user in users:
-        if user.nkey and user.nkey in seen:
-            raise item.error(f'Duplicate nkey "{user.nkey}" detected')
-        seen.add(user.nkey)
+        if user.name in seen:
+            raise item.error(f'Duplicate {"nkey" if user.nkey else "user"} "{user.name}" detected')
+        seen.add(user.name)
 
 
 def with_default(users: tuple[User, ...], permissions: Permissions | None) -> tuple[User, ...]:

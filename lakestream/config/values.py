@@ -8,23 +8,43 @@ settings.py and the modules of the blocks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from lakestream.config.conf import ConfError, Item, size_bytes
-from lakestream.config.errors import StartError
-from lakestream.config.options import MAX_PORT, SECOND
+from lakestream.config.conf import Item, NotServedError, SettingError, size_bytes
+from lakestream.config.options import SECOND
 from lakestream.protocol.durations import parse_duration
 
 Convert = Callable[[str, Item], Any]
 Integer = Callable[[str, Item], int]
+_PORT = re.compile(r"-?[0-9]{1,10}")
 Rule = tuple[str, Convert]
 """The option that a key sets, and the converter of its value."""
 
-_HOST_PORT = re.compile(r"(.*):(-?[0-9]+)")
-
 
 # ---------------------------------------------------------------------- one block
+
+
+class Wrong:
+    """The wrong settings of a block: all of them are reported, as in nats-server."""
+
+    def __init__(self) -> None:
+        self._errors: list[SettingError] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Take the errors of one setting."""
+        try:
+            yield
+        except SettingError as error:
+            self._errors.append(error)
+
+    def report(self) -> None:
+        """Raise SettingError for what was collected. What is not served is told once all else is right."""
+        errors = [error for error in self._errors if not isinstance(error, NotServedError)] or self._errors
+        if errors:
+            raise type(errors[0])("\n".join(map(str, errors))) from errors[0]
 
 
 def converted(
@@ -38,43 +58,55 @@ def converted(
     """Convert every key of a block by its rule; return the options.
 
     A key that sets several options (`listen` sets host and port) has a converter that returns a dict, and `*` as the
-    option's name. Warnings of inner blocks end up in `warnings`.
+    option's name. Warnings and notices of inner blocks end up in `warnings` and `notices`.
 
     Args:
         harmless: keys that have no effect here; each adds a warning.
         missing: keys that are rejected unless they turn the feature off, with the reason.
         unknown: the error for any other key.
+
+    Raises:
+        SettingError: with a line for each wrong setting.
     """
     values: dict[str, Any] = {}
     missing = missing or {}
-    unknown_ones: list[ConfError] = []
+    wrong = Wrong()
     for written, item in items.items():
         key = written.lower()
         rule = rules.get(key)
-        if rule is not None:
-            option, convert = rule
-            value = convert(written, item)
-            if isinstance(value, dict):
-                values.setdefault("warnings", []).extend(value.pop("warnings", ()))
-            values.update(value if option == "*" else {option: value})
-        elif key in missing:
-            _refuse_unless_off(written, item, missing[key])
-        elif key in harmless:
-            values.setdefault("warnings", []).append(f'{item.file}:{item.line}: "{written}" has no effect here')
-        elif not item.used:
-            unknown_ones.append(item.error(unknown.format(written) + _similar(key, [*rules, *missing, *harmless])))
-    if len(unknown_ones) > 1:
-        raise StartError("\n".join(map(str, unknown_ones)))
-    if unknown_ones:
-        raise unknown_ones[0]
+        with wrong.collected():
+            if rule is not None:
+                _take(rule, written, item, values)
+            elif key in missing:
+                _refuse_unless_off(written, item, missing[key])
+            elif key in harmless:
+                values.setdefault("warnings", []).append(f'{item.file}:{item.line}: "{written}" has no effect here')
+            elif not item.used:
+                raise item.error(unknown.format(written) + _similar(key, [*rules, *missing, *harmless]))
+    wrong.report()
     return values
+
+
+def _take(rule: Rule, written: str, item: Item, values: dict[str, Any]) -> None:
+    option, convert = rule
+    value = convert(written, item)
+    if isinstance(value, dict):
+        for told in ("warnings", "notices"):
+            if lines := value.pop(told, ()):
+                values.setdefault(told, []).extend(lines)
+    values.update(value if option == "*" else {option: value})
 
 
 def _refuse_unless_off(key: str, item: Item, reason: str) -> None:
     """Reject a feature that is not supported, unless it is turned off (false, 0, empty)."""
     if item.value in (False, 0, "", "disabled") or item.value == [] or item.value == {}:
         return
-    raise item.error(f'"{key}" is not supported{": " if reason else " yet"}{reason}')
+    raise not_served(key, item, reason)
+
+
+def not_served(key: str, item: Item, reason: str) -> NotServedError:
+    """Return the error of a setting that this server has not. `reason`: why, or what to use instead."""
+    return NotServedError(f'{item.file}:{item.line}:{item.column}: "{key}" is not supported: {reason}')
 
 
 def _similar(key: str, known: Iterable[str]) -> str:
@@ -108,9 +140,9 @@ def shown(item: Item) -> str:
     return str(item.value) if isinstance(item.value, str | int | float) else go_kind(item.value)
 
 
-def expected(key: str, item: Item, what: str) -> ConfError:
-    value = f" {item.value!r}" if isinstance(item.value, str | int | float) else ""
-    return item.error(f'"{key}" must be {what}, not {_kind(item.value)}{value}')
+def expected(key: str, item: Item, what: str) -> SettingError:
+    """Return the error of a value of the wrong kind. The value is not shown: it may be a password."""
+    return item.error(f'"{key}" must be {what}, not {_kind(item.value)}')
 
 
 def as_text(key: str, item: Item) -> str:
@@ -151,7 +183,20 @@ def number_in(lowest: int, highest: int) -> Integer:
 INT32 = (1 << 31) - 1
 INT64 = (1 << 63) - 1
 as_positive32 = number_in(1, INT32)
-as_port = number_in(-1, MAX_PORT)
+as_port = as_number
+"""A port out of range is reported by the listener, as in nats-server."""
+
+
+def size_below(lowest: int, default: int) -> Integer:
+    """Return the converter of a size of at most 2 GiB; anything below `lowest` means the default."""
+
+    def convert(key: str, item: Item) -> int:
+        size = as_number(key, item)
+        if size > INT32:
+            raise item.error(f"{key} value is too big")
+        return size if size >= lowest else default
+
+    return convert
 
 
 def as_limit(key: str, item: Item) -> int:
@@ -168,9 +213,7 @@ def as_duration(key: str, item: Item) -> int:
         try:
             duration = parse_duration(value)
         except ValueError as error:
-            raise item.error(
-                f'"{key}": invalid duration {value[:40]!r}; write it like 500ms, 10s, 2m or 1h30m'
-            ) from error
+            raise item.error(f'error parsing {key}: time: invalid duration "{value[:40]}"') from error
     else:
         raise expected(key, item, 'a duration such as "10s" or "2m"')
     if abs(duration) > INT64:
@@ -199,7 +242,7 @@ def as_size(key: str, item: Item) -> int:
         try:
             return size_bytes(item.value)
         except ValueError as error:
-            raise item.error(f'"{key}": {error}') from error
+            raise item.error(f"{key} {error}") from error
     return number_in(-1, INT64)(key, item)
 
 
@@ -232,11 +275,13 @@ def address(host: str, port: str) -> Convert:
             return {port: as_port(key, item)}
         if not isinstance(value, str):
             raise expected(key, item, "host:port or a port")
-        found = _HOST_PORT.fullmatch(value if ":" in value else f":{value}")
-        if found is None or len(found.group(2)) > 6 or not -1 <= int(found.group(2)) <= MAX_PORT:
-            raise item.error(f'"{key}": could not parse address {value!r}; write host:port or a port up to {MAX_PORT}')
-        name = found.group(1).removeprefix("[").removesuffix("]")
-        return {port: int(found.group(2))} | ({host: name} if name else {})
+        name, colon, number = value.rpartition(":")
+        if not colon or (":" in name and not name.endswith("]")):
+            raise item.error(f'could not parse address string "{value}"')
+        if not _PORT.fullmatch(number):
+            raise item.error(f'could not parse port "{number}"')
+        name = name.removeprefix("[").removesuffix("]")
+        return {port: int(number)} | ({host: name} if name else {})
 
     return convert
 

@@ -39,13 +39,20 @@ def advertised(text: str, port: int) -> tuple[str, int] | None:
     Args:
         text: as configured.
         port: of the listener, for a text without one.
+
+    Raises:
+        ValueError: neither; with nats-server's text.
     """
     if not text:
         return None
     host, colon, own = text.rpartition(":")
-    if colon and own.isdecimal() and (":" not in host or host.endswith("]")):
-        return host.strip("[]"), int(own)
-    return text.strip("[]"), port
+    if not colon or text.endswith("]"):
+        return text.strip("[]"), port
+    if ":" in host and not host.endswith("]"):
+        raise ValueError(f"address {text}: too many colons in address")
+    if not own.isdecimal():
+        raise ValueError(f'strconv.Atoi: parsing "{own}": invalid syntax')
+    return host.strip("[]"), int(own)
 
 
 _WILDCARDS = ("", "0.0.0.0", "::")

@@ -17,7 +17,8 @@ from typing import Literal
 
 import msgspec
 
-from lakestream.config.options import SECOND
+from lakestream.config.errors import reason_in_words
+from lakestream.config.options import FREE_PORT, MAX_PORT, SECOND, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import proxy
 from lakestream.net.proxy import ProxyError
@@ -149,6 +150,21 @@ class RateLimit:
         self._rejected = 0
 
 
+class ListenError(OSError):
+    """Raised when nothing can listen at an address, with nats-server's text."""
+
+
+def listen_error(host: str, port: int, error: OSError) -> ListenError:
+    """Return the error of an address that the system refused."""
+    return ListenError(f"listen tcp {RouteUrl(host, max(port, 0)).address}: bind: {reason_in_words(error)}")
+
+
+def check_port(port: int) -> None:
+    """Raise ListenError for a port that cannot be."""
+    if not FREE_PORT <= port <= MAX_PORT:
+        raise ListenError(f"listen tcp: address {port}: invalid port")
+
+
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket. A wildcard host listens on IPv4 and IPv6, as in nats-server.
 
@@ -157,9 +173,16 @@ def bind(host: str, port: int) -> socket.socket:
         port: 0 or less: a free one.
 
     Raises:
-        OSError: the address cannot be used.
+        ListenError: the address cannot be used.
     """
-    port = max(port, 0)
+    check_port(port)
+    try:
+        return _bound(host, max(port, 0))
+    except OSError as error:
+        raise listen_error(host, port, error) from error
+
+
+def _bound(host: str, port: int) -> socket.socket:
     if host in _WILDCARDS and socket.has_dualstack_ipv6():
         try:
             return _listening(("::", port), socket.AF_INET6, dual=True)

@@ -6,12 +6,13 @@ are written atomically.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from lakestream.config.errors import StartError
+from lakestream.config.errors import StartError, reason_in_words
 from lakestream.net.identity import addresses
 
 
@@ -33,7 +34,10 @@ def write_ports_file(directory: str, listeners: Mapping[str, Sequence[str]]) -> 
         StartError: the directory is not there or not writable.
     """
     path = os.path.join(directory, f"nats-server_{os.getpid()}.ports")
-    _write(path, msgspec.json.encode(listeners), "ports file")
+    try:
+        _write(path, msgspec.json.encode(listeners))
+    except OSError as error:
+        raise StartError(f"Error writing ports file ({path}): open {path}: {reason_in_words(error)}") from error
     return path
 
 
@@ -43,7 +47,12 @@ def write_pid_file(path: str) -> None:
     Raises:
         StartError: it cannot be written.
     """
-    _write(path, str(os.getpid()).encode(), "PID file")
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _write(path, str(os.getpid()).encode())
+    except OSError as error:
+        raise StartError(f"Could not write pidfile: open {path}: {reason_in_words(error)}") from error
 
 
 def remove(path: str) -> None:
@@ -54,11 +63,8 @@ def remove(path: str) -> None:
         return
 
 
-def _write(path: str, content: bytes, what: str) -> None:
+def _write(path: str, content: bytes) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise StartError(f"cannot write the {what} {path!r}: {error.strerror}") from error
+    with open(temporary, "wb") as stream:
+        stream.write(content)
+    os.replace(temporary, path)

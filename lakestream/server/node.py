@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.config.errors import StartError, reason_of
-from lakestream.config.options import STANDARD, WEBSOCKET, Options, RouteUrl
+from lakestream.config.errors import StartError
+from lakestream.config.options import FREE_PORT, STANDARD, WEBSOCKET, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator, HashChecks
@@ -26,7 +26,7 @@ from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity, advertised, new_server_id, tls_fields
-from lakestream.net.listener import Listener, RateLimit, TlsEntry, bind
+from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
 from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.net.statistics import Statistics
 from lakestream.net.tls import ServerContext
@@ -157,8 +157,15 @@ class Node:
             jetstream=options.jetstream is not None,
             domain=options.jetstream.domain if options.jetstream is not None else "",
             auth_required=self._authenticators[STANDARD].configured,
-            advertise=advertised(options.client_advertise, port),
+            advertise=self._advertised(port),
         )
+
+    def _advertised(self, port: int) -> tuple[str, int] | None:
+        text = self.options.client_advertise
+        try:
+            return advertised(text, port)
+        except ValueError as error:
+            raise StartError(f"Error setting server INFO with ClientAdvertise value of {text}, err={error}") from error
 
     def _banner(self) -> None:
         self.log.info("Starting lakestream")
@@ -169,6 +176,12 @@ class Node:
         self.log.info(f"  ID:       {self.identity.server_id}")
         if self.options.config_file:
             self.log.info(f"Using configuration file: {self.options.config_file}")
+        self._warn()
+
+    def _warn(self) -> None:
+        """Log what is odd about the configuration."""
+        for warning in self.options.warnings:
+            self.log.warn(warning)
 
     @cached_property
     def curve_key(self) -> CurveKey:
@@ -197,11 +210,9 @@ class Node:
             await self._listen_websocket()
         try:
             listening = bind(options.host, options.port)
-        except OSError as error:
-            raise StartError(
-                f"cannot listen on {options.host}:{options.port}: {reason_of(error)}; choose another port with -p, "
-                "or -p -1 for a free one"
-            ) from error
+        except ListenError as error:
+            port = options.port if options.port != FREE_PORT else 0
+            raise StartError(f'Error listening on port: {RouteUrl(options.host, port).address}, "{error}"') from error
         self._rate = RateLimit(options.tls.rate_limit if options.tls is not None else 0, self.clock, self.log)
         self._clients = Listener(
             listening,
@@ -271,8 +282,12 @@ class Node:
                 ("cluster", "nats", options.cluster.host, self.cluster.port),
             )
             listeners = {kind: ports_file.urls(scheme, host, port) for kind, scheme, host, port in listening if port}
-            path = ports_file.write_ports_file(options.ports_file_dir, listeners)
-            self._cleanups.append(lambda: ports_file.remove(path))
+            try:
+                path = ports_file.write_ports_file(options.ports_file_dir, listeners)
+            except StartError as error:
+                self.log.error(str(error))
+            else:
+                self._cleanups.append(lambda: ports_file.remove(path))
 
     # ------------------------------------------------------------------ Owner
     def authenticator_for(self, kind: str) -> Authenticator:
@@ -364,6 +379,7 @@ class Node:
         self.config_loaded_ns = self.clock.now()
         self.log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
         self.system.configured()
+        self._warn()
         self.log.info("Reloaded server configuration")
         return ""
 

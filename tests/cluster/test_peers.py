@@ -196,7 +196,8 @@ async def test_a_node_dials_until_the_other_is_there(world: World) -> None:
 async def test_a_port_that_is_taken_stops_the_start_with_what_to_do(world: World) -> None:
     a = await world.node("a")
     with pytest.raises(
-        StartError, match=r"cannot listen for routes on 127\.0\.0\.1:\d+: Address already in use; choose"
+        StartError,
+        match=r"Error listening on router port: \d+ - listen tcp 127\.0\.0\.1:\d+: bind: address already in use",
     ):
         await world.node("b", port=a.peers.bound_port)
 

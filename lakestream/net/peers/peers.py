@@ -17,11 +17,12 @@ from typing import Any
 
 import msgspec
 
-from lakestream.config.errors import StartError, reason_of
+from lakestream.config.errors import StartError
 from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
+from lakestream.net.listener import ListenError, check_port, listen_error
 from lakestream.net.peers.dialler import Dialler, Target
 from lakestream.net.peers.handshake import Decision, Table
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
@@ -97,14 +98,13 @@ class Peers:
             kwargs = {"ssl": self._tls, "ssl_handshake_timeout": options.tls.timeout_ns / 1e9}
         self._dialler.prepare()
         try:
+            check_port(options.port)
             self._server = await loop.create_server(
                 lambda: self._link(), options.host, max(options.port, 0), start_serving=False, **kwargs
             )
         except OSError as error:
-            raise StartError(
-                f"cannot listen for routes on {options.host}:{options.port}: {reason_of(error)}; choose another port "
-                "in cluster.listen or with --cluster, or -1 for a free one"
-            ) from error
+            reason = error if isinstance(error, ListenError) else listen_error(options.host, options.port, error)
+            raise StartError(f"Error listening on router port: {max(options.port, 0)} - {reason}") from error
         self.bound_port = port = self._server.sockets[0].getsockname()[1]
         wildcard = options.host in ("", "0.0.0.0", "::")
         route = options.advertise or RouteUrl("" if wildcard else options.host, port).address

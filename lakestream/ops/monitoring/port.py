@@ -13,9 +13,9 @@ from typing import Any, cast
 import h11
 from msgspec.structs import replace
 
-from lakestream.config.errors import StartError, reason_of
+from lakestream.config.errors import StartError
 from lakestream.config.options import TlsOptions
-from lakestream.net.listener import Arrival, Listener, SetupError, TlsEntry, bind
+from lakestream.net.listener import Arrival, Listener, ListenError, SetupError, TlsEntry, bind
 from lakestream.net.tls import ServerContext
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Answer, Pages
@@ -63,11 +63,8 @@ async def serve(node: Monitored, pages: Pages, clock: Clock) -> Listener:
     open_ones = set[_Connection]()
     try:
         listening = bind(host, port)
-    except OSError as error:
-        raise StartError(
-            f"cannot listen for http monitoring on {host}:{port}: {reason_of(error)}; choose another port "
-            "with -m, or -m -1 for a free one"
-        ) from error
+    except ListenError as error:
+        raise StartError(f"Can't start monitoring: can't listen to the monitor port: {error}") from error
     tls = entry(options.tls) if options.https_port and options.tls is not None else None
     listener = Listener(listening, lambda: _Connection(node, pages, open_ones), clock, tls=tls)
     await listener.start()

@@ -115,7 +115,6 @@ def test_flags_that_do_something_else_than_serve(line: str, expected: CommandLin
         ("-js true", 'unrecognized command: "true"'),
         ("-", 'unrecognized command: "-"'),
         ("-js -- extra", 'unrecognized command: "extra"'),
-        ("--tls", "flag -tls is not supported: TLS"),
         ("--profile 5", "flag -profile is not supported: there is no profiling port"),
         ("-s", "flag -s is not supported: log to"),
     ],

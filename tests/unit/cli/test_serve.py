@@ -30,17 +30,17 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "-p, --port <port>" in capsys.readouterr().out
 
 
-def test_a_wrong_flag_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve(["-p", "x"]) == 1
+def test_a_wrong_flag_is_one_line_and_shows_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(["-p", "x"]) == 0  # as nats-server does
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err == 'lakestream: invalid value "x" for flag -p: not a whole number\n'
+    assert "-p, --port <port>" in out
+    assert err == 'invalid value "x" for flag -p: parse error\n'
 
 
 def test_a_wrong_file_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "nats.conf").write_text("port: 4222\njetstrem {}")
     assert serve(["-c", str(tmp_path / "nats.conf")]) == 1
-    expected = f'lakestream: {tmp_path}/nats.conf:2:1: unknown field "jetstrem", did you mean "jetstream"?\n'
+    expected = f'lakestream: {tmp_path}/nats.conf:2:1: unknown field "jetstrem", did you mean "jetstream"?\n\n'
     assert capsys.readouterr().err == expected
 
 
@@ -64,7 +64,7 @@ def test_t_judges_the_lake_as_the_start_does(tmp_path: Path, program: str) -> No
         assert done.returncode == 1
         assert done.stderr == (
             f"lakestream: {path}:2:8: lake 'gs://bucket/lake': it must be a directory (a path or a file: URL) or "
-            "s3://bucket/prefix\n"
+            "s3://bucket/prefix\n\n"
         )
 
 
@@ -141,7 +141,7 @@ def test_signals_reach_the_process(name: str, number: int, tmp_path: Path) -> No
         ("stop=0", "invalid pid: 0"),
         ("stop=-1", "invalid pid: -1"),
         ("stop=/none.pid", "invalid pid: /none.pid"),
-        ("term=99999999", "No such process"),
+        ("term=99999999", "no such process"),
         ("term=999999999999999999999", "term"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_wrong_signal_is_one_line(request_: str, words: str, capsys: pytest.Ca
     assert serve(["-sl", request_]) == 1
     err = capsys.readouterr().err
     assert words in err
-    assert err.count("\n") == 1
+    assert err.splitlines()[:-1] in ([], ["lakestream: "])  # an empty line where nats-server has one
 
 
 def test_reasons_are_those_of_the_system() -> None:

@@ -451,7 +451,7 @@ def test_up_on_a_taken_port_starts_no_compactor(up: Up, tmp_path: Path) -> None:
         env={**os.environ, "LAKESTREAM_JOBS": str(up.directory / "jobs")},
     )
     assert done.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert f"Error listening on port: 127.0.0.1:{port}" in done.stderr
     assert "compactor" not in done.stderr
 
 

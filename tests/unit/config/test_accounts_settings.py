@@ -50,11 +50,11 @@ def test_what_nats_server_accepts(options: Load, case: Case) -> None:
 def test_what_nats_server_refuses_is_refused_with_its_words(options: Load, tmp_path: Path, case: Case) -> None:
     with pytest.raises(ConfError) as caught:
         options(case.text)
-    # The error may be followed by what to do about it.
-    assert caught.value.reason.startswith(case.error)
-    said = str(caught.value).removeprefix(f"{tmp_path}/nats.conf:")
-    assert said.startswith(f"{case.place or caught.value.line}:")
-    assert "\n" not in said
+    # The error may be followed by what to do about it, and by those of other settings.
+    found = re.fullmatch(r"(\d+:\d+): (.*)", str(caught.value).split("\n")[0].removeprefix(f"{tmp_path}/nats.conf:"))
+    assert found is not None
+    assert found[2].startswith(case.error)
+    assert case.place in ("", found[1])
 
 
 # ---------------------------------------------------------------------- results

@@ -87,7 +87,6 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
         ("routes: ['nats://h:70000']", "the port must be from 1 to 65535"),
         ("routes: ['nats://']", "has no host; write nats-route://host:port"),
         ("listen: h", "could not parse address"),
-        ("port: 70000", "from -1 to 65535"),
         ("authorization { users: [{user: a, password: b}] }", "does not allow multiple users"),
         ("authorization { token: t }", "does not support tokens"),
         ("authorization { user: u }", "needs both user and password"),
@@ -108,7 +107,7 @@ def test_a_wrong_block_is_refused_with_file_and_line(options: Load, block: str, 
 
 
 def test_the_block_is_a_map(options: Load) -> None:
-    with pytest.raises(ConfError, match="must be a map"):
+    with pytest.raises(ConfError, match="Expected map to define cluster, got string"):
         options("cluster: C")
 
 
@@ -156,7 +155,7 @@ def test_a_name_alone_makes_no_cluster(options: Load) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--routes nats://a:1", "solicited routes require cluster capabilities, e.g. --cluster nats://"),
+        ("--routes nats://a:1", "solicited routes require cluster capabilities, e.g. --cluster"),
         ("--cluster nats://h", "--cluster 'nats://h' has no port; write nats://host:port"),
         ("--cluster nats://h:x", "--cluster: 'nats://h:x': the port"),
         ("--cluster nats://u@h:1", "expected cluster password to be set"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -109,43 +110,66 @@ def test_a_key_that_a_variable_refers_to_is_marked_as_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "words"),
+    ("text", "error"),
     [
-        ("port: 5 x", 1, "but found 'x'"),
-        ("\n\nport: $nope", 3, "$nope"),
-        ("a: 1\nj {\n b: 1\n", 2, "'{' without a closing '}'"),
-        ("a: 1\nt: [1,\n 2", 2, "'[' without a closing ']'"),
-        ("port:", 1, '"port" has no value'),
-        ("port\n", 1, '"port" has no value'),
-        ("\nport:\n5", 2, '"port" has no value'),
-        ("a: 1\n= 5", 2, "expected a key"),
-        ('a: 1\nb: "x', 2, "without a closing"),
-        ("a: 'x", 1, "without a closing"),
-        ("a: (\nfoo\n", 1, "')' on a line of its own"),
-        ('a: "\\q"', 1, "unknown escape '\\q'"),
-        ("a: b\\q", 1, "unknown escape '\\q'"),
-        ("t: [a,,b]", 1, "expected a value of the array"),
-        ("t: [a b]", 1, "but found 'b'"),
-        ("a: 99999999999999999999", 1, "out of range"),
-        ("a: 9e9", 1, None),
-        ("a: 16E", 1, "out of range"),
-        ("a: 2026-13-02T03:04:05Z", 1, "invalid date"),
-        ("\ninclude nofile.conf", 2, "cannot read nofile.conf"),
-        ("include ", 1, "needs the name of a file"),
+        ("port: 5 x", "1: 'Expected a top-level value to end with a new line, comment or EOF, but got 'x' instead.'"),
+        ("a: 1\nj {\n b: 1\n", "4: 'Unexpected EOF processing map.'"),
+        (
+            "port: [\n",
+            """2: 'Expected an array value terminator "," or an array terminator "]", but got '\0' instead.'""",
+        ),
+        ("\nport:\n5", "3: 'Expected value but found new line'"),
+        ("a: 1\n= 5", "2: 'Unexpected key separator '=''"),
+        ('a: 1\nb: "x', "2: 'Unexpected EOF.'"),
+        ("a: 'x\n", "2: 'Unexpected EOF.'"),
+        ("a: (\nfoo\n", "3: 'Unexpected EOF processing block.'"),
+        (
+            'a: "\\q"',
+            "1: 'Invalid escape character 'q'. Only the following escape characters are allowed: "
+            "\\xXX, \\t, \\n, \\r, \\\", \\\\.'",
+        ),
+        ("t: [a,,b]", "1: 'Unexpected array value terminator ','.'"),
+        (
+            "t: [a b]",
+            """1: 'Expected an array value terminator "," or an array terminator "]", but got 'b' instead.'""",
+        ),
+        (
+            "a { b: 5 c: 6 }",
+            """1: 'Expected a map value terminator "," or a map terminator "}", but got 'c' instead.'""",
+        ),
     ],
 )
-def test_errors_name_file_and_line(text: str, place: int, words: str | None) -> None:
-    if words is None:
-        assert read(text) == {"a": "9e9"}
-        return
-    message = refused(text)
-    assert message.startswith(f"nats.conf:{place}: ")
-    assert words in message
-    assert "\n" not in message
+def test_errors_of_the_grammar_are_those_of_nats_server(text: str, error: str) -> None:
+    assert refused(text) == f"Parse error on line {error}"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("\n\nport: $nope", "variable reference for 'nope' on line 3 can not be found"),
+        ("port", "config is invalid (nats.conf:1:4)"),
+        ("port\n", "config is invalid (nats.conf:2:1)"),
+        ("a: 1\nport", "config is invalid (nats.conf:2:5)"),
+        ("a: 99999999999999999999", "integer '99999999999999999999' is out of the range"),
+        ("a: 16E", "integer '16E' is out of the range"),
+        ("a: 2026-13-02T03:04:05Z", "expected Zulu formatted DateTime, but got '2026-13-02T03:04:05Z'"),
+        (
+            "\ninclude nofile.conf",
+            "error parsing include file 'nofile.conf', open nofile.conf: no such file or directory",
+        ),
+        ("include ", "error parsing include file '', include needs the name of a file"),
+    ],
+)
+def test_errors_of_values_and_includes(text: str, error: str) -> None:
+    assert refused(text) == error
+
+
+def test_what_looks_like_a_number_may_be_a_word() -> None:
+    assert read("a: 9e9") == {"a": "9e9"}
 
 
 def test_a_variable_that_refers_to_itself_is_refused() -> None:
-    assert "$A" in refused("port: $A", A="$B", B="$A")
+    assert refused("port: $A", A="$B", B="$A").endswith("variable reference cycle for 'A'")
 
 
 def test_nesting_is_limited() -> None:
@@ -169,18 +193,18 @@ def test_an_error_in_an_included_file_names_that_file(tmp_path: Path) -> None:
     (tmp_path / "more.conf").write_text("\n\na: [")
     with pytest.raises(ConfError) as caught:
         load(str(tmp_path / "main.conf"))
-    assert str(caught.value).startswith(f"{tmp_path}/more.conf:3: ")
+    assert str(caught.value).startswith("error parsing include file 'more.conf', Parse error on line 3: ")
 
 
 def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.conf").write_text("\ninclude b.conf")
     (tmp_path / "b.conf").write_text("include a.conf")
-    with pytest.raises(ConfError, match=r"b\.conf:1: a\.conf includes itself"):
+    with pytest.raises(ConfError, match=r"include file 'b\.conf', .*include file 'a\.conf', it includes itself"):
         load(str(tmp_path / "a.conf"))
 
 
 def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="No such file"):
+    with pytest.raises(StartError, match="no such file"):
         load(str(tmp_path / "none.conf"))
     (tmp_path / "binary.conf").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(StartError, match="not UTF-8"):
@@ -193,14 +217,16 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
 
 
 def assert_tree_or_conf_error(text: str) -> None:
-    wrong = None
+    wrong = ""
     try:
         assert isinstance(parse(text, "nats.conf", {"A": "[1", "B": "$B"}), dict)
     except ConfError as error:
-        wrong = error
-    if wrong is not None:
-        assert 1 <= wrong.line <= text.count("\n") + 1
-        assert str(wrong).startswith(f"nats.conf:{wrong.line}: ")
+        wrong = str(error)
+    place = re.search(r"on line (\d+)|nats\.conf:(\d+)", wrong)
+    if place is not None:
+        assert 1 <= int(place[1] or place[2]) <= text.count("\n") + 1
+    else:
+        assert re.match(r"$|integer |expected Zulu|error parsing include|variable reference cycle", wrong), wrong
 
 
 @given(st.text())
@@ -277,5 +303,5 @@ def test_sizes_are_binary(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "1X", "-1K", "1.5G", "K", "9" * 30 + "T", "99999999999T"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="size"):
+    with pytest.raises(ValueError, match=r"size|syntax"):
         size_bytes(text)

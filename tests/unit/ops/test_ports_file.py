@@ -37,7 +37,7 @@ def test_the_pid_file(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="cannot write the ports file"):
+    with pytest.raises(StartError, match=r"Error writing ports file \(.*\.ports\): open .*: no such file or directory"):
         write_ports_file(str(tmp_path / "none"), {})
-    with pytest.raises(StartError, match="cannot write the PID file"):
+    with pytest.raises(StartError, match=r"Could not write pidfile: open .*x\.pid: no such file or directory"):
         write_pid_file(str(tmp_path / "none" / "x.pid"))

@@ -103,11 +103,19 @@ def test_without_advertising_clients_hear_nothing() -> None:
         ("example.org:99", ("example.org", 99)),
         ("[::1]:99", ("::1", 99)),
         ("[::1]", ("::1", 4222)),
-        ("::1", ("::1", 4222)),
     ],
 )
 def test_client_advertise_as_host_and_port(text: str, expected: tuple[str, int] | None) -> None:
     assert advertised(text, 4222) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [("::1", "address ::1: too many colons in address"), ("a:x", 'strconv.Atoi: parsing "x": invalid syntax')],
+)
+def test_a_wrong_client_advertise_is_refused(text: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        advertised(text, 4222)
 
 
 def info_fields(**changes: Any) -> dict[str, Any]:
