@@ -173,13 +173,13 @@ _LIMITS: dict[str, Rule] = {
 }
 
 
-def _limits(key: str, item: Item) -> AccountLimits:
+def _limits(key: str, item: Item) -> dict[str, Any]:
     if not isinstance(item.value, dict):
         raise item.error(f"Expected account limits to be a map/struct, got {item.value}")
     unknown = 'Unknown field "{}" parsing account limits'
     values = converted(item.value, _LIMITS, harmless=("max_leafnodes", "max_leafs"), unknown=unknown)
-    values.pop("warnings", None)  # there are no leaf nodes to limit
-    return AccountLimits(**values)
+    warnings = values.pop("warnings", ())
+    return {"limits": AccountLimits(**values), "warnings": warnings}
 
 
 # ---------------------------------------------------------------------- accounts
@@ -195,7 +195,7 @@ def _nkey(key: str, item: Item) -> bool:
 _ACCOUNT: dict[str, Rule] = {
     "users": ("users", as_users),
     "default_permissions": ("default_permissions", as_permissions),
-    "limits": ("limits", _limits),
+    "limits": ("*", _limits),
     **dict.fromkeys(("mappings", "maps"), ("mappings", as_mappings)),
     # Converted in `_account`, which collects positions and warnings.
     **{name: (name, lambda key, item: item) for name in ("jetstream", "exports", "imports")},
@@ -244,6 +244,7 @@ def _check_name(name: str, item: Item) -> None:
 def _account(name: str, block: dict[str, Item], made: Configured) -> AccountOptions:
     values = converted(block, _ACCOUNT, missing=_ACCOUNT_MISSING)
     values.pop("nkey", None)
+    made.warnings += values.pop("warnings", ())
     if "users" in values:
         made.users_at[name] = find(block, "users")
     if "jetstream" in values:

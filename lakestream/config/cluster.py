@@ -92,7 +92,7 @@ _AUTHORIZATION: dict[str, Rule] = {
 _AUTHORIZATION_MISSING = {
     "users": "Cluster authorization does not allow multiple users",
     "token": "Cluster authorization does not support tokens",
-    "permissions": "nodes of a cluster trust each other",
+    **dict.fromkeys(("permissions", "default_permissions"), "nodes of a cluster trust each other"),
     "auth_callout": "nodes of a cluster log in with user and password",
 }
 
@@ -104,29 +104,40 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
     return values
 
 
+def _verify(key: str, item: Item) -> dict[str, Any]:
+    """Convert `verify`: nodes always verify each other's certificates."""
+    if as_boolean(key, item):
+        return {}
+    return {"warnings": [f'{item.file}:{item.line}: "{key}" has no effect here: nodes always verify certificates']}
+
+
 _TLS: dict[str, Rule] = {
+    "verify": ("*", _verify),
     "cert_file": ("cert_file", as_text),
     "key_file": ("key_file", as_text),
     "ca_file": ("ca_file", as_text),
     "insecure": ("insecure", as_boolean),
     "timeout": ("timeout_ns", as_positive_duration),
 }
-_TLS_HARMLESS = ("verify", "handshake_first", "connection_rate_limit", "min_version")
-"""`verify`: nodes always verify each other's certificates. `min_version`: always 1.2."""
+_TLS_HARMLESS = ("handshake_first", "connection_rate_limit", "min_version")
+"""`min_version`: always 1.2."""
 _TLS_MISSING = {
     **dict.fromkeys(("cipher_suites", "curve_preferences"), "OpenSSL's defaults apply"),
-    **dict.fromkeys(("verify_and_map", "verify_cert_and_check_known_urls", "pinned_certs", "ocsp_peer"), ""),
+    **dict.fromkeys(
+        ("verify_and_map", "verify_cert_and_check_known_urls", "pinned_certs", "ocsp_peer"),
+        "a node is known by a certificate of ca_file",
+    ),
     **dict.fromkeys(("certs", "cert_store", "cert_match", "cert_match_by"), "use cert_file and key_file"),
 }
 
 
-def _tls(key: str, item: Item) -> TlsOptions:
+def _tls(key: str, item: Item) -> dict[str, Any]:
     values = converted(as_map(key, item), _TLS, harmless=_TLS_HARMLESS, missing=_TLS_MISSING)
-    values.pop("warnings", None)
+    warnings = values.pop("warnings", ())
     for file in ("cert_file", "key_file"):
         if not values.get(file):
             raise item.error(f"missing '{file}' in TLS configuration")
-    return TlsOptions(**values)
+    return {"tls": TlsOptions(**values), "warnings": warnings}
 
 
 def _name(key: str, item: Item) -> str:
@@ -143,7 +154,7 @@ CLUSTER: dict[str, Rule] = {
     **dict.fromkeys(("host", "net"), ("host", as_text)),
     "routes": ("routes", _routes),
     "authorization": ("*", _authorization),
-    "tls": ("tls", _tls),
+    "tls": ("*", _tls),
     **dict.fromkeys(("advertise", "cluster_advertise"), ("advertise", _advertise)),
     "no_advertise": ("no_advertise", as_boolean),
     "connect_retries": ("connect_retries", as_limit),
@@ -165,7 +176,7 @@ CLUSTER_MISSING = {
 
 
 def as_cluster(key: str, item: Item) -> ClusterOptions:
-    """Convert the block. Without a port there is no cluster (as in nats-server)."""
+    """Convert the block. Without a port there is no cluster, but its name is shown (as in nats-server)."""
     if not isinstance(item.value, dict):
         raise item.error(f"Expected map to define cluster, got {go_kind(item.value)}")
     values = converted(item.value, CLUSTER, harmless=CLUSTER_HARMLESS, missing=CLUSTER_MISSING)
@@ -181,6 +192,8 @@ def check_reload(file: str, old: ClusterOptions, new: ClusterOptions) -> None:
     """Raise StartError when a reload would change more of the cluster than it can."""
     if bool(old.port) != bool(new.port):
         raise StartError(f"{file}: a reload cannot turn the cluster on or off; restart the server for that")
+    if old.port != new.port:
+        raise StartError(f"config reload not supported for cluster port: old={old.port}, new={new.port}")
     for name in ClusterOptions.__struct_fields__:
         if name not in RELOADABLE and getattr(old, name) != getattr(new, name):
             raise StartError(f"{file}: a reload cannot change 'cluster.{name}'; restart the server for that")
@@ -190,7 +203,7 @@ def check_reload(file: str, old: ClusterOptions, new: ClusterOptions) -> None:
 
 
 def with_flags(flags: Flags, cluster: ClusterOptions) -> ClusterOptions:
-    """Apply the command line to the options of the file. Without a port only the defaults are left.
+    """Apply the command line to the options of the file. Without a port only the name is left.
 
     Raises:
         StartError: an invalid URL, routes without a listener, or a listener without authentication.
@@ -213,7 +226,7 @@ def with_flags(flags: Flags, cluster: ClusterOptions) -> ClusterOptions:
         return _guarded(found)
     if found.routes:
         raise StartError("solicited routes require cluster capabilities, e.g. --cluster")
-    return ClusterOptions()
+    return ClusterOptions(name=found.name, warnings=found.warnings)
 
 
 def _guarded(cluster: ClusterOptions) -> ClusterOptions:

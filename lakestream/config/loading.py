@@ -15,6 +15,7 @@ import msgspec
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
+    FREE_PORT,
     MIB,
     SECOND,
     ClusterOptions,
@@ -110,8 +111,12 @@ def load(flags: Flags) -> Options:
 _LOGGING = ("debug", "trace", "logtime", "logtime_utc", "log_file", "pid_file", "ports_file_dir")
 
 
-def reload(options: Options) -> tuple[Options, list[str]]:
+def reload(options: Options, cluster_port: int = 0) -> tuple[Options, list[str]]:
     """Read the configuration file again under the same command line.
+
+    Args:
+        options: those in force.
+        cluster_port: of the route listener, which may have been any free one.
 
     Returns:
         The new options and the names of those that changed.
@@ -129,6 +134,8 @@ def reload(options: Options) -> tuple[Options, list[str]]:
         )
         if same == options.jetstream:
             new = msgspec.structs.replace(new, jetstream=options.jetstream)
+    if options.cluster.port in (FREE_PORT, cluster_port) and new.cluster.port in (FREE_PORT, cluster_port):
+        new = msgspec.structs.replace(new, cluster=msgspec.structs.replace(new.cluster, port=options.cluster.port))
     changed = [name for name in Options.__struct_fields__ if getattr(new, name) != getattr(options, name)]
     old_rate, new_rate = (each.tls.rate_limit if each.tls is not None else 0 for each in (options, new))
     if old_rate != new_rate:

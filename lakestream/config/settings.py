@@ -132,17 +132,17 @@ def _interval(option: str, default_ns: int) -> Convert:
     return convert
 
 
-def _write_timeout(key: str, item: Item) -> str:
+def _write_timeout(key: str, item: Item) -> dict[str, Any]:
     """Check what happens to a client that is slower than write_deadline; here it is closed, which is the default."""
     word = as_text(key, item)
     if word not in ("default", "close", "retry"):
         raise item.error("write_timeout must be 'default', 'close' or 'retry'")
     if word == "retry":
         raise not_served(key, item, "a client that is slower than write_deadline is closed: write 'close'")
-    return word
+    return {}
 
 
-def _subscription_tokens(key: str, item: Item) -> int:
+def _subscription_tokens(key: str, item: Item) -> dict[str, Any]:
     tokens = as_number(key, item)
     if tokens > _MAX_TOKENS:
         raise item.error(f"{key} value is too big")
@@ -150,17 +150,18 @@ def _subscription_tokens(key: str, item: Item) -> int:
         raise item.error(f"{key} value can not be negative")
     if tokens:
         raise not_served(key, item, "limit subjects by the permissions of users")
-    return 0
+    return {}
 
 
 def _block_not_served(kind: str, instead: str) -> Convert:
     """Return the converter of a block of nats-server that is not served. An empty one says nothing."""
 
-    def convert(key: str, item: Item) -> None:
+    def convert(key: str, item: Item) -> dict[str, Any]:
         if not isinstance(item.value, dict):
             raise item.error(f"Expected {kind} to be a map, got {go_kind(item.value)}")
         if item.value:
             raise not_served(key, item, instead)
+        return {}
 
     return convert
 
@@ -284,7 +285,7 @@ _LIMITS: dict[str, Rule] = {
     "default_max_consumers": ("default_max_consumers", number_in(-1, INT32)),
     "batch": ("*", lambda key, item: converted(as_map(key, item), _BATCH_LIMITS)),
 }
-_JETSTREAM: dict[str, Rule] = {
+JETSTREAM: dict[str, Rule] = {
     **dict.fromkeys(("enabled", "enable"), ("enabled", as_boolean)),
     **dict.fromkeys(_STORE_DIR, ("store_dir", as_text)),
     **dict.fromkeys(
@@ -329,7 +330,7 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
     block = item.value
     if any(name.lower() in _STORE_DIR and not isinstance(each.value, str) for name, each in block.items()):
         raise item.error('"store_dir" must be a string')  # at the block's place, as in nats-server
-    values = {"enabled": True} | converted(block, _JETSTREAM, harmless=_JETSTREAM_HARMLESS, missing=_JETSTREAM_MISSING)
+    values = {"enabled": True} | converted(block, JETSTREAM, harmless=_JETSTREAM_HARMLESS, missing=_JETSTREAM_MISSING)
     for size in ("max_memory", "max_file"):
         if values.get(size, 1) <= 0:
             del values[size]
@@ -349,7 +350,7 @@ def _lake_url(key: str, item: Item) -> str:
     return url
 
 
-_LAKE: dict[str, Rule] = {
+LAKE: dict[str, Rule] = {
     "enabled": ("enabled", as_boolean),
     "url": ("url", _lake_url),
     "seal_bytes": ("seal_bytes", as_positive_size),
@@ -367,7 +368,7 @@ def _lake(key: str, item: Item) -> LakeOptions:
         return LakeOptions(url=_lake_url(key, item))
     if isinstance(item.value, bool):
         return LakeOptions(enabled=item.value)
-    return LakeOptions(**converted(as_map(key, item), _LAKE))
+    return LakeOptions(**converted(as_map(key, item), LAKE))
 
 
 # ---------------------------------------------------------------------- the file
@@ -403,12 +404,12 @@ TOP: dict[str, Rule] = {
     "max_pending": ("max_pending", number_in(1, INT64)),
     "max_pending_total": ("max_pending_total", number_in(1, INT64)),
     "write_deadline": ("*", _interval("write_deadline_ns", Options().write_deadline_ns)),
-    "write_timeout": ("write_timeout", _write_timeout),
+    "write_timeout": ("*", _write_timeout),
     **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", as_limit)),
     **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", as_limit)),
     "ping_interval": ("*", _interval("ping_interval_ns", Options().ping_interval_ns)),
     "ping_max": ("ping_max", size_below(1, Options().ping_max)),
-    **dict.fromkeys(("max_subscription_tokens", "max_sub_tokens"), ("max_subscription_tokens", _subscription_tokens)),
+    **dict.fromkeys(("max_subscription_tokens", "max_sub_tokens"), ("*", _subscription_tokens)),
     "lame_duck_duration": ("lame_duck_duration_ns", _lame_duck),
     "lame_duck_grace_period": ("lame_duck_grace_ns", _lame_duck_grace),
     "debug": ("debug", as_boolean),
@@ -424,11 +425,11 @@ TOP: dict[str, Rule] = {
     **dict.fromkeys(("store_dir", "storedir"), ("store_dir", as_text)),
     "cluster": ("cluster", as_cluster),
     "client_advertise": ("client_advertise", as_text),
-    "websocket": ("websocket", as_websocket),
+    **dict.fromkeys(("websocket", "ws"), ("websocket", as_websocket)),
     "lake": ("lake", _lake),
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
-    "gateway": ("gateway", _block_not_served("gateway", INSTEAD_OF_GATEWAYS)),
-    "mqtt": ("mqtt", _block_not_served("mqtt", INSTEAD_OF_MQTT)),
+    "gateway": ("*", _block_not_served("gateway", INSTEAD_OF_GATEWAYS)),
+    "mqtt": ("*", _block_not_served("mqtt", INSTEAD_OF_MQTT)),
 }
 TOP_HARMLESS = (
     "max_traced_msg_len",
@@ -440,10 +441,14 @@ TOP_HARMLESS = (
     "connect_error_reports",
     "reconnect_error_reports",
     "no_system_account",
+    "no_system",
     "no_sys_acc",
 )
-_OPERATOR_KEYS = ("operator", "operators", "trusted", "trusted_keys", "default_sentinel")
-_RESOLVER_KEYS = ("resolver", "resolver_preload", "resolver_tls")
+_OPERATOR_KEYS = (
+    *("operator", "operators", "root", "roots", "root_operator", "root_operators"),
+    *("trusted", "trusted_keys", "default_sentinel"),
+)
+_RESOLVER_KEYS = ("resolver", "account_resolver", "resolver_preload", "resolver_tls", "resolver_pinned_accounts")
 _OTHER_SERVERS = ("leafnodes", "leaf", "default_js_domain")
 _ROTATION = ("log_size_limit", "logfile_size_limit", "log_max_num", "logfile_max_num")
 TOP_MISSING = {
@@ -453,7 +458,7 @@ TOP_MISSING = {
     "proxies": "admit the proxies' addresses alone, by a firewall",
     "feature_flags": "features cannot be turned on and off one by one",
     **dict.fromkeys(("syslog", "remote_syslog"), "log to stderr or to log_file"),
-    **dict.fromkeys(("prof_port", "profiler_port"), "use py-spy on the process"),
+    **dict.fromkeys(("prof_port", "prof_block_rate"), "use py-spy on the process"),
     "write_timeout": "a client that is slower than write_deadline is closed",
     "no_header_support": "headers are always enabled",
 }

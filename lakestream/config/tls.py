@@ -138,7 +138,7 @@ def _names(key: str, item: Item, known: Mapping[str, str], unknown: str) -> tupl
     if not item.value:
         raise item.error(f"{_ERROR}, '{key}' cannot be empty")
     for entry in item.value:
-        if entry.value not in known:
+        if not isinstance(entry.value, str) or entry.value not in known:
             raise entry.error(f"{unknown} {shown(entry)}")
     return tuple(str(entry.value) for entry in item.value)
 

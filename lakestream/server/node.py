@@ -66,7 +66,7 @@ class Node:
         self.bound_http_port = 0
         self.connections: dict[int, Connection] = {}
         self.jetstream: JetStream | None = None
-        self.cluster: Cluster | Standalone = Standalone()
+        self.cluster: Cluster | Standalone = Standalone(options.cluster.name)
         self.remotes: Remotes | None = None
         self.websocket: WebSocketListener | None = None
         self._hash_checks = HashChecks()
@@ -356,7 +356,7 @@ class Node:
         from lakestream.config.loading import reload
 
         try:
-            options, changed = reload(self.options)
+            options, changed = reload(self.options, self.cluster.port)
             tls = ServerContext(options.tls) if options.tls is not None else None
             if self.websocket is not None:
                 self.websocket.renew()

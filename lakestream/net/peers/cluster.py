@@ -80,9 +80,15 @@ class Routed(NamedTuple):
 
 
 class Standalone:
-    """A server without other nodes; attributes and methods are those of `Cluster`."""
+    """A server without other nodes; attributes and methods are those of `Cluster`.
 
-    name = ""
+    Args:
+        name: of a cluster that is configured without a listener; it is shown.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
     port = 0
     others: Callable[[], Iterable[str]] | None = None
 
@@ -106,7 +112,7 @@ class Standalone:
         return Routed()
 
     def shown(self) -> dict[str, Any]:
-        return {}
+        return {"name": self.name} if self.name else {}
 
 
 class Cluster:

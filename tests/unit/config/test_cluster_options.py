@@ -66,8 +66,8 @@ def test_keys_of_the_block_become_options(options: Load, block: str, expected: d
 
 
 @pytest.mark.parametrize("text", ["cluster {}", "cluster { name: C }", "cluster { port: 0 }", "port: 1"])
-def test_without_a_port_there_is_no_cluster(options: Load, text: str) -> None:
-    assert options(text).cluster == ClusterOptions()
+def test_without_a_port_there_is_no_cluster_but_its_name(options: Load, text: str) -> None:
+    assert options(text).cluster == ClusterOptions(name="C" if "C" in text else "")
 
 
 def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
@@ -149,7 +149,7 @@ def test_an_empty_flag_turns_the_cluster_of_the_file_off(options: Load) -> None:
 
 
 def test_a_name_alone_makes_no_cluster(options: Load) -> None:
-    assert options(None, "--cluster_name C").cluster == ClusterOptions()
+    assert options(None, "--cluster_name C").cluster == ClusterOptions(name="C")
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,24 @@ def test_a_reload_takes_over_routes_and_password(options: Load) -> None:
     assert (cluster(after).routes, cluster(after).password) == ((RouteUrl("a", 6222), RouteUrl("b", 6222)), "q")
 
 
+def test_a_reload_takes_the_port_that_was_found_for_a_free_one(options: Load) -> None:
+    before = options(BEFORE.replace("port: 1", "port: -1"))
+    Path(before.config_file).write_text(BEFORE.replace("port: 1", "port: 7000"))
+    after, changed = reload(before, 7000)
+    assert changed == ["config_digest"]
+    assert cluster(after).port == -1
+    Path(before.config_file).write_text(BEFORE.replace("port: 1", "port: -1"))
+    assert reload(after, 7000)[1] == ["config_digest"]
+    Path(before.config_file).write_text(BEFORE.replace("port: 1", "port: 7001"))
+    with pytest.raises(StartError, match="config reload not supported for cluster port: old=-1, new=7001"):
+        reload(before, 7000)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (BEFORE.replace("name: C", "name: D"), "a reload cannot change 'cluster.name'; restart"),
-        (BEFORE.replace("port: 1", "port: 2"), "a reload cannot change 'cluster.port'; restart"),
+        (BEFORE.replace("port: 1", "port: 2"), "config reload not supported for cluster port: old=1, new=2"),
         (BEFORE.replace("port: 1", "port: 1, tls {cert_file: c, key_file: k}"), "cannot change 'cluster.tls'"),
         ("debug: true", "a reload cannot turn the cluster on or off"),
     ],
