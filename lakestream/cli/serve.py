@@ -21,6 +21,8 @@ from lakestream.config.options import Flags, Options
 from lakestream.logging import Logger
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from lakestream.server.node import Node
 
 SIGNALS = {
@@ -102,6 +104,7 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
     from lakestream.server.heap import bound_arenas
 
     bound_arenas()  # before any thread has an arena of its own
+    _handle_signals()
     if make is None:
         from lakestream.server.node import Node
 
@@ -114,10 +117,24 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
             _say(str(error))  # the operator sees the terminal, not the log file
         return 1
     except KeyboardInterrupt:
-        return 130  # Ctrl-C before the node listens to signals
+        # Stopped before the node listens to signals: the files are as after a crash, which every start copes with.
+        log.info("Initiating Shutdown...")
+        log.info("Server Exiting..")
     finally:
         log.close()
     return 0
+
+
+def _handle_signals() -> None:
+    """Handle signals until the node does: end the start, and read nothing again that is being read just now."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, frame: None)
 
 
 def _instead(command: CommandLine, program: str) -> int | None:

@@ -11,6 +11,7 @@ import os
 import bcrypt
 import msgspec
 import pytest
+import uvloop
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, RouteUrl
@@ -182,6 +183,23 @@ async def test_cluster_names_that_were_made_up_give_way_to_a_configured_one(worl
     await world.together(a, b, c)
     await world.until(lambda: {node.peers.node.cluster for node in (a, b, c)} == {"named"})
     assert a.log.with_text("Cluster name was dynamically generated, consider setting one")
+
+
+@pytest.mark.parametrize("turns", range(30))
+def test_a_node_stops_cleanly_at_any_moment_of_its_start(turns: int) -> None:
+    async def stop_after() -> None:
+        world = World()
+        a = await world.node("a")
+        b = await world.node("b", a)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            await b.peers.stop()
+        assert b.peers.links() == []
+        await a.peers.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the server's own event loop
+        runner.run(stop_after())
 
 
 async def test_a_node_dials_until_the_other_is_there(world: World) -> None:

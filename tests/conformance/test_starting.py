@@ -69,6 +69,43 @@ def test_a_signal_stops_it_cleanly(start_server: StartServer, how: signal.Signal
     assert "Server Exiting.." in server.log()
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "after", ["Starting ", "Starting JetStream", "to start JetStream", "Listening for client", "Server is ready"]
+)
+def test_a_signal_during_the_start_stops_it_cleanly(
+    kind: Kind, tmp_path: Path, after: str, how: signal.Signals
+) -> None:
+    command = [*program(kind), "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", str(tmp_path)]
+    for _ in range(3):
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if after in line:
+                    break
+            process.send_signal(how)
+            rest = process.stderr.read()
+            assert process.wait(10) == 0
+        assert rest.splitlines()[-1].endswith("Server Exiting..")
+        assert "Traceback" not in rest
+
+
+def test_a_reload_during_the_start_does_not_end_it(kind: Kind, tmp_path: Path) -> None:
+    config = tmp_path / "nats.conf"
+    config.write_text("debug: false\n")
+    command = [*program(kind), "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", str(tmp_path), "-c", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Starting JetStream" in line:
+                process.send_signal(signal.SIGHUP)
+            if "Server is ready" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        assert process.wait(10) == 0
+
+
 def test_stopping_with_a_held_monitoring_connection_says_nothing_odd(start_server: StartServer) -> None:
     server = start_server(args=["-m", "-1"])
     with socket.create_connection((server.host, server.http_port)) as held:

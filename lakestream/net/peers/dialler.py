@@ -194,9 +194,11 @@ class Dialler:
     async def _dial(self, target: Target) -> str:
         """Make one attempt; return why it failed, "" after a connection that was up or when there was one already."""
         link = self._link(target)
+        connected = False
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
                 await self._connect(link, target.url)
+            connected = True
         except TimeoutError:
             return "timeout"
         except ssl.SSLError as error:
@@ -204,8 +206,8 @@ class Dialler:
         except OSError as error:
             return reason_of(error)
         finally:
-            if not link.made:
-                link.abort("Dial Error")
+            if not connected:
+                link.drop("Dial Error")
         await link.over
         return self._outcome(target, link)
 

@@ -288,6 +288,11 @@ class Link(asyncio.Protocol):
         if transport is not None:
             transport.abort()
 
+    def drop(self, reason: str) -> None:
+        """End a connection whose socket the event loop has closed: dialling was cancelled or took too long."""
+        self._transport = None
+        self._end(reason)
+
     def _end(self, reason: str) -> None:
         """End the connection. Invariant: the owner is told once."""
         if self.reason:
