@@ -1,9 +1,11 @@
-"""Measure how fast the server starts, and its memory at rest.
+"""Measure how fast the server starts and stops, and its memory at rest.
 
-    python -m tests.bench.bench_start [--rounds 7]
+    python -m tests.bench.bench_start [--rounds 7] [--streams 300] [--messages 10] [--uncached] [--settle 2]
 
-Starts `lakestream serve` (and nats-server beside it, in turn) on an empty store and prints, as JSON, the median time
-from exec to the log line `Server is ready` and the resident memory two seconds later.
+Starts `lakestream serve` (and nats-server beside it, in turn) on a store and prints, as JSON, the medians of the time
+from exec to the log line `Server is ready`, the CPU time until then, the resident memory after `--settle` seconds, and
+the time from SIGTERM to the end. With `--streams` the store has that many streams with messages in each. `--uncached`
+starts lakestream without cached bytecode.
 """
 
 from __future__ import annotations
@@ -18,35 +20,71 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
+
+from tests.servers import Kind, Server
+from tests.wire import Wire
 
 BIN = Path(sys.executable).parent
 READY = b"Server is ready"
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def once(program: list[str], settle_s: float) -> tuple[float, float]:
-    """Start one server; returns (seconds from exec to ready, MiB resident at rest)."""
-    with tempfile.TemporaryDirectory() as store:
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [*program, "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", store],
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stderr is not None
-        try:
-            for line in process.stderr:
-                if READY in line:
-                    break
-            else:
-                raise SystemExit(f"{program[0]} ended before it was ready")
-            ready = time.perf_counter() - began
-            time.sleep(settle_s)  # the server is to be at rest, which causes no event
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            rss = next(int(row.split()[1]) for row in status.splitlines() if row.startswith("VmRSS")) / 1024
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(20)
-    return ready, rss
+class Start(NamedTuple):
+    """One start: seconds to ready, CPU seconds until then, MiB at rest, seconds of the stop."""
+
+    start_to_ready_s: float
+    start_cpu_s: float
+    rest_mib: float
+    stop_s: float
+
+
+def once(program: list[str], store: str, settle_s: float, environment: dict[str, str]) -> Start:
+    """Start and stop one server."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [*program, "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", store],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=os.environ | environment,
+    )
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            if READY in line:
+                break
+        else:
+            raise SystemExit(f"{program[0]} ended before it was ready")
+        ready = time.perf_counter() - began
+        used = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        cpu = (int(used[11]) + int(used[12])) / TICKS
+        time.sleep(settle_s)  # the server is to be at rest, which causes no event
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        rss = next(int(row.split()[1]) for row in status.splitlines() if row.startswith("VmRSS")) / 1024
+    finally:
+        asked = time.perf_counter()
+        os.killpg(process.pid, signal.SIGTERM)
+        process.stderr.read()
+        process.wait(60)
+    return Start(ready, cpu, rss, time.perf_counter() - asked)
+
+
+def populate(kind: Kind, store: Path, streams: int, messages: int) -> None:
+    """Create the streams, with the messages in each and a consumer."""
+    server = Server(kind, store)
+    server.start()
+    try:
+        with Wire(server.address, None) as wire:
+            for number in range(streams):
+                config = {"name": f"S{number}", "subjects": [f"s{number}.>"], "storage": "file"}
+                answer = wire.api(f"STREAM.CREATE.S{number}", config)
+                assert "error" not in answer, answer
+                consumer = {"stream_name": f"S{number}", "config": {"durable_name": "c", "ack_policy": "explicit"}}
+                wire.api(f"CONSUMER.CREATE.S{number}.c", consumer)
+                for _ in range(messages):
+                    wire.request(f"s{number}.a", b"x" * 100)
+    finally:
+        server.stop()
 
 
 def main() -> None:
@@ -54,18 +92,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--settle", type=float, default=2.0, help="seconds at rest before memory is read")
+    parser.add_argument("--streams", type=int, default=0, help="streams on the store (default: none)")
+    parser.add_argument("--messages", type=int, default=10, help="messages of each (default: 10)")
+    parser.add_argument("--uncached", action="store_true", help="without cached bytecode")
     options = parser.parse_args()
-    programs = {"lakestream": [str(BIN / "lakestream"), "serve"], "nats-server": [str(BIN / "nats-server")]}
-    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
-    for _ in range(options.rounds):
-        for name, program in programs.items():
-            figures[name].append(once(program, options.settle))
+    environment = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/nonexistent"} if options.uncached else {}
+    programs = {
+        Kind.OURS: [str(BIN / "lakestream"), "serve"],
+        Kind.REAL: [str(BIN / "nats-server")],
+    }
+    figures: dict[str, list[Start]] = {kind.value: [] for kind in programs}
+    with tempfile.TemporaryDirectory() as place:
+        stores = {kind: Path(place) / kind.value for kind in programs}
+        for kind, store in stores.items():
+            if options.streams:
+                populate(kind, store, options.streams, options.messages)
+        for _ in range(options.rounds):
+            for kind, program in programs.items():
+                figures[kind.value].append(once(program, str(stores[kind]), options.settle, environment))
     print(
         json.dumps(
             {
                 name: {
-                    "start_to_ready_s": round(statistics.median(ready for ready, _ in rows), 3),
-                    "rest_mib": round(statistics.median(rss for _, rss in rows), 1),
+                    field: round(statistics.median(column), 3)
+                    for field, column in zip(Start._fields, zip(*rows, strict=True), strict=True)
                 }
                 for name, rows in figures.items()
             },

@@ -47,7 +47,7 @@ from lakestream.log.format.segment import (
 from lakestream.log.store.base import outlines_of
 from lakestream.log.store.root import set_aside
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment, last_term, write_frames
-from lakestream.log.store.synced import MarkFile
+from lakestream.log.store.synced import Mark, MarkFile
 
 UNFINISHED = "{}; a crash in the middle of a write leaves this, and nothing says that it had been acknowledged"
 """Log text for the end of a log that cannot be told from a torn write."""
@@ -63,20 +63,20 @@ def find_outlines(directory: str, files: Files, based: bool = False) -> list[Out
     return base + [OutlineFile(path, read_outline_info(files, path)) for path in paths]
 
 
-def synced_through(marks: MarkFile, files: Files) -> tuple[int, list[str]]:
-    """Return the entry through which a log was synced, as its mark says, and log lines about the mark.
+def synced_through(marks: MarkFile, files: Files) -> tuple[Mark, list[str]]:
+    """Return the mark of a log, which says through which entry it was synced, and log lines about it.
 
     A mark that cannot be read protects nothing any more; it is set aside, and the next one takes its place. Block.
     """
     try:
-        return marks.read().index, []
+        return marks.read(), []
     except (CorruptLog, OSError) as error:
         why = error.what if isinstance(error, CorruptLog) else str(error)
         note = f"{marks.path} cannot be read ({why}): damage at the end of the log would not be noticed at this start"
         try:
-            return 0, [f"{note}; it was set aside as {set_aside(files, marks.path)}"]
+            return Mark(), [f"{note}; it was set aside as {set_aside(files, marks.path)}"]
         except OSError as again:
-            return 0, [f"{note}; it cannot be set aside: {again}"]
+            return Mark(), [f"{note}; it cannot be set aside: {again}"]
 
 
 def open_log(
@@ -89,13 +89,14 @@ def open_log(
     checkpoint_index: int = 0,
     durable_through: int = 0,
     known_from: str = "",
+    mark: Mark | None = None,
 ) -> SegmentLog:
     """Return the log in `directory`, which is made when it is not there; see `find_segments`. Block.
 
     Raise CorruptLog.
     """
     files.make_directory(directory)
-    known = Known(outlined, checkpoint_index, max(checkpoint_index, durable_through), known_from)
+    known = Known(outlined, checkpoint_index, max(checkpoint_index, durable_through), known_from, mark or Mark())
     notes: list[str] = []
     segments = find_segments(directory, files, now, known, notes)
     log = SegmentLog(directory, files, options, now, segments, last_term(segments))
@@ -108,13 +109,14 @@ class Known(msgspec.Struct, frozen=True):
 
     Entries through `outlined` are in outlines: segments of theirs are leftovers and are removed. The checkpoint covers
     those through `checkpoint_index`: the records of later ones are left to the replay. Those through `durable_through`
-    were durable here, as the file `file` says if it is named (a synced mark).
+    were durable here, as the file `file` says if it is named (a synced mark, `mark`).
     """
 
     outlined: int
     checkpoint_index: int
     durable_through: int
     file: str = ""
+    mark: Mark = Mark()
 
     def lost(self, path: str, offset: int, what: str) -> CorruptLog:
         """Return the error for entries that were durable and cannot be read."""
@@ -158,7 +160,9 @@ def find_segments(
     # check_whole reports a missing end that a checkpoint covers.
     if newest is not None and known.checkpoint_index <= newest.last_index < durable_through:
         raise known.lost(newest.path, newest.end, f"the log ends before entry {durable_through}, which was durable")
-    if newest is not None:  # from here on, what a killed process left in the page cache counts as durable
+    # From here on, what a killed process left in the page cache counts as durable. A log that was synced to its end, as
+    # after a clean stop, has left nothing there.
+    if newest is not None and (known.mark.index, known.mark.first_index) < newest.newest[:2]:
         files.sync_file(newest.path)
         files.sync_directory(directory)
     if newest is None or newest.footer is not None:

@@ -88,10 +88,11 @@ def open_store(
     outlines = recovery.find_outlines(log_directory, files, found is not None and found[0].based)
     outlined = max((outline.info.last_index for outline in outlines), default=0)
     marks = MarkFile(files, directory)
-    notes: list[str] = []
+    mark, notes = None, list[str]()
     alone = durable_through is None
     if durable_through is None:
-        durable_through, notes = recovery.synced_through(marks, files)
+        mark, notes = recovery.synced_through(marks, files)
+        durable_through = mark.index
     else:
         files.remove(marks.path)  # left by a group of one: the member's own file knows more
     log = recovery.open_log(
@@ -103,6 +104,7 @@ def open_store(
         checkpoint_index=index,
         durable_through=durable_through,
         known_from=marks.path if alone else "",
+        mark=mark,
     )
     log.marks = marks if alone else None
     log.notes[:0] = notes
@@ -175,7 +177,7 @@ class SegmentStore(Store):
     @property
     def mark_due(self) -> bool:
         log = self.log
-        return log.marks is not None and log.synced[0] > log.marks.index
+        return log.marks is not None and log.marks.due(log.synced)
 
     def mark(self) -> None:
         if self.log.marks is not None:

@@ -33,8 +33,8 @@ _SLOT = struct.Struct("<4sIQQQ")
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Entries through `index` are durable. The newest of them is in the segment that begins with entry
-    `first_index`, and its frame ends there at offset `end`, in bytes."""
+    """Entries through `index` are durable, and so is the segment that begins with entry `first_index`: the newest of
+    them ends there at offset `end`, in bytes, unless the segment has no entries yet."""
 
     index: int = 0
     first_index: int = 0
@@ -47,8 +47,8 @@ class MarkFile:
     def __init__(self, files: Files, directory: str) -> None:
         """Name the file in the stream's `directory`, without opening it."""
         self.path = os.path.join(directory, NAME)
-        self.index = 0
-        """The entry through which the file says that the log is durable, or 0."""
+        self.index = self.first_index = 0
+        """The entry through which the file says that the log is durable, and the first of the last segment; or 0."""
         self._files = files
         self._lock = threading.Lock()
         self._closed = False
@@ -63,9 +63,13 @@ class MarkFile:
         found = [mark for mark in (_decode(content, 0), _decode(content, SLOT)) if mark is not None]
         if not found:
             raise CorruptLog(self.path, 0, "neither of its two slots holds a mark")
-        newest = max(found, key=lambda mark: mark.index)
-        self.index = newest.index
+        newest = max(found, key=lambda mark: (mark.index, mark.first_index))
+        self.index, self.first_index = newest.index, newest.first_index
         return newest
+
+    def due(self, newest: tuple[int, int, int]) -> bool:
+        """Return True if there are entries, and this mark is newer than the one that was noted."""
+        return newest[0] > 0 and newest[:2] > (self.index, self.first_index)
 
     def note(self, newest: tuple[int, int, int]) -> None:
         """Note a newer mark (index, first index, end), durably. Raise OSError; the next call tries again.
@@ -73,7 +77,7 @@ class MarkFile:
         Invariant: the log was synced through it before.
         """
         with self._lock:
-            if not self._closed and newest[0] > self.index:
+            if not self._closed and self.due(newest):
                 self._write(Mark(*newest))
 
     def close(self, newest: tuple[int, int, int]) -> None:
@@ -94,7 +98,7 @@ class MarkFile:
                 self._files.write(fd, [content], (1 - self._slot) * SLOT)
                 self._files.sync(fd)
             self._slot = 1 - self._slot
-        self.index = mark.index
+        self.index, self.first_index = mark.index, mark.first_index
 
 
 def _encode(mark: Mark) -> bytes:

@@ -388,3 +388,32 @@ def test_what_a_checkpoint_knows_is_refused_with_what_it_says(tmp_path: Path) ->
     os.truncate(segment_files(str(tmp_path))[0], HEADER_SIZE)
     with pytest.raises(CorruptLog, match="checkpoint is of entry 4"):
         MiniStream(str(tmp_path), alone=True)
+
+
+class CountingFiles(QuickFiles):
+    """Counts the files that recovery syncs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[str] = []
+
+    def sync_file(self, path: str) -> None:
+        self.synced.append(path)
+        super().sync_file(path)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_only_a_log_that_was_not_stopped_cleanly_is_synced_by_the_next_start(tmp_path: Path, sealed: bool) -> None:
+    seal = LogOptions(seal_bytes=100, seal_age_ns=1 << 60) if sealed else LogOptions(seal_age_ns=1 << 60)
+    stream = MiniStream(str(tmp_path), seal, alone=True)
+    stream.publish(message(1))
+    killed(stream)
+    files = CountingFiles()
+    again = MiniStream(str(tmp_path), seal, files=files, alone=True)
+    assert len(files.synced) == 1, "what it found may be in the page cache alone"
+    assert segment_files(str(tmp_path))[-1:] == files.synced
+    again.store.close()
+    files = CountingFiles()
+    last = MiniStream(str(tmp_path), seal, files=files, alone=True)
+    assert files.synced == []
+    assert last.store.last_seq == 1
