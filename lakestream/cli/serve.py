@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -99,6 +100,13 @@ def _logger(options: Options) -> Logger:
 
 def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] | None = None) -> int:
     """Run a node (of `make`, if given) until it is told to stop; returns the exit code."""
+    if options.jetstream is not None:
+        try:
+            check_directory(options.jetstream.store_dir)  # before what takes long to import
+        except StartError as error:
+            _fail(error, options, log)
+            log.close()
+            return 1
     from lakestream.lake.errors import LakeError
     from lakestream.log.format.errors import LogError
     from lakestream.server.heap import bound_arenas
@@ -112,9 +120,7 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
     try:
         make(options, log).run()
     except (StartError, LogError, LakeError, OSError) as error:
-        log.fatal(str(error))
-        if options.log_file:
-            _say(str(error))  # the operator sees the terminal, not the log file
+        _fail(error, options, log)
         return 1
     except KeyboardInterrupt:
         # Stopped before the node listens to signals: the files are as after a crash, which every start copes with.
@@ -123,6 +129,36 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
     finally:
         log.close()
     return 0
+
+
+def check_directory(store_dir: str) -> None:
+    """Make the directory of the streams, and check that files can be made in it.
+
+    Raises:
+        StartError: it cannot be used, with nats-server's text.
+    """
+    directory = os.path.join(store_dir, "jetstream")
+    wrong = ""
+    try:
+        if not stat.S_ISDIR(os.stat(directory).st_mode):
+            wrong = "storage directory is not a directory"
+        elif not os.access(directory, os.W_OK | os.X_OK):
+            wrong = "storage directory is not writable"
+    except FileNotFoundError:
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            wrong = f"could not create storage directory - mkdir {error.filename}: {reason_in_words(error)}"
+    except OSError:
+        wrong = "storage directory is not a directory"
+    if wrong:
+        raise StartError(f"Can't start JetStream: {wrong}")
+
+
+def _fail(error: Exception, options: Options, log: Logger) -> None:
+    log.fatal(str(error))
+    if options.log_file:
+        _say(str(error))  # the operator sees the terminal, not the log file
 
 
 def _handle_signals() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 import time
 from collections.abc import Callable
 
@@ -19,7 +18,7 @@ from lakestream.account.api.transfer import TransferApi
 from lakestream.account.engine import Engine
 from lakestream.account.engines import Engines
 from lakestream.account.use import ElsewhereUse
-from lakestream.config.errors import StartError, reason_in_words
+from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io
@@ -97,7 +96,6 @@ class JetStream:
             log.warn(
                 f"Temporary storage directory used, data could be lost on system reboot: {self._options.store_dir}"
             )
-        check_directory(self._options.store_dir)
         try:
             self.stores = open_stores(self._options, options.lake, io)
         except (LogError, OSError) as error:
@@ -217,30 +215,6 @@ class JetStream:
     async def close(self) -> None:
         """Write the last checkpoints; after `stop`."""
         await self._io.call(self.engines.close)
-
-
-def check_directory(store_dir: str) -> None:
-    """Make the directory of the streams, and check that files can be made in it.
-
-    Raises:
-        StartError: it cannot be used, with nats-server's text.
-    """
-    directory = os.path.join(store_dir, "jetstream")
-    wrong = ""
-    try:
-        if not stat.S_ISDIR(os.stat(directory).st_mode):
-            wrong = "storage directory is not a directory"
-        elif not os.access(directory, os.W_OK | os.X_OK):
-            wrong = "storage directory is not writable"
-    except FileNotFoundError:
-        try:
-            os.makedirs(directory, exist_ok=True)
-        except OSError as error:
-            wrong = f"could not create storage directory - mkdir {error.filename}: {reason_in_words(error)}"
-    except OSError:
-        wrong = "storage directory is not a directory"
-    if wrong:
-        raise StartError(f"Can't start JetStream: {wrong}")
 
 
 def open_stores(options: JetStreamOptions, lake: LakeOptions, io: Io, files: Files | None = None) -> FileStores:

@@ -2,10 +2,10 @@
 
     python -m tests.bench.bench_start [--rounds 7] [--streams 300] [--messages 10] [--uncached] [--settle 2]
 
-Starts `lakestream serve` (and nats-server beside it, in turn) on a store and prints, as JSON, the medians of the time
-from exec to the log line `Server is ready`, the CPU time until then, the resident memory after `--settle` seconds, and
-the time from SIGTERM to the end. With `--streams` the store has that many streams with messages in each. `--uncached`
-starts lakestream without cached bytecode.
+Starts `lakestream serve` (and nats-server beside it, in turn) on a store and prints, as JSON, the medians of: the time
+from exec to the log line `Server is ready`, the CPU time until then, the resident memory after `--settle` seconds, the
+time from SIGTERM to the end, and from SIGTERM to the answer of a server that is started again on the same port. With
+`--streams` the store has that many streams with messages in each. `--uncached` starts lakestream without bytecode.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -31,23 +32,49 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Start(NamedTuple):
-    """One start: seconds to ready, CPU seconds until then, MiB at rest, seconds of the stop."""
+    """One start: seconds to ready, CPU seconds until then, MiB at rest, seconds of the stop and of a restart."""
 
     start_to_ready_s: float
     start_cpu_s: float
     rest_mib: float
     stop_s: float
+    restart_s: float
 
 
-def once(program: list[str], store: str, settle_s: float, environment: dict[str, str]) -> Start:
-    """Start and stop one server."""
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [*program, "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", store],
-        stderr=subprocess.PIPE,
+def started(
+    program: list[str], store: str, port: int, environment: dict[str, str], log: int = subprocess.PIPE
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", store],
+        stderr=log,
         start_new_session=True,
         env=os.environ | environment,
     )
+
+
+def stopped(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGTERM)
+    if process.stderr is not None:
+        process.stderr.read()
+    process.wait(60)
+
+
+def answers(port: int) -> bool:
+    """Return True once the server answers a client."""
+    try:
+        with Wire(("127.0.0.1", port), None) as wire:
+            wire.ping()
+    except OSError:
+        return False
+    return True
+
+
+def once(program: list[str], store: str, settle_s: float, environment: dict[str, str]) -> Start:
+    """Start and stop one server, start it again and stop it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    began = time.perf_counter()
+    process = started(program, store, port, environment)
     assert process.stderr is not None
     try:
         for line in process.stderr:
@@ -63,10 +90,16 @@ def once(program: list[str], store: str, settle_s: float, environment: dict[str,
         rss = next(int(row.split()[1]) for row in status.splitlines() if row.startswith("VmRSS")) / 1024
     finally:
         asked = time.perf_counter()
-        os.killpg(process.pid, signal.SIGTERM)
-        process.stderr.read()
-        process.wait(60)
-    return Start(ready, cpu, rss, time.perf_counter() - asked)
+        stopped(process)
+        ended = time.perf_counter()
+    again = started(program, store, port, environment, subprocess.DEVNULL)
+    try:
+        while not answers(port):
+            time.sleep(0.01)  # as a client that reconnects
+        restarted = time.perf_counter()
+    finally:
+        stopped(again)
+    return Start(ready, cpu, rss, ended - asked, restarted - asked)
 
 
 def populate(kind: Kind, store: Path, streams: int, messages: int) -> None:
