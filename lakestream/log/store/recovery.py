@@ -161,8 +161,9 @@ def find_segments(
     if newest is not None and known.checkpoint_index <= newest.last_index < durable_through:
         raise known.lost(newest.path, newest.end, f"the log ends before entry {durable_through}, which was durable")
     # From here on, what a killed process left in the page cache counts as durable. A log that was synced to its end, as
-    # after a clean stop, has left nothing there.
-    if newest is not None and (known.mark.index, known.mark.first_index) < newest.newest[:2]:
+    # after a clean stop, has left nothing there; a footer is not covered by the mark.
+    marked = (known.mark.index, known.mark.first_index)
+    if newest is not None and (newest.footer is not None or marked < newest.newest[:2]):
         files.sync_file(newest.path)
         files.sync_directory(directory)
     if newest is None or newest.footer is not None:
