@@ -95,6 +95,15 @@ DIFFERENCES: tuple[Difference, ...] = (
         "pulled*",
         "nats-server takes an empty message of a stream for the end of the answer: the rest of a pull is lost",
     ),
+    *(
+        Difference(
+            "foreign_clients.rollup_of_a_subject_with_a_wildcard[[]star_in_a_token]",
+            label,
+            "nats-server loses the acked rollup itself in memory, and keeps in files what it replaces; here `s.a*` is "
+            "literal",
+        )
+        for label in ("subjects*", "messages*")
+    ),
     Difference(
         "direct_multi.times_beyond_64_bits_of_ns[[]*]",
         "as of a time*",

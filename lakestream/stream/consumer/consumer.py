@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.api.request import level_refused
-from lakestream.protocol.subjects import covers, matches, overlaps
+from lakestream.protocol.subjects import covers, is_literal, matches, overlaps
 from lakestream.stream.consumer.acks import AckHandler
 from lakestream.stream.consumer.advisories import Advisories
 from lakestream.stream.consumer.config import stored_config
@@ -307,7 +307,11 @@ class Consumer:
         self.rebased()
 
     def rolled_up(self, seq: int, subject: bytes) -> None:
-        """Note that the message at `seq` replaced all before it, of its subject or of the stream (`subject` empty)."""
+        """Note that the message at `seq` replaced all before it that its subject matches, or of the stream (`subject`
+        empty)."""
+        if not is_literal(subject):
+            self.purged(subject, seq)
+            return
         if self.ledger.floor_stream >= seq - 1:
             return
         mine = self.config.filters

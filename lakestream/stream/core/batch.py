@@ -42,6 +42,7 @@ class Batch:
         "subjects",
         "tails",
         "whole",
+        "wide_rollups",
     )
 
     def __init__(self, first_seq: int, whole: bool = False) -> None:
@@ -55,6 +56,8 @@ class Batch:
         self.lengths: list[int] = []
         self.replies: list[bytes] = []
         self.effects: list[Effect] = []
+        self.wide_rollups: list[Effect] = []
+        """Those of `effects` that replace messages of more than one subject."""
         self.late: list[tuple[bytes, bytes]] = []
         """(reply, answer) that may leave only once this batch is on disk: about duplicates of messages in it, say."""
         self.tails: dict[int, bytes] = {}
@@ -94,6 +97,12 @@ class Batch:
         self.last_time = times[-1]
         self.size += sum(lengths)
         return sum(lengths)
+
+    def act(self, effect: Effect) -> None:
+        """Note that something is to be done when a message of this batch is applied."""
+        self.effects.append(effect)
+        if effect.rollup and effect.wide:
+            self.wide_rollups.append(effect)
 
     def last(self, subject: bytes) -> int:
         """Return the last sequence of `subject` in this batch, 0 for none. Indexes messages since the last call."""

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from lakestream.protocol import headers
+from lakestream.protocol.subjects import is_literal, matches
 from lakestream.stream.core.config import StreamConfig
 
 T = TypeVar("T")
@@ -38,7 +39,8 @@ class Effect(msgspec.Struct, gc=False):
     """Time at which the message was stored."""
     subject: bytes = b""
     rollup: bytes = b""
-    """Earlier messages that this one replaces: `b"sub"` those of its subject, `b"all"` all of them, `b""` none."""
+    """Earlier messages that this one replaces: `b"sub"` those that its subject matches, which may have wildcards,
+    `b"all"` all of them, `b""` none."""
     acts: bool = False
     """True if something is to be done when the message is applied."""
     removes: bool = False
@@ -49,6 +51,15 @@ class Effect(msgspec.Struct, gc=False):
     def replace(self, scope: bytes) -> None:
         """Let the message replace earlier ones: `b"sub"` or `b"all"`."""
         self.rollup, self.acts, self.removes = scope, True, True
+
+    @property
+    def wide(self) -> bool:
+        """Return True if it replaces messages of other subjects too."""
+        return self.rollup == b"all" or (self.rollup == b"sub" and not is_literal(self.subject))
+
+    def replaces(self, subject: bytes) -> bool:
+        """Return True if it replaces the earlier messages of `subject`."""
+        return self.rollup == b"all" or (self.rollup == b"sub" and matches(self.subject, subject))
 
 
 class EffectKey(Generic[T]):

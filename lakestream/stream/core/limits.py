@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lakestream.log.store.store import Store
+from lakestream.protocol.subjects import is_literal
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Purge
 
@@ -136,13 +137,18 @@ def purge(store: Store, operation: Purge) -> Removed:
     """Apply STREAM.PURGE in all its forms (docs/internals/api.md#streams)."""
     if not operation.filter or operation.filter == b">":
         return _purge_all(store, operation)
+    return _remove_matching(store, operation.filter, operation.seq or store.last_seq + 1, operation.keep)
+
+
+def _remove_matching(store: Store, pattern: bytes, below: int, keep: int = 0) -> Removed:
+    """Remove the messages < `below` that `pattern` matches, without the newest `keep` of all that it matches."""
     index = store.subjects
-    subjects, below = index.matching(operation.filter), operation.seq or store.last_seq + 1
+    subjects = index.matching(pattern)
     if len(subjects) > MANY or sum(map(index.count, subjects)) > MANY:
-        return Removed(swept=store.sweep_below(subjects, below, operation.keep))
+        return Removed(swept=store.sweep_below(subjects, below, keep))
     found = sorted((seq, subject) for subject in subjects for seq in index.seqs(subject))
-    if operation.keep:
-        found = found[: max(0, len(found) - operation.keep)]
+    if keep:
+        found = found[: max(0, len(found) - keep)]
     doomed = [pair for pair in found if pair[0] < below]
     store.remove_all(doomed)
     return Removed(doomed)
@@ -176,12 +182,15 @@ def expire(store: Store, through: int) -> Removed:
 
 
 def roll_up(store: Store, seq: int, scope: bytes, subject: bytes) -> Removed:
-    """Remove what the rollup at `seq` replaces: every earlier message (`all`), or those of its `subject` (`sub`).
+    """Remove what the rollup at `seq` replaces: every earlier message (`all`), or those of its `subject` (`sub`) and,
+    where that has wildcards, of all that it matches.
 
     The rollup itself may be gone already, when no consumer of an interest stream wanted it.
     """
-    if scope == b"all":
+    if scope == b"all" or subject == b">":
         return _remove_through(store, seq - 1)
+    if not is_literal(subject):
+        return _remove_matching(store, subject, seq)
     removed = [(earlier, subject) for earlier in store.subjects.seqs(subject, 0, seq - 1)]
     if len(removed) > ONE_BY_ONE:
         store.remove_all(removed)

@@ -247,7 +247,7 @@ class Proposer:
         for each in self._hooks.taken:
             each.taken(effect)
         if effect.acts:
-            batch.effects.append(effect)
+            batch.act(effect)
             if effect.rollup and not batch.whole:
                 # A rollup ends its batch: what it removes is settled before the next message.
                 pipeline.batch = None
@@ -293,7 +293,7 @@ class Proposer:
             self._prepare(batch, seq, now, subject, header, payload)
         pipeline.pending_bytes += batch.add(seq, now, subject, b"", header, payload)
         if effect.acts:
-            batch.effects.append(effect)
+            batch.act(effect)
             if effect.rollup:
                 pipeline.batch = None
         return None
@@ -341,7 +341,7 @@ class Proposer:
         now = max(self._wall(), pipeline.last_time)
         self._extend(batch, pipeline.next_seq, [now] * len(subjects), subjects, headers, payloads)
         effect.seq, effect.time_ns, effect.subject = pipeline.next_seq - 1, now, subjects[-1]
-        batch.effects.append(effect)
+        batch.act(effect)
         return True
 
     @property

@@ -139,7 +139,7 @@ class ProposedView:
             return False
         if self.config.retention == "interest":
             return True
-        if any(effect.rollup == b"all" for batch in batches for effect in batch.effects):
+        if any(effect.replaces(subject) for batch in batches for effect in batch.wide_rollups):
             return True
         most = limits.most_trimmed(self.config, self.store, self.pending_msgs(), self.pending_bytes())
         if not most:

@@ -91,11 +91,8 @@ class Republish(Feature):
 
     def _last_of(self, subject: bytes) -> int:
         """Return the subject's last sequence once everything in flight is stored; 0 when that leaves it none."""
-        rolled = 0
-        for batch in self._view.pipeline.batches():
-            if batch.effects:
-                # A rollup is its batch's last message, or the first one of an atomic batch.
-                ends = (batch.effects[0], batch.effects[-1])
-                rolled = max([rolled, *(each.seq for each in ends if each.rollup == b"all")])
+        batches = self._view.pipeline.batches()
+        rollups = (each.seq for batch in batches for each in batch.wide_rollups if each.replaces(subject))
+        rolled = max(rollups, default=0)
         last = self._view.last_of(subject)
         return last if last >= rolled else 0

@@ -170,6 +170,17 @@ def test_max_ack_pending_holds_deliveries_until_an_ack(world: World) -> None:
     assert [message.seq for message in world.client.take()] == [3]
 
 
+def test_a_rollup_with_a_wildcard_leaves_nothing_else_to_deliver(world: World) -> None:
+    world.stream("R", allow_rollup_hdrs=True)
+    for name, subject in (("same", "r.a.*"), ("narrower", "r.a.1"), ("wider", "r.>"), ("other", "r.b")):
+        world.consumer(name, "R", filter_subject=subject)
+    world.store("r.a.1", "r.b", "r.a.2")
+    world.publish("r.a.*", b"sum", header="NATS/1.0\r\nNats-Rollup: sub\r\n\r\n")
+    world.clock.turn()
+    pending = {name: world.info(name, "R")["num_pending"] for name in ("same", "narrower", "wider", "other")}
+    assert pending == {"same": 1, "narrower": 0, "wider": 2, "other": 1}
+
+
 def test_a_congested_receiver_waits_alone(world: World) -> None:
     world.consumer()
     slow = type(world.client)(world)

@@ -142,6 +142,23 @@ def test_a_rollup_leaves_only_itself_of_its_subject(make: MakeWorld) -> None:
     assert world.content() == [(3, b"s.other", b"3"), (4, b"s.k", b"4"), (5, b"s.k", b"5")]
 
 
+@pytest.mark.parametrize(
+    ("subject", "left"),
+    [("s.*", [2, 3, 5, 6]), ("s.>", [5, 6]), ("s.a.*", [1, 4, 5, 6]), ("s.a*", [1, 2, 3, 4, 5, 6])],
+)
+def test_a_rollup_whose_subject_has_wildcards_replaces_all_that_it_matches(
+    make: MakeWorld, tmp_path: Path, subject: str, left: list[int]
+) -> None:
+    world = make(allow_rollup_hdrs=True)
+    for one in ("s.k", "s.a.x", "s.a.y", "s.ab"):
+        world.publish(one)
+    world.publish(subject, Nats_Rollup="sub")
+    world.publish("s.k")
+    world.settle()
+    assert [seq for seq, _, _ in world.content()] == left
+    assert World(str(_copy(tmp_path))).content() == world.content(), "recovery removes the same messages"
+
+
 def test_messages_expire_by_max_age_through_the_log(make: MakeWorld, tmp_path: Path) -> None:
     world = make(max_age=1_000_000_000)
     world.acked("s.a", b"old")

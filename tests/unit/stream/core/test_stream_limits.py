@@ -58,6 +58,15 @@ def test_nor_what_a_rollup_in_flight_replaces(make: MakeWorld) -> None:
     ]
 
 
+def test_nor_what_one_with_a_wildcard_replaces(make: MakeWorld) -> None:
+    world = make(allow_rollup_hdrs=True)
+    world.acked("s.a")
+    world.acked("s.b.c")
+    rollup = ("s.*", b"", {"Nats_Rollup": "sub"})
+    assert together(world, rollup, ("s.a", b"", {LAST: "1"}), ("s.a", b"", {LAST: "0"})) == [3, 10071, 4]
+    assert together(world, rollup, ("s.b.c", b"", {LAST: "2"})) == [5, 6]
+
+
 def test_where_nothing_of_that_can_be_nobody_waits(make: MakeWorld) -> None:
     world = make(max_msgs_per_subject=1)
     world.acked("s.a")

@@ -81,6 +81,18 @@ def test_last_sequences_see_what_is_in_flight(make: MakeWorld) -> None:
     assert again.numbers() == [(1, 0), (2, 0), (3, 1), (4, 2), (5, 0), (6, 4), (7, 6)]
 
 
+def test_last_sequences_see_what_a_rollup_with_a_wildcard_in_flight_replaces(make: MakeWorld) -> None:
+    world = make(republish=AGAIN, allow_rollup_hdrs=True)
+    again = listen(world, b"again.>")
+    world.publish("s.a")
+    world.publish("s.b.c")
+    world.publish("s.*", Nats_Rollup="sub")  # not published again: its subject is no literal
+    world.publish("s.a")
+    world.publish("s.b.c")
+    world.settle()
+    assert again.numbers() == [(1, 0), (2, 0), (4, 0), (5, 2)]
+
+
 def test_what_a_restart_finds_in_the_log_does_not_come_again(make: MakeWorld) -> None:
     world = make(republish=AGAIN)
     world.acked("s.a")
