@@ -261,7 +261,7 @@ class Consumer:
 
     def _make_target(self) -> PullTarget | PushTarget:
         if not self.config.push:
-            numbers = (self._available, self.feed.pending)
+            numbers = (self._available, self.feed.pending, self._blocked)
             return PullTarget(self.config, self.ledger, self._bus, self._clock, *numbers, self.wake, self.advisories)
         prefix = f"$JS.FC.{self.stream.name}.{self.name}.".encode()
         return PushTarget(self.config, self.ledger, self._bus, self._clock, prefix, self.wake, self._watch_inactivity)
@@ -355,6 +355,9 @@ class Consumer:
 
     def _available(self) -> int:
         return self.feed.pending() + len(self.redelivery)
+
+    def _blocked(self) -> bool:
+        return self.delivery.full or self.pause.active
 
     # ------------------------------------------------------------------ callbacks of the parts
     def wake(self) -> None:

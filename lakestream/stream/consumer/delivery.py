@@ -110,7 +110,11 @@ class Deliverer:
         budget, spent = self._turn_msgs, 0
         self._turn_msgs = FIRST_TURN_MSGS
         while budget > 0:
-            if not self._serving or self._pause.active or self._feed.fetching:
+            if not self._serving or self._feed.fetching:
+                return
+            if self._pause.active:
+                if not self.full:
+                    self.target.caught_up()
                 return
             if self._redelivery.fetching or self._pace.waiting:
                 return

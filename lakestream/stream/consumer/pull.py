@@ -42,6 +42,7 @@ class PullTarget(Target):
     Args:
         available: returns how many messages could be delivered at once (new ones and redeliveries).
         pending: returns how many of them are new.
+        blocked: returns True while none of them may be sent: too many acks are pending, or deliveries are paused.
         wake: called when the consumer should look for messages.
     """
 
@@ -53,16 +54,18 @@ class PullTarget(Target):
         clock: Clock,
         available: Callable[[], int],
         pending: Callable[[], int],
+        blocked: Callable[[], bool],
         wake: Callable[[], None],
         advisories: Advisories,
     ) -> None:
         self._config, self._ledger, self._bus, self._clock = config, ledger, bus, clock
-        self._available, self._pending, self._wake, self._advisories = available, pending, wake, advisories
+        self._available, self._pending, self._blocked = available, pending, blocked
+        self._wake, self._advisories = wake, advisories
         self.policy: RoundRobin = policy_of(config, advisories, clock, wake)
         self._queue: deque[Waiting] = deque()
         self._parked: dict[Waiting, None] = {}
         """Requests whose connection has too many unsent bytes; they come back when it has drained."""
-        self._timer = RequestTimer(clock, self._time_came)
+        self._timer = RequestTimer(clock, self._times_came)
         self._checked_ns = 0
         self._last_active_ns = clock.steady()
 
@@ -244,12 +247,14 @@ class PullTarget(Target):
             self._send_status(waiting.reply, status_pending(b"409 Batch Completed", 0, waiting.bytes_left))
 
     def caught_up(self) -> None:
-        """End the requests that do not wait for more."""
+        """End the requests that do not wait for more. One that has expired is told so, by its timer."""
         if not any(waiting.no_wait for waiting in self._queue):
             return
         kept: deque[Waiting] = deque()
+        now = self._clock.steady()
         for waiting in self._queue:
-            if waiting.no_wait and (waiting.delivered or not waiting.expires_at):
+            over = waiting.delivered and waiting.expires_at > now
+            if waiting.no_wait and (over or not waiting.expires_at):
                 waiting.ended = True
                 self._send_status(waiting.reply, _NO_MESSAGES)
             else:
@@ -257,6 +262,15 @@ class PullTarget(Target):
         self._queue = kept
 
     # ------------------------------------------------------------------ time
+    def _times_came(self, due: Sequence[Waiting], now: int) -> None:
+        """Take the time of some requests: while no message may be sent it is also the time at which those that do not
+        wait are ended, as in nats-server."""
+        if self._blocked():
+            self.caught_up()
+        for waiting in due:
+            if not waiting.ended:
+                self._time_came(waiting, now)
+
     def _time_came(self, waiting: Waiting, now: int) -> None:
         """End a request that has expired or lost its subscriber, else send its heartbeat."""
         expired = bool(waiting.expires_at) and waiting.expires_at <= now

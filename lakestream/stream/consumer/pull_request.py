@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -146,16 +146,21 @@ class Waiting:
         self.min_pending, self.min_ack_pending = request.min_pending, request.min_ack_pending
         self.priority = request.priority
 
+    @property
+    def due(self) -> int:
+        """Return its next time, of expiry or heartbeat (ns); 0: it has none."""
+        return min((at for at in (self.expires_at, self.beat_at) if at), default=0)
+
 
 class RequestTimer:
     """One timer for the expiry and heartbeats of all waiting requests of a consumer.
 
     Args:
-        due: called with each request that has not ended and whose time has come, and the present time (ns). It may set
-            the request's next times.
+        due: called with the requests that have not ended and whose time has come, and the present time (ns). It may
+            set the requests' next times.
     """
 
-    def __init__(self, clock: Clock, due: Callable[[Waiting, int], None]) -> None:
+    def __init__(self, clock: Clock, due: Callable[[Sequence[Waiting], int], None]) -> None:
         self._clock, self._call = clock, due
         self._heap: list[tuple[int, int, Waiting]] = []
         self._numbers = itertools.count()
@@ -164,7 +169,7 @@ class RequestTimer:
 
     def watch(self, waiting: Waiting) -> None:
         """Call at the request's next time. A time that is moved on later is noticed when the earlier one has passed."""
-        due = min((at for at in (waiting.expires_at, waiting.beat_at) if at), default=0)
+        due = waiting.due
         if due:
             heapq.heappush(self._heap, (due, next(self._numbers), waiting))
             self._arm(due)
@@ -187,11 +192,14 @@ class RequestTimer:
     def _tick(self) -> None:
         self._timer = None
         now, heap = self._clock.steady(), self._heap
+        came: list[Waiting] = []
         while heap and (heap[0][0] <= now or heap[0][2].ended):
             _, _, waiting = heapq.heappop(heap)
-            if waiting.ended:
-                continue
-            self._call(waiting, now)
+            if not waiting.ended:
+                came.append(waiting)
+        if due := [waiting for waiting in came if waiting.due <= now]:
+            self._call(due, now)
+        for waiting in came:
             if not waiting.ended:
                 self.watch(waiting)
         if heap:

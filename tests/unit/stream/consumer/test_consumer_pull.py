@@ -9,7 +9,7 @@ import pytest
 
 from lakestream.ports import Delivery
 from lakestream.stream.consumer.pull_request import BadRequest, check_fields, parse_next
-from tests.unit.consumer_world import MS, SECOND, World
+from tests.unit.consumer_world import MS, SECOND, START, World
 
 pytestmark = pytest.mark.unit
 
@@ -77,6 +77,54 @@ def test_no_wait_behind_others_that_want_all_there_is(world: World) -> None:
     world.store("s.a", "s.b")
     world.pull(5)
     assert [message.status for message in world.pull(1, no_wait=True)] == ["408 Requests Pending"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "body", "answers"),
+    [
+        (8, {"idle_heartbeat": SECOND}, [("404 No Messages", SECOND)]),
+        (8, {}, [("408 Request Timeout", 3 * SECOND)]),
+        (8, {"expires": 0}, []),
+        (1, {"idle_heartbeat": SECOND}, [("404 No Messages", 0)]),
+        (
+            0,
+            {"idle_heartbeat": SECOND},
+            [*(("100 Idle Heartbeat", at * SECOND) for at in (1, 2)), ("408 Request Timeout", 3 * SECOND)],
+        ),
+    ],
+    ids=["at_the_heartbeat", "at_expiry", "never", "nothing_left", "nothing_there"],
+)
+def test_no_wait_up_to_max_ack_pending(
+    world: World, stored: int, body: dict[str, int], answers: list[tuple[str, int]]
+) -> None:
+    world.consumer(max_ack_pending=2)
+    world.store(*["s.a"] * stored)
+    world.next({"batch": 20, "no_wait": True, "expires": 3 * SECOND, **body})
+    got = []
+    for _ in range(5):
+        got += [(message.status, world.clock.time - START) for message in world.client.take() if message.status]
+        world.clock.advance(SECOND)
+    assert got == answers
+
+
+def test_no_wait_that_acks_block_ends_with_the_time_of_another_request(world: World) -> None:
+    world.consumer(max_ack_pending=1)
+    world.store("s.a", "s.b")
+    first = world.next({"batch": 5, "no_wait": True})
+    second = world.next({"batch": 1, "expires": SECOND})
+    world.client.take()
+    world.clock.advance(SECOND)
+    got = [(message.subject, message.status) for message in world.client.take()]
+    assert got == [(first, "404 No Messages"), (second, "408 Request Timeout")]
+
+
+def test_no_wait_while_deliveries_are_paused(world: World) -> None:
+    world.consumer(pause_until="2099-01-01T00:00:00Z")
+    world.store("s.a")
+    assert [message.status for message in world.pull(1, no_wait=True)] == ["404 No Messages"]
+    assert world.pull(1, no_wait=True, expires=SECOND) == []
+    world.clock.advance(SECOND)
+    assert [message.status for message in world.client.take()] == ["408 Request Timeout"]
 
 
 def test_an_expired_request_says_what_it_missed(world: World) -> None:
