@@ -133,7 +133,6 @@ class Script:
             users = ((user, account or self._users.get(user, "")),)
             other = self._others[user] = Script(self.server, self.timeout, users)
             other.transcript, other._hidden, other._wires = self.transcript, self._hidden, self._wires
-            other._opened = self._opened
             other._others = self._others
             other._who = f"{user}: "
         self._others[user].prefix = prefix
