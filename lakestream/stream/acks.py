@@ -16,6 +16,9 @@ from lakestream.stream.consumer.consumer import Consumer
 
 ACKS, NEXT = frozenset((b"", b"+ACK", b"+OK")), b"+NXT"
 
+UNHEARD = frozenset(("none", "flow_control"))
+"""Ack policies whose consumers listen to no acks: a request on their ack subjects has no responders."""
+
 V2_TOKENS = 11
 """`$JS.ACK.<domain>.<account>.<stream>.<consumer>.` and five numbers; a twelfth token is ignored."""
 
@@ -70,8 +73,7 @@ class Acks:
         consumer = known() if known is not None else None
         if consumer is None or not consumer.serving:
             found = self._find(subject)
-            if found is None or found[0].config.ack_policy == "flow_control":
-                # nats-server listens for each consumer, but for none whose acks are those of flow control.
+            if found is None or found[0].config.ack_policy in UNHEARD:
                 if reply:
                     self._bus.declined(subject, reply)
                 return
@@ -100,7 +102,7 @@ class Acks:
         consumer = self._consumer(tokens[at], tokens[at + 1])
         if consumer is None:
             return None
-        if not version2 and consumer.serving and consumer.config.ack_policy != "flow_control":
+        if not version2 and consumer.serving and consumer.config.ack_policy not in UNHEARD:
             if len(self._known) >= KNOWN:
                 self._known.clear()
             self._known[b".".join(tokens[:4])] = weakref.ref(consumer)

@@ -215,6 +215,9 @@ class Client:
         for message in messages:
             self.receive(sub, *message, CLIENT)
 
+    def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        self.got.append(Message(reply.decode(), "", f"NATS/1.0 503\r\nNats-Subject: {subject.decode()}\r\n\r\n", b""))
+
     def on_drain(self, callback: Callable[[], None]) -> None:
         if self.congested:
             self._drained.append(callback)

@@ -264,7 +264,8 @@ class Consumer:
             numbers = (self._available, self.feed.pending, self._blocked)
             return PullTarget(self.config, self.ledger, self._bus, self._clock, *numbers, self.wake, self.advisories)
         prefix = f"$JS.FC.{self.stream.name}.{self.name}.".encode()
-        return PushTarget(self.config, self.ledger, self._bus, self._clock, prefix, self.wake, self._watch_inactivity)
+        config, calls = self.config, (self.wake, self._watch_inactivity, lambda: self.stream.config.max_msg_size)
+        return PushTarget(config, self.ledger, self._bus, self._clock, prefix, *calls)
 
     # ------------------------------------------------------------------ events of the stream
     def stored(self, first_seq: int) -> None:

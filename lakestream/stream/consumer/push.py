@@ -22,7 +22,7 @@ WINDOW_BYTES = 32 << 20
 FIRST_WINDOW_BYTES = WINDOW_BYTES // 16
 
 BURST_BYTES = 1 << 20
-"""Bytes that a rate-limited consumer may send at once after a pause (1 MiB, the largest message)."""
+"""Bytes that a rate-limited consumer may send at once after a pause, unless its stream has a max_msg_size (1 MiB)."""
 
 _ALPHABET = string.digits + string.ascii_letters
 _FLOW_CONTROL = status(b"100 FlowControl Request")
@@ -35,6 +35,7 @@ class PushTarget(Target):
         prefix: `$JS.FC.<stream>.<consumer>.`, the beginning of the reply subjects of flow control requests.
         wake: called when the consumer should look for messages.
         interest_changed: called when the first subscriber has come or the last one has gone.
+        max_msg_size: returns that of the stream; not above 0: it has none.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class PushTarget(Target):
         prefix: bytes,
         wake: Callable[[], None],
         interest_changed: Callable[[], None],
+        max_msg_size: Callable[[], int],
     ) -> None:
         self._config, self._ledger, self._bus, self._clock = config, ledger, bus, clock
         self._prefix, self._wake, self._interest_changed = prefix, wake, interest_changed
@@ -61,7 +63,8 @@ class PushTarget(Target):
         self._stalled_bytes = 0
         self._outstanding = 0
         self._window = FIRST_WINDOW_BYTES
-        self._tokens = float(BURST_BYTES)
+        self._max_msg_size = max_msg_size
+        self._tokens = float(self._burst)
         self._tokens_ns = clock.steady()
         self._pace: Timer | None = None
 
@@ -151,16 +154,21 @@ class PushTarget(Target):
         return taken
 
     # ------------------------------------------------------------------ rate limit
+    @property
+    def _burst(self) -> int:
+        most = self._max_msg_size()
+        return most if most > 0 else BURST_BYTES
+
     def _affordable(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return the messages that the rate limit allows now; a timer wakes the consumer for the rest."""
-        now, rate = self._clock.steady(), self._config.rate_limit_bps / 8
+        now, rate, burst = self._clock.steady(), self._config.rate_limit_bps / 8, self._burst
         earned = (now - self._tokens_ns) * rate / 1e9
         # A message larger than the bucket is sent once the bucket is full, and leaves it negative.
-        self._tokens, self._tokens_ns = min(self._tokens + earned, float(BURST_BYTES)), now
-        for at, (_, _, header, payload) in enumerate(messages):
-            cost = len(header) + len(payload)
-            if self._tokens < min(cost, BURST_BYTES):
-                wait = (min(cost, BURST_BYTES) - self._tokens) / rate * 1e9
+        self._tokens, self._tokens_ns = min(self._tokens + earned, float(burst)), now
+        for at, message in enumerate(messages):
+            cost = size_of(message)
+            if self._tokens < min(cost, burst):
+                wait = (min(cost, burst) - self._tokens) / rate * 1e9
                 self._pace = self._clock.call_later(int(wait) + 1, self._paced)
                 return messages[:at]
             self._tokens -= cost

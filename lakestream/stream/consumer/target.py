@@ -66,7 +66,7 @@ class Target:
 
 
 def size_of(message: Delivery) -> int:
-    """Return the bytes that a message counts for in max_bytes, flow control and status headers."""
+    """Return the bytes that a message counts for in max_bytes, flow control, rate limits and status headers."""
     return len(message[0]) + len(message[1]) + len(message[2]) + len(message[3])
 
 

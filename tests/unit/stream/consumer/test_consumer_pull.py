@@ -229,6 +229,20 @@ def test_a_rollup_with_a_wildcard_leaves_nothing_else_to_deliver(world: World) -
     assert pending == {"same": 1, "narrower": 0, "wider": 2, "other": 1}
 
 
+@pytest.mark.parametrize("payload", [b"", b"+ACK", b"-NAK", b"+WPI", b"+TERM", b"+NXT"])
+def test_a_consumer_without_acks_listens_to_none(world: World, payload: bytes) -> None:
+    world.consumer(ack_policy="none")
+    world.store("s.a", "s.b")
+    [message] = world.pull(1)
+    for _ in range(2):
+        world.ack(message, payload, "_INBOX.me.ack")
+        [answer] = world.client.take()
+        assert (answer.subject, answer.status) == ("_INBOX.me.ack", "503")
+        assert f"Nats-Subject: {message.reply}\r\n" in answer.header
+    world.ack(message, payload)
+    assert world.client.take() == []
+
+
 def test_a_congested_receiver_waits_alone(world: World) -> None:
     world.consumer()
     slow = type(world.client)(world)

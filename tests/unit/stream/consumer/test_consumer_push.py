@@ -114,13 +114,30 @@ def test_headers_only(world: World) -> None:
 
 def test_the_rate_limit(world: World) -> None:
     world.client.subscribe("to.me")
-    world.store(*["s.a"] * 12, data=b"x" * (1 << 18))
+    world.store(*["s.a"] * 12, data=b"x" * ((1 << 18) - 100))
     world.consumer(deliver_subject="to.me", ack_policy="none", rate_limit_bps=8 << 18)
     assert len(seqs(world.client)) == 4
     world.clock.advance(3 * SECOND + MS)
     assert len(seqs(world.client)) == 3
     world.clock.advance(60 * SECOND)
     assert len(seqs(world.client)) == 5
+
+
+@pytest.mark.parametrize(("largest", "header"), [(-1, b""), (-1, b"NATS/1.0\r\nKey: value\r\n\r\n"), (100_000, b"")])
+def test_the_rate_limit_counts_all_that_is_sent(world: World, largest: int, header: bytes) -> None:
+    world.stream("R", max_msg_size=largest)
+    for _ in range(1100):
+        world.publish("r.a", b"x" * 1024, header=header.decode())
+    world.clock.turn()
+    world.client.subscribe("to.me")
+    world.consumer(stream="R", deliver_subject="to.me", ack_policy="none", rate_limit_bps=8)
+    world.clock.advance(SECOND)
+    burst, sizes = (1 << 20) if largest < 0 else largest, 0
+    got = world.client.take()
+    for message in got:
+        sizes += len(message.subject) + len(message.reply) + len(message.header) + len(message.data)
+    one = sizes / len(got)
+    assert burst - one < sizes <= burst + 1
 
 
 def test_replay_at_the_original_pace(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
