@@ -182,6 +182,10 @@ def _one_kind(keys: Entry, *, named: bool) -> None:
 # ---------------------------------------------------------------------- imports
 
 
+Services = dict[tuple[str, str], ServiceImport]
+"""Service imports of an account, by local subject and exporting account."""
+
+
 def _source(kind: str) -> Callable[[str, Item], tuple[str, str]]:
     def convert(key: str, item: Item) -> tuple[str, str]:
         if not isinstance(item.value, dict):
@@ -207,7 +211,7 @@ _IMPORT: dict[str, Rule] = {
 def as_imports(item: Item, places: Places, warnings: list[str]) -> tuple[StreamImport | ServiceImport, ...]:
     """Convert the array. The position of each import goes into `places`."""
     found: list[StreamImport | ServiceImport] = []
-    seen: dict[str, ServiceImport] = {}
+    seen: Services = {}
     for entry in _entries(item, "Import"):
         keys = _entry(entry, _IMPORT)
         if not keys.keys() & {"stream", "service"}:
@@ -224,13 +228,13 @@ def as_imports(item: Item, places: Places, warnings: list[str]) -> tuple[StreamI
     return tuple(found)
 
 
-def _service(keys: Entry, values: dict[str, Any], entry: Item, seen: dict[str, ServiceImport]) -> ServiceImport:
+def _service(keys: Entry, values: dict[str, Any], entry: Item, seen: Services) -> ServiceImport:
     if "allow_trace" in keys:
         raise keys["allow_trace"][1].error("Detected allow_trace directive on a non-stream")
     account, subject = values["service"]
     made = ServiceImport(account=account, subject=subject, to=values.get("to", ""), share=values.get("share", False))
     local = made.to or subject
-    before = seen.setdefault(local, made)
+    before = seen.setdefault((local, account), made)
     if before is not made:
         place = keys["to"][1] if made.to else keys["service"][1]
         raise place.error(

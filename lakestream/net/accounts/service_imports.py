@@ -185,10 +185,28 @@ class ServiceImport:
 
     # ------------------------------------------------------------------ no responders
     def unanswered(self, subject: bytes, reply: bytes) -> None:
-        """Report no responders, unless the importing account has another subscriber for the request."""
+        """Report no responders, unless the importing account has another subscriber for the request. Of several imports
+        that match it the first one reports, and only when none of the others finds a responder."""
         match = self.importer.hub.interest_graph.match(subject)
-        if not match.queues and all(type(sub.sink) is ServiceImport for sub in match.plain):
+        imports = [sub.sink for sub in match.plain if isinstance(sub.sink, ServiceImport)]
+        if match.queues or len(imports) < len(match.plain) or imports[:1] != [self]:
+            return
+        seen = {id(self)}
+        if not any(other.reaches(subject, seen) for other in imports[1:]):
             self.importer.hub.no_responders(subject, reply)
+
+    def reaches(self, subject: bytes, seen: set[int]) -> bool:
+        """Return True if a request has a responder in the exporting account, or beyond it. `seen`: imports that were
+        asked already."""
+        if id(self) in seen:
+            return False
+        seen.add(id(self))
+        there = self._exported(subject)
+        match = self.exporter.hub.interest_graph.match(there)
+        if match.queues:
+            return True
+        sinks = [sub.sink for sub in match.plain]
+        return any(not isinstance(sink, ServiceImport) or sink.reaches(there, seen) for sink in sinks)
 
 
 def replaces_api(options: AccountOptions) -> bool:

@@ -141,3 +141,39 @@ def answers_to_requests_over_imports(t: Script, user: str) -> None:
                 error = frame.json().get("error", {}) if frame.data else {}
                 answers.append(str(frame.status or error.get("err_code") or "answer"))
         t.note(subject, sorted(answers))  # which of two comes first is by chance
+
+
+SERVICES = Setup(
+    """accounts {
+      A { users: [{user: a, password: p}], exports: [{service: "svc.>"}] }
+      B { users: [{user: b, password: p}], exports: [{service: "svc.*"}] }
+      C { users: [{user: c, password: p}], exports: [{service: "svc.x"}] }
+      ANSWERED { users: [{user: answered, password: p}], imports: [
+        {service: {account: B, subject: "svc.x"}, to: "svc.x"}
+        {service: {account: A, subject: "svc.>"}} ] }
+      ALONE { users: [{user: alone, password: p}], imports: [
+        {service: {account: B, subject: "svc.*"}}
+        {service: {account: C, subject: "svc.x"}} ] }
+      SAME { users: [{user: same, password: p}], imports: [
+        {service: {account: C, subject: "svc.x"}}
+        {service: {account: A, subject: "svc.x"}} ] }
+    }
+    """,
+    (("a", "A"),),
+)
+
+
+@table([(user, user) for user in ("answered", "alone", "same")], SERVICES)
+def no_responders_of_overlapping_imports(t: Script, user: str) -> None:
+    responder, requester = t.connect(user="a"), t.connect(user=user)
+    served = responder.subscribe("svc.x")
+    responder.ping()
+    for subject in ("svc.x", "svc.y"):
+        requester.publish(subject, b"asked", requester.new_reply())
+        with contextlib.suppress(WireTimeout):
+            responder.publish(responder.delivered(served, 0.3).reply, b"answer")
+        answers: list[str] = []
+        with contextlib.suppress(WireTimeout):
+            while frame := requester.next(lambda got: got.sid == requester.inbox_sid, 0.3):
+                answers.append(str(frame.status or frame.data.decode()))
+        t.note(subject, answers)

@@ -295,6 +295,31 @@ def test_a_subscriber_on_the_way_counts_as_a_responder(queue: bytes) -> None:
         assert client.alone == []
 
 
+@pytest.mark.parametrize("order", [("A", "B"), ("B", "A")])
+def test_imports_that_overlap_report_no_responders_once_and_only_when_none_has_any(order: tuple[str, str]) -> None:
+    several = World(
+        *(AccountOptions(name=name, exports=(ServiceExport(subject=">"),)) for name in ("A", "B")),
+        AccountOptions(name="C", imports=tuple(ServiceImport(account=name, subject="svc.one") for name in order)),
+        AccountOptions(
+            name="D", exports=(ServiceExport(subject=">"),), imports=(ServiceImport(account="A", subject=">"),)
+        ),
+        AccountOptions(
+            name="E",
+            imports=(ServiceImport(account="B", subject="svc.*"), ServiceImport(account="D", subject="svc.one")),
+        ),
+    )
+    for account in ("C", "E"):
+        client = asking(several, account)
+        client.publish(b"svc.one", b"q", b"inbox.1")
+        assert client.alone == [(b"svc.one", b"inbox.1")]
+    served = several.client("A")
+    served.subscribe(b"svc.one")
+    for account in ("C", "E"):
+        client = asking(several, account)
+        client.publish(b"svc.one", b"q", b"inbox.1")
+        assert (client.alone, len(served.take())) == ([], 1)
+
+
 def test_a_requester_that_has_gone_is_no_interest() -> None:
     """A requester without its subscription is no interest.
 
