@@ -13,6 +13,8 @@ import time
 _COLORS = {"INF": "32", "DBG": "36", "TRC": "33", "WRN": "0;93", "ERR": "31", "FTL": "31"}
 _ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\x1b": "\\x1b"})
 _STDERR = 2
+_REPEATED_S = 1.0
+_REPEATED_KEYS = 1000
 
 
 class Logger:
@@ -54,6 +56,7 @@ class Logger:
         self._pid = f"[{os.getpid()}] "
         self._second = -1
         self._stamp = ""
+        self._repeated: dict[str, float] = {}
         self._fd = descriptor
         if file:
             self._fd = _open(file)
@@ -69,6 +72,15 @@ class Logger:
     def warn(self, text: str) -> None:
         """Log a warning."""
         self._write("WRN", text)
+
+    def warn_again(self, text: str, key: str = "") -> None:
+        """Log a warning unless one with this key (the text without one) was logged within a second."""
+        key, now = key or text, time.monotonic()
+        if now - self._repeated.get(key, -_REPEATED_S) >= _REPEATED_S:
+            if len(self._repeated) >= _REPEATED_KEYS:
+                self._repeated.clear()
+            self._repeated[key] = now
+            self.warn(text)
 
     def error(self, text: str) -> None:
         """Log a failure; the server goes on."""

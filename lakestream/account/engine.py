@@ -6,7 +6,8 @@ and removes their files; `stream/` has their behaviour, `account/api/` the JSON 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 
 from lakestream.account.get.direct import DirectGet
 from lakestream.log.format.errors import LogFrozen
@@ -19,6 +20,7 @@ from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.acks import Acks
 from lakestream.stream.assembly import Stream
+from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.storage_use import AccountUse
 
@@ -76,6 +78,7 @@ class Engine:
         stream.store.subjects.share()
         self.offline.pop(stream.name, None)
         stream.on_updated, stream.on_failed = self.refresh, self._failed
+        stream.proposer.on_overrun = functools.partial(self._overrun, stream.name)
         stream.use = self.use
         self.use.note(stream)
         self.refresh(stream)
@@ -99,6 +102,16 @@ class Engine:
 
     def follow(self, name: str) -> None:
         self.acks.detach(name)
+
+    def _overrun(self, name: str, limit: str) -> None:
+        what = f"Dropping messages due to excessive stream ingest rate on '{self.account}' > '{name}'"
+        self.log.warn_again(f"{what}: IPQ {limit} limit reached")
+
+    def when_applied(self, streams: Iterable[Stream], then: Callable[[], None]) -> None:
+        """Call `then`, which answers a request, once everything that these streams took before is applied. If too many
+        answers wait, the request is dropped."""
+        if not when_all_applied([each.confirming for each in streams], then):
+            self.shared.infos.drop()
 
     def _failed(self, stream: Stream, error: Exception) -> None:
         if isinstance(error, LogFrozen) and error.out_of_space:

@@ -248,10 +248,10 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of JetStream.
 
     `max_memory` and `max_file` are bytes over all streams. `default_max_consumers` is per stream (-1: no limit). 0 is
-    the default for limits of batches, and no limit for others. `temporary_store`: no store was configured, so it is in
-    the temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the rest is in files
-    (log/index/memory_limit.py). `unique_tag`: a prefix of server tags; no two replicas of a stream are on nodes with
-    the same such tag.
+    the default for limits of batches, queues and buffers, and no limit for others. `temporary_store`: no store was
+    configured, so it is in the temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the
+    rest is in files (log/index/memory_limit.py). `unique_tag`: a prefix of server tags; no two replicas of a stream are
+    on nodes with the same such tag.
     """
 
     store_dir: str
@@ -266,6 +266,9 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_request_batch: int = 0
     default_max_consumers: int = 1000
     request_queue_limit: int = 0
+    info_queue_limit: int = 0
+    max_buffered_msgs: int = 0
+    max_buffered_size: int = 0
     max_index_memory: int = 512 * MIB
     batches_per_stream: int = 0
     batches_total: int = 0

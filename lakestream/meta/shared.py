@@ -15,13 +15,14 @@ import msgspec
 from lakestream.log.format.errors import LogError
 from lakestream.logging import Logger
 from lakestream.meta.stores import FileStores
-from lakestream.meta.turns import Turns
+from lakestream.meta.turns import Arrivals, Turns
 from lakestream.ports import Bus, Clock, Io
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.events import StreamEvents
 from lakestream.stream.core.operations import CreateStream
+from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.storage_use import StorageUse
 from lakestream.stream.features.batches import BatchLimits, BatchRoom
 
@@ -42,7 +43,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_pending: int = 64 << 20
     batches: BatchLimits = BatchLimits()
     request_queue_limit: int = 0
-    """Maximum number of waiting API requests; 0: the default of `turns.Turns`."""
+    """Maximum number of API requests that wait, or arrive together; 0: `turns.REQUEST_QUEUE_LIMIT`."""
+    info_queue_limit: int = 0
+    """The same for requests that change nothing (`INFO`, `NAMES`, `LIST`)."""
+    buffer: BufferLimits = BufferLimits()
     sync_interval_ns: int = 0
     """0: every write is synced before it is acked (invariant 1); else the configured time between syncs."""
     spool_dir: str = ""
@@ -141,12 +145,20 @@ class Shared:
         self.batches = BatchRoom(options.batches)
         self.restores = RestoreRoom()
         self.turns = Turns(options.request_queue_limit, self._too_many_requests)
+        self.requests = Arrivals(options.request_queue_limit, clock.call_soon, self._too_many_requests)
+        self.infos = Arrivals(options.info_queue_limit, clock.call_soon, self._too_many_infos)
         self.use = StorageUse(options.max_memory, options.max_file)
         self.events = StreamEvents(bus_of(system), clock, options.domain)
         """Sends advisories about the whole server."""
 
     def _too_many_requests(self, dropped: int) -> None:
-        self.log.warn(f"JetStream API queue limit reached, dropping {dropped} requests")
+        self._too_many("JetStream API queue limit reached", dropped)
+
+    def _too_many_infos(self, dropped: int) -> None:
+        self._too_many("JetStream API info queue limit reached", dropped)
+
+    def _too_many(self, limit: str, dropped: int) -> None:
+        self.log.warn_again(f"{limit}, dropping {dropped} requests", limit)
         self.events.limit_reached(self.options.server_name, dropped)
 
     def out_of_storage(self, stream: str) -> None:

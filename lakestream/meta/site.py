@@ -57,8 +57,9 @@ class Site:
     def stream(self, create: CreateStream, store: Store) -> Stream:
         """Return a stream over an open store; it serves only once its replica leads."""
         shared = self.shared
-        bus = shared.bus_of(create.account)
-        return Stream(create, store, bus, shared.clock, shared.io, shared.options.domain, False, shared.batches)
+        bus, options = shared.bus_of(create.account), shared.options
+        limits = (shared.batches, options.buffer)
+        return Stream(create, store, bus, shared.clock, shared.io, options.domain, False, *limits)
 
     def lake_through(self, replica: Held, done: Callable[[int], None]) -> None:
         """Call `done` with the entry through which this node can read the stream from the lake; 0 without a lake."""

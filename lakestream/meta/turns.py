@@ -1,7 +1,8 @@
-"""Queues of requests that are processed one at a time.
+"""Requests that are processed one at a time, and limits of requests.
 
 Belongs here: running changes of one stream, or of one stream's consumers, one after the other, each checked against the
-result of the one before; and the limit of waiting requests (docs/internals/api.md#overload).
+result of the one before; and the limits of waiting requests, and of those that arrive together
+(docs/internals/api.md#overload).
 """
 
 from __future__ import annotations
@@ -78,3 +79,45 @@ class Turns:
         for key, queue in self._queues.items():
             self._queues[key] = deque([queue[0]])
         self._dropped(dropped)
+
+
+class Arrivals:
+    """The requests of one kind that arrive in the same turn of the event loop, over all accounts.
+
+    Args:
+        limit: maximum number that is served; 0: `REQUEST_QUEUE_LIMIT`. The others are dropped without an answer.
+        call_soon: calls at the end of the turn.
+        dropped: called at the end of a turn with the number of requests that were dropped.
+    """
+
+    def __init__(
+        self, limit: int, call_soon: Callable[[Callable[[], None]], None], dropped: Callable[[int], None]
+    ) -> None:
+        self._limit = limit or REQUEST_QUEUE_LIMIT
+        self._call_soon, self._dropped = call_soon, dropped
+        self._arrived = self._lost = 0
+        self._scheduled = False
+
+    def take(self) -> bool:
+        """Count a request; return False if it is to be dropped."""
+        self._arrived += 1
+        if self._arrived > self._limit:
+            self.drop()
+            return False
+        self._schedule()
+        return True
+
+    def drop(self) -> None:
+        """Count a request that is dropped, also one that arrived earlier."""
+        self._lost += 1
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._over)
+
+    def _over(self) -> None:
+        lost, self._arrived, self._lost, self._scheduled = self._lost, 0, 0, False
+        if lost:
+            self._dropped(lost)

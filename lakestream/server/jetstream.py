@@ -39,6 +39,7 @@ from lakestream.protocol.api.request import API_LEVEL
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.features.batches import BatchLimits
 
 STOP_WAIT_S = 10.0
@@ -241,6 +242,8 @@ def _engine_options(options: JetStreamOptions, identity: Identity, root: str, ma
         max_request_batch=options.max_request_batch,
         default_max_consumers=options.default_max_consumers,
         request_queue_limit=options.request_queue_limit,
+        info_queue_limit=options.info_queue_limit,
+        buffer=_buffer(options),
         max_pending=max_pending,
         batches=BatchLimits(
             per_stream=options.batches_per_stream,
@@ -250,6 +253,14 @@ def _engine_options(options: JetStreamOptions, identity: Identity, root: str, ma
         ),
         sync_interval_ns=0 if options.sync_always else options.sync_interval_ns,
         spool_dir=root,
+    )
+
+
+def _buffer(options: JetStreamOptions) -> BufferLimits:
+    usual = BufferLimits()
+    exact = bool(options.max_buffered_msgs or options.max_buffered_size)
+    return BufferLimits(
+        options.max_buffered_msgs or usual.max_msgs, options.max_buffered_size or usual.max_bytes, exact
     )
 
 

@@ -13,6 +13,7 @@ from lakestream.ports import Bus, Clock, Io
 from lakestream.stream.consumer.consumers import Consumers
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import CreateStream
+from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.features import counters
 from lakestream.stream.features.ages import Ages
@@ -48,16 +49,19 @@ class Stream(StreamCore):
         domain: str = "",
         alone: bool = True,
         batches: BatchRoom | None = None,
+        buffer: BufferLimits | None = None,
         features: Sequence[MakeFeature] | None = None,
     ) -> None:
         """Open a stream over `store`; see `StreamCore`.
 
         Args:
             batches: shared by the server's streams for their batches; one of its own without.
+            buffer: see `StreamCore`.
             features: instead of `FEATURES`.
         """
         self.batches = batches or BatchRoom()
-        super().__init__(create, store, bus, clock, io, domain, alone, FEATURES if features is None else features)
+        made = FEATURES if features is None else features
+        super().__init__(create, store, bus, clock, io, domain, alone, buffer, made)
         self.consumers = self.feature(Consumers)
         """The stream's consumers by name."""
         self.mirroring = self.feature(Mirroring)

@@ -55,13 +55,17 @@ class Client:
 
 
 class KeptLog(Logger):
-    """Logger that keeps errors instead of writing them."""
+    """Logger that keeps errors and warnings instead of writing them."""
 
-    __slots__ = ("errors",)
+    __slots__ = ("errors", "warnings")
 
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[str] = []
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
     def error(self, text: str) -> None:
         self.errors.append(text)

@@ -25,6 +25,7 @@ from lakestream.ports import ClientInfo, Delivery
 from lakestream.stream.assembly import FEATURES, MakeFeature, Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream, decode_operation
+from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.state import StreamState
 
 T = TypeVar("T")
@@ -141,6 +142,7 @@ class World:
         clock: clock of an earlier world, so that time continues.
         options: of the log.
         features: of the stream, instead of those of every stream.
+        buffer: limits of publishes that wait for the log.
     """
 
     def __init__(
@@ -150,18 +152,20 @@ class World:
         clock: ManualClock | None = None,
         options: LogOptions | None = None,
         features: Sequence[MakeFeature] = FEATURES,
+        buffer: BufferLimits | None = None,
         **config: Any,
     ) -> None:
         self.clock, self.io = clock or ManualClock(), ManualIo()
         self.hub = Hub(Turn(self.clock.call_soon), Logger())
         self.inbox = Inbox()
         self.hub.join(Subscription(self.inbox, b"_INBOX.me.*", b"", b"1"))
-        self._number, self._features = 0, features
+        self._number, self._features, self._buffer = 0, features, buffer
         store = open_store(directory, self.io, options or LogOptions(), uid="u1", files=files, now=self.clock.now)
         self.stream = self._recover(store) or self._create(store, config)
 
     def _stream(self, create: CreateStream, store: Store) -> Stream:
-        return Stream(create, store, self.hub, self.clock, self.io, features=self._features)
+        parts = {"features": self._features, "buffer": self._buffer}
+        return Stream(create, store, self.hub, self.clock, self.io, **parts)  # type: ignore[arg-type]
 
     def _create(self, store: Store, config: dict[str, Any]) -> Stream:
         fields: dict[str, Any] = {

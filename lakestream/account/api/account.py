@@ -15,7 +15,6 @@ from lakestream.account.engine import Engine
 from lakestream.meta.ports import of_account
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.api.request import API_LEVEL, Request, Routes, Where
-from lakestream.stream.core.confirming import when_all_applied
 
 USAGE = "account.usage"
 """The call that asks a node for its `Usage`."""
@@ -57,7 +56,7 @@ class AccountApi:
         self._when_applied(lambda: request.run(lambda: self._gather(lambda usage: request.respond(self._shown(usage)))))
 
     def _when_applied(self, then: Callable[[], None]) -> None:
-        when_all_applied([stream.confirming for stream in self._engine.streams.values()], then)
+        self._engine.when_applied(self._engine.streams.values(), then)
 
     def _own_usage(self) -> Usage:
         streams = list(self._engine.streams.values())

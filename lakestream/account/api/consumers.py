@@ -362,7 +362,7 @@ class ConsumerApi:
             consumers, fields = self._page(request, LIST_LIMIT)
             request.respond({**fields, "consumers": [self._info_of(consumer, listed=True) for consumer in consumers]})
 
-        find(self._engine, request.tokens[0]).confirming.after_applied(lambda: request.run(answer))
+        self._engine.when_applied([find(self._engine, request.tokens[0])], lambda: request.run(answer))
 
     def _info(self, request: Request) -> None:
         if not request.empty_body:
@@ -372,7 +372,7 @@ class ConsumerApi:
         def answer() -> None:
             request.respond(self._info_of(self._consumer(*request.tokens[:2])))
 
-        find(self._engine, consumer.stream.name).confirming.after_applied(lambda: request.run(answer))
+        self._engine.when_applied([find(self._engine, consumer.stream.name)], lambda: request.run(answer))
 
     # ------------------------------------------------------------------ delete, pause, reset
     def _delete(self, request: Request) -> None:

@@ -110,15 +110,13 @@ class MessageApi:
             else:
                 raise api_error(10008)
 
-        confirming = stream.confirming
-
         def confirm() -> None:
-            confirming.leading(lambda led: request.run(lambda: confirmed(led)))
+            stream.confirming.leading(lambda led: request.run(lambda: confirmed(led)))
 
         if asked.seq and asked.seq in stream.store.live and not stream.pipeline.operations:
             confirm()  # no earlier request can change the answer
         else:
-            confirming.after_applied(lambda: request.run(confirm))
+            self._engine.when_applied([stream], lambda: request.run(confirm))
 
     def _get_stored(self, request: Request, stream: Stream, asked: MsgGetRequest) -> None:
         origin = self._engine.streams.get(stream.mirroring.reads_from)  # None unless it is a mirror without messages

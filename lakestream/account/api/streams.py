@@ -40,7 +40,6 @@ from lakestream.stream import rules as stream_rules
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core import account_limits, offline
 from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
-from lakestream.stream.core.confirming import when_all_applied
 from lakestream.stream.core.operations import UpdateStream
 from lakestream.stream.info import state_shown
 from lakestream.stream.mirroring.origin_rules import check_filters
@@ -374,7 +373,7 @@ class StreamApi:
             find(self._engine, request.tokens[0], led=False)
         asked = request.parse_if_json(StreamInfoRequest, "JSApiStreamInfoRequest")
         stream = find(self._engine, request.tokens[0], led=False)
-        stream.confirming.after_applied(lambda: request.run(lambda: self._info_applied(request, asked)))
+        self._engine.when_applied([stream], lambda: request.run(lambda: self._info_applied(request, asked)))
 
     def _info_applied(self, request: Request, asked: StreamInfoRequest) -> None:
         stream = find(self._engine, request.tokens[0], led=False)
@@ -451,8 +450,8 @@ class StreamApi:
         def shown(stream: Stream) -> dict[str, Any]:
             return info_of(self._node, stream, versions=False, domain=self._engine.domain)
 
-        when_all_applied(
-            [each.confirming for each in streams],
+        self._engine.when_applied(
+            streams,
             lambda: answer(dumps({each.name: shown(each) for each in streams if each.leading})),
         )
 

@@ -21,6 +21,7 @@ from lakestream.account.api.peers import ClusterApi, NoPeersApi
 from lakestream.account.api.streams import StreamApi
 from lakestream.account.engine import Engine
 from lakestream.meta.requests import Forwarded
+from lakestream.meta.turns import Arrivals
 from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.ports import Handler as Listener
 from lakestream.protocol.api.advisory import advise
@@ -63,6 +64,19 @@ BODY_CHECKED = frozenset(
     }
 )
 """Requests whose body is checked before an account without JetStream rejects them, as in nats-server."""
+
+INFOS = frozenset(
+    {
+        "INFO",
+        "STREAM.NAMES",
+        "STREAM.LIST",
+        "STREAM.INFO.*",
+        "CONSUMER.NAMES.*",
+        "CONSUMER.LIST.*",
+        "CONSUMER.INFO.*.*",
+    }
+)
+"""Requests that count for `info_queue_limit`, the others for `request_queue_limit`."""
 
 BODY_ERRORS = (10025, 10038)
 """Errors about a body: invalid JSON, and a body where none is allowed."""
@@ -158,12 +172,15 @@ class Api:
         wildcards = [at for at, part in enumerate(parts) if part == "*"]
         rest = len(parts) - 1 if parts[-1] == ">" else None
 
+        arrivals = self._arrivals(pattern)
         for prefix in self._prefixes:
             start = len(prefix)
 
             def called(
                 subject: bytes, reply: bytes, header: bytes, body: bytes, client: ClientInfo, start: int = start
             ) -> None:
+                if not arrivals.take():
+                    return
                 found = subject[start:].decode("utf-8", "replace").split(".")
                 tokens = [found[at] for at in wildcards]
                 if rest is not None:
@@ -214,6 +231,8 @@ class Api:
     def _forwarded(self, came: Forwarded) -> None:
         """Serve a request that another node forwarded."""
         route = self._routes[came.pattern]
+        if not came.stage and not self._arrivals(came.pattern).take():
+            return
         request = Request(
             self,
             route.kind,
@@ -229,6 +248,10 @@ class Api:
             came.origin,
         )
         self._serve(request, route)
+
+    def _arrivals(self, pattern: str) -> Arrivals:
+        shared = self._engine.shared
+        return shared.infos if pattern in INFOS else shared.requests
 
     def _serve(self, request: Request, route: Route) -> None:
         here = functools.partial(request.run, functools.partial(route.handler, request))

@@ -26,19 +26,14 @@ Confirmed = Callable[[bool], None]
 
 
 MAX_WAITING = 10_000
-"""Answers of one stream that wait for what is in flight; further ones are given at once, and may lag."""
-
-MAX_ROUNDS = 4
-"""Maximum number of times that an answer waits again because an operation in flight deferred publishes before it."""
+"""Answers of one stream that wait for what is in flight; further ones are refused, as they would lag."""
 
 
-class _Waiting(msgspec.Struct):
+class _Waiting(msgspec.Struct, eq=False):
     """An answer that waits until the first `left` of the stream's uncommitted proposals are applied."""
 
-    left: int
-    put_off: bool
     then: Callable[[], None]
-    rounds: int = MAX_ROUNDS
+    left: int = 0
 
 
 class Confirming(Feature):
@@ -47,39 +42,70 @@ class Confirming(Feature):
     def __init__(self, pipeline: Pipeline, clock: Clock, proposer: Proposer) -> None:
         self._pipeline, self._clock, self._proposer = pipeline, clock, proposer
         self._waiting: list[_Waiting] = []
+        self._deferred: dict[_Waiting, None] = {}
+        """Answers behind publishes that wait for something in flight themselves."""
+        self._due: list[_Waiting] = []
+        """Answers to be given once the entries that are being applied have had all their consequences."""
+        proposer.on_refused = self._undefer
         self._gathered: list[Confirmed] = []
         self._asked: list[list[Confirmed]] = []
 
     # ------------------------------------------------------------------ entries in flight
-    def after_applied(self, then: Callable[[], None]) -> None:
+    def after_applied(self, then: Callable[[], None]) -> bool:
         """Call `then` once everything that this node took before this call is applied, or will not be: at once where
-        nothing is in flight. `then` must not raise."""
+        nothing is in flight. Return False if too much waits already: then it is not called. `then` must not raise."""
         self._pipeline.settle()  # what was acked a moment ago is to go
-        in_flight = len(self._pipeline)
-        if not in_flight or len(self._waiting) >= MAX_WAITING:
+        if not len(self._pipeline) and not self._proposer.waiting:
             then()
+            return True
+        if len(self._waiting) + len(self._deferred) >= MAX_WAITING:
+            return False
+        return self._wait(_Waiting(then))
+
+    def _wait(self, one: _Waiting) -> bool:
+        if self._proposer.waiting:
+            # Behind them: once they are proposed, this waits until they are applied.
+            if not self._proposer.defer(lambda: self._again(one), b"", 0):
+                return False
+            self._deferred[one] = None
+        elif len(self._pipeline):
+            one.left = len(self._pipeline)
+            self._waiting.append(one)
         else:
-            self._waiting.append(_Waiting(in_flight, self._proposer.waiting, then))
+            one.then()
+        return True
+
+    def _again(self, one: _Waiting) -> None:
+        if one in self._deferred:
+            del self._deferred[one]
+            self._wait(one)
+
+    def _undefer(self) -> None:
+        """Wait for what is in flight alone: the publishes that waited before these answers were refused."""
+        deferred, self._deferred = self._deferred, {}
+        for one in deferred:
+            self._wait(one)
 
     def landed(self, count: int) -> None:
-        """Give the answers that waited for no more than the oldest `count` proposals, which were applied."""
+        """Note that the oldest `count` proposals are committed. Answers follow with `answer`, once they are applied."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        in_flight, put_off = len(self._pipeline), self._proposer.waiting
-        over: list[_Waiting] = []
         for one in waiting:
             one.left -= count
-            if one.left <= 0 and one.put_off and one.rounds and in_flight:
-                # Publishes that waited for an operation were proposed just now, or wait for another one.
-                one.left, one.put_off, one.rounds = in_flight, put_off, one.rounds - 1
-            (over if one.left <= 0 else self._waiting).append(one)
-        for one in over:
-            one.then()
+            (self._due if one.left <= 0 else self._waiting).append(one)
+
+    def answer(self) -> None:
+        """Give the answers that waited for no more than the proposals that are applied now."""
+        if self._due:
+            due, self._due = self._due, []
+            for one in due:
+                one.then()
 
     def release(self) -> None:
         """Give all waiting answers now: proposals in flight will not be applied here, or their outcome is unknown."""
-        waiting, self._waiting = self._waiting, []
+        waiting = [*self._due, *self._waiting, *self._deferred]
+        self._due, self._waiting, self._deferred = [], [], {}
         for one in waiting:
             one.then()
 
@@ -126,7 +152,7 @@ class Confirming(Feature):
                 then(False)
 
 
-def when_all_applied(streams: Iterable[Confirming], then: Callable[[], None]) -> None:
+def when_all_applied(streams: Iterable[Confirming], then: Callable[[], None]) -> bool:
     """Call `then` once everything that these streams took is applied; see `Confirming.after_applied`."""
     left = 1
 
@@ -138,5 +164,7 @@ def when_all_applied(streams: Iterable[Confirming], then: Callable[[], None]) ->
 
     for stream in streams:
         left += 1
-        stream.after_applied(applied)
+        if not stream.after_applied(applied):
+            return False
     applied()
+    return True

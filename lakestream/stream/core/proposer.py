@@ -23,14 +23,23 @@ from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.feature import Feature, Hooks
 from lakestream.stream.core.operations import Purge, UpdateStream
-from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.pipeline import Pipeline, nothing_left
 from lakestream.stream.core.publish import Duplicate, NotHere, Publish, PublishRules
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.view import ProposedView
 
-MAX_BUFFERED_MSGS = 100_000
-MAX_BUFFERED_BYTES = 128 << 20
-"""Publishes waiting for the log beyond these are refused with 10167 (nats-server's max_buffered_msgs/_size)."""
+
+class BufferLimits(msgspec.Struct, frozen=True):
+    """Limits of the publishes of one stream that wait for the log; further ones are refused with 10167.
+
+    They are compared when a batch is opened, so that a batch may exceed them by its size, which costs nothing per
+    message. Where they are `exact`, because they were configured, each message is compared.
+    """
+
+    max_msgs: int = 100_000
+    max_bytes: int = 128 << 20
+    exact: bool = False
+
 
 NOT_NOW = ApiError(503, 0, "not now")
 """Returned for a copied message that can not be taken yet: something else has to come first."""
@@ -49,6 +58,7 @@ class Proposer:
 
     Args:
         label: (name of the stream, domain or "") as pub acks show them.
+        buffer: limits of what waits for the log.
     """
 
     def __init__(
@@ -60,8 +70,10 @@ class Proposer:
         reader: Reader,
         bus: Bus,
         clock: Clock,
+        buffer: BufferLimits,
     ) -> None:
         name, domain = label
+        self._buffer, self._max_bytes = buffer, buffer.max_bytes
         self._name = name
         self._pipeline, self.view, self._hooks = pipeline, view, hooks
         self._reader, self._bus, self._clock = reader, bus, clock
@@ -72,6 +84,10 @@ class Proposer:
         self._error_tail = f'"stream":"{name}","seq":0}}'.encode()
         self.confirm: Callable[[Callable[[bool], None]], None] = lambda then: then(True)
         """Calls back with True once it is certain that this node leads."""
+        self.on_refused: Callable[[], None] = nothing_left
+        """Called after publishes that waited were refused."""
+        self.on_overrun: Callable[[str], None] = lambda why: None
+        """Called with the limit that a refused publish exceeds, `len` or `size`."""
         self.weighed: Callable[[], bool] = lambda: False
         """Returns True if each message is checked for room, because the server or the account holds much already."""
         self._deferred: list[tuple[Callable[[], None], bytes]] = []
@@ -89,6 +105,7 @@ class Proposer:
         """Take a configuration: what follows from it is worked out once, not for each message."""
         self._config, hooks = config, self._hooks
         refuses = config.sealed or config.max_msg_size > 0 or limits.refuses_new(config) or config.no_ack
+        refuses = refuses or self._buffer.exact
         self._guards = refuses or any(each.judges_every_message() for each in hooks.judges_every_message)
         self.guarded = self.guarded or self._guards
         self._prepared = hooks.prepared
@@ -106,13 +123,7 @@ class Proposer:
     # ------------------------------------------------------------------ publish
     def ingest(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """Take a published message. The pub ack leaves once the message is committed (invariant 1)."""
-        if (
-            header
-            or self.guarded
-            or self._deferred
-            or len(payload) > MAX_BUFFERED_BYTES
-            or reply.endswith(self._suffixes)
-        ):
+        if header or self.guarded or self._deferred or len(payload) > self._max_bytes or reply.endswith(self._suffixes):
             self._ingest_checked(subject, reply, header, payload, client)
             return
         self._append(subject, reply, b"", payload)
@@ -124,7 +135,7 @@ class Proposer:
         if batch is None or (batch.size >= MAX_BATCH_BYTES and not batch.whole):
             opened = self._open_batch()
             if opened is None:
-                self.refuse(reply, pipeline.failed or api_error(10167))
+                self._refuse_unopened(reply)
                 return 0
             batch = opened
         # Invariant 5: times never go backwards in a stream, whatever the clock does.
@@ -149,7 +160,7 @@ class Proposer:
         pipeline = self._pipeline
         if not pipeline.accepts:
             return None
-        if self.view.pending_msgs() > MAX_BUFFERED_MSGS or self.view.pending_bytes() > MAX_BUFFERED_BYTES:
+        if self._exceeded(0):
             return None
         batch = Batch(pipeline.next_seq, whole)
         time_ns = max(self._wall(), pipeline.last_time)
@@ -157,6 +168,26 @@ class Proposer:
             each.opened(pipeline.next_seq, time_ns)
         pipeline.add_batch(batch)
         return batch
+
+    def _exceeded(self, more: int) -> str:
+        """Return the limit that would be exceeded with a message of so many bytes: `len` or `size`; "": none."""
+        buffer = self._buffer
+        if self.view.pending_msgs() + bool(more) > buffer.max_msgs:
+            return "len"
+        return "size" if self.view.pending_bytes() + more > buffer.max_bytes else ""
+
+    def _refuse_unopened(self, reply: bytes) -> None:
+        """Refuse a message for which there is no batch."""
+        pipeline = self._pipeline
+        if pipeline.failed is None and pipeline.accepts:
+            self._overrun(reply, self._exceeded(0) == "len")
+        else:
+            self.refuse(reply, pipeline.failed or api_error(10167))
+
+    def _overrun(self, reply: bytes, messages: bool) -> None:
+        """Refuse a publish because too many wait, by their number or their size."""
+        self.on_overrun("len" if messages else "size")
+        self.refuse(reply, api_error(10167))
 
     def _ingest_checked(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         """Take a message with headers, or one of a stream whose configuration can refuse or change it."""
@@ -194,6 +225,9 @@ class Proposer:
         if self._deferred or self._pipeline.operations or self.view.unsettled(message.subject, message.header):
             # A rule may depend on what a purge or delete in flight will leave, and order among publishes stays.
             self._defer(message)
+            return
+        if self._buffer.exact and (limit := self._exceeded(message.size)):
+            self._overrun(message.reply, limit == "len")
             return
         if self._config.no_ack:
             message.reply = b""
@@ -262,7 +296,7 @@ class Proposer:
         self._pipeline.batch = None
         batch = self._open_batch(whole=True)
         if batch is None:
-            self.refuse(accepted[-1][0].reply, self._pipeline.failed or api_error(10167))
+            self._refuse_unopened(accepted[-1][0].reply)
             return 0
         last = 0
         for message, effect in accepted:
@@ -276,7 +310,7 @@ class Proposer:
     ) -> ApiError | None:
         """Store a mirrored message under a given sequence and time; return why not."""
         pipeline = self._pipeline
-        if self.moving or not pipeline.accepts or pipeline.pending_bytes > MAX_BUFFERED_BYTES:
+        if self.moving or not pipeline.accepts or pipeline.pending_bytes > self._max_bytes:
             return NOT_NOW
         subject = self.renamed(subject)
         if self.weighed() or self._config.discard == "new":
@@ -307,7 +341,7 @@ class Proposer:
         if self._looks_at_each or self.moving or not pipeline.accepts:
             return 0
         for begin, end in run.stretches():
-            if pipeline.pending_bytes > MAX_BUFFERED_BYTES:
+            if pipeline.pending_bytes > self._max_bytes:
                 return begin
             first = run.seqs[begin]
             batch = self._batch_at(first, run.times[end - 1])
@@ -394,17 +428,19 @@ class Proposer:
     def _defer(self, message: Publish) -> None:
         self.defer(lambda: self.decide(message), message.reply, message.size)
 
-    def defer(self, again: Callable[[], None], reply: bytes, size: int) -> None:
+    def defer(self, again: Callable[[], None], reply: bytes, size: int) -> bool:
         """Call `again` once nothing is in flight that it has to wait for, in order with the publishes that wait.
 
-        If too much waits, refuse `reply` with 10167 at once instead; also answer it when the call will not come,
-        because the stream ends or another node leads. `size`: bytes that it holds meanwhile.
+        If too much waits, refuse `reply` with 10167 at once instead, and return False; also answer it when the call
+        will not come, because the stream ends or another node leads. `size`: bytes that it holds meanwhile.
         """
-        if len(self._deferred) >= MAX_BUFFERED_MSGS or self._deferred_bytes + size > MAX_BUFFERED_BYTES:
-            self.refuse(reply, api_error(10167))
-            return
+        buffer = self._buffer
+        if len(self._deferred) >= buffer.max_msgs or self._deferred_bytes + size > buffer.max_bytes:
+            self._overrun(reply, len(self._deferred) >= buffer.max_msgs)
+            return False
         self._deferred_bytes += size
         self._deferred.append((again, reply))
+        return True
 
     def fetch(self, seq: int) -> None:
         """Fetch a message that only the lake has; then what waits is judged again with it in `view.fetched`."""
@@ -440,6 +476,7 @@ class Proposer:
         deferred, self._deferred, self._deferred_bytes = self._deferred, [], 0
         for _, reply in deferred:
             self.refuse(reply, error)
+        self.on_refused()
 
     def refuse_batch(self, batch: Batch, error: ApiError) -> None:
         """Answer the publishers of a batch that was not stored with an error."""

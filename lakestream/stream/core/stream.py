@@ -29,7 +29,7 @@ from lakestream.stream.core.confirming import Confirming
 from lakestream.stream.core.feature import Feature, Hooks, T, declared
 from lakestream.stream.core.operations import CreateStream, Operation
 from lakestream.stream.core.pipeline import Pipeline, nothing_left, refuse
-from lakestream.stream.core.proposer import Proposer
+from lakestream.stream.core.proposer import BufferLimits, Proposer
 from lakestream.stream.core.reader import Reader
 from lakestream.stream.core.state import Asked, Done, Foreign, StreamState, encode_checkpoint
 from lakestream.stream.core.storage_use import AccountUse
@@ -51,6 +51,7 @@ class StreamCore:
         io: Io,
         domain: str = "",
         alone: bool = True,
+        buffer: BufferLimits | None = None,
         features: Sequence[Callable[[Any], Feature]] = (),
     ) -> None:
         """Open a stream over `store`; it is silent until `start`, or in a group with others until `lead`.
@@ -59,6 +60,7 @@ class StreamCore:
             create: as it was created; the configuration may have changed since.
             domain: shown in pub acks; "" for none.
             alone: in a group of its own, which is made here; else `join` comes after recovery.
+            buffer: limits of publishes that wait for the log; the defaults without.
             features: make the features, in their order; each is given this object, which has the earlier ones.
         """
         self.config = offline.stream_config(create.config)
@@ -79,7 +81,8 @@ class StreamCore:
         self.pipeline = Pipeline(clock, store, self._hooks, alone)
         self.view = ProposedView(store, self.pipeline, self._hooks, self.no_room)
         label = (self.name, domain)
-        self.proposer = Proposer(label, self.pipeline, self.view, self._hooks, self.reader, bus, clock)
+        limits = buffer or BufferLimits()
+        self.proposer = Proposer(label, self.pipeline, self.view, self._hooks, self.reader, bus, clock, limits)
         self.ingest: Handler = self.proposer.ingest
         """Handler of the subscriptions of the stream's subjects."""
         self.applier = Applier(store, self.pipeline, self._hooks, self._adopt, self.updated)
@@ -182,6 +185,7 @@ class StreamCore:
             return  # deleted, or the next start applies it: a last checkpoint may be on its way in a thread
         own = sum(entry.context is not None for entry in entries)
         pipeline.landed(own)
+        self.confirming.landed(own)
         for position, entry in enumerate(entries):
             try:
                 self._apply(entry)
@@ -196,7 +200,7 @@ class StreamCore:
             self.proposer.resume()
         # The next write starts before this turn's acks are sent: the disk works while the sockets do.
         pipeline.flush()
-        self.confirming.landed(own)
+        self.confirming.answer()
         for each in self._hooks.committed:
             each.committed()
         if self.store.on_settled is not None:

@@ -177,10 +177,10 @@ def test_a_flag_wins_over_the_file(options: Load) -> None:
 
 
 def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
-    made = options("port: 1\nmax_traced_msg_len: 5\njetstream { info_queue_limit: 5\n limits { max_ha_assets: 3 } }")
+    made = options("port: 1\nmax_traced_msg_len: 5\njetstream { meta_compact: 5\n limits { max_ha_assets: 3 } }")
     assert [re.sub(r"^.*/nats\.conf:", "", warning) for warning in made.warnings] == [
         '2: "max_traced_msg_len" has no effect here',
-        '3: "info_queue_limit" has no effect here',
+        '3: "meta_compact" has no effect here',
         '4: "max_ha_assets" has no effect here',
     ]
 

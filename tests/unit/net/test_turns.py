@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from lakestream.net.interest.subscription import Subscription
+from lakestream.protocol.api.request import Request
 from tests.unit.api_world import ApiWorld, Client
 
 pytestmark = pytest.mark.unit
@@ -44,15 +46,42 @@ def test_one_more_than_may_wait_and_all_that_wait_are_dropped() -> None:
     world = ApiWorld(request_queue_limit=3)
     world.create("A")
     told = _advised(world)
-    replies = [_update(world, n) for n in range(5)]
+    under_way: list[Callable[[], None]] = []
+    world.engine.turns.take("S $G A", cast(Request, None), under_way.append)
+    replies = [_update(world, n) for n in range(3)]
+    world.clock.turn()  # no more than three may come in one
+    assert world.engine.turns.waiting == 3
+    replies.append(_update(world, 4))
     assert world.engine.turns.waiting == 0
     late = _update(world, 5)
+    under_way[0]()
     world.settle()
-    assert [len(world.answers(reply)) for reply in replies] == [1, 0, 0, 0, 0], "the one under way is answered"
+    assert [len(world.answers(reply)) for reply in replies] == [0, 0, 0, 0]
     assert json.loads(world.answers(late)[0][1])["config"]["description"] == "d5"
     assert [(event["type"].rpartition(".")[2], event["server"], event["dropped"]) for event in told] == [
         ("api_limit_reached", "srv", 4)
     ]
+
+
+@pytest.mark.parametrize(
+    ("subject", "line"),
+    [
+        ("STREAM.NAMES", "JetStream API info queue limit reached, dropping 7 requests"),
+        ("STREAM.MSG.GET.A", "JetStream API queue limit reached, dropping 6 requests"),
+    ],
+)
+def test_more_requests_than_may_come_together_are_dropped(subject: str, line: str) -> None:
+    world = ApiWorld(request_queue_limit=4, info_queue_limit=3)
+    world.create("A")
+    told = _advised(world)
+    for _ in range(2):
+        replies = [world.send(f"$JS.API.{subject}", b'{"seq":1}') for _ in range(10)]
+        world.settle()
+        assert [len(world.answers(reply)) for reply in replies] == [1] * (10 - told[-1]["dropped"]) + [0] * told[-1][
+            "dropped"
+        ]
+    assert world.log.warnings == [line], "logged once a second"
+    assert [event["dropped"] for event in told] == [int(line.split()[-2])] * 2
 
 
 def test_what_waits_for_one_stream_does_not_hold_up_another() -> None:

@@ -10,6 +10,7 @@ import pytest
 from lakestream.log.format.errors import LogError
 from lakestream.meta.keeping import SoloKeeping
 from lakestream.meta.recovery import Recovered
+from lakestream.stream.core.proposer import BufferLimits
 from tests.unit.api_world import ApiWorld, timeless
 
 pytestmark = pytest.mark.unit
@@ -463,8 +464,23 @@ def test_first_seq(world: ApiWorld) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- overload
-def test_too_many_publishes_are_refused_with_a_status(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.stream.core.proposer.MAX_BUFFERED_MSGS", 3)
+@pytest.mark.parametrize(
+    ("limits", "why"), [(BufferLimits(max_msgs=3, exact=True), "len"), (BufferLimits(max_bytes=90, exact=True), "size")]
+)
+def test_publishes_over_what_is_buffered_are_refused_and_logged(limits: BufferLimits, why: str) -> None:
+    world = ApiWorld(buffer=limits)
+    world.create("A")
+    replies = [world.send("A", b"x") for _ in range(10)]
+    world.settle()
+    bodies = [world.answers(reply)[0][1] for reply in replies]
+    assert [b"10167" in body for body in bodies] == [False] * 3 + [True] * 7
+    line = f"Dropping messages due to excessive stream ingest rate on '$G' > 'A': IPQ {why} limit reached"
+    assert world.log.warnings == [line], "once a second"
+    assert world.publish("A")["seq"] == 4
+
+
+def test_too_many_publishes_are_refused_with_a_status() -> None:
+    world = ApiWorld(buffer=BufferLimits(max_msgs=3))
     world.create("A")
     world.send("$JS.API.STREAM.UPDATE.A", {"name": "A", "description": "d"})  # they wait for it
     replies = [world.send("A", b"x") for _ in range(10)]

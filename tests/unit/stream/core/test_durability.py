@@ -22,10 +22,10 @@ from lakestream.net.hub import Hub, Turn
 from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.server.jetstream import open_stores
 from lakestream.stream.assembly import Stream
-from lakestream.stream.core import proposer as intake
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import DeleteMessage, Purge, Remove
 from lakestream.stream.core.pipeline import Pipeline
+from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features import expiry
 from tests.unit.consumer_world import World as ConsumerWorld
@@ -337,9 +337,8 @@ def test_ttls_of_messages_that_are_gone_are_forgotten(tmp_path: Path, monkeypatc
     assert [subject for _, subject, _ in world.content()] == [b"s.a"]
 
 
-def test_publishes_that_wait_for_an_operation_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "MAX_BUFFERED_BYTES", 1000)
-    world = World(str(tmp_path / "S"))
+def test_publishes_that_wait_for_an_operation_are_bounded(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "S"), buffer=BufferLimits(max_bytes=1000))
     world.stream.propose(Remove([1]))
     replies = [world.publish("s.a", bytes(100), Nats_Msg_Id=str(number)) for number in range(20)]
     refused = [reply for reply in replies if world.answer(reply) is not None]

@@ -12,6 +12,7 @@ import pytest
 
 from lakestream.log.format.files import Files
 from lakestream.stream.core import confirming
+from lakestream.stream.core.operations import Remove
 from tests.unit.consumer_world import World
 from tests.unit.stream_world import World as StreamWorld
 
@@ -153,13 +154,56 @@ def test_an_answer_is_given_when_its_stream_ends(tmp_path: Path) -> None:
     assert told == [True]
 
 
-def test_answers_beyond_the_limit_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_behind_publishes_that_wait_again_and_again_counts_them(tmp_path: Path) -> None:
+    world = StreamWorld(str(tmp_path / "log"))
+    told: list[int] = []
+    world.stream.propose(Remove([1]))
+    world.publish("s.a", Nats_Msg_Id="waits for the operation")
+    world.stream.confirming.after_applied(lambda: told.append(world.stream.store.msgs))
+    world.publish("s.b", Nats_Msg_Id="came later")
+    for _ in range(10):
+        world.clock.turn()
+        world.stream.propose(Remove([1]))  # the publishes wait for this one as well
+        world.io.work()
+        assert not told
+    world.settle()
+    assert told == [2], "it was asked for between the two, which are one write"
+
+
+def test_an_answer_behind_publishes_that_wait_is_given_when_they_are_refused(tmp_path: Path) -> None:
+    files = FullDisk()
+    world = StreamWorld(str(tmp_path / "log"), files=files)
+    told: list[int] = []
+    files.full = True
+    world.stream.propose(Remove([1]))
+    world.publish("s.a", Nats_Msg_Id="waits for the operation")
+    world.stream.confirming.after_applied(lambda: told.append(world.stream.store.msgs))
+    world.settle()
+    assert told == [0]
+
+
+def test_answers_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confirming, "MAX_WAITING", 2)
     world = StreamWorld(str(tmp_path / "log"))
     told: list[int] = []
     world.publish("s.a")
-    for number in range(3):
+    taken = [
         world.stream.confirming.after_applied(lambda number=number: told.append(number))  # type: ignore[misc]
-    assert told == [2]
+        for number in range(3)
+    ]
+    assert taken == [True, True, False]
     world.settle()
-    assert told == [2, 0, 1]
+    assert told == [0, 1]
+
+
+def test_requests_whose_answers_would_lag_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(confirming, "MAX_WAITING", 2)
+    world = World(tmp_path)
+    world.stream()
+    world.publish("s.a")
+    replies = [sent(world, "STREAM.INFO.S") for _ in range(5)]
+    world.clock.turn()
+    assert [message.subject for message in world.client.take()] == replies[:2]
+    assert "JetStream API info queue limit reached, dropping 3 requests" in capfd.readouterr().err

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.stream.core import proposer as intake
 from lakestream.stream.core import publish
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import Purge, Remove, UpdateStream
+from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.features import expiry, ttl
 from tests.unit.api_world import Lake
 from tests.unit.stream_world import ManualClock, World
@@ -365,10 +365,9 @@ def test_a_short_life_is_raised_to_that_of_the_marker() -> None:
     assert again == ttl.raised(block, config), "judged twice, it is raised once"
 
 
-def test_where_too_much_is_in_flight_a_marker_waits(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = make(**MARKED)
+def test_where_too_much_is_in_flight_a_marker_waits(make: MakeWorld) -> None:
+    world = make(**MARKED, buffer=BufferLimits(max_msgs=0))
     world.acked("s.a", Nats_TTL="2m")
-    monkeypatch.setattr(intake, "MAX_BUFFERED_MSGS", 0)
     world.publish("s.b")
     world.clock.turn()
     world.clock.advance(3 * MINUTE)
