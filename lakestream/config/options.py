@@ -498,6 +498,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     mappings: tuple[SubjectMapping, ...] = ()
     auth_timeout_ns: int = 2 * SECOND
     max_payload: int = MIB
+    no_header_support: bool = False
     max_control_line: int = 4 * KIB
     max_pending: int = 64 * MIB
     max_pending_total: int = 1024 * MIB

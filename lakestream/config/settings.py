@@ -400,6 +400,7 @@ TOP: dict[str, Rule] = {
     "no_auth_user": ("no_auth_user", as_text),
     **dict.fromkeys(("mappings", "maps"), ("mappings", as_mappings)),
     "max_payload": ("max_payload", size_below(1, Options().max_payload)),
+    "no_header_support": ("no_header_support", as_boolean),
     "max_control_line": ("max_control_line", size_below(1, Options().max_control_line)),
     "max_pending": ("max_pending", number_in(1, INT64)),
     "max_pending_total": ("max_pending_total", number_in(1, INT64)),
@@ -460,6 +461,5 @@ TOP_MISSING = {
     **dict.fromkeys(("syslog", "remote_syslog"), "log to stderr or to log_file"),
     **dict.fromkeys(("prof_port", "prof_block_rate"), "use py-spy on the process"),
     "write_timeout": "a client that is slower than write_deadline is closed",
-    "no_header_support": "headers are always enabled",
 }
 """Keys of nats-server that would change what clients see: rejected until they are supported."""

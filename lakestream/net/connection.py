@@ -130,7 +130,8 @@ class Connection(Outbox, Arrival):
         self.nonce = new_nonce() if authenticator.challenges else ""
         self.ready = authenticator.anonymous is not None
         self.max_payload = owner.options.max_payload
-        self._parser = Parser(owner.options.max_control_line, owner.options.max_payload)
+        options = owner.options
+        self._parser = Parser(options.max_control_line, options.max_payload, not options.no_header_support)
         self._no_responders = False
         # nats-server leaves both on until a CONNECT turns them off (checklist, surprise 1).
         self._verbose = self._pedantic = True
@@ -487,7 +488,7 @@ class Connection(Outbox, Arrival):
         self._verbose = bool(options.get("verbose", self._verbose))
         self._pedantic = bool(options.get("pedantic", self._pedantic))
         self.echo = bool(options.get("echo", self.echo))
-        self.headers = bool(options.get("headers", self.headers))
+        self.headers = self._parser.supports_headers and bool(options.get("headers", self.headers))
         self._no_responders = bool(options.get("no_responders", self._no_responders))
         protocol = options.get("protocol", self._protocol)
         if protocol not in (0, 1):

@@ -93,7 +93,8 @@ def tls_fields(options: Options, first: bool = False) -> dict[str, bool]:
 class Identity(msgspec.Struct, frozen=True):
     """Id, name and addresses as INFO and monitoring show them.
 
-    `advertise`: host and port for clients instead of the listener's (client_advertise).
+    `advertise`: host and port for clients instead of the listener's (client_advertise). `headers`: clients may use
+    headers.
     """
 
     server_id: str
@@ -105,6 +106,7 @@ class Identity(msgspec.Struct, frozen=True):
     domain: str
     auth_required: bool
     advertise: tuple[str, int] | None = None
+    headers: bool = True
 
     def info(
         self,
@@ -155,7 +157,7 @@ class Identity(msgspec.Struct, frozen=True):
             "go": GO_VERSION,
             "host": host,
             "port": port,
-            "headers": True,
+            "headers": self.headers,
         }
         if self.auth_required if auth_required is None else auth_required:
             fields["auth_required"] = True

@@ -70,11 +70,26 @@ class Parser:
     Args:
         max_control_line: limit in bytes for the arguments of one line.
         max_payload: limit in bytes for header block + payload.
+        supports_headers: False: HPUB is a violation, whatever CONNECT asked for.
     """
 
-    __slots__ = ("_held", "_hpub", "_in_line", "_need", "_pub", "ended", "headers", "max_control_line", "max_payload")
+    __slots__ = (
+        "_held",
+        "_hpub",
+        "_in_line",
+        "_need",
+        "_pub",
+        "ended",
+        "headers",
+        "max_control_line",
+        "max_payload",
+        "supports_headers",
+    )
 
-    def __init__(self, max_control_line: int = MAX_CONTROL_LINE, max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(
+        self, max_control_line: int = MAX_CONTROL_LINE, max_payload: int = MAX_PAYLOAD, supports_headers: bool = True
+    ) -> None:
+        self.supports_headers = supports_headers
         self.max_control_line = max_control_line
         self.max_payload = max_payload
         self.ended = False
@@ -224,7 +239,7 @@ class Parser:
             connect = connect_command(arguments)
             if connect is None:
                 return BAD_ARGUMENTS
-            self.headers = connect.options.get("headers", self.headers)
+            self.headers = self.supports_headers and connect.options.get("headers", self.headers)
             return connect
         if verb == b"INFO":
             return None if is_json_object(arguments) else BAD_ARGUMENTS

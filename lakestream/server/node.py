@@ -158,6 +158,7 @@ class Node:
             domain=options.jetstream.domain if options.jetstream is not None else "",
             auth_required=self._authenticators[STANDARD].configured,
             advertise=self._advertised(port),
+            headers=not options.no_header_support,
         )
 
     def _advertised(self, port: int) -> tuple[str, int] | None:

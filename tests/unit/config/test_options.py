@@ -90,6 +90,7 @@ def _jetstream(options: Options) -> JetStreamOptions:
             "lake { staged_grace: 0, staged_grace_bytes: 2M }",
             {"lake": LakeOptions(staged_grace_ns=0, staged_grace_bytes=2 * 10**6)},
         ),
+        ("no_header_support: true", {"no_header_support": True}),
         ("store_dir: x", {}),
         ("accounts {}, websocket: false, cluster {}", {}),
     ],
@@ -108,7 +109,7 @@ def test_the_jetstream_block(options: Load, tmp_path: Path) -> None:
     made = _jetstream(
         options(
             f"jetstream {{ store_dir: '{tmp_path}', max_mem: 1G, max_file: '10G', domain: hub, strict: false\n"
-            "request_queue_limit: 9\n"
+            "request_queue_limit: 9\ninfo_queue_limit: 10\nmax_buffered_msgs: 11\nmax_buffered_size: 12k\n"
             "max_index_memory: 64MB\n"
             "limits { duplicate_window: 1m, max_ack_pending: 7, max_request_batch: 8, default_max_consumers: -1\n"
             "batch { max_inflight_per_stream: 2, max_inflight_total: 3, max_msgs: 4, timeout: 5s } }\n"
@@ -122,6 +123,9 @@ def test_the_jetstream_block(options: Load, tmp_path: Path) -> None:
         domain="hub",
         strict=False,
         request_queue_limit=9,
+        info_queue_limit=10,
+        max_buffered_msgs=11,
+        max_buffered_size=12_000,
         max_index_memory=64 << 20,
         duplicate_window_ns=60 * SECOND,
         max_ack_pending=7,

@@ -295,6 +295,13 @@ def test_hpub_needs_a_connect_with_headers(connects: list[bytes], allowed: bool)
         assert feed_all([lines + b"HPUB a 2 9999999\r\n"], headers=False)[-1] == SILENT
 
 
+def test_a_server_without_headers_takes_no_hpub() -> None:
+    parser = Parser(supports_headers=False)
+    [connect] = parser.feed(b'CONNECT {"headers":true}\r\n')
+    assert isinstance(connect, Connect)
+    assert parser.feed(b"PUB a 1\r\nx\r\nHPUB a 2 4\r\nabcd\r\n") == [Publish(b"a", b"", b"", b"x"), SILENT]
+
+
 # ---------------------------------------------------------------------- limits
 LINES: list[tuple[bytes, bytes]] = [
     (b"SUB ", b" 1"),
