@@ -70,7 +70,7 @@ class ClusterScript(Script):
         assert node.process is not None
         key = (number, node.process.pid)
         if key not in self._at or self._at[key].closed:
-            self._at[key] = self._keep(self.cluster.wire(node, self.timeout))
+            self._at[key] = self._begun(self.cluster.wire(node, self.timeout))
         return self._at[key]
 
     @property
