@@ -24,6 +24,8 @@ BRIEF_PAUSE_NS = 1_000_000_000
 """Time for which threads do the brief work then (1 s): a disk that stalls holds up the event loop at most once per
 second."""
 
+WAIT_NS = 1_000_000
+"""Work counts as having waited for a thread when that took longer than this (1 ms)."""
 
 STEP_NS = 1_000_000_000
 """Steps of the system clock of at least this much (1 s) are logged."""
@@ -87,6 +89,26 @@ class LoopClock:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class IoWaits:
+    """Work that waited for a thread, times in ns.
+
+    Attributes:
+        waits: pieces of work that waited.
+        total_ns, max_ns: of their waits.
+    """
+
+    __slots__ = ("max_ns", "total_ns", "waits")
+
+    def __init__(self) -> None:
+        self.waits = self.total_ns = self.max_ns = 0
+
+    def add(self, waits: int, total_ns: int, max_ns: int) -> None:
+        """Count waits."""
+        self.waits += waits
+        self.total_ns += total_ns
+        self.max_ns = max(self.max_ns, max_ns)
+
+
 class ThreadIo:
     """`Io` over a bounded number of threads.
 
@@ -96,11 +118,13 @@ class ThreadIo:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = IO_THREADS) -> None:
         self._loop = loop
-        self._work: SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]] | None] = (
+        self._work: SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None], int] | None] = (
             SimpleQueue()
         )
+        self._waits = [IoWaits() for _ in range(threads)]  # each counted by its thread alone
         self._threads = [
-            threading.Thread(target=self._run, name=f"lakestream-io-{number}", daemon=True) for number in range(threads)
+            threading.Thread(target=self._run, args=(waits,), name=f"lakestream-io-{number}", daemon=True)
+            for number, waits in enumerate(self._waits)
         ]
         self._brief = False  # a piece of brief work waits for its turn of the loop
         self._threads_until = 0  # the disk was slow: until then (monotonic ns) no brief work in the loop
@@ -111,7 +135,7 @@ class ThreadIo:
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
     ) -> None:
         if not brief or self._brief or time.monotonic_ns() < self._threads_until:
-            self._work.put((work, done))
+            self._work.put((work, done, time.monotonic_ns()))
             return
         self._brief = True
         # Messages to other nodes of this turn are written at the end of the next: their disks work at the same time.
@@ -130,10 +154,25 @@ class ThreadIo:
             self._threads_until = ended + BRIEF_PAUSE_NS
         done(result, wrong)
 
-    def _run(self) -> None:
+    @property
+    def waiting(self) -> int:
+        """Return the pieces of work that no thread has begun."""
+        return self._work.qsize()
+
+    def waits(self) -> IoWaits:
+        """Return the waits since the start that were longer than `WAIT_NS`."""
+        found = IoWaits()
+        for each in self._waits:
+            found.add(each.waits, each.total_ns, each.max_ns)
+        return found
+
+    def _run(self, waits: IoWaits) -> None:
         get, tell = self._work.get, self._loop.call_soon_threadsafe
         while (item := get()) is not None:
-            work, done = item
+            work, done, put_ns = item
+            waited_ns = time.monotonic_ns() - put_ns
+            if waited_ns > WAIT_NS:
+                waits.add(1, waited_ns, waited_ns)
             result, wrong = None, None
             try:
                 result = work()

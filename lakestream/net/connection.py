@@ -266,6 +266,7 @@ class Connection(Outbox, Arrival):
         if self._stalled or transport is None or transport.is_closing():
             return
         self._stalled = True
+        self.owner.unsent.stalled += 1
         transport.pause_reading()
         receiver.on_drain(self._go_on)
 

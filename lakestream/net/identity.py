@@ -22,8 +22,8 @@ from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
 
 GIT_COMMIT = f"lakestream-{__version__}"
 GO_VERSION = f"python{platform.python_version()}"
-"""Values of INFO's `git_commit` and `go`: some clients cannot connect without these fields. They are shown, never
-parsed."""
+"""Values of `git_commit` and `go` in INFO and /varz. Some clients do not connect without `go`. None parses it: it is
+the version of the language that this server runs in."""
 
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
@@ -151,7 +151,6 @@ class Identity(msgspec.Struct, frozen=True):
             "server_id": self.server_id,
             "server_name": self.server_name,
             "version": NATS_VERSION,
-            "lakestream": __version__,
             "proto": 1,
             "git_commit": GIT_COMMIT,
             "go": GO_VERSION,
@@ -164,26 +163,26 @@ class Identity(msgspec.Struct, frozen=True):
         fields |= tls or {}
         if secure:
             fields |= {"tls_required": True, "tls_available": True}
-        if nonce:
-            fields["nonce"] = nonce
         fields["max_payload"] = max_payload or self.max_payload
         if self.jetstream:
             fields["jetstream"] = True
         fields["client_id"] = client_id
         if client_ip:
             fields["client_ip"] = client_ip
+        if nonce:
+            fields["nonce"] = nonce
         if cluster:
             fields["cluster"] = cluster
+        if self.domain:
+            fields["domain"] = self.domain
         if connect_urls:
             fields["connect_urls"] = connect_urls
+        if lame_duck:
+            fields["ldm"] = True
         if second:
             fields |= {"connect_info": True, "remote_account": account}
             if is_system:
                 fields["acc_is_sys"] = True
-        if lame_duck:
-            fields["ldm"] = True
-        if self.domain:
-            fields["domain"] = self.domain
         fields["api_lvl"] = API_LEVEL
         if xkey:
             fields["xkey"] = xkey

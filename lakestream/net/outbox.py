@@ -95,6 +95,7 @@ class Outbox(Receiver):
         if header and self.headers:
             n = len(header)
             frame = HMSG % (subject, sub.sid, reply + b" " if reply else b"", n, n + len(payload), header, payload)
+            self.out_bytes += n
         elif reply:
             frame = MSG_REPLY % (subject, sub.sid, reply, len(payload), payload)
         else:
@@ -138,8 +139,9 @@ class Outbox(Receiver):
                 append(MSG % (subject, sid, length, payload))
         sub.delivered += len(messages)
         self.out_msgs += len(messages)
+        size += headers
         self.out_bytes += size
-        self._gathered += size + headers
+        self._gathered += size
         if not self._dirty:
             self._dirty = True
             self.hub.dirty(self)

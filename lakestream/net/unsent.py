@@ -65,11 +65,12 @@ class Unsent:
 
     Attributes:
         total: bytes as last counted for each connection; includes what was sent since then.
+        stalled: times that a client was not read for a while because receivers of its messages were congested.
     """
 
     def __init__(self, limits: Callable[[], Options], clock: Clock, trim: Callable[[], None]) -> None:
         self._limits, self._clock, self._trim = limits, clock, trim
-        self.total = 0
+        self.total = self.stalled = 0
         self._peak = 0
         self._watched: list[Receiver] = []
         self._timer: Timer | None = None

@@ -40,7 +40,14 @@ from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
 from lakestream.server.lake.api import announce, withdraw
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.server.reloading import AFFECTED_BY, close_unpinned, reload_accounts, reload_clients, tls_changes
+from lakestream.server.reloading import (
+    AFFECTED_BY,
+    close_surplus,
+    close_unpinned,
+    reload_accounts,
+    reload_clients,
+    tls_changes,
+)
 
 if TYPE_CHECKING:
     from lakestream.net.remote.remotes import Remotes
@@ -343,9 +350,13 @@ class Node:
     def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.add_signal_handler(signal.SIGINT, self.request_stop)
         loop.add_signal_handler(signal.SIGTERM, self.request_stop)
-        loop.add_signal_handler(signal.SIGHUP, self.reload)
-        loop.add_signal_handler(signal.SIGUSR1, lambda: self.log.reopen())
-        loop.add_signal_handler(signal.SIGUSR2, self.enter_lame_duck)
+        loop.add_signal_handler(signal.SIGHUP, self._trapped, "hangup", self.reload)
+        loop.add_signal_handler(signal.SIGUSR1, self._trapped, "user defined signal 1", self.log.reopen)
+        loop.add_signal_handler(signal.SIGUSR2, self._trapped, "user defined signal 2", self.enter_lame_duck)
+
+    def _trapped(self, name: str, do: Callable[[], object]) -> None:
+        self.log.info(f'Trapped "{name}" signal')
+        do()
 
     def request_stop(self) -> None:
         """Begin to stop; `main` returns when done."""
@@ -375,6 +386,10 @@ class Node:
             clients = self.connections.values()
             reload_clients(clients, authenticators, self._authenticators, self.accounts)
             self.log.info("Reloaded: accounts")
+        if "max_connections" in changed:
+            if options.max_connections:
+                close_surplus(self.connections.values(), options.max_connections, self.log)
+            self.log.info(f"Reloaded: max_connections = {options.max_connections}")
         self._connect_remotes()
         self.identity = self._identity(self.identity.server_id, self.identity.port)
         self.config_loaded_ns = self.clock.now()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.config.options import SECOND, Options, TlsOptions
 from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
+from lakestream.net.connection import TOO_MANY
 from lakestream.protocol.durations import format_duration
 
 if TYPE_CHECKING:
@@ -68,6 +69,16 @@ def reload_accounts(options: Options, accounts: Accounts, links: AccountImports,
 def _shared(accounts: Accounts) -> dict[str, object]:
     """Return the exports and imports of each account; connecting them takes long where there are many."""
     return {account.name: (account.options.exports, account.options.imports) for account in accounts}
+
+
+def close_surplus(connections: Iterable[Connection], limit: int, log: Logger) -> None:
+    """Close the newest connections over a lower max_connections."""
+    surplus = [connection for connection in connections if not connection.close_reason][limit:]
+    for connection in surplus:
+        connection.turn_away(TOO_MANY, "Maximum Connections Exceeded")
+    if surplus:
+        log.error(f"{surplus[0].described()} - {TOO_MANY} - Account:{surplus[0].account.name}")
+        log.info(f"Closed {len(surplus)} connections to fall within max_connections")
 
 
 def reload_clients(

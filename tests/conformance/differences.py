@@ -20,8 +20,6 @@ class Difference(NamedTuple):
 
 
 DIFFERENCES: tuple[Difference, ...] = (
-    Difference("protocol.info_*", "*/xkey", "a key for encrypted auth callouts, which lakestream does not offer"),
-    Difference("protocol.info_*", "*/lakestream", "says which server this really is"),
     Difference(
         "streams.unknown_requests_are_not_answered",
         "NOTHING.LIKE.THIS*",

@@ -112,6 +112,14 @@ class Caches:
         # or `_under`.
         self._groups: dict[bytes, dict[bytes, dict[bytes, None]]] = {}
 
+    def matches(self) -> Iterator[Match]:
+        """Yield every cached match."""
+        for cache in (self.subjects, self.heads, self.inboxes, self.firsts, *self.seconds.values()):
+            yield from cache.values()
+        for by_two in self.deeps.values():
+            for deep in by_two.values():
+                yield from deep.matches.values()
+
     # ------------------------------------------------------------------ keep
     def add_subject(self, subject: bytes, head: bytes, match: Match) -> None:
         """Cache the complete match of one subject."""

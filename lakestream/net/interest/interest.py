@@ -17,6 +17,7 @@ served from the latter and are not cached themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from lakestream.net.interest.cache import MAX_CACHED, MAX_CACHED_SUBJECT, MAX_DEPTH, Caches, prefixes_of
 from lakestream.net.interest.subscription import Match, Subscription
@@ -67,6 +68,26 @@ NO_PREFIX = b"\n"
 """Prefix of no published subject."""
 
 
+class InterestFigures(NamedTuple):
+    """Figures of one graph.
+
+    Attributes:
+        subscriptions: now.
+        inserts: subscriptions since the start.
+        misses: matches that no cache had.
+        cached: cached matches.
+        fanouts: the receivers (single subscriptions and queue groups) of all cached matches together.
+        max_fanout: the receivers of the match with the most.
+    """
+
+    subscriptions: int
+    inserts: int
+    misses: int
+    cached: int
+    fanouts: int
+    max_fanout: int
+
+
 class Interest:
     """The subscriptions of one account.
 
@@ -78,7 +99,7 @@ class Interest:
         self._literals: dict[bytes, Leaf] = {}
         self._stars: dict[bytes, Leaf] = {}
         self._trie = Trie()
-        self._count = 0
+        self._count = self._inserts = self._misses = 0
         self._caches = caches = Caches(max_cached)
         self._subjects, self._heads, self._inboxes = caches.subjects, caches.heads, caches.inboxes
         self._firsts, self._seconds, self._deeps = caches.firsts, caches.seconds, caches.deeps
@@ -97,6 +118,13 @@ class Interest:
     def __len__(self) -> int:
         """Return the number of subscriptions."""
         return self._count
+
+    def figures(self) -> InterestFigures:
+        """Return figures of the graph and its caches; linear in the cached matches."""
+        fanouts = [len(match.plain) + len(match.queues) for match in self._caches.matches()]
+        return InterestFigures(
+            self._count, self._inserts, self._misses, len(fanouts), sum(fanouts), max(fanouts, default=0)
+        )
 
     # ------------------------------------------------------------------ matching
     def match(self, subject: bytes) -> Match:
@@ -129,6 +157,7 @@ class Interest:
                 return NO_MATCH
             first = subject.find(b".")
             if first < 0:
+                self._misses += 1
                 return self._remember(subject, head, self._full(subject, head, last))
             found = self._firsts.get(subject[:first])
             if found is not None:
@@ -148,6 +177,7 @@ class Interest:
                 if found is None:
                     return self._resolve(subject, head, last)
         elif subject in self._literals:
+            self._misses += 1
             return self._remember(subject, head, self._full(subject, head, last))
         self._until_sample -= 1
         if not self._until_sample:
@@ -166,6 +196,7 @@ class Interest:
 
     def _resolve(self, subject: bytes, head: bytes, last: bytes) -> Match:
         """Match a subject of several tokens that no cache covers, and make the most general cache entry for it."""
+        self._misses += 1
         for prefix in prefixes_of(subject):
             if prefix not in self._below:
                 found, nodes = self._trie.reach(prefix.split(b"."))
@@ -274,6 +305,7 @@ class Interest:
                 return False
             self._caches.forget_below(literal_head(subject)[:-1])
         self._count += 1
+        self._inserts += 1
         if self._observer is not None:
             self._observer(sub, True)
         if subject in self._watches:

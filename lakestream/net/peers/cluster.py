@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from lakestream import __version__
-from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, Options, RouteUrl
+from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, Options, RouteUrl, TlsOptions
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity, addresses
@@ -24,6 +24,9 @@ from lakestream.net.peers.routes import Routes
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import Calls
 from lakestream.runtime import LoopClock
+
+POOL_SIZE = 1
+"""Connections between two nodes."""
 
 
 class ConnectUrls:
@@ -218,9 +221,10 @@ class Cluster:
         }
         if options.routes:
             page["urls"] = [url.address for url in options.routes]
+        page["tls_timeout"] = (options.tls or TlsOptions()).timeout_ns / SECOND
         if options.tls is not None:
-            page |= {"tls_timeout": options.tls.timeout_ns / SECOND, "tls_required": True, "tls_verify": True}
-        return page
+            page |= {"tls_required": True, "tls_verify": True}
+        return page | {"pool_size": POOL_SIZE}
 
 
 def _node_info(identity: Identity, options: Options, started_ns: int) -> NodeInfo:

@@ -15,7 +15,7 @@ from typing import Any
 from lakestream.config.options import Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.responses import Responses
-from lakestream.ops.monitoring.monitored import Monitored, account_of, configured
+from lakestream.ops.monitoring.monitored import Monitored, account_of, configured, sublist_stats
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.gotime import format_time
 
@@ -82,7 +82,7 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
     ways = account.hub.responses
     if isinstance(ways, Responses) and (shown := _reply_paths(ways)):
         page["responses"] = shown
-    return page
+    return page | {"sublist_stats": sublist_stats(node, [account])}
 
 
 def _reply_paths(ways: Responses) -> dict[str, Any]:

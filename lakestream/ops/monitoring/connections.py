@@ -15,7 +15,7 @@ from lakestream.net.accounts.accounts import Account, Client
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Closed
 from lakestream.net.tls import TlsState
-from lakestream.ops.monitoring.monitored import Monitored, account_of
+from lakestream.ops.monitoring.monitored import Monitored, account_of, sublist_stats
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.durations import format_duration, uptime_text
@@ -169,7 +169,7 @@ def subsz(node: Monitored, query: Query) -> dict[str, Any]:
     page: dict[str, Any] = {
         "server_id": node.identity.server_id,
         "now": format_time(time.time_ns()),
-        "num_subscriptions": sum(len(account.hub.interest_graph) for account in accounts),
+        **sublist_stats(node, accounts),
         "total": 0,
         "offset": offset,
         "limit": limit,

@@ -60,8 +60,9 @@ class JetStreamPages:
             "max_storage": options.max_file,
             "store_dir": f"{options.store_dir}/jetstream",
         }
-        # 0 would mean "never" on nats-server's page; syncing before every ack has a field of its own.
-        config |= {"sync_always": True} if options.sync_always else {"sync_interval": options.sync_interval_ns}
+        config["sync_interval"] = options.sync_interval_ns
+        if options.sync_always:  # then the interval counts for nothing, but nats-server shows it too
+            config["sync_always"] = True
         config |= {"domain": options.domain} if options.domain else {}
         return config | {"strict": options.strict}
 

@@ -1,12 +1,13 @@
 """The server as monitoring and the system account see it.
 
-Belongs here: the narrow interface between them and the node. Tests pass small servers of their own.
+Belongs here: the narrow interface between them and the node, and what several pages show of it. Tests pass small
+servers of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -21,10 +22,15 @@ from lakestream.net.identity import Identity
 from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.net.statistics import Statistics
 from lakestream.net.tls import ServerContext
+from lakestream.net.unsent import Unsent
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.runtime import ThreadIo
 
 if TYPE_CHECKING:
     from lakestream.net.remote.remotes import Remotes
+
+FEATURE_FLAGS = dict.fromkeys(("js_ack_fc_v2", "js_api_reply_v2", "js_raft_delete_range", "js_snapshot_sources"), False)
+"""nats-server's optional features, none of which this server has."""
 
 
 class StreamLag(msgspec.Struct, frozen=True):
@@ -86,6 +92,8 @@ class Monitored(Protocol):
     config_loaded_ns: int
     bound_http_port: int
     tls: ServerContext | None
+    unsent: Unsent
+    io: ThreadIo
     lame_duck: bool
 
     @property
@@ -109,3 +117,32 @@ def configured(node: Monitored) -> list[Account]:
 def account_of(node: Monitored, name: str) -> Account | None:
     """Return the account of that name; None when it is not configured."""
     return next((account for account in configured(node) if account.name == name), None)
+
+
+def sublist_stats(node: Monitored, accounts: Iterable[Account]) -> dict[str, Any]:
+    """Return figures of these accounts' interest graphs.
+
+    A message of a client is one match. Matches of the server's own messages count only where no cache had them, so that
+    nothing is counted per message.
+    """
+    inserts = held = misses = matched = cached = fanouts = max_fanout = 0
+    for account in accounts:
+        figures = account.hub.interest_graph.figures()
+        held += figures.subscriptions
+        inserts += figures.inserts
+        misses += figures.misses
+        traffic = node.statistics.account(account.name, account.connections.values())
+        matched += max(traffic.in_msgs, figures.misses)
+        cached += figures.cached
+        fanouts += figures.fanouts
+        max_fanout = max(max_fanout, figures.max_fanout)
+    return {
+        "num_subscriptions": held,
+        "num_cache": cached,
+        "num_inserts": inserts,
+        "num_removes": inserts - held,
+        "num_matches": matched,
+        "cache_hit_rate": 1 - misses / matched if matched else 0,
+        "max_fanout": max_fanout,
+        "avg_fanout": fanouts / cached if cached else 0,
+    }

@@ -17,12 +17,12 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, TlsOptions
-from lakestream.net.identity import tls_fields
+from lakestream.net.identity import GIT_COMMIT, GO_VERSION, tls_fields
 from lakestream.net.peers.cluster import Routed
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
 from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
-from lakestream.ops.monitoring.monitored import Lag, Monitored
+from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, Lag, Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import routez
 from lakestream.protocol.api.jsonio import dumps
@@ -33,6 +33,8 @@ from lakestream.protocol.gotime import format_time
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 PAGES = ("varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "healthz")
+THREADS = 1
+"""Threads that run the server's own code at the same time, /varz's `gomaxprocs`: there is one interpreter lock."""
 
 
 class Answer(NamedTuple):
@@ -158,6 +160,8 @@ class Pages:
             "version": NATS_VERSION,
             "lakestream": __version__,
             "proto": 1,
+            "git_commit": GIT_COMMIT,
+            "go": GO_VERSION,
             "host": identity.host,
             "port": identity.port,
         }
@@ -197,6 +201,7 @@ class Pages:
         page["http_req_stats"] = dict(sorted(self._requests.items()))
         page["config_load_time"] = format_time(node.config_loaded_ns)
         page["config_digest"] = options.config_digest
+        page["feature_flags"] = FEATURE_FLAGS
         if options.server_tags:
             page["tags"] = list(options.server_tags)
         if options.server_metadata:
@@ -205,6 +210,13 @@ class Pages:
         nodes = node.cluster.traffic()
         page["slow_consumer_stats"] = _by_kind(node.statistics.slow_consumers, nodes.slow_consumers)
         page["stale_connection_stats"] = _by_kind(node.statistics.stale_connections, nodes.stale_connections)
+        waits = node.io.waits()
+        page["disk_io_wait_stats"] = {
+            "waiters": node.io.waiting,
+            "waits": waits.waits,
+            "wait_time": waits.total_ns,
+            "max_wait_time": waits.max_ns,
+        }
         keeper = node.jetstream.keeper if node.jetstream is not None else None
         if keeper is not None:
             page["lake"] = lake_of(keeper)
@@ -214,7 +226,7 @@ class Pages:
 
     def _machine(self, uptime: int) -> dict[str, Any]:
         cpu = round(time.process_time_ns() * 100 / uptime, 2)
-        return {"mem": _resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
+        return {"mem": _resident_bytes(), "cores": os.cpu_count() or 1, "gomaxprocs": THREADS, "cpu": cpu}
 
     def traffic(self) -> Traffic:
         """Return the traffic since the start."""
@@ -247,6 +259,7 @@ class Pages:
             "out_client_bytes": traffic.out_bytes,
             "slow_consumers": statistics.slow_consumers + nodes.slow_consumers,
             "stale_connections": statistics.stale_connections + nodes.stale_connections,
+            "stalled_clients": node.unsent.stalled,
             "subscriptions": self._subscriptions(),
         }
 

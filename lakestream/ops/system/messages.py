@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from lakestream.ops.monitoring.monitored import Monitored
+from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ports import Clock
 from lakestream.protocol import headers, s2
@@ -49,6 +49,7 @@ class SystemMessages:
             page["tags"] = list(options.server_tags)
         if options.server_metadata:
             page["metadata"] = options.server_metadata
+        page["feature_flags"] = FEATURE_FLAGS
         # nats-server's first flag: JetStream is on.
         page |= {"jetstream": identity.jetstream, "flags": int(identity.jetstream)}
         return page | {"seq": next(self._numbers), "time": format_time(self._clock.now())}

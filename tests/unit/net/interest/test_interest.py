@@ -422,3 +422,18 @@ def test_an_answer_for_all_below_a_prefix_ends_with_the_next_subscription() -> N
     assert found(interest, b"$JS.ACK.S.c.8") == [b"$JS.ACK.>"]
     interest.remove(one)
     assert found(interest, b"$JS.ACK.S.c.7") == [b"$JS.ACK.>"]
+
+
+def test_figures_count_subscriptions_and_what_the_caches_hold() -> None:
+    graph = Interest()
+    subs = [subscription(b"a"), subscription(b"a", b"q"), subscription(b"b.*"), subscription(b"c.>")]
+    for sub in subs:
+        graph.insert(sub)
+    assert graph.figures() == (4, 4, 0, 0, 0, 0)
+    for subject in (b"a", b"a", b"b.1", b"b.2", b"c.1.2", b"none.1"):
+        graph.match(subject)
+    found = graph.figures()
+    assert (found.subscriptions, found.inserts, found.misses) == (4, 4, 4)
+    assert (found.cached, found.fanouts, found.max_fanout) == (4, 2 + 1 + 1, 2)
+    graph.remove(subs[0])
+    assert graph.figures()[:2] == (3, 4)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
     SECOND,
+    STANDARD,
     AccountOptions,
     Destination,
     Latency,
@@ -37,6 +38,7 @@ from lakestream.ops.monitoring.pages import Answer, Pages
 from lakestream.ops.monitoring.port import MAX_BODY, MAX_OPEN
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.durations import uptime_text
+from lakestream.runtime import IoWaits, LoopClock
 
 pytestmark = pytest.mark.unit
 
@@ -67,6 +69,8 @@ def connection(number: int, account: str = "$G", **fields: Any) -> Connection:
         "close_reason": "",
         "subs": {},
         "pending_bytes": 0,
+        "kind": STANDARD,
+        "tls": None,
     }
     return Connection(**(plain | fields))
 
@@ -94,7 +98,9 @@ class Node:
         self.started_ns = self.config_loaded_ns = NOW
         self.statistics = Statistics()
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
-        self.jetstream = self.remotes = None
+        self.jetstream = self.remotes = self.tls = None
+        self.unsent, self.io = SimpleNamespace(stalled=2), SimpleNamespace(waiting=1, waits=IoWaits)
+        self.websocket_port = 0
         self.cluster = Standalone()
         self.bound_http_port = 8222
         self.lame_duck = False
@@ -508,9 +514,9 @@ def test_uptime(seconds: int, text: str) -> None:
 
 @pytest.fixture
 async def served(node: Node) -> Any:
-    http = await monitoring.serve(node, Pages(node))
+    http = await monitoring.serve(node, Pages(node), LoopClock(asyncio.get_running_loop(), node.log))
     yield SimpleNamespace(node=node, port=http.port)
-    http.server.close()
+    http.close()
 
 
 async def exchange(port: int, data: bytes) -> bytes:
@@ -580,7 +586,7 @@ async def test_a_taken_port_is_refused_with_what_to_do(served: Any) -> None:
     node = Node()
     node.options = Options(http_port=served.port, host="127.0.0.1")
     with pytest.raises(StartError, match=rf"127\.0\.0\.1:{served.port}.*choose another port with -m"):
-        await monitoring.serve(node, Pages(node))
+        await monitoring.serve(node, Pages(node), LoopClock(asyncio.get_running_loop(), node.log))
 
 
 def test_internal_errors_are_shown_when_there_were_any() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lakestream.config.options import (
     SECOND,
+    STANDARD,
     AccountLimits,
     AccountOptions,
     AllowResponses,
@@ -38,6 +39,7 @@ from lakestream.ops.system.system import System
 from lakestream.ports import ClientInfo
 from lakestream.protocol import s2
 from lakestream.protocol.api.json_syntax import JsonError
+from lakestream.runtime import IoWaits
 from tests.unit.odd_bodies import BODIES, ODD
 from tests.unit.stream_world import ManualClock
 
@@ -68,7 +70,9 @@ class Node:
         self.started_ns = self.config_loaded_ns = self.clock.now()
         self.statistics = Statistics()
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
-        self.jetstream = self.remotes = None
+        self.jetstream = self.remotes = self.tls = None
+        self.unsent, self.io = SimpleNamespace(stalled=0), SimpleNamespace(waiting=0, waits=IoWaits)
+        self.websocket_port = 0
         self.cluster = Standalone()
         self.bound_http_port = 0
         self.lame_duck = False
@@ -87,7 +91,8 @@ class Node:
         texts = dict.fromkeys(("user", "lang", "version", "close_reason"), "")
         times = {"start_ns": self.clock.now(), "last_ns": self.clock.now()}
         of = self.accounts.of(account)
-        known = {"account": of, "login": ANYBODY, "subs": {}, "pending_bytes": 0, "host": "h", "name": f"c{number}"}
+        known = {"kind": STANDARD, "tls": None}
+        known |= {"account": of, "login": ANYBODY, "subs": {}, "pending_bytes": 0, "host": "h", "name": f"c{number}"}
         client = Client(id=number, **(counted | texts | times | known | fields))
         self.connections[number] = of.connections[number] = client  # type: ignore[assignment]
         self.system.events.connected(client)  # type: ignore[arg-type]
