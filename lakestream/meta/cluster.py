@@ -252,12 +252,16 @@ class ClusterShown:
         shown |= {"cluster_size": len(voters), "quorum_needed": meta.membership.quorum if voters else 0}
         return {**shown, "pending": 0, "pending_requests": 0, "pending_infos": 0}
 
-    def unhealthy(self) -> str:
-        node, meta = self._node, self._node.meta
+    def unhealthy_meta(self) -> str:
+        meta = self._node.meta
         if meta.failed is not None:
             return f"JetStream takes no part in the meta group: {meta.failed}"
-        if not meta.leader:
-            return "JetStream has not established contact with a meta leader"
+        return "" if meta.leader else "JetStream has not established contact with a meta leader"
+
+    def unhealthy(self) -> str:
+        if lacking := self.unhealthy_meta():
+            return lacking
+        node, meta = self._node, self._node.meta
         for replica in node.replicas.by_uid.values():
             assigned = meta.state.by_uid.get(replica.uid)
             if assigned is None or node.me not in assigned.peers:

@@ -54,6 +54,9 @@ class SoloKeeping:
     def meta(self) -> dict[str, Any]:
         return {}
 
+    def unhealthy_meta(self) -> str:
+        return ""
+
     def unhealthy(self) -> str:
         return ""
 

@@ -130,6 +130,9 @@ class Shown(Protocol):
     def meta(self) -> dict[str, Any]:
         """Return `meta_cluster` of /jsz; empty without a cluster."""
 
+    def unhealthy_meta(self) -> str:
+        """Return the reason why this node's part in the meta group is not healthy; "" when it is."""
+
     def unhealthy(self) -> str:
         """Return the reason why this node is not healthy (/healthz); "" when it is."""
 

@@ -10,10 +10,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lakestream.account.engine import Engine
+from lakestream.meta.info import TRAFFIC_ACCOUNT
+from lakestream.meta.meta_group import DIRECTORY as META
+from lakestream.meta.meta_group import GROUP as META_GROUP
+from lakestream.meta.placement import peer_id
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams
-from lakestream.ops.monitoring.query import Query
+from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.api.request import API_LEVEL
+from lakestream.protocol.durations import format_duration
 from lakestream.protocol.gotime import format_time
+from lakestream.raft.group.group import Group
 from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.info import consumer_info
 from lakestream.stream.info import config_shown, state_shown
@@ -22,6 +28,10 @@ _UINT64 = (1 << 64) - 1
 """The limit -1 as uint64, as nats-server shows limits of accounts."""
 
 DEFAULT_LIMIT = 1024
+
+
+class NotLeading(BadQuery):
+    """Raised for a question that the leader of the meta group alone answers."""
 
 
 class Health(NamedTuple):
@@ -87,7 +97,9 @@ class JetStreamPages:
 
     # ------------------------------------------------------------------ /jsz
     def jsz(self, query: Query) -> dict[str, Any]:
-        """Return the page for a query with acc, accounts, streams, consumers, config, offset and limit."""
+        """Return the page for a query with acc, accounts, streams, consumers, config, raft, leader-only,
+        stream-leader-only, offset and limit. Raises NotLeading, with leader-only, on a node that does not lead the meta
+        group."""
         account = query.text("acc")
         detailed = query.flag("accounts") or query.flag("streams") or query.flag("consumers")
         offset, limit = query.page(DEFAULT_LIMIT)
@@ -98,14 +110,22 @@ class JetStreamPages:
             api = {"level": 0, "total": 0, "errors": 0}
             empty = {"streams": 0, "consumers": 0, "messages": 0, "bytes": 0, "total": 0}
             return nothing | {"ha_assets": 0, "api": api} | head | {"disabled": True, "config": self._config()} | empty
+        meta = jetstream.node.shown.meta()
+        if query.flag("leader-only") and meta and meta.get("leader") != jetstream.node.me:
+            raise NotLeading("filtered response: not leader")
         page = self._stats(jetstream) | head | {"config": self._config(), "limits": self._limits()}
-        page |= _totals(list(_streams(jetstream.served.values())))
+        streams = list(_streams(jetstream.served.values()))
+        led = _totals([each for each in streams if self._leads(each)]) if query.flag("raft") else {}
+        for name, number in _totals(streams).items():
+            page[name] = number
+            if name in ("streams", "consumers") and led.get(name):
+                page[f"{name}_leader"] = led[name]
         names = [name for name in (account,) if name in jetstream.served]
         if not account and detailed:
             names = sorted(jetstream.served)[offset : offset + limit]
         if names:
             page["account_details"] = [self.account(name, jetstream.served[name], query) for name in names]
-        if meta := jetstream.node.shown.meta():
+        if meta:
             page["meta_cluster"] = meta
         return page | {"total": len(jetstream.served)}
 
@@ -119,12 +139,20 @@ class JetStreamPages:
             page |= {"reserved_memory": limits.max_memory & _UINT64, "reserved_storage": limits.max_file & _UINT64}
         page |= {"accounts": 0, "ha_assets": 0, "api": _api([serving], 0)}
         config, consumers, direct = query.flag("config"), query.flag("consumers"), query.flag("direct-consumers")
+        raft, leading = query.flag("raft"), query.flag("stream-leader-only")
         if query.flag("streams") or consumers:
-            page["stream_detail"] = [self._stream(stream, consumers, consumers and direct, config) for stream in held]
+            chosen = [stream for stream in held if not leading or self._leads(stream)]
+            details = [self._stream(stream, consumers, consumers and direct, config, raft) for stream in chosen]
+            if details:
+                page["stream_detail"] = details
         return page
 
-    def _stream(self, stream: Stream, consumers: bool, direct: bool, config: bool) -> dict[str, Any]:
-        """Return a stream; on request with its consumers, and those of mirrors and sources."""
+    def _leads(self, stream: Stream) -> bool:
+        return bool(self._cluster(stream).get("leader") == self._node.identity.server_name)
+
+    def _stream(self, stream: Stream, consumers: bool, direct: bool, config: bool, raft: bool) -> dict[str, Any]:
+        """Return a stream; on request with its consumers, those of mirrors and sources, and its Raft group, which is
+        that of its consumers, too."""
         page: dict[str, Any] = {
             "name": stream.name,
             "created": format_time(stream.created_ns),
@@ -140,11 +168,24 @@ class JetStreamPages:
                 del detail["config"]
             if details:
                 page[field] = details
+        if raft and "raft_group" in page["cluster"]:
+            page["stream_raft_group"] = page["cluster"]["raft_group"]
         return page | stream.mirroring.info()
 
     def _cluster(self, stream: Stream) -> dict[str, Any]:
         shown = self._node.jetstream.node.shown.cluster(stream.uid) if self._node.jetstream is not None else {}
         return shown or {"leader": self._node.identity.server_name}
+
+    # ------------------------------------------------------------------ Raft groups
+    def raftz(self, account: str, group: str) -> dict[str, Any]:
+        """Return the Raft groups of this node by account, all of which use the system account; with `account` or
+        `group` only those."""
+        jetstream, system = self._node.jetstream, self._node.accounts.system.name
+        groups = jetstream.node.groups.replicated() if jetstream is not None and account in ("", system) else {}
+        shown = {META if name == META_GROUP else name: _group(one) for name, one in sorted(groups.items())}
+        if group:
+            shown = {group: shown[group]} if group in shown else {}
+        return {system: shown} if shown else {}
 
     # ------------------------------------------------------------------ /healthz
     def healthz(self, query: Query) -> Health:
@@ -158,14 +199,45 @@ class JetStreamPages:
         jetstream = self._node.jetstream
         if self._node.lame_duck:
             return Health(500, "server is in lame duck mode and takes no new connections", "CONN")
-        if query.flag("js-enabled-only") or query.flag("js-enabled") or query.flag("js-server-only"):
+        flags = [query.flag(name) for name in ("js-enabled-only", "js-enabled", "js-server-only")]
+        if any(flags):
             return Health(200)
+        if query.flag("js-meta-only") and jetstream is not None and jetstream.node.shown.meta():
+            lacking = jetstream.node.shown.unhealthy_meta()
+            return Health(503, lacking, "JETSTREAM") if lacking else Health(200)
         serving = jetstream.served.get(account) if jetstream is not None else None
         if account and serving is None:
             return Health(404, f'JetStream account "{account}" not found', "ACCOUNT", account)
         if serving is not None and stream:
             return _streams_health(serving.engine, account, stream, consumer)
         return _all_health(jetstream, account) if jetstream is not None else Health(200)
+
+
+def _group(group: Group) -> dict[str, Any]:
+    """Return a Raft group. Only its leader knows how far the other members are."""
+    membership, applied = group.membership, group.snapshot()
+    page: dict[str, Any] = {
+        "id": peer_id(group.me),
+        "state": "LEADER" if group.is_leader else "FOLLOWER",
+        "size": len(membership.voters),
+        "quorum_needed": membership.quorum,
+        "committed": group.commit_index,
+        "applied": applied.index,
+    }
+    if group.recovering:
+        page["catching_up"] = True
+    if group.leader:
+        page["leader"] = peer_id(group.leader)
+    page |= {"ever_had_leader": bool(group.leader or group.commit_index), "term": group.term}
+    if applied.index == group.last_index:
+        page["pterm"] = applied.last_term
+    page |= {"pindex": group.last_index, "system_account": True, "traffic_account": TRAFFIC_ACCOUNT}
+    peers = {peer_id(name): {"name": name, "known": True} for name in membership.members if name != group.me}
+    for each in group.progress():
+        if each.name != group.me:
+            seen = {"last_replicated_index": each.match, "last_seen": format_duration(each.contact_ns)}
+            peers[peer_id(each.name)] |= seen
+    return page | {"peers": peers}
 
 
 def _all_health(jetstream: Streams, only: str) -> Health:

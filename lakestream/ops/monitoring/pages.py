@@ -8,7 +8,9 @@ not measure are left out.
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -197,7 +199,9 @@ class Pages:
             page["tls_cert_not_after"] = node.tls.not_after
         uptime = max(1, now - node.started_ns)
         page |= {"start": format_time(node.started_ns), "now": format_time(now), "uptime": uptime_text(uptime)}
-        page |= self._machine(uptime) | self._counters()
+        machine = self._machine(uptime)
+        page |= {"mem": machine["mem"], "cores": machine["cores"], "gomaxprocs": THREADS, "cpu": machine["cpu"]}
+        page |= self._counters()
         page["http_req_stats"] = dict(sorted(self._requests.items()))
         page["config_load_time"] = format_time(node.config_loaded_ns)
         page["config_digest"] = options.config_digest
@@ -226,7 +230,7 @@ class Pages:
 
     def _machine(self, uptime: int) -> dict[str, Any]:
         cpu = round(time.process_time_ns() * 100 / uptime, 2)
-        return {"mem": _resident_bytes(), "cores": os.cpu_count() or 1, "gomaxprocs": THREADS, "cpu": cpu}
+        return {"mem": _resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
 
     def traffic(self) -> Traffic:
         """Return the traffic since the start."""
@@ -300,6 +304,26 @@ class Pages:
             jetstream["config"].pop("store_dir", None)
             page["jetstream"] = jetstream
         return page
+
+    # ------------------------------------------------------------------ internals, over NATS only
+    def queues(self, everything: bool, name: str) -> dict[str, Any]:
+        """Return the queues of this server in which something waits; with `everything` the empty ones, too.
+
+        Args:
+            name: part of the name of those that are asked for.
+        """
+        found = {"disk I/O": self._node.io.waiting}
+        return {
+            each: {"pending": pending} for each, pending in found.items() if (everything or pending) and name in each
+        }
+
+    def runtime(self) -> dict[str, Any]:
+        """Return figures of the interpreter. The command line is not among them: it may have passwords."""
+        return {
+            "memory": _resident_bytes(),
+            "threads": threading.active_count(),
+            "garbage_collector": [dict(each) for each in gc.get_stats()],
+        }
 
     # ------------------------------------------------------------------ /healthz
     def _healthz(self, query: Query) -> Answer:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.config.options import STANDARD, WEBSOCKET
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
 from lakestream.net.peers.cluster import Cluster, Standalone
@@ -30,6 +31,8 @@ FIRST_STATSZ_NS = 250_000_000
 
 STATSZ_NS = 10_000_000_000
 """… up to this (10 s)."""
+
+_TYPES = {STANDARD: "nats", WEBSOCKET: "websocket"}
 
 HEARTBEAT_NS = 30_000_000_000
 """Interval at which the connections of accounts are announced without changes (30 s)."""
@@ -226,4 +229,4 @@ def _client(connection: Connection, stop_ns: int = 0) -> dict[str, Any]:
     page |= {name: value for name, value in known.items() if value}
     if stop_ns:
         page |= ({"rtt": connection.rtt_ns} if connection.rtt_ns else {}) | {"stop": format_time(stop_ns)}
-    return page | {"name_tag": account, "kind": "Client", "client_type": "nats"}
+    return page | {"name_tag": account, "kind": "Client", "client_type": _TYPES[connection.kind]}

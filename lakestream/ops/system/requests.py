@@ -3,8 +3,9 @@
 Belongs here: requests that clients of any account may make: their identity, and the connections and traffic of their
 account (docs/internals/protocol.md#system-subjects), which nats-server answers through imports from its system account;
 and those of the system account alone, `$SYS.REQ.SERVER.*` and `$SYS.REQ.ACCOUNT.*`: the monitoring pages over NATS, of
-this server or of all servers, and commands: reload, redirect a client, close a connection. nats-server's PROFILEZ,
-EXPVARZ, IPQUEUESZ and RAFTZ are about its internals and have no responders here.
+this server or of all servers, and commands: reload, redirect a client, close a connection. Of nats-server's requests
+about its internals, RAFTZ shows the Raft groups, IPQUEUESZ and EXPVARZ what this server has in their place, and
+PROFILEZ that there is no profile.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lakestream.config.options import AllowResponses, Permissions, SubjectRule
 from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import account_detail, account_traffic, statz
 from lakestream.ops.monitoring.connections import connz, subsz
-from lakestream.ops.monitoring.jetstream import Health
+from lakestream.ops.monitoring.jetstream import Health, NotLeading
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
 from lakestream.ops.monitoring.query import BadQuery
@@ -124,6 +125,11 @@ class SystemAccount:
         for kind in _PAGES:
             self._server(server_id, kind.upper(), self._shown(kind))
         self._server(server_id, "HEALTHZ", self._page("Healthz", self._health))
+        raftz = pages.jetstream.raftz
+        self._server(server_id, "RAFTZ", self._page("Raftz", lambda asked: raftz(*_texts(asked, "acc", "group"))))
+        self._server(server_id, "IPQUEUESZ", self._page("Ipqueuesz", self._queues))
+        self._server(server_id, "EXPVARZ", self._page("Expvarz", lambda asked: pages.runtime()))
+        self._server(server_id, "PROFILEZ", self._page("Profilez", _profile))
         statsz = self._page("Statsz", lambda asked: pages.statsz(), "statsz")
         self._server(server_id, "STATSZ", statsz)
         self._hub.subscribe(b"$SYS.REQ.SERVER.PING", statsz)
@@ -144,7 +150,10 @@ class SystemAccount:
         def found(asked: Asked) -> Any:
             if asked.query.text("filter_subject") and not asked.query.text("acc"):
                 raise BadQuery("filter by subject only valid with account filtering")
-            return page(asked.query)
+            try:
+                return page(asked.query)
+            except NotLeading:
+                return None  # the leader answers
 
         return self._page(kind, found)
 
@@ -159,6 +168,9 @@ class SystemAccount:
         health: Health = self._pages.health(asked.query)
         page = {"status": "ok"} if health.status == 200 else unhealthy(health, asked.query.flag("details"))
         return {"status": page.pop("status"), "status_code": health.status} | page
+
+    def _queues(self, asked: Asked) -> dict[str, Any]:
+        return self._pages.queues(asked.query.flag("all"), asked.query.text("filter"))
 
     def _idz(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         identity = self._node.identity
@@ -207,7 +219,7 @@ class SystemAccount:
         node = self._node
         self._account("CONNZ", "Connz", lambda name, asked: connz(node, asked.query.but(acc=name)))
         self._account("SUBSZ", "Subsz", lambda name, asked: subsz(node, asked.query.but(acc=name, subs="1")))
-        self._account("LEAFZ", "Leafz", lambda name, asked: self._pages.pages["leafz"](asked.query))
+        self._account("LEAFZ", "Leafz", lambda name, asked: self._pages.pages["leafz"](asked.query.but(acc=name)))
         self._account("JSZ", "Jsz", self._jsz)
         self._account("INFO", "Accountz", lambda name, asked: account_detail(node, name))
         self._account("STATZ", "AccountStatz", self._statz)
@@ -268,6 +280,17 @@ class SystemAccount:
     def _send(self, reply: bytes, header: bytes, body: bytes | None) -> None:
         if body is not None:
             self._hub.publish(reply, b"", *encoded(header, body))
+
+
+def _texts(asked: Asked, *names: str) -> list[str]:
+    return [asked.query.text(name) for name in names]
+
+
+def _profile(asked: Asked) -> dict[str, Any]:
+    """Return the answer of nats-server about a profile that it does not have: there is none of Go's here."""
+    name = asked.query.text("name")
+    wrong = f'Profile "{name}" not found: use py-spy on the process' if name else "Profile name not specified"
+    return {"profile": None, "error": wrong}
 
 
 def _account_of(subject: bytes) -> str:

@@ -11,7 +11,7 @@ Open a log in this order: `Groups.member`, `open_store(…, durable_through=memb
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -360,6 +360,9 @@ class Members(Protocol):
 
         Raise CorruptLog when the hard state is damaged (and not `lost`), OSError.
         """
+
+    def replicated(self) -> Mapping[str, Group]:
+        """Return the groups here that other nodes take part in, by id."""
 
     def start(self) -> None:
         """Begin to send ticks to the groups."""

@@ -25,6 +25,7 @@ from lakestream.raft.core.messages import (
     encode_envelopes,
 )
 from lakestream.raft.core.ready import Options, RaftError
+from lakestream.raft.group.group import Group
 from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.raft.group.member import RaftMember
 from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
@@ -81,6 +82,9 @@ class Groups:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+
+    def replicated(self) -> dict[str, Group]:
+        return {name: member for name, member in self._members.items() if member.replicated}
 
     def member(self, group: str, directory: str, membership: Membership, *, lost: bool = False) -> RaftMember:
         self._files.make_directory(directory)

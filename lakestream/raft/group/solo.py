@@ -254,6 +254,9 @@ class SoloGroups:
         """Return a member that is the only voter, whatever `membership` says."""
         return SoloMember(group, self._me)
 
+    def replicated(self) -> dict[str, Group]:
+        return {}
+
     def start(self) -> None: ...
 
     def stop(self) -> None: ...

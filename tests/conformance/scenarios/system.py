@@ -108,6 +108,18 @@ QUESTIONS: list[tuple[str, str, Any]] = [
     ("healthz_js_enabled_only", "PING.HEALTHZ", {"js-enabled-only": True}),
     ("healthz_js_server_only_by_id", "<id>.HEALTHZ", {"js-server-only": True}),
     ("healthz_of_stream", "PING.HEALTHZ", {"account": "A", "stream": "S"}),
+    ("jsz_leader_only", "PING.JSZ", {"leader_only": True}),
+    ("jsz_streams_led_here", "PING.JSZ", {"account": "A", "streams": True, "stream_leader_only": True}),
+    ("jsz_raft", "PING.JSZ", {"account": "A", "streams": True, "raft": True}),
+    ("jsz_direct_consumers", "PING.JSZ", {"account": "A", "consumer": True, "direct_consumer": True}),
+    ("leafz_of_account", "PING.LEAFZ", {"account": "A", "subscriptions": True}),
+    ("gatewayz_of_name", "PING.GATEWAYZ", {"name": "G", "accounts": True, "account_name": "A"}),
+    ("raftz", "PING.RAFTZ", None),
+    ("raftz_by_id", "<id>.RAFTZ", None),
+    ("raftz_of_account", "PING.RAFTZ", {"account": "A"}),
+    ("raftz_of_group", "PING.RAFTZ", {"group": "_meta_"}),
+    ("ipqueuesz_of_no_name", "PING.IPQUEUESZ", {"all": True, "filter": "no such queue"}),
+    ("ipqueuesz_by_id_of_no_name", "<id>.IPQUEUESZ", {"filter": "no such queue"}),
     ("null", "PING.CONNZ", b"null"),
     ("other_case", "PING.CONNZ", {"LIMIT": 1}),
     ("unknown_field", "PING.CONNZ", {"nope": 1}),
@@ -150,6 +162,19 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("offset_is_fraction", "PING.CONNZ", {"offset": 1.5}),
     ("test_is_number", "PING.SUBSZ", {"test": 1}),
     ("tags_is_number", "PING.STATSZ", {"tags": 1}),
+    ("leader_only_is_number", "PING.JSZ", {"leader_only": 1}),
+    ("subscriptions_is_number", "PING.LEAFZ", {"subscriptions": 1}),
+    ("name_is_number", "PING.GATEWAYZ", {"name": 1}),
+    ("js_meta_only_is_text", "PING.HEALTHZ", {"js-meta-only": "x"}),
+    ("mqtt_client_is_number", "PING.CONNZ", {"mqtt_client": 1}),
+    ("group_is_number", "PING.RAFTZ", {"group": 1}),
+    ("all_is_text", "PING.IPQUEUESZ", {"all": "x"}),
+    ("no_json_for_raftz", "PING.RAFTZ", b"xx"),
+    ("no_json_for_ipqueuesz", "PING.IPQUEUESZ", b"xx"),
+    ("no_json_for_profilez", "PING.PROFILEZ", b"xx"),
+    ("no_json_for_expvarz", "PING.EXPVARZ", b"xx"),
+    ("profile_without_name", "PING.PROFILEZ", None),
+    ("profile_by_id_without_name", "<id>.PROFILEZ", {"debug": 1}),
     ("sort", "PING.CONNZ", {"sort": "foo"}),
     ("sort_by_stop", "PING.CONNZ", {"sort": "stop"}),
     ("filter_without_account", "PING.CONNZ", {"filter_subject": "x"}),
@@ -396,6 +421,26 @@ def a_client_comes_and_goes(t: Script) -> None:
     client.ping()
     client.close()
     _events(t, wire, "comes", "$SYS.ACCOUNT.N.DISCONNECT", "$SYS.SERVER.ACCOUNT.N.CONNS")
+
+
+WEB = Setup(
+    """\
+http: "127.0.0.1:-1"
+system_account: SYS
+accounts { SYS { users: [{user: sys, password: p}] }, N { users: [{user: n, password: p}] } }
+websocket { listen: "127.0.0.1:-1", no_tls: true }
+""",
+    (("n", "N"),),
+)
+
+
+@configured(WEB)
+def a_client_over_websocket_comes_and_goes(t: Script) -> None:
+    wire = _listening(t)
+    client = t.connect(user="n", name="web", opened=t.websocket())
+    _events(t, wire, "web", "$SYS.ACCOUNT.N.CONNECT")
+    client.close()
+    _events(t, wire, "web", "$SYS.ACCOUNT.N.DISCONNECT")
 
 
 @configured(SYSTEM)
