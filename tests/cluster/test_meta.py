@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import StartCluster
-from tests.cluster.nodes import Cluster, Node, until
+from tests.cluster.nodes import SYSTEM_USER, Cluster, Node, until
 from tests.servers import Kind
-from tests.wire import Wire
+from tests.wire import Wire, WireTimeout
 
 pytestmark = pytest.mark.cluster
 
@@ -271,3 +271,47 @@ def test_without_a_majority_nothing_is_created(start_cluster: StartCluster) -> N
         node.start()
     cluster.wait_ready()
     assert "NO" not in (cluster.api("STREAM.NAMES")["streams"] or [])
+
+
+def _asked(wire: Wire, page: str, body: Any = None) -> dict[str, Any]:
+    """Return the data of all answers to a request to every server, by the server's name."""
+    reply, found = wire.new_reply(), {}
+    wire.publish(f"$SYS.REQ.SERVER.PING.{page}", json.dumps(body).encode() if body else b"", reply)
+    try:
+        while True:
+            answer = wire.message(reply, 1.0).json()
+            found[answer["server"]["name"]] = answer["data"]
+    except WireTimeout:
+        return found
+
+
+def test_the_system_account_asks_about_groups_and_their_leaders(start_cluster: StartCluster) -> None:
+    accounts = "A { users: [{user: a, password: p}], jetstream: enabled }\n"
+    cluster = start_cluster(accounts=accounts, user=("a", "A"))
+    cluster.stream("S", ["s"], replicas=3)
+    _settled(cluster, "S", 3)
+    names = {node.name for node in cluster.nodes}
+    shown = cluster.stream_cluster("S")
+    leader, group = shown["leader"], shown["raft_group"]
+    with cluster.wire(**SYSTEM_USER) as wire:
+        metas = {name: data["$SYS"] for name, data in _asked(wire, "RAFTZ").items()}
+        assert {name: list(groups) for name, groups in metas.items()} == {name: ["_meta_"] for name in names}
+        assert [groups["_meta_"]["size"] for groups in metas.values()] == [3, 3, 3]
+        answers = {name: data["A"] for name, data in _asked(wire, "RAFTZ", {"account": "A"}).items()}
+        assert {name: list(groups) for name, groups in answers.items()} == {name: [group] for name in names}
+        assert {name for name, groups in answers.items() if groups[group]["state"] == "LEADER"} == {leader}
+        assert {groups[group]["leader"] for groups in answers.values()} == {answers[leader][group]["id"]}
+        for name, groups in answers.items():
+            one = groups[group]
+            assert (one["size"], one["quorum_needed"], one["ever_had_leader"]) == (3, 2, True)
+            assert {peer["name"] for peer in one["peers"].values()} == names - {name}
+            assert one["applied"] <= one["committed"]
+        assert not any(_asked(wire, "RAFTZ", {"group": group}).values())
+        assert all(_asked(wire, "RAFTZ", {"account": "A", "group": group}).values())
+
+        assert set(_asked(wire, "JSZ", {"leader_only": True})) == {cluster.meta_leader().name}
+        led = _asked(wire, "JSZ", {"account": "A", "streams": True, "stream_leader_only": True, "raft": True})
+        details = {name: data["account_details"][0].get("stream_detail", []) for name, data in led.items()}
+        assert {name: [each["stream_raft_group"] for each in found] for name, found in details.items()} == {
+            name: [group] if name == leader else [] for name in names
+        }

@@ -14,6 +14,7 @@ from lakestream.meta.info import TRAFFIC_ACCOUNT
 from lakestream.meta.meta_group import DIRECTORY as META
 from lakestream.meta.meta_group import GROUP as META_GROUP
 from lakestream.meta.placement import peer_id
+from lakestream.meta.replica import group_id
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.api.request import API_LEVEL
@@ -178,14 +179,22 @@ class JetStreamPages:
 
     # ------------------------------------------------------------------ Raft groups
     def raftz(self, account: str, group: str) -> dict[str, Any]:
-        """Return the Raft groups of this node by account, all of which use the system account; with `account` or
-        `group` only those."""
+        """Return the Raft groups of this node that belong to an account, by the account; with `group` only that one.
+
+        Args:
+            account: "": the system account, which has the meta group; groups of streams belong to their accounts.
+        """
         jetstream, system = self._node.jetstream, self._node.accounts.system.name
-        groups = jetstream.node.groups.replicated() if jetstream is not None and account in ("", system) else {}
-        shown = {META if name == META_GROUP else name: _group(one) for name, one in sorted(groups.items())}
-        if group:
-            shown = {group: shown[group]} if group in shown else {}
-        return {system: shown} if shown else {}
+        if jetstream is None:
+            return {}
+        accounts = {group_id(uid): replica.account for uid, replica in jetstream.node.replicas.by_uid.items()}
+        accounts[META_GROUP] = system
+        wanted, shown = account or system, {}
+        for name, one in sorted(jetstream.node.groups.replicated().items()):
+            known = META if name == META_GROUP else name
+            if accounts.get(name) == wanted and group in ("", known):
+                shown[known] = _group(one)
+        return {wanted: shown} if shown else {}
 
     # ------------------------------------------------------------------ /healthz
     def healthz(self, query: Query) -> Health:
