@@ -10,29 +10,8 @@ from typing import Any
 OURS_ALONE = {"lakestream", "lake", "sync_always"}
 """Fields that nats-server does not have."""
 
-NOT_MEASURED = {
-    # About Go, or about parts that this server does not have.
-    "git_commit",
-    "go",
-    "gomaxprocs",
-    "tls_timeout",
-    "feature_flags",
-    "disk_io_wait_stats",
-    "stalled_clients",
-    # About nats-server's cache of its subject tree.
-    "num_cache",
-    "num_inserts",
-    "num_removes",
-    "num_matches",
-    "cache_hit_rate",
-    "max_fanout",
-    "avg_fanout",
-    "sublist_stats",
-    # Absent until the server has measured it.
-    "rtt",
-    # Misleading for a server that syncs before every ack.
-    "sync_interval",
-}
+NOT_MEASURED = {"rtt"}
+"""Fields that are absent until the server has measured them."""
 
 
 def shape(value: Any) -> Any:

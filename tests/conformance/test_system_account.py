@@ -103,6 +103,9 @@ def test_that_it_stops(heard: Heard) -> None:
         "host": "str",
         "id": "str",
         "ver": "str",
+        "feature_flags": dict.fromkeys(
+            ("js_ack_fc_v2", "js_api_reply_v2", "js_raft_delete_range", "js_snapshot_sources"), "bool"
+        ),
         "jetstream": "bool",
         "flags": "number",
         "seq": "number",
@@ -116,5 +119,7 @@ def test_that_it_stops(heard: Heard) -> None:
 def test_that_it_takes_no_more_clients(heard: Heard) -> None:
     heard.signal(signal.SIGUSR2)
     event = of_server(heard, "LAMEDUCK").json()
-    assert order(event) == ["name", "host", "id", "ver", "jetstream", "flags", "seq", "time"]
+    assert order(event) == [
+        "name", "host", "id", "ver", "feature_flags", "jetstream", "flags", "seq", "time"
+    ]  # fmt: skip
     assert event["id"] == heard.server_id

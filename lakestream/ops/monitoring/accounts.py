@@ -79,10 +79,11 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
         page["exports"] = exports
     page["imports"] = [_import(node, one) for one in options.imports] + _common_imports(name, system, account.is_system)
     page["name_tag"] = name
+    page["sublist_stats"] = sublist_stats(node, [account])
     ways = account.hub.responses
     if isinstance(ways, Responses) and (shown := _reply_paths(ways)):
         page["responses"] = shown
-    return page | {"sublist_stats": sublist_stats(node, [account])}
+    return page
 
 
 def _reply_paths(ways: Responses) -> dict[str, Any]:

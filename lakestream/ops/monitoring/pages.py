@@ -205,11 +205,11 @@ class Pages:
         page["http_req_stats"] = dict(sorted(self._requests.items()))
         page["config_load_time"] = format_time(node.config_loaded_ns)
         page["config_digest"] = options.config_digest
-        page["feature_flags"] = FEATURE_FLAGS
         if options.server_tags:
             page["tags"] = list(options.server_tags)
         if options.server_metadata:
             page["metadata"] = options.server_metadata
+        page["feature_flags"] = FEATURE_FLAGS
         page["system_account"] = node.accounts.system.name
         nodes = node.cluster.traffic()
         page["slow_consumer_stats"] = _by_kind(node.statistics.slow_consumers, nodes.slow_consumers)
@@ -303,6 +303,7 @@ class Pages:
             jetstream = self.jetstream.varz()
             jetstream["config"].pop("store_dir", None)
             page["jetstream"] = jetstream
+        page["gomaxprocs"] = THREADS
         return page
 
     # ------------------------------------------------------------------ internals, over NATS only
