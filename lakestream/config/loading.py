@@ -44,6 +44,7 @@ RELOADABLE = frozenset(
         "auth_timeout_ns",
         "max_payload",
         "max_control_line",
+        "client_advertise",
         "max_pending",
         "max_pending_total",
         "max_connections",

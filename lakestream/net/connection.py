@@ -551,6 +551,8 @@ class Connection(Outbox, Arrival):
         self._max_subscriptions = lower_limit(limits.max_subscriptions, options.max_subscriptions or -1)
         self.max_payload = lower_limit(limits.max_payload, options.max_payload)
         self._parser.max_payload = self.max_payload
+        if self._parser.max_control_line != options.max_control_line:
+            self._parser.limit_lines(options.max_control_line)
 
     def permit(self) -> None:
         """Apply the user's permissions and its account's mappings. Subscriptions that they deny end."""

@@ -90,19 +90,23 @@ class Parser:
         self, max_control_line: int = MAX_CONTROL_LINE, max_payload: int = MAX_PAYLOAD, supports_headers: bool = True
     ) -> None:
         self.supports_headers = supports_headers
-        self.max_control_line = max_control_line
+        self.limit_lines(max_control_line)
         self.max_payload = max_payload
         self.ended = False
         """A violation was reported; further bytes are ignored."""
         self.headers = False
         """CONNECT asked for headers, so HPUB is allowed, until another CONNECT revokes that."""
+        self._held = bytearray()
+        self._need = 0
+        self._in_line = False
+
+    def limit_lines(self, max_control_line: int) -> None:
+        """Apply another limit in bytes for the arguments of one line."""
+        self.max_control_line = max_control_line
         # The two words together stay below the limit, so that a line the expressions take is never too long.
         word = max(1, (max_control_line - _CAREFUL_WORDS) // 2)
         self._pub = re.compile(_PUB % (word, word)).match
         self._hpub = re.compile(_HPUB % (word, word)).match
-        self._held = bytearray()
-        self._need = 0
-        self._in_line = False
 
     def feed(self, data: bytes) -> list[Command]:
         """Return the commands completed by `data`, in order.

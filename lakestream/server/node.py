@@ -44,6 +44,7 @@ from lakestream.server.reloading import (
     AFFECTED_BY,
     close_surplus,
     close_unpinned,
+    limit_changes,
     reload_accounts,
     reload_clients,
     tls_changes,
@@ -386,12 +387,14 @@ class Node:
             clients = self.connections.values()
             reload_clients(clients, authenticators, self._authenticators, self.accounts)
             self.log.info("Reloaded: accounts")
-        if "max_connections" in changed:
-            if options.max_connections:
-                close_surplus(self.connections.values(), options.max_connections, self.log)
-            self.log.info(f"Reloaded: max_connections = {options.max_connections}")
+        if "max_connections" in changed and options.max_connections:
+            close_surplus(self.connections.values(), options.max_connections, self.log)
+        for line in limit_changes(options, changed):
+            self.log.info(f"Reloaded: {line}")
         self._connect_remotes()
         self.identity = self._identity(self.identity.server_id, self.identity.port)
+        if "client_advertise" in changed:
+            self.cluster.advertise(self.identity)
         self.config_loaded_ns = self.clock.now()
         self.log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
         self.system.configured()

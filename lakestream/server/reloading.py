@@ -22,8 +22,24 @@ if TYPE_CHECKING:
     from lakestream.net.tls import ServerContext
     from lakestream.server.jetstream import JetStream
 
-AFFECTED_BY = frozenset({"accounts", "mappings", "users", "token", "max_payload", "max_subscriptions", "tls"})
+AFFECTED_BY = frozenset(
+    {"accounts", "mappings", "users", "token", "max_payload", "max_subscriptions", "tls", "max_control_line"}
+)
 """Options that change who may connect, or what clients may do."""
+
+
+def limit_changes(options: Options, changed: Iterable[str]) -> list[str]:
+    """Return the lines for the log about changed limits, as nats-server writes them."""
+    values = {
+        "max_connections": str(options.max_connections),
+        "max_control_line": str(options.max_control_line),
+        "max_payload": str(options.max_payload),
+        "ping_interval_ns": format_duration(options.ping_interval_ns),
+        "ping_max": str(options.ping_max),
+        "write_deadline_ns": format_duration(options.write_deadline_ns),
+        "client_advertise": options.client_advertise,
+    }
+    return [f"{name.removesuffix('_ns')} = {values[name]}" for name in changed if name in values]
 
 
 def tls_changes(before: Options, now: Options) -> list[str]:

@@ -91,6 +91,37 @@ def test_a_connection_that_a_reload_ends_is_told_why(agree: Agree) -> None:
     agree(see, config=f"{PAGES}max_connections: 4\n", jetstream=False)
 
 
+@pytest.mark.parametrize(
+    "line", ["max_control_line: 512", "max_payload: 100", "ping_max: 5", "ping_interval: '3s'", "write_deadline: '3s'"]
+)
+def test_a_reload_changes_limits_of_connections(agree: Agree, line: str) -> None:
+    def see(server: Server) -> Any:
+        with Wire(server.address, {}) as wire:
+            wire.ping()
+            key = line.partition(":")[0]
+            shown: list[Any] = [[each for each in server.reload(f"{PAGES}{line}\n") if key in each]]
+            wire.send(b"SUB " + b"a" * 600 + b" 1\r\n" + pub("b", b"x" * 200))
+            try:
+                shown.append([frame.verb for frame in wire.ping()])
+            except Closed:
+                shown.append("closed")
+        return [*shown, server.page("/varz")[key]]
+
+    agree(see, config=PAGES, jetstream=False)
+
+
+def test_a_reload_changes_the_address_that_is_advertised(agree: Agree) -> None:
+    def see(server: Server) -> Any:
+        shown = []
+        for line in ("client_advertise: 'b.example:4444'", ""):
+            server.reload(f"{PAGES}{line}\n")
+            with Wire(server.address, None) as wire:
+                shown.append([wire.info["host"], wire.info["port"] == server.port])
+        return shown
+
+    agree(see, config=f"{PAGES}client_advertise: 'a.example:4333'\n", jetstream=False)
+
+
 def test_more_subscriptions_than_are_allowed(agree: Agree) -> None:
     def see(server: Server) -> Any:
         with Wire(server.address, {}) as wire:

@@ -104,6 +104,8 @@ class Standalone:
 
     def reload(self, options: Options) -> None: ...
 
+    def advertise(self, identity: Identity) -> None: ...
+
     def enter_lame_duck(self) -> None: ...
 
     async def stop(self) -> None: ...
@@ -173,7 +175,8 @@ class Cluster:
         await self.peers.listen()
         self.port = self.peers.bound_port
         if not self.peers.options.no_advertise:
-            self.peers.update(client_urls=client_urls(identity), websocket_urls=websocket_urls)
+            self.peers.update(websocket_urls=websocket_urls)
+        self.advertise(identity)
 
     async def start(self) -> None:
         """Connect to the others. Everything that listens to peers is set up before."""
@@ -183,6 +186,11 @@ class Cluster:
         """Apply what a reload may change; see `Peers.reload`. Raises StartError."""
         self.peers.reload(options.cluster)
         self.peers.update(tags=options.server_tags)
+
+    def advertise(self, identity: Identity) -> None:
+        """Show the addresses of this node for clients."""
+        if not self.peers.options.no_advertise:
+            self.peers.update(client_urls=client_urls(identity))
 
     def enter_lame_duck(self) -> None:
         """Announce lame duck mode."""
