@@ -64,10 +64,11 @@ def test_every_other_difference_is_shown(other: harness.Transcript) -> None:
 
 
 def test_an_allowed_difference_holds_for_its_scenario_only() -> None:
-    expected: harness.Transcript = [("INFO", {"xkey": "XAB", "proto": 1})]
-    assert compare("protocol.info_fields", expected, [("INFO", {"proto": 1})]) == ""
-    assert compare("protocol.other", expected, [("INFO", {"proto": 1})])
-    assert compare("protocol.info_fields", expected, [("INFO", {"proto": 2})])
+    allowed, other = "mirror_config.origin[filter_of_one]", "mirror_config.origin[name]"
+    expected: harness.Transcript = [("INFO", {"mirror": {"filter_subject": "a"}, "seq": 1})]
+    assert compare(allowed, expected, [("INFO", {"mirror": {}, "seq": 1})]) == ""
+    assert compare(other, expected, [("INFO", {"mirror": {}, "seq": 1})])
+    assert compare(allowed, expected, [("INFO", {"mirror": {}, "seq": 2})])
 
 
 def test_a_script_that_stopped_is_known() -> None:
