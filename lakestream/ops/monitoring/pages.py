@@ -2,8 +2,8 @@
 
 Belongs here: the pages as functions of a query and the server's state, without sockets; their names, and the pages of
 the server as a whole: /varz, /healthz and the index. Clients are in connections.py, accounts in accounts.py, JetStream
-in jetstream.py, other nodes in routes.py. Field names and their order are nats-server's; fields that this server does
-not measure are left out.
+in jetstream.py, other nodes in routes.py. Field names and their order are nats-server's; docs/monitoring.md tells what
+those measure that are about its insides.
 """
 
 from __future__ import annotations
