@@ -371,9 +371,9 @@ class WebSocketOptions(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
     @property
-    def secure(self) -> bool:
-        """Return True if clients use TLS."""
-        return self.tls is not None
+    def scheme(self) -> str:
+        """Return the scheme of the listener's URLs."""
+        return "ws" if self.tls is None else "wss"
 
 
 class RouteUrl(msgspec.Struct, frozen=True):

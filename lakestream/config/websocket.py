@@ -15,7 +15,8 @@ import msgspec
 
 from lakestream.config.conf import Item
 from lakestream.config.errors import StartError
-from lakestream.config.options import Options, TlsOptions, User, WebSocketOptions
+from lakestream.config.options import Options, User, WebSocketOptions
+from lakestream.config.tls import as_tls
 from lakestream.config.values import (
     LOGIN,
     Rule,
@@ -135,33 +136,13 @@ _AUTHORIZATION: dict[str, Rule] = {
     "token": ("token", as_text),
     "timeout": ("auth_timeout_ns", as_positive_duration),
 }
-_TLS: dict[str, Rule] = {
-    "cert_file": ("cert_file", as_text),
-    "key_file": ("key_file", as_text),
-    "ca_file": ("ca_file", as_text),
-    "verify": ("verify", as_boolean),
-    "timeout": ("timeout_ns", as_positive_duration),
-}
-_TLS_HARMLESS = ("handshake_first", "connection_rate_limit", "insecure")
-
-
-def _tls(key: str, item: Item) -> TlsOptions:
-    """Convert `tls`. This is the one place of this module that knows keys of TLS."""
-    values = converted(as_map(key, item), _TLS, harmless=_TLS_HARMLESS)
-    values.pop("warnings", None)
-    for file in ("cert_file", "key_file"):
-        if not values.get(file):
-            raise item.error(f"missing '{file}' in TLS configuration")
-    return TlsOptions(**values)
-
-
 _KEYS: dict[str, Rule] = {
     "listen": ("*", address("host", "port")),
     "port": ("port", as_number),
     **dict.fromkeys(("host", "net"), ("host", as_text)),
     "advertise": ("advertise", as_text),
     "no_tls": ("no_tls", as_boolean),
-    "tls": ("tls", _tls),
+    "tls": ("tls", as_tls),
     "same_origin": ("same_origin", as_boolean),
     **dict.fromkeys(
         ("allowed_origins", "allowed_origin", "allow_origins", "allow_origin", "origins", "origin"),
@@ -250,9 +231,10 @@ def check_reload(old: WebSocketOptions, new: WebSocketOptions) -> None:
 
 
 def for_websocket(options: Options) -> Options:
-    """Return the settings by which clients over WebSocket log in: the block's user, token and no_auth_user replace
-    those at the top."""
+    """Return the settings by which clients over WebSocket log in: the block's TLS instead of that at the top, and the
+    block's user, token and no_auth_user where it has them."""
     websocket = options.websocket
+    options = msgspec.structs.replace(options, tls=websocket.tls)
     if websocket.user is not None or websocket.token:
         users = (websocket.user,) if websocket.user is not None else ()
         options = msgspec.structs.replace(options, users=users, token=websocket.token)

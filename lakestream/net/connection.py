@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
@@ -36,15 +36,13 @@ from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.net.tracer import Tracer
 from lakestream.net.unsent import Unsent
+from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import ClientInfo, Clock, Timer
 from lakestream.protocol import frames
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.subjects import subscribable, valid_literal
-
-if TYPE_CHECKING:
-    from lakestream.net.websocket.handshake import Upgrade  # with HTTP, which most servers do without
 
 CLOSE_WAIT_NS = 2_000_000_000
 """Time that the last bytes of a closing connection may take (2 s)."""
@@ -192,10 +190,11 @@ class Connection(Outbox, Arrival):
             self._come(*peer_of(transport.get_extra_info("peername")))
             if not self.owner.opened(self):
                 self.send(self.owner.info(self))
+                self.write()  # over WebSocket the error is a frame of its own
                 self.owner.log.error(f"{self.label} - {TOO_MANY}")
                 self._fail(TOO_MANY, "Maximum Connections Exceeded")
                 return
-        elif self.close_reason or not self._secured(transport.get_extra_info("ssl_object")):
+        if self.close_reason or not self._secured(transport.get_extra_info("ssl_object")):
             self.transport.abort()
             return
         if not self.greeted:

@@ -125,7 +125,6 @@ class Identity(msgspec.Struct, frozen=True):
         cluster: str = "",
         connect_urls: Sequence[str] = (),
         listener: tuple[str, int] | None = None,
-        secure: bool = False,
     ) -> bytes:
         """Return the INFO frame for one client.
 
@@ -144,7 +143,6 @@ class Identity(msgspec.Struct, frozen=True):
             cluster: the cluster's name; "" without one.
             connect_urls: `host:port` of every server that clients may connect to.
             listener: host and port where it connected; None: the listener for NATS, or what it advertises.
-            secure: it uses TLS.
         """
         host, port = listener or self.advertise or (self.host, self.port)
         fields: dict[str, Any] = {
@@ -161,8 +159,6 @@ class Identity(msgspec.Struct, frozen=True):
         if self.auth_required if auth_required is None else auth_required:
             fields["auth_required"] = True
         fields |= tls or {}
-        if secure:
-            fields |= {"tls_required": True, "tls_available": True}
         fields["max_payload"] = max_payload or self.max_payload
         if self.jetstream:
             fields["jetstream"] = True

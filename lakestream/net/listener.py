@@ -49,6 +49,8 @@ THROTTLED = "Connection throttling is active. Please try again later."
 
 _TLS_RECORD = b"\x16"
 """First byte of a TLS handshake; no command of the protocol begins with it."""
+_HTTP_STARTS = (b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO")
+_PLAIN_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _WILDCARDS = ("", "0.0.0.0", "::")
 _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -63,12 +65,17 @@ class SetupError(Exception):
         reason: why it ended, for monitoring.
         level: of the log line.
         error: the text of -ERR that the client is sent; "": none.
-        plain: the client sent plain text where TLS is required.
+        http: the client sent a request of HTTP where TLS is required.
     """
 
-    def __init__(self, text: str, reason: str, level: Level = "error", *, error: str = "", plain: bool = False) -> None:
+    def __init__(self, text: str, reason: str, level: Level = "error", *, error: str = "", http: bool = False) -> None:
         super().__init__(text)
-        self.reason, self.level, self.error, self.plain = reason, level, error, plain
+        self.reason, self.level, self.error, self.http = reason, level, error, http
+
+    def over_https(self, peer: str) -> tuple[str, bytes]:
+        """Return the log line ("": none) and the answer for a client of a port for HTTPS, as nats-server has them."""
+        text = "client sent an HTTP request to an HTTPS server" if self.http else str(self).partition(": ")[2]
+        return f"TLS handshake error from {peer}: {text}" if text else "", _PLAIN_HTTP if self.http else b""
 
 
 class Arrival(asyncio.Protocol):
@@ -377,7 +384,8 @@ class Listener:
             raise SetupError("TLS handshake error: i/o timeout", HANDSHAKE_FAILED, "debug")
         if first != _TLS_RECORD:
             text = f"TLS handshake error: {NOT_TLS if first else 'EOF'}"
-            raise SetupError(text, HANDSHAKE_FAILED, "debug", plain=bool(first))
+            start = accepted.recv(len(_HTTP_STARTS[0]), socket.MSG_PEEK) if first else b""
+            raise SetupError(text, HANDSHAKE_FAILED, "debug", http=start in _HTTP_STARTS)
         if made.tls_first or tls.optional:
             self._admit(tls)
         return True

@@ -289,14 +289,6 @@ def listening(tls: TlsOptions) -> ssl.SSLContext:
     return context
 
 
-def accepting(tls: TlsOptions) -> ssl.SSLContext:
-    """Return the context of a listener for clients. Raises TlsError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load(context, tls)
-    context.verify_mode = ssl.CERT_REQUIRED if tls.verify else ssl.CERT_NONE
-    return context
-
-
 def dialling(tls: TlsOptions | RemoteTls) -> ssl.SSLContext:
     """Return the context of the dialling side, with the current files. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

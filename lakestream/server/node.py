@@ -267,10 +267,6 @@ class Node:
         )
         await self.websocket.open()
 
-    @property
-    def websocket_port(self) -> int:
-        return self.websocket.port if self.websocket is not None else 0
-
     def _write_files(self) -> None:
         """Write the PID file and the ports file, once every listener is up."""
         options = self.options
@@ -278,10 +274,10 @@ class Node:
             ports_file.write_pid_file(options.pid_file)
             self._cleanups.append(lambda: ports_file.remove(options.pid_file))
         if options.ports_file_dir:
-            websocket = options.websocket
+            websocket, websocket_port = options.websocket, self.websocket.port if self.websocket is not None else 0
             listening = (
                 ("nats", self._scheme, options.host, self.identity.port),
-                ("websocket", "wss" if websocket.secure else "ws", websocket.host, self.websocket_port),
+                ("websocket", websocket.scheme, websocket.host, websocket_port),
                 (
                     "monitoring",
                     "https" if options.https_port else "http",
@@ -305,16 +301,15 @@ class Node:
     def info(
         self, connection: Connection, second: bool = False, lame_duck: bool = False, *, hidden: bool = False
     ) -> bytes:
-        authenticator, websocket = self._authenticators[connection.kind], None
-        if connection.kind == WEBSOCKET:
-            websocket = self.options.websocket
+        authenticator = self._authenticators[connection.kind]
+        websocket = self.websocket if connection.kind == WEBSOCKET else None
         return self.identity.info(
             connection.id,
             "" if hidden else connection.host,
             second=second,
             lame_duck=lame_duck or self.lame_duck,
             auth_required=authenticator.configured if second else authenticator.required,
-            tls=tls_fields(self.options, connection.tls_first) if websocket is None else None,
+            tls=tls_fields(self.options, connection.tls_first) if websocket is None else websocket.tls_fields,
             nonce="" if second else connection.nonce,
             xkey=self.curve_key.public,
             account=connection.account.name,
@@ -322,8 +317,7 @@ class Node:
             max_payload=connection.max_payload,
             cluster=self.cluster.name,
             connect_urls=self.cluster.connect_urls(connection.kind),
-            listener=(websocket.host, self.websocket_port) if websocket is not None else None,
-            secure=websocket is not None and websocket.secure,
+            listener=websocket.address if websocket is not None else None,
         )
 
     def _announce(self) -> None:
@@ -414,7 +408,8 @@ class Node:
         for line in tls_changes(before, self.options):
             self.log.info(f"Reloaded: {line}")
         if tls is not None and tls.options.pinned_certs:
-            close_unpinned(self.connections.values(), tls, self.log)
+            clients = [each for each in self.connections.values() if each.kind == STANDARD]
+            close_unpinned(clients, tls, self.log)
 
     def enter_lame_duck(self) -> None:
         """Accept no new clients, tell the others to reconnect elsewhere, close them over `lame_duck_duration`

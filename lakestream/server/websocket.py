@@ -1,31 +1,29 @@
 """The listener for WebSocket.
 
-Belongs here: opening it, its addresses for clients, and its certificates. Imported only with a `websocket` block. What
-is spoken on its sockets is in net/websocket/.
+Belongs here: opening it, its TLS, and what clients and monitoring are told of it. Imported only with a `websocket`
+block. What is spoken on its sockets is in net/websocket/.
 """
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
 
 from lakestream.config.errors import StartError, reason_of
-from lakestream.config.options import MAX_PORT, WebSocketOptions
+from lakestream.config.options import MAX_PORT, SECOND, WebSocketOptions
 from lakestream.logging import Logger
-from lakestream.net import tls
 from lakestream.net.connection import Connection
 from lakestream.net.identity import advertised
+from lakestream.net.listener import Listener, TlsEntry, bind
 from lakestream.net.peers.cluster import urls_of
-from lakestream.net.websocket.handshake import Upgrade
+from lakestream.net.tls import ServerContext
 from lakestream.net.websocket.transport import WebSockets
+from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import Clock
 
-TLS_HANDSHAKE_S = 60.0
+TLS_HANDSHAKE_NS = 60 * SECOND
 """Time of a TLS handshake without `handshake_timeout` (60 s)."""
-
-_WILDCARDS = ("", "0.0.0.0", "::")
 
 
 class WebSocketListener:
@@ -36,70 +34,73 @@ class WebSocketListener:
         make: makes the connection of an accepted client.
 
     Attributes:
-        port: the bound port; 0 before `open`.
+        port: the bound port.
         urls: `host:port` for clients.
+        not_after: end of the certificate's validity (RFC 3339); "" without TLS.
+
+    Raises:
+        StartError: the address or the certificates cannot be used.
     """
 
     def __init__(
         self, options: WebSocketOptions, make: Callable[[Upgrade], Connection], clock: Clock, log: Logger
     ) -> None:
-        self.options = options
-        self.port = 0
-        self.urls: tuple[str, ...] = ()
-        self._log = log
+        self._options, self._log = options, log
+        tls = self._tls_entry()
         self._sockets = WebSockets(options, make, clock, log)
-        self._server: asyncio.Server | None = None
-        self._context = tls.accepting(options.tls) if options.tls is not None else None
-
-    async def open(self) -> None:
-        """Listen. Raises StartError."""
-        options = self.options
         if options.advertise.count(":") > 1 and not options.advertise.startswith("["):
             raise StartError(
                 f"Unable to get websocket connect URLs: address {options.advertise}: too many colons in address"
             )
-        self._server = await listen(options.host, options.port, self._sockets.accepted, options, self._context)
-        self.port = self._server.sockets[0].getsockname()[1]
+        if not -1 <= options.port <= MAX_PORT:
+            wrong = f"address {options.port}: invalid port"
+            raise StartError(f"Unable to listen for websocket connections: listen tcp: {wrong}")
+        try:
+            listening = bind(options.host, options.port)
+        except OSError as error:
+            raise StartError(
+                f"Unable to listen for websocket connections: listen tcp {options.host}:{options.port}: bind: "
+                f"{reason_of(error).lower()}"
+            ) from error
+        self._listener = Listener(listening, self._sockets.accepted, clock, tls=tls)
+        self.port = self._listener.port
         self.urls = urls_of(options.host, self.port, advertised(options.advertise, self.port))
-        scheme = "wss" if options.secure else "ws"
-        self._log.info(f"Listening for websocket clients on {scheme}://{options.host}:{self.port}")
-        if not options.secure:
+
+    async def open(self) -> None:
+        """Begin to accept clients."""
+        await self._listener.start()
+        options = self._options
+        self._log.info(f"Listening for websocket clients on {options.scheme}://{options.host}:{self.port}")
+        if options.tls is None:
             self._log.warn("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return host and port as INFO shows them."""
+        return self._options.host, self.port
+
+    @property
+    def tls_fields(self) -> Mapping[str, bool]:
+        """Return the fields of INFO about TLS."""
+        return {"tls_required": True, "tls_available": True} if self._options.tls is not None else {}
 
     def renew(self) -> None:
         """Read the certificates again, for later clients. Raises StartError; then nothing has changed."""
-        if self._context is not None and self.options.tls is not None:
-            tls.renew(self._context, self.options.tls)
+        if self._options.tls is not None:
+            self._listener.secure(self._tls_entry())
 
     def close(self) -> None:
         """Accept no more; clients stay."""
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         self._sockets.close()
 
-
-async def listen(
-    host: str,
-    port: int,
-    make: Callable[[], asyncio.Protocol],
-    options: WebSocketOptions,
-    context: ssl.SSLContext | None,
-) -> asyncio.Server:
-    """Return a server that makes a protocol for each accepted socket. Raises StartError."""
-    wanted = max(port, 0)
-    if not -1 <= port <= MAX_PORT:
-        raise StartError(f"Unable to listen for websocket connections: listen tcp: address {port}: invalid port")
-    try:
-        if host in _WILDCARDS and socket.has_dualstack_ipv6():
-            bound = socket.create_server(("::", wanted), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
-        else:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            bound = socket.create_server((host, wanted), family=family, backlog=1024)
-    except OSError as error:
-        raise StartError(
-            f"Unable to listen for websocket connections: listen tcp {host}:{port}: bind: {reason_of(error).lower()}"
-        ) from error
-    handshake_s = (options.handshake_timeout_ns / 1e9 or TLS_HANDSHAKE_S) if context is not None else None
-    return await asyncio.get_running_loop().create_server(
-        make, sock=bound, backlog=1024, ssl=context, ssl_handshake_timeout=handshake_s
-    )
+    def _tls_entry(self) -> TlsEntry | None:
+        """Return how TLS begins: at once, as HTTPS does."""
+        tls = self._options.tls
+        if tls is None:
+            self.not_after = ""
+            return None
+        time_ns = self._options.handshake_timeout_ns or TLS_HANDSHAKE_NS
+        server = ServerContext(replace(tls, first=True, fallback_ns=0, timeout_ns=time_ns))
+        self.not_after = server.not_after
+        return TlsEntry(server=server)

@@ -15,10 +15,10 @@ from email.utils import formatdate
 from http import HTTPStatus
 
 import h11
-import msgspec
 
 from lakestream.config.options import WebSocketOptions
 from lakestream.config.websocket import origin_of
+from lakestream.net.websocket.upgrade import Upgrade
 
 MAX_HEADER = 1 << 20
 """Bytes of a request's header (1 MiB, as in nats-server); a longer one is answered with 431."""
@@ -47,30 +47,6 @@ class Rejected(Exception):
         super().__init__(logged)
         self.answer = answer
         self.logged = logged
-
-
-class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
-    """An accepted request.
-
-    Attributes:
-        answer: the response.
-        login: fields for CONNECT from cookies.
-        forwarded_for: address of the client by X-Forwarded-For; "": none.
-        compressed: permessage-deflate was agreed on.
-        masked: the client's frames are masked.
-        max_frame: bytes of the largest frame for this client; 0: no limit. Browsers get small ones.
-        whole: compressed messages are one frame even so (Safari cannot inflate fragments).
-        leaf: it asks for a leaf connection.
-    """
-
-    answer: bytes
-    login: dict[str, str]
-    forwarded_for: str
-    compressed: bool
-    masked: bool
-    max_frame: int
-    whole: bool
-    leaf: bool
 
 
 class Handshake:
@@ -169,7 +145,7 @@ class Handshake:
             return ""
         try:
             origin = origin_of(text)
-            scheme = "https" if options.secure else "http"
+            scheme = "http" if options.tls is None else "https"
             if options.same_origin and origin != origin_of(f"{scheme}://{fields.first('host')}"):
                 return "not same origin"
         except ValueError as error:

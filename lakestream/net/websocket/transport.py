@@ -13,13 +13,16 @@ from typing import Any, Protocol, cast
 
 from lakestream.config.options import WebSocketOptions
 from lakestream.logging import Logger
+from lakestream.net.listener import Arrival, SetupError, peer_of
+from lakestream.net.tls import ServerContext
 from lakestream.net.websocket.frames import FrameError, FrameReader, FrameWriter
-from lakestream.net.websocket.handshake import Handshake, Rejected, Upgrade
+from lakestream.net.websocket.handshake import Handshake, Rejected
+from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import Clock, Timer
 
-MAX_HANDSHAKES = 4096
-"""Sockets before the end of their handshake (4,096); with another one, the oldest is closed. nats-server has no such
-limit, and by default none for their time either."""
+MAX_WAITING = 4096
+"""Sockets before the end of their handshake, of TLS too (4,096); with another one, the oldest is closed. nats-server
+has no such limit, and by default none for their time either."""
 
 CLOSE_WAIT_NS = 2_000_000_000
 """Time that a client has to read the close frame after an error (2 s)."""
@@ -53,6 +56,7 @@ class Client(Protocol):
 
     close_reason: str
     max_payload: int
+    secured_by: ServerContext | None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
@@ -87,7 +91,7 @@ class WebSockets:
     def began(self, socket: WebSocket) -> None:
         """Count a handshake; end the oldest when there are too many."""
         self._handshakes[socket] = None
-        if len(self._handshakes) > MAX_HANDSHAKES:
+        if len(self._handshakes) > MAX_WAITING:
             oldest = next(iter(self._handshakes))
             self.ended(oldest)
             oldest.abort()
@@ -102,25 +106,47 @@ class WebSockets:
             socket.abort()
 
 
-class WebSocket(asyncio.Protocol, asyncio.Transport):
-    """The protocol of an accepted socket, and the transport of the connection behind it."""
+class WebSocket(Arrival, asyncio.Transport):
+    """The protocol of an accepted socket, and the transport of the connection behind it.
+
+    With TLS it exists from the accept on, before there is a socket of the event loop.
+    """
 
     def __init__(self, owner: WebSockets) -> None:
         self._owner = owner
         self._handshake: Handshake | None = Handshake(owner.options)
         self._client: Client | None = None
         self._timer: Timer | None = None
+        self._peer = ""
         self._closing = False
+        self._opened = False  # there is a socket of the event loop
         self._paused = False  # by the client
         self._behind = False  # frames that were read wait for the next turn
         self._full = False  # the client does not take what is written
         self._plain = self._framed = 1
         """Bytes that were written, and bytes of the frames that they became."""
 
+    # ------------------------------------------------------------------ Arrival, before TLS
+    def arrived(self, host: str, port: int) -> None:
+        self._peer = f"{host}:{port}"
+        self._owner.began(self)
+
+    def failed(self, error: SetupError) -> bytes:
+        self._owner.ended(self)
+        text, answer = error.over_https(self._peer)
+        if text:
+            self._owner.log.error(f"websocket: {text}")
+        return answer
+
     # ------------------------------------------------------------------ asyncio.Protocol, for the socket
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)
-        self._owner.began(self)
+        self._opened = True
+        if self._closing:
+            self._socket.abort()
+            return
+        if not self._peer:
+            self.arrived(*peer_of(transport.get_extra_info("peername")))
         if limit := self._owner.options.handshake_timeout_ns:
             self._timer = self._owner.clock.call_later(limit, self._expired)
 
@@ -164,7 +190,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
             upgrade = handshake.feed(data)
         except Rejected as rejected:
             if rejected.logged:
-                owner.log.error(f"{self._address()} - websocket handshake error: {rejected.logged}")
+                owner.log.error(f"{self._peer} - websocket handshake error: {rejected.logged}")
             self._end(rejected.answer)
             return
         if upgrade is None:
@@ -181,14 +207,11 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._socket.write(upgrade.answer)
         self._writer = FrameWriter(deflated=upgrade.compressed, max_frame=upgrade.max_frame, whole=upgrade.whole)
         self._client = owner.make(upgrade)
+        self._client.secured_by = self.secured_by
         self._reader = FrameReader(
             masked=upgrade.masked, deflated=upgrade.compressed, max_message=self._client.max_payload
         )
         self._client.connection_made(self)
-
-    def _address(self) -> str:
-        host, port = (self._socket.get_extra_info("peername") or ("", 0))[:2]
-        return f"{host}:{port}"
 
     def _expired(self) -> None:
         if self._handshake is not None:
@@ -271,7 +294,10 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
 
     def abort(self) -> None:
         self._closing = True
-        self._socket.abort()
+        if self._opened:
+            self._socket.abort()
+        elif self.abandon is not None:
+            self.abandon()
 
     def is_closing(self) -> bool:
         return self._closing or self._socket.is_closing()

@@ -77,6 +77,18 @@ class Streams(Protocol):
         """Return the lake's keeper; None without a lake."""
 
 
+class WebPort(Protocol):
+    """The listener for WebSocket, as /varz shows it."""
+
+    @property
+    def port(self) -> int:
+        """Return the bound port."""
+
+    @property
+    def not_after(self) -> str:
+        """Return the end of the certificate's validity (RFC 3339); "" without TLS."""
+
+
 class Monitored(Protocol):
     """The server; the node implements it."""
 
@@ -97,8 +109,8 @@ class Monitored(Protocol):
     lame_duck: bool
 
     @property
-    def websocket_port(self) -> int:
-        """Return the bound port for WebSocket; 0: none."""
+    def websocket(self) -> WebPort | None:
+        """Return the listener for WebSocket; None: there is none."""
 
     @property
     def jetstream(self) -> Streams | None:

@@ -126,15 +126,17 @@ class Pages:
     def _websocket(self) -> dict[str, Any]:
         """Return the `websocket` object of /varz: what is set, without secrets."""
         options = self._node.options.websocket
-        if not options.port:
+        listener = self._node.websocket
+        if listener is None:
             return {}
         page = {
             "host": options.host,
-            "port": self._node.websocket_port,
+            "port": listener.port,
             "advertise": options.advertise,
             "no_auth_user": options.no_auth_user,
             "auth_timeout": options.auth_timeout_ns / SECOND,
             "handshake_timeout": options.handshake_timeout_ns,
+            "tls_cert_not_after": listener.not_after,
             "no_tls": options.no_tls,
             "same_origin": options.same_origin,
             "allowed_origins": options.allowed_origins,

@@ -33,9 +33,6 @@ MAX_BODY = 64 * 1024
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-_PLAIN = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
-
-
 def entry(tls: TlsOptions) -> TlsEntry:
     """Return TLS of the monitoring port: the server's certificate; clients need none. Raises TlsError."""
     for_anybody = replace(tls, verify=False, verify_and_map=False, pinned_certs=(), first=False)
@@ -91,10 +88,10 @@ class _Connection(Arrival):
 
     def failed(self, error: SetupError) -> bytes:
         self._open.discard(self)
-        text = "client sent an HTTP request to an HTTPS server" if error.plain else str(error).partition(": ")[2]
+        text, answer = error.over_https(self._peer)
         if text:
-            self._log.error(f"monitoring: TLS handshake error from {self._peer}: {text}")
-        return _PLAIN if error.plain else b""
+            self._log.error(f"monitoring: {text}")
+        return answer
 
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
