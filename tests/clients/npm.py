@@ -17,27 +17,27 @@ INSTALL_TIMEOUT_S = 300
 TIMEOUT_S = 120
 
 
-def _installed() -> bool:
-    wanted = json.loads((SCRIPTS / "package.json").read_text())["dependencies"]
+def _installed(folder: Path) -> bool:
+    wanted = json.loads((folder / "package.json").read_text())["dependencies"]
     for package, version in wanted.items():
-        manifest = SCRIPTS / "node_modules" / package / "package.json"
+        manifest = folder / "node_modules" / package / "package.json"
         if not manifest.exists() or json.loads(manifest.read_text())["version"] != version:
             return False
     return True
 
 
-def install() -> None:
-    """Install the pinned packages beside the scripts, once. Concurrent processes wait for each other."""
-    with (SCRIPTS / "package-lock.json").open() as lock:
+def install(folder: Path = SCRIPTS) -> None:
+    """Install the pinned packages of a folder there, once. Concurrent processes wait for each other."""
+    with (folder / "package-lock.json").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if _installed():
+        if _installed(folder):
             return
         command = [str(NODE), str(NPM), "ci", "--no-audit", "--no-fund"]
         done = subprocess.run(
-            command, cwd=SCRIPTS, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+            command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
         )
         if done.returncode:
-            pytest.fail(f"`npm ci` in {SCRIPTS} failed:\n{done.stdout}{done.stderr}", pytrace=False)
+            pytest.fail(f"`npm ci` in {folder} failed:\n{done.stdout}{done.stderr}", pytrace=False)
 
 
 def listed(script: str, *arguments: str) -> tuple[str, ...]:
