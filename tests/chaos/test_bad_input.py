@@ -9,12 +9,14 @@ import os
 import random
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import StartServer
-from tests.servers import Kind, Server, run_to_end
+from tests.servers import Kind, run_to_end
+from tests.websocket import frame, request
 from tests.wire import Closed, Wire, WireTimeout
 
 pytestmark = [pytest.mark.chaos, pytest.mark.smoke]
@@ -65,17 +67,33 @@ def _mutated(rng: random.Random, text: bytes) -> bytes:
     return bytes(data)
 
 
-def _talk_garbage(server: Server, seed: int, stop: threading.Event) -> None:
+UPGRADE = request(host="h")
+WEB_SEEDS = (
+    UPGRADE,
+    UPGRADE.replace(b"\r\n\r\n", b"\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"),
+    *(frame(2, seed) for seed in SEEDS),
+    frame(2, b"PUB a 5\r\nhe", final=False) + frame(9, b"x") + frame(0, b"llo\r\n"),
+    frame(2, b"\x00", reserved=4),
+    frame(8, b"\x03\xe8"),
+    frame(3, b""),
+)
+
+
+def _talk_garbage(
+    address: tuple[str, int], hello: bytes, seeds: Sequence[bytes], seed: int, stop: threading.Event
+) -> None:
     """Connect, send random bytes, read a little and disconnect, repeatedly."""
     rng = random.Random(seed)
     for _ in range(GARBAGE_ROUNDS):
         if stop.is_set():
             return
         try:
-            with socket.create_connection(server.address, 5) as sock:
+            with socket.create_connection(address, 5) as sock:
                 sock.settimeout(0.05)
-                text = b"".join(_mutated(rng, rng.choice(SEEDS)) for _ in range(rng.randrange(1, 30)))
-                sock.sendall((HELLO if rng.random() < 0.7 else b"") + text)
+                if rng.random() < 0.7:
+                    sock.sendall(hello)
+                    sock.recv(65536)
+                sock.sendall(b"".join(_mutated(rng, rng.choice(seeds)) for _ in range(rng.randrange(1, 30))))
                 if rng.random() < 0.5:
                     sock.shutdown(socket.SHUT_WR)
                 while sock.recv(65536):
@@ -85,15 +103,17 @@ def _talk_garbage(server: Server, seed: int, stop: threading.Event) -> None:
 
 
 def test_garbage_harms_nobody_else(start_server: StartServer) -> None:
-    server = start_server()
+    server = start_server(config='websocket { listen: "127.0.0.1:-1", no_tls: true, compression: true }\n')
     seed = random.SystemRandom().randrange(1 << 32)
+    over_tcp, over_web = (server.address, HELLO, SEEDS), ((server.host, server.websocket_port), WEB_SEEDS[1], WEB_SEEDS)
     print(f"seed {seed}")
     stop = threading.Event()
     with Wire(server.address, timeout=20) as wire:
         config = {"name": "GOOD", "subjects": ["good.x"], "allow_direct": True}
         assert "error" not in wire.api("STREAM.CREATE.GOOD", config)
         threads = [
-            threading.Thread(target=_talk_garbage, args=(server, seed + n, stop)) for n in range(GARBAGE_CLIENTS)
+            threading.Thread(target=_talk_garbage, args=(*(over_web if n % 2 else over_tcp), seed + n, stop))
+            for n in range(GARBAGE_CLIENTS)
         ]
         for thread in threads:
             thread.start()
