@@ -24,6 +24,9 @@ MAX_WAITING = 4096
 """Sockets before the end of their handshake, of TLS too (4,096); with another one, the oldest is closed. nats-server
 has no such limit, and by default none for their time either."""
 
+MAX_WAITING_BYTES = 64 << 20
+"""Bytes of incomplete requests of all sockets together (64 MiB); above it, the oldest sockets are closed."""
+
 CLOSE_WAIT_NS = 2_000_000_000
 """Time that a client has to read the close frame after an error (2 s)."""
 
@@ -82,23 +85,34 @@ class WebSockets:
 
     def __init__(self, options: WebSocketOptions, make: Callable[[Upgrade], Client], clock: Clock, log: Logger) -> None:
         self.options, self.make, self.clock, self.log = options, make, clock, log
-        self._handshakes: dict[WebSocket, None] = {}
+        self._handshakes: dict[WebSocket, int] = {}
+        """Bytes of the request so far, by socket."""
+        self._held = 0
 
     def accepted(self) -> WebSocket:
         """Return the protocol of an accepted socket."""
         return WebSocket(self)
 
     def began(self, socket: WebSocket) -> None:
-        """Count a handshake; end the oldest when there are too many."""
-        self._handshakes[socket] = None
-        if len(self._handshakes) > MAX_WAITING:
+        """Count a handshake; end the oldest ones when there are too many."""
+        self._handshakes[socket] = 0
+        self._limit()
+
+    def fed(self, socket: WebSocket, size: int) -> None:
+        """Count bytes of a request; end the oldest handshakes when all hold too many."""
+        self._handshakes[socket] += size
+        self._held += size
+        self._limit()
+
+    def _limit(self) -> None:
+        while len(self._handshakes) > MAX_WAITING or self._held > MAX_WAITING_BYTES:
             oldest = next(iter(self._handshakes))
             self.ended(oldest)
             oldest.abort()
 
     def ended(self, socket: WebSocket) -> None:
         """Stop counting a handshake."""
-        self._handshakes.pop(socket, None)
+        self._held -= self._handshakes.pop(socket, 0)
 
     def close(self) -> None:
         """Close the sockets before the end of their handshake."""
@@ -186,6 +200,9 @@ class WebSocket(Arrival, asyncio.Transport):
     # ------------------------------------------------------------------ the handshake
     def _shake(self, handshake: Handshake, data: bytes) -> None:
         owner = self._owner
+        owner.fed(self, len(data))
+        if self._closing:
+            return
         try:
             upgrade = handshake.feed(data)
         except Rejected as rejected:

@@ -93,6 +93,17 @@ def test_handshakes_are_limited() -> None:
     assert all(line.open for line in lines[1:])
 
 
+def test_the_bytes_of_all_requests_are_limited() -> None:
+    world = World()
+    opened = [world.accepted() for _ in range(transport.MAX_WAITING_BYTES // 1_000_000 + 2)]
+    for socket, _ in opened:
+        socket.data_received(b"GET / HTTP/1.1\r\nX: " + b"x" * 1_000_000)
+    still = [line.open for _, line in opened]
+    assert still[0] is False
+    assert all(still[2:])
+    world.opened()  # whose request is complete
+
+
 def test_a_handshake_over_tls_counts_from_the_accept_on() -> None:
     world = World()
     ended: list[int] = []
