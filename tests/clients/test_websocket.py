@@ -16,7 +16,7 @@ import pytest
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
 
-from tests.certificates import PLACE, client_context
+from tests.certificates import PLACE, client_context, fingerprint
 from tests.clients import npm
 from tests.conftest import StartServer
 from tests.servers import Kind, Server
@@ -129,6 +129,24 @@ async def test_nats_py_logs_in_with_cookies(start_server: StartServer) -> None:
     client = await nats.connect(_url(server, "ws"), ws_connection_headers=headers)
     assert (await client.request("$SYS.REQ.USER.INFO", b"", timeout=5)).data.count(b'"ann"') == 1
     await client.close()
+
+
+async def test_only_pinned_certificates_are_accepted(start_server: StartServer, tmp_path: Path) -> None:
+    """nats-server reads the key in this block and does not enforce it."""
+    pin = fingerprint(Server(Kind.OURS, tmp_path / "unused").certificates, "ann")
+    tls = TLS.replace("}", f', verify: true, ca_file: "{PLACE}/ca.pem", pinned_certs: ["{pin}"] }}')
+    server = start_server(of=Kind.OURS, config=_config(tls))
+    for certificate in ("ann", "dns"):
+        context = client_context(server.certificates, certificate)
+        connecting = nats.connect(_url(server, "wss"), tls=context, allow_reconnect=False, connect_timeout=5)
+        if certificate == "ann":
+            client = await connecting
+            await client.flush()
+            await client.close()
+        else:
+            with pytest.raises(nats.errors.Error):
+                await connecting
+    assert any("wid:2 - TLS handshake error: certificate not pinned" in line for line in server.logged("not pinned"))
 
 
 # ---- npm
