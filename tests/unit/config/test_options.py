@@ -92,7 +92,7 @@ def _jetstream(options: Options) -> JetStreamOptions:
         ),
         ("no_header_support: true", {"no_header_support": True}),
         ("store_dir: x", {}),
-        ("accounts {}, websocket: false, cluster {}", {}),
+        ("accounts {}, websocket {}, cluster {}", {}),
     ],
 )
 def test_keys_of_the_file(options: Load, text: str, expected: dict[str, Any]) -> None:
@@ -262,7 +262,6 @@ def test_an_error_does_not_show_the_value_that_may_be_a_password(options: Load) 
         ("authorization { users: [{pass: c}] }", 1, "User entry requires a user"),
         ("authorization { users: [{nkey: U}] }", 1, "Not a valid public nkey for a user"),
         ("authorization { pass: c }", 1, "requires a user"),
-        ("websocket { port: 80 }", 1, '"websocket" is not supported'),
         ("leafnodes { port: 80 }", 1, '"leafnodes" is not supported: leaf nodes'),
         ("resolver: MEMORY", 1, '"resolver" is not supported: define the accounts'),
         ("gateway { name: g }", 1, '"gateway" is not supported: clusters are not joined'),
