@@ -129,12 +129,13 @@ class Pages:
         listener = self._node.websocket if options.port else None
         if listener is None:
             return {}
+        timeout = options.auth_timeout_ns / SECOND
         page = {
             "host": options.host,
             "port": listener.port,
             "advertise": options.advertise,
             "no_auth_user": options.no_auth_user,
-            "auth_timeout": options.auth_timeout_ns / SECOND,
+            "auth_timeout": int(timeout) if timeout.is_integer() else timeout,
             "handshake_timeout": options.handshake_timeout_ns,
             "tls_cert_not_after": listener.not_after,
             "no_tls": options.no_tls,
