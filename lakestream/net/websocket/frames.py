@@ -1,40 +1,36 @@
-"""Frames of WebSocket (RFC 6455, RFC 7692), without I/O.
+"""Frames of WebSocket, without I/O.
 
 Belongs here: the data of a client's frames and what control frames ask for, with nats-server's errors, and the frames
-for a client. Rules are those of nats-server where they are wider than the RFC's: lengths in longer forms than needed,
-text that is not UTF-8.
+for a client. wsproto decodes and encodes; its rules are changed where nats-server's are wider (lengths in longer forms
+than needed, text that is not UTF-8) and where it has no limit (inflated data).
 """
 
 from __future__ import annotations
 
-import struct
 import zlib
+
+from wsproto.extensions import Extension
+from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, ParseFailed, RsvBits
 
 BATCH_BYTES = 1 << 18
 """Data of frames that is handed on together (256 KiB); the rest of what was read waits for the next turn."""
 
-BATCH_FRAMES = 4000
-"""Frames that are decoded in one turn of the event loop (4,000, about 8 ms)."""
+BATCH_FRAMES = 1000
+"""Frames that are decoded in one turn of the event loop (1,000, about 10 ms)."""
 
 PLAIN_BYTES = 64
 """Data up to this size is not compressed (64 bytes, as in nats-server)."""
 
 MAX_CONTROL = 125
-"""Bytes of the data of a control frame, and of a length in the second byte of a frame."""
-
-NO_CODE, PROTOCOL_ERROR, INVALID_DATA = 1005, 1002, 1007
-"""Close codes: none was sent, a frame is wrong, a reason is not UTF-8."""
-
 COMPRESSION_LEVEL = 1
-UNMASKED_AS_NUMBER = 512
-"""Bytes up to which data is unmasked as one number; above it, translating each fourth byte takes less time."""
-
-_FINAL, _COMPRESSED, _RESERVED, _MASKED = 0x80, 0x40, 0x30, 0x80
-_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
-_CONTROL = 8
 _TAIL = b"\x00\x00\xff\xff"
 """The end of a deflated message, which is not sent."""
-_XOR = [bytes(byte ^ key for byte in range(256)) for key in range(256)]
+_UNCOMPRESSED = RsvBits(False, False, False)
+_COMPRESSED = RsvBits(True, False, False)
+_TEXTS = {
+    "Invalid attempt to fragment control frame": "control frame does not have final bit set",
+    "server received unexpected unmasked frame": "mask bit missing",
+}
 _CODES = (*range(1000, 1004), *range(1007, 1015))
 _OWN_CODES = range(3000, 5000)
 
@@ -46,23 +42,44 @@ class FrameError(Exception):
         code: of the close frame; 0: none is sent.
     """
 
-    def __init__(self, text: str, code: int = PROTOCOL_ERROR) -> None:
+    def __init__(self, text: str, code: int = CloseReason.PROTOCOL_ERROR) -> None:
         super().__init__(text)
-        self.code = code
+        self.code = int(code)
 
 
-# ---------------------------------------------------------------------- frames of a client
+class _Decoder(FrameDecoder):
+    """wsproto's decoder with nats-server's rules for lengths and reserved bits.
 
+    Attributes:
+        compressed: the first reserved bit of the current frame.
+    """
 
-def unmasked(data: bytearray, key: bytes | bytearray) -> bytes:
-    """Return data without its mask."""
-    size = len(data)
-    if size <= UNMASKED_AS_NUMBER:
-        mask = int.from_bytes((key * (size // 4 + 1))[:size], "little")
-        return (int.from_bytes(data, "little") ^ mask).to_bytes(size, "little")
-    for at in range(4):
-        data[at::4] = data[at::4].translate(_XOR[key[at]])
-    return bytes(data)
+    def __init__(self, masked: bool, deflated: bool) -> None:
+        super().__init__(client=not masked)
+        self._deflated = deflated
+        self.compressed = False
+
+    def parse_extended_payload_length(self, opcode: Opcode, payload_len: int) -> int | None:
+        if opcode.iscontrol() and payload_len > MAX_CONTROL:
+            raise ParseFailed("control frame length bigger than maximum allowed of 125 bytes")
+        if payload_len <= MAX_CONTROL:
+            return payload_len
+        data = self.buffer.consume_exactly(2 if payload_len == MAX_CONTROL + 1 else 8)
+        if data is None:
+            return None
+        size = int.from_bytes(data, "big")
+        if size >> 63:
+            raise ParseFailed("invalid 64-bit payload length")
+        return size
+
+    def extension_processing(self, opcode: Opcode, rsv: RsvBits, payload_len: int) -> None:
+        if rsv.rsv1 and opcode is Opcode.CONTINUATION and self._deflated:
+            raise ParseFailed("invalid continuation frame")
+        if rsv.rsv1 and (opcode.iscontrol() or not self._deflated):
+            raise ParseFailed("compressed frame received without negotiated permessage-deflate")
+        if rsv.rsv2 or rsv.rsv3:
+            raise ParseFailed("RSV2 and RSV3 must be clear")
+        self.compressed = rsv.rsv1
 
 
 class _Inflater:
@@ -70,21 +87,18 @@ class _Inflater:
 
     Args:
         limit: bytes of the inflated message.
-
-    Attributes:
-        empty: no data came yet.
     """
 
     def __init__(self, limit: int) -> None:
         self._left = limit
         self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
-        self.empty = True
+        self._empty = True
 
     def feed(self, data: bytes, last: bool) -> bytes:
         """Return what this part of the message inflates to. Raises FrameError."""
-        self.empty = self.empty and not data
+        self._empty = self._empty and not data
         if last:
-            if self.empty:
+            if self._empty:
                 raise FrameError("flate: corrupt input before offset 1", 0)
             data += _TAIL
         try:
@@ -118,155 +132,118 @@ class FrameReader:
         self.closed: tuple[int, str] | None = None
         self.error: FrameError | None = None
         self.more = False
-        self._masked, self._deflated = masked, deflated
-        self._buffer = bytearray()
-        self._key = b""
-        self._rest = -1
-        """Bytes of the data frame that is being read, which have not come; -1: a frame begins."""
-        self._last = True  # it is the last frame of its message
-        self._inside_message = False
+        self._decoder = _Decoder(masked, deflated)
+        self._inside_frame = self._inside_message = False
         self._inflater: _Inflater | None = None
 
     def feed(self, data: bytes) -> None:
         """Add bytes of the stream."""
         if self.error is None and self.closed is None:
-            self._buffer += data
+            self._decoder.receive_bytes(data)
             self.more = True
 
     def read(self) -> bytes:
         """Return the data of the next frames, of incomplete ones too, up to about `BATCH_BYTES`."""
-        parts: list[bytes] = []
-        try:
-            self._read(parts)
-        except FrameError as error:
-            self.error = error
         if self.error is not None or self.closed is not None:
-            self.more = False
-            self._buffer.clear()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _read(self, parts: list[bytes]) -> None:
-        """Add the data of the next frames to `parts`. Raises FrameError."""
-        buffer, masked = self._buffer, self._masked
-        at, end, size = 0, len(buffer), 0
-        for _ in range(BATCH_FRAMES):
-            rest = self._rest
-            if rest < 0:
-                begin = at + 2
-                if begin > end:
+            return b""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            for _ in range(BATCH_FRAMES):
+                frame = self._decoder.process_buffer()
+                if frame is None:
                     self.more = False
                     break
-                first, rest = buffer[at], buffer[at + 1]
-                self._check(first, rest)
-                rest &= 0x7F
-                if rest > MAX_CONTROL:
-                    begin += 2 if rest == MAX_CONTROL + 1 else 8
-                    rest = int.from_bytes(buffer[at + 2 : begin])
-                if masked:
-                    begin += 4
-                if begin > end:
-                    self.more = False
-                    break
-                if rest >> 63:
-                    raise FrameError("invalid 64-bit payload length")
-                key = bytes(buffer[begin - 4 : begin]) if masked else b""
-                if first & _CONTROL:
-                    if begin + rest > end:
+                data = frame.payload
+                assert isinstance(data, bytes)
+                if frame.opcode.iscontrol():
+                    self._control(frame.opcode, data)
+                    if self.closed is not None:
                         self.more = False
                         break
-                    at = begin + rest
-                    self._control(first & 0xF, unmasked(buffer[begin:at], key) if masked else bytes(buffer[begin:at]))
-                    if self.closed is not None:
-                        return
                     continue
-                self._begin(first)
-                at = begin
-            else:
-                key = self._key
-            came = min(rest, end - at)
-            if at == end and (rest or (self._inflater is not None and self._inflater.empty)):
-                # Also a compressed message of no bytes: nats-server finds the error in it when more bytes come.
-                self._rest, self._key, self.more = rest, key, False
-                break
-            piece = buffer[at : at + came]
-            data = unmasked(piece, key) if masked else bytes(piece)
-            at += came
-            if came < rest:
-                turned = came % 4
-                self._rest, self._key = rest - came, key[turned:] + key[:turned]
-                last = False
-            else:
-                self._rest = -1
-                last = self._last
+                if not self._inside_frame:
+                    self._begin(frame.opcode)
+                self._inside_frame = not frame.frame_finished
+                last = frame.frame_finished and frame.message_finished
                 self._inside_message = not last
-            if self._inflater is not None:
-                data = self._inflater.feed(data, last)
-            parts.append(data)
-            size += len(data)
-            if size >= BATCH_BYTES:
-                break
-        del buffer[:at]
+                if self._inflater is not None:
+                    data = self._inflater.feed(data, last)
+                parts.append(data)
+                size += len(data)
+                if size >= BATCH_BYTES:
+                    break
+        except FrameError as error:
+            self.error = error
+        except ParseFailed as error:
+            self.error = FrameError(_text(str(error)))
+        self.more = self.more and self.error is None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _check(self, first: int, second: int) -> None:
-        """Check the first two bytes of a frame, in nats-server's order. Raises FrameError."""
-        if self._masked and not second & _MASKED:
-            raise FrameError("mask bit missing")
-        opcode = first & 0xF
-        if opcode in (_CLOSE, _PING, _PONG):
-            if second & 0x7F > MAX_CONTROL:
-                raise FrameError("control frame length bigger than maximum allowed of 125 bytes")
-            if not first & _FINAL:
-                raise FrameError("control frame does not have final bit set")
-        elif opcode == _CONTINUATION:
-            if not self._inside_message or (first & _COMPRESSED and self._deflated):
+    def _begin(self, opcode: Opcode) -> None:
+        """Check the first bytes of a data frame against the message before."""
+        if opcode is Opcode.CONTINUATION:
+            if not self._inside_message:
                 raise FrameError("invalid continuation frame")
-        elif opcode not in (_TEXT, _BINARY):
-            raise FrameError(f"unknown opcode {opcode}")
-        elif self._inside_message:
+            return
+        if self._inside_message:
             raise FrameError("new message started before final frame for previous message was received")
-        if first & _COMPRESSED and (opcode & _CONTROL or not self._deflated):
-            raise FrameError("compressed frame received without negotiated permessage-deflate")
-        if first & _RESERVED:
-            raise FrameError("RSV2 and RSV3 must be clear")
+        self._inflater = _Inflater(self.max_message) if self._decoder.compressed else None
 
-    def _begin(self, first: int) -> None:
-        """Begin a data frame whose header is complete."""
-        self._last = bool(first & _FINAL)
-        self._inside_message = True
-        if first & 0xF != _CONTINUATION:
-            self._inflater = _Inflater(self.max_message) if first & _COMPRESSED else None
-
-    def _control(self, opcode: int, data: bytes) -> None:
-        if opcode == _PING:
+    def _control(self, opcode: Opcode, data: bytes) -> None:
+        if opcode is Opcode.PING:
             self.answers.append(data)
-        elif opcode == _CLOSE:
+        elif opcode is Opcode.CLOSE:
             self.closed = _close(data)
 
 
 def _close(data: bytes) -> tuple[int, str]:
     if not data:
-        return NO_CODE, ""
+        return int(CloseReason.NO_STATUS_RCVD), ""
     if len(data) == 1:
         raise FrameError("close frame payload cannot be 1 byte")
-    code = int.from_bytes(data[:2])
+    code = int.from_bytes(data[:2], "big")
     if code not in _CODES and code not in _OWN_CODES:
         raise FrameError(f"invalid close status code {code}")
     try:
         return code, data[2:].decode()
     except UnicodeDecodeError:
-        return INVALID_DATA, "invalid utf8 body in close frame"
+        return int(CloseReason.INVALID_FRAME_PAYLOAD_DATA), "invalid utf8 body in close frame"
+
+
+def _text(text: str) -> str:
+    """Return nats-server's text for an error of wsproto."""
+    if text.startswith("Invalid opcode "):
+        return f"unknown opcode {int(text.rpartition(' ')[2], 16)}"
+    return _TEXTS.get(text, text)
 
 
 # ---------------------------------------------------------------------- frames for a client
 
 
-def _frame(first: int, data: bytes) -> bytes:
-    size = len(data)
-    if size <= MAX_CONTROL:
-        return bytes((first, size)) + data
-    if size < 1 << 16:
-        return struct.pack("!BBH", first, MAX_CONTROL + 1, size) + data
-    return struct.pack("!BBQ", first, MAX_CONTROL + 2, size) + data
+class _Deflate(Extension):
+    """permessage-deflate for what is sent, without context takeover: a message is compressed whole, by itself.
+
+    Attributes:
+        compressed: the next frame is; its data is compressed already.
+    """
+
+    name = "permessage-deflate"
+
+    def __init__(self) -> None:
+        self.compressed = False
+
+    def enabled(self) -> bool:
+        return True
+
+    def offer(self) -> bool:
+        return True
+
+    def frame_outbound(
+        self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, data: bytes, fin: bool
+    ) -> tuple[RsvBits, bytes]:
+        first = self.compressed and opcode is Opcode.BINARY
+        return (_COMPRESSED if first else _UNCOMPRESSED), data
 
 
 class FrameWriter:
@@ -279,33 +256,35 @@ class FrameWriter:
     """
 
     def __init__(self, *, deflated: bool, max_frame: int, whole: bool) -> None:
-        self._deflated, self._max_frame, self._whole = deflated, max_frame, whole
+        self._deflate = _Deflate() if deflated else None
+        self._max_frame, self._whole = max_frame, whole
+        self._protocol = FrameProtocol(client=False, extensions=[self._deflate] if self._deflate else [])
 
-    def data(self, data: bytes) -> bytes:
+    def data(self, data: bytes) -> bytes | bytearray:
         """Return the data as binary frames: one, or for a client with small frames several."""
-        compressed = 0
-        if self._deflated and len(data) > PLAIN_BYTES:
-            # Without context takeover: a message is compressed whole, by itself.
-            packer = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-            data = (packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)).removesuffix(_TAIL)
-            compressed = _COMPRESSED
+        if self._deflate is not None:
+            self._deflate.compressed = compressed = len(data) > PLAIN_BYTES
+            if compressed:
+                packer = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+                data = (packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)).removesuffix(_TAIL)
+        else:
+            compressed = False
         limit = self._max_frame
         if not limit or len(data) <= limit or (compressed and self._whole):
-            return _frame(_FINAL | compressed | _BINARY, data)
-        pieces = [data[at : at + limit] for at in range(0, len(data), limit)]
-        if not compressed:  # messages, each of which the client can use at once
-            return b"".join(_frame(_FINAL | _BINARY, piece) for piece in pieces)
-        inner = (_frame(_CONTINUATION, piece) for piece in pieces[1:-1])
-        ends = _frame(compressed | _BINARY, pieces[0]), _frame(_FINAL | _CONTINUATION, pieces[-1])
-        return b"".join((ends[0], *inner, ends[1]))
+            return self._protocol.send_data(data)
+        # Compressed: fragments of one message. Otherwise messages, each of which the client can use at once.
+        pieces = range(0, len(data), limit)
+        return b"".join(
+            self._protocol.send_data(data[at : at + limit], fin=not compressed or at + limit >= len(data))
+            for at in pieces
+        )
 
-    def pong(self, data: bytes) -> bytes:
+    def pong(self, data: bytes) -> bytearray:
         """Return the answer to a ping."""
-        return _frame(_FINAL | _PONG, data)
+        return self._protocol.pong(data)
 
-    def close(self, code: int, reason: str) -> bytes:
-        """Return a close frame; code 1005: without a code. A long reason is cut."""
-        if code == NO_CODE:
-            return _frame(_FINAL | _CLOSE, b"")
-        cut = reason.encode()[: MAX_CONTROL - 2].decode(errors="ignore")
-        return _frame(_FINAL | _CLOSE, code.to_bytes(2) + cut.encode())
+    def close(self, code: int, reason: str) -> bytearray:
+        """Return a close frame; code 1005: without a code."""
+        if code == CloseReason.NO_STATUS_RCVD:
+            return self._protocol.close()
+        return self._protocol.close(code, reason)

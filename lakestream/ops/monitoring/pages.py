@@ -126,7 +126,7 @@ class Pages:
     def _websocket(self) -> dict[str, Any]:
         """Return the `websocket` object of /varz: what is set, without secrets."""
         options = self._node.options.websocket
-        listener = self._node.websocket if options.port else None
+        listener = self._node.websocket
         if listener is None:
             return {}
         timeout = options.auth_timeout_ns / SECOND

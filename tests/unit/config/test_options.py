@@ -73,7 +73,7 @@ def _jetstream(options: Options) -> JetStreamOptions:
         ('server_tags: "a,b"', {"server_tags": ("a", "b")}),
         ("server_metadata: { rack: r1 }", {"server_metadata": {"rack": "r1"}}),
         ("authorization { token: t, timeout: 0.5 }", {"token": "t", "auth_timeout_ns": SECOND // 2}),
-        ("authorization { user: a, password: b }", {"users": (User("a", "b"),)}),
+        ("authorization { user: a, password: b }", {"users": (User("a", "b"),), "single_user": True}),
         (
             "authorization { users: [{user: a, pass: b}, {user: c, pass: $2a$11$x}] }",
             {"users": (User("a", "b"), User("c", "$2a$11$x"))},

@@ -15,10 +15,8 @@ from wsproto.frame_protocol import FrameProtocol
 from lakestream.net.websocket.frames import (
     BATCH_BYTES,
     BATCH_FRAMES,
-    UNMASKED_AS_NUMBER,
     FrameReader,
     FrameWriter,
-    unmasked,
 )
 from tests.websocket import frame
 
@@ -89,12 +87,6 @@ def test_any_split_of_the_bytes_gives_the_same_data(messages: list, cuts: list[i
 def test_garbage_is_read_alike_in_any_split(stream: bytes, cuts: list[int]) -> None:
     whole, pieces = read(stream), read(stream, cuts)
     assert (pieces.data, str(pieces.error), pieces.closed) == (whole.data, str(whole.error), whole.closed)
-
-
-@given(st.integers(0, 3 * UNMASKED_AS_NUMBER), st.binary(min_size=4, max_size=4))
-def test_unmasking_is_xor_with_the_repeated_key(size: int, key: bytes) -> None:
-    data = os.urandom(size)
-    assert unmasked(bytearray(data), key) == bytes(byte ^ key[at % 4] for at, byte in enumerate(data))
 
 
 def test_unmasked_frames_where_that_was_agreed() -> None:
