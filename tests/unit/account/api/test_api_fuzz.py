@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import random
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -29,16 +28,12 @@ from lakestream.server.lake.api import FlushApi
 from lakestream.stream.consumer.config import CreateConsumerRequest
 from lakestream.stream.consumer.pull_request import NextRequest
 from lakestream.stream.core.config import StreamConfigRequest
+from tests.fuzzing import ROUNDS, SEED
 from tests.unit.api_world import ApiWorld
 from tests.unit.odd_bodies import BODIES, DEEP, HEADERS, ODD
 
 pytestmark = pytest.mark.unit
 
-ROUNDS = int(os.environ.get("LAKESTREAM_FUZZ_ROUNDS", "2000"))
-SEED = os.environ.get("LAKESTREAM_FUZZ_SEED", "1")
-if SEED == "random":
-    SEED = str(random.SystemRandom().randrange(1 << 32))
-    print(f"LAKESTREAM_FUZZ_SEED={SEED}")
 GROUP = 100
 """Number of requests to one world; then the other stream is compared, and a new world begins."""
 
