@@ -60,5 +60,5 @@ async def _ignore(error: Exception) -> None:
 @ways
 async def test_a_wrong_login_is_refused(server_for: ServerFor, way: str, transport: str) -> None:
     server = server_for(way, transport)
-    with pytest.raises(nats.errors.Error, match="(?i)authorization violation"):
+    with pytest.raises(nats.errors.Error, match=r"(?i)authorization violation"):
         await nats.connect(**_options(server, transport, KINDS[way].wrong), error_cb=_ignore)
