@@ -272,7 +272,11 @@ def _check(options: Options) -> None:
         raise StartError(
             f"lame duck grace period ({grace}) should be strictly lower than lame duck duration ({duration})"
         )
-    if options.accounts or options.system_account or options.no_auth_user:
+    if options.operators is not None:
+        from lakestream.config.operators import check_operators
+
+        check_operators(options, options.operators)
+    elif options.accounts or options.system_account or options.no_auth_user:
         from lakestream.config.account_checks import check_options
 
         check_options(options)

@@ -6,11 +6,14 @@ settings.py and the modules of its blocks, the command line in cli/flags.py; loa
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, JetStreamLimits
+
+if TYPE_CHECKING:
+    from lakestream.protocol import jwt  # with time zones, which a server without operators does without
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -53,7 +56,8 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 class User(msgspec.Struct, frozen=True):
     """One user, with a password (plain text or a bcrypt hash, `$2a$…`) or with a key (`nkey`, `U…`).
 
-    `connection_types`: the ways in that it may use, in upper case; (): any.
+    `connection_types`: the ways in that it may use, in upper case; (): any. `max_subscriptions` and `max_payload` are
+    its own limits (-1: none) besides those of its account. `token`: of a user that an account signed.
     """
 
     user: str
@@ -61,6 +65,9 @@ class User(msgspec.Struct, frozen=True):
     permissions: Permissions | None = None
     nkey: str = ""
     connection_types: tuple[str, ...] = ()
+    max_subscriptions: int = -1
+    max_payload: int = -1
+    token: jwt.Token[jwt.User] | None = None
 
     @property
     def name(self) -> str:
@@ -79,12 +86,15 @@ class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
 class StreamExport(msgspec.Struct, frozen=True, kw_only=True):
     """A stream export. `accounts`: who may import it; None: any account.
 
-    `token_position`: the token (from 1) of the subject that must be the importer's name; 0: none.
+    `token_position`: the token (from 1) of the subject that must be the importer's name; 0: none. `activated`:
+    importers need an activation token, issued later than `revoked` says of them (s since the epoch by account, or `*`).
     """
 
     subject: str
     accounts: tuple[str, ...] | None = None
     token_position: int = 0
+    activated: bool = False
+    revoked: tuple[tuple[str, int], ...] = ()
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -95,7 +105,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class ServiceExport(msgspec.Struct, frozen=True, kw_only=True):
-    """A service export. For `accounts` and `token_position` see `StreamExport`.
+    """A service export. For `accounts`, `token_position`, `activated` and `revoked` see `StreamExport`.
 
     `response`: one reply, any number, or any number up to an empty one; the latter two until they pause for
     `threshold_ns`. `allow_trace`: a trace of the request continues in this account.
@@ -104,6 +114,8 @@ class ServiceExport(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     accounts: tuple[str, ...] | None = None
     token_position: int = 0
+    activated: bool = False
+    revoked: tuple[tuple[str, int], ...] = ()
     response: Literal["singleton", "stream", "chunked"] = "singleton"
     threshold_ns: int = RESPONSE_THRESHOLD_NS
     latency: Latency | None = None
@@ -111,22 +123,30 @@ class ServiceExport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamImport(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream import. `subject` as exported; here it is `to`, or `prefix` and a dot before it, or the same."""
+    """A stream import. `subject` as exported; here it is `to`, or `prefix` and a dot before it, or the same.
+
+    `activation`: the exporter's permission for an export that requires one.
+    """
 
     account: str
     subject: str
     to: str = ""
     prefix: str = ""
     allow_trace: bool = False
+    activation: jwt.Token[jwt.Activation] | None = None
 
 
 class ServiceImport(msgspec.Struct, frozen=True, kw_only=True):
-    """A service import. `subject` as exported, `to` as here ("": the same); `share`: send the requester's identity."""
+    """A service import. `subject` as exported, `to` as here ("": the same); `share`: send the requester's identity.
+
+    `activation`: see `StreamImport`.
+    """
 
     account: str
     subject: str
     to: str = ""
     share: bool = False
+    activation: jwt.Token[jwt.Activation] | None = None
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -145,7 +165,10 @@ class SubjectMapping(msgspec.Struct, frozen=True):
 
 
 class AccountOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One account. `jetstream` None: off. `default_permissions`: of users without permissions of their own."""
+    """One account. `jetstream` None: off. `default_permissions`: of users without permissions of their own.
+
+    `token`: of an account that an operator signed; its users have tokens, too.
+    """
 
     name: str
     users: tuple[User, ...] = ()
@@ -155,11 +178,47 @@ class AccountOptions(msgspec.Struct, frozen=True, kw_only=True):
     imports: tuple[StreamImport | ServiceImport, ...] = ()
     mappings: tuple[SubjectMapping, ...] = ()
     default_permissions: Permissions | None = None
+    token: jwt.Token[jwt.Account] | None = None
+
+    @property
+    def shown(self) -> str:
+        """Return its name for people: that of its token, or the configured one."""
+        return self.token.name if self.token is not None else self.name
 
 
 def lower_limit(one: int, other: int) -> int:
-    """Return the lower of two limits; below 0: none."""
-    return min(one, other) if one >= 0 and other >= 0 else max(one, other)
+    """Return the lower of two limits; -1: none. Another limit below 0, of a token, lets nothing pass."""
+    return one if other == -1 else other if one == -1 else min(one, other)
+
+
+class ResolverOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the tokens of accounts are kept.
+
+    Attributes:
+        kind: `memory`: those of the configuration, until the server stops.
+    """
+
+    kind: str = "memory"
+
+
+class OperatorOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Operator mode: operators sign accounts, which sign users.
+
+    Attributes:
+        operators: tokens of the trusted operators.
+        trusted_keys: public keys that are trusted instead.
+        resolver: where tokens of accounts come from.
+        preload: tokens of accounts by their keys.
+        pinned_accounts: the only accounts, besides the system account, whose users may log in; empty: all.
+        sentinel: the user token of clients without one; "": they are rejected.
+    """
+
+    operators: tuple[jwt.Token[jwt.Operator], ...] = ()
+    trusted_keys: tuple[str, ...] = ()
+    resolver: ResolverOptions = ResolverOptions()
+    preload: tuple[tuple[str, str], ...] = ()
+    pinned_accounts: tuple[str, ...] = ()
+    sentinel: str = ""
 
 
 # ---------------------------------------------------------------------- remote servers
@@ -471,6 +530,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         users, mappings: of the global account; `accounts`: the others, with `system_account` among them ("": `$SYS`).
         single_user: `users` is one that `authorization` names without an array.
         no_auth_user: the user of clients without credentials.
+        operators: operator mode; None: users and accounts are configured.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         remotes: other servers that this one connects to.
         config_file: the file that was read, for reload and /varz; `config_digest`: its SHA-256.
@@ -495,6 +555,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     accounts: tuple[AccountOptions, ...] = ()
     system_account: str = ""
     no_auth_user: str = ""
+    operators: OperatorOptions | None = None
     mappings: tuple[SubjectMapping, ...] = ()
     auth_timeout_ns: int = 2 * SECOND
     max_payload: int = MIB

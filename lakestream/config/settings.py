@@ -2,8 +2,7 @@
 
 Belongs here: the tables of keys, the conversion of values, and the keys that nats-server knows and this server does
 not: those that change behaviour are rejected, harmless ones get a warning. The grammar is in conf.py, the options in
-options.py; larger blocks are in cluster.py, websocket.py, remote.py, tls.py, accounts.py and
-users.py.
+options.py; larger blocks are in cluster.py, websocket.py, remote.py, tls.py, operators.py, accounts.py and users.py.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from lakestream.config.accounts import as_accounts, as_mappings, settle
 from lakestream.config.cluster import as_cluster
 from lakestream.config.conf import Item, load
 from lakestream.config.errors import StartError
+from lakestream.config.operators import OPERATOR_KEYS, settle_operators
 from lakestream.config.options import SECOND, LakeOptions, Options, User
 from lakestream.config.remote import as_remotes
 from lakestream.config.tls import as_ocsp, as_ocsp_cache, as_tls
@@ -78,6 +78,7 @@ def read_settings(file: str, *, store_dir_given: bool = False) -> dict[str, Any]
     values |= converted(items, TOP, harmless=TOP_HARMLESS, missing=TOP_MISSING)
     if "accounts" in values:
         settle(items, values)
+    settle_operators(values)
     if {"remote", "remotes"} <= {key.lower() for key in items}:
         raise find(items, "remote").error('there is also "remotes": write all remotes there')
     store_dir = values.pop("store_dir", None)
@@ -431,6 +432,7 @@ TOP: dict[str, Rule] = {
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
     "gateway": ("*", _block_not_served("gateway", INSTEAD_OF_GATEWAYS)),
     "mqtt": ("*", _block_not_served("mqtt", INSTEAD_OF_MQTT)),
+    **OPERATOR_KEYS,
 }
 TOP_HARMLESS = (
     "max_traced_msg_len",
@@ -445,15 +447,10 @@ TOP_HARMLESS = (
     "no_system",
     "no_sys_acc",
 )
-_OPERATOR_KEYS = (
-    *("operator", "operators", "root", "roots", "root_operator", "root_operators"),
-    *("trusted", "trusted_keys", "default_sentinel"),
-)
-_RESOLVER_KEYS = ("resolver", "account_resolver", "resolver_preload", "resolver_tls", "resolver_pinned_accounts")
 _OTHER_SERVERS = ("leafnodes", "leaf", "default_js_domain")
 _ROTATION = ("log_size_limit", "logfile_size_limit", "log_max_num", "logfile_max_num")
 TOP_MISSING = {
-    **dict.fromkeys((*_OPERATOR_KEYS, *_RESOLVER_KEYS), "define the accounts under `accounts`"),
+    "resolver_tls": "only a resolver that asks a URL uses it",
     **dict.fromkeys(_OTHER_SERVERS, "leaf nodes come in a later version"),
     **dict.fromkeys(_ROTATION, "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"),
     "proxies": "admit the proxies' addresses alone, by a firewall",

@@ -60,11 +60,18 @@ class ExportIndex(Generic[E]):
         return found
 
 
-def approves(export: Export, importer: str, subject: bytes) -> bool:
-    """Return True if an export that covers a subject allows the importer to import it."""
+def approves(export: Export, importer: str, subject: bytes, issued_s: int | None = None) -> bool:
+    """Return True if an export that covers a subject allows the importer to import it.
+
+    Args:
+        issued_s: time of the importer's activation token in s since the epoch; None: it has none that is valid.
+    """
     if export.token_position:
         tokens = subject.split(b".")
         return export.token_position <= len(tokens) and tokens[export.token_position - 1] == importer.encode()
+    if export.activated:
+        revoked = dict(export.revoked)
+        return issued_s is not None and issued_s > max(revoked.get(importer, -1), revoked.get("*", -1))
     return export.accounts is None or importer in export.accounts
 
 

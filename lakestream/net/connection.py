@@ -50,6 +50,12 @@ CLOSE_WAIT_NS = 2_000_000_000
 FIRST_PING_NS = 2_000_000_000
 """Time of the first PING after the connection is made (2 s): it measures the round trip."""
 
+LOGIN_CHECK_NS = 3_600_000_000_000
+"""Longest time between two looks at the end of a login (1 hour)."""
+
+TOO_MANY_SUBS_NS = 20_000_000
+"""Time from such a login, or from a new limit, to the end (20 ms)."""
+
 RESERVED_QUEUE = b"_sys_"
 RESERVED_REPLIES = (b"$JS.ACK.", b"_R_.")
 
@@ -144,6 +150,7 @@ class Connection(Outbox, Arrival):
         self._max_subscriptions = owner.options.max_subscriptions or -1
         self._timer: Timer | None = None
         self._auth_timer: Timer | None = None
+        self._login_timer: Timer | None = None
         self._registered = False
 
     # ------------------------------------------------------------------ before there is a transport
@@ -291,10 +298,10 @@ class Connection(Outbox, Arrival):
 
     def _leave(self) -> None:
         """Remove the client from its account and end its subscriptions."""
-        for timer in (self._timer, self._auth_timer):
+        for timer in (self._timer, self._auth_timer, self._login_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._auth_timer = None
+        self._timer = self._auth_timer = self._login_timer = None
         subs, self.subs = self.subs, {}
         for sub in subs.values():
             self.hub.leave(sub)
@@ -473,10 +480,15 @@ class Connection(Outbox, Arrival):
         log, label = self.owner.log, self.label
         if refusal.reason:
             log.debug(f"{label} - {refusal.reason}")
-        for line in (*refusal.errors, " - ".join(filter(None, ("authentication error", credentials.shown())))):
+        for line in refusal.errors:
             log.error(f"{label} - {line}")
         for line in refusal.warnings:
             log.warn(line)
+        token = self.login.user.token if self.login.user is not None else None
+        self.unauthorized(credentials.shown(token.sub if token is not None else ""))
+
+    def unauthorized(self, shown: str) -> None:
+        self.owner.log.error(" - ".join(filter(None, (self.label, "authentication error", shown))))
         self._fail("Authorization Violation", "Authentication Failure")
 
     def _log_in(self, options: Mapping[str, Any], login: Login) -> None:
@@ -534,6 +546,7 @@ class Connection(Outbox, Arrival):
             self.account, self.hub = account, account.hub
             self.client = replace(self.client, account=account.name)
         self.login = replace(login, account=account.name)
+        self._watch_login()
         self.limit()
         self.permit()
         for sid, sub in moved.items():
@@ -544,14 +557,38 @@ class Connection(Outbox, Arrival):
                 self._removed(sub)
         return True
 
+    def _watch_login(self) -> None:
+        """End the connection when its login ends."""
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+            self._login_timer = None
+        if not self.login.expires_ns:
+            return
+        wait = self.login.expires_ns - self.owner.clock.now()
+        if wait <= 0:
+            self.owner.log.debug(f"{self.described()} - User Authentication Expired")
+            self.turn_away("User Authentication Expired", "Authentication Expired")
+        else:  # not for long at a time, as clocks are set
+            self._login_timer = self.owner.clock.call_later(min(wait, LOGIN_CHECK_NS), self._watch_login)
+
     def limit(self) -> None:
         """Apply the limits of the account, or of the server where they are lower."""
-        limits, options = self.account.options.limits, self.owner.options
+        limits, options, user = self.account.options.limits, self.owner.options, self.login.user
         self._max_subscriptions = lower_limit(limits.max_subscriptions, options.max_subscriptions or -1)
         self.max_payload = lower_limit(limits.max_payload, options.max_payload)
+        if user is not None and user.token is not None:
+            self._max_subscriptions = lower_limit(user.max_subscriptions, self._max_subscriptions)
+            self.max_payload = lower_limit(user.max_payload, self.max_payload)
+            if self._max_subscriptions != -1 and len(self.subs) >= self._max_subscriptions:
+                self.owner.clock.call_later(TOO_MANY_SUBS_NS, self._end_with_too_many_subscriptions)
         self._parser.max_payload = self.max_payload
         if self._parser.max_control_line != options.max_control_line:
             self._parser.limit_lines(options.max_control_line)
+
+    def _end_with_too_many_subscriptions(self) -> None:
+        """End the connection of a signed user who may have no more subscriptions, as nats-server does, after a while:
+        a login without any is accepted first."""
+        self.turn_away("maximum subscriptions exceeded", "Maximum Subscriptions Exceeded")
 
     def permit(self) -> None:
         """Apply the user's permissions and its account's mappings. Subscriptions that they deny end."""
@@ -620,8 +657,11 @@ class Connection(Outbox, Arrival):
         words = [word for word in (f"v{self.version}" if self.version else "", self.lang, self.name) if word]
         shown = [self.label] + ([quoted(":".join(words))] if words else [])
         if self.login.user is not None:
-            kind = "nkey" if self.login.user.nkey else "user"
-            shown.append(quoted(f"{self.account.name}/{kind}:{self.login.user.name}"))
+            user, account = self.login.user, self.account.name
+            if user.token is not None:
+                shown.append(quoted(f"{account}/{self.account.options.shown}/jwt:{user.nkey}"))
+            else:
+                shown.append(quoted(f"{account}/{'nkey' if user.nkey else 'user'}:{user.name}"))
         return " - ".join(shown)
 
     def _fail(self, text: str, reason: str) -> None:

@@ -18,6 +18,7 @@ class JetStreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`jetstream` of an account: bytes and counts; -1: no limit. `max_consumers` applies to each stream.
 
     0 means no limit too, except for `max_memory` and `max_file`, where it allows nothing (as in nats-server).
+    `tiers`: limits by number of replicas (`R1`, `R3`), instead of the others.
     """
 
     max_memory: int = -1
@@ -28,6 +29,7 @@ class JetStreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     memory_max_stream_bytes: int = -1
     disk_max_stream_bytes: int = -1
     max_bytes_required: bool = False
+    tiers: tuple[tuple[str, JetStreamLimits], ...] = ()
 
     def storage(self, storage: str) -> int:
         """Return the limit of all streams of one storage type together."""

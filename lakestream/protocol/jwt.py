@@ -273,6 +273,11 @@ class Token(msgspec.Struct, Generic[Part], frozen=True, kw_only=True):
     exp: int = 0
     nbf: int = 0
 
+    def time_issues(self, now_s: int) -> list[str]:
+        """Return why the token is not valid at this time."""
+        issues = ["claim is expired"] if 0 < self.exp <= now_s else []
+        return issues + (["claim is not yet valid"] if self.nbf > now_s else [])
+
 
 class _Head(msgspec.Struct):
     typ: str = ""
@@ -413,12 +418,6 @@ def _encoded(raw: bytes) -> str:
 
 
 # ---------------------------------------------------------------------- validation
-
-
-def time_issues(token: Token[Any], now_s: int) -> list[str]:
-    """Return why a token is not valid at this time."""
-    issues = ["claim is expired"] if 0 < token.exp <= now_s else []
-    return issues + (["claim is not yet valid"] if token.nbf > now_s else [])
 
 
 def user_issues(user: UserLimits) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
@@ -133,7 +133,8 @@ class JetStream:
     def recover(self) -> None:
         """Recover the streams, and serve the accounts with JetStream. Blocks. Raises StartError."""
         began = time.perf_counter()
-        self.configure()
+        self._accounts.follow(self.configure)
+        self.configure(list(self._accounts))
         self._banner()
         try:
             self.engines.recover()
@@ -148,9 +149,9 @@ class JetStream:
         self.engines.start()
         self._log.info(f"Took {(time.perf_counter() - began) * 1000:.3f}ms to start JetStream")
 
-    def configure(self) -> None:
-        """Serve the accounts as they are configured from now on; those that are gone have no JetStream."""
-        for account in self._accounts:
+    def configure(self, accounts: Iterable[Account]) -> None:
+        """Serve these accounts as they are configured from now on; those that are gone have no JetStream."""
+        for account in accounts:
             if account.is_system:
                 if self._system_api is None and not self._accounts.alone:
                     self._system_api = SystemApi(self.engines)

@@ -19,8 +19,8 @@ from lakestream import __version__
 from lakestream.config.errors import StartError
 from lakestream.config.options import FREE_PORT, STANDARD, WEBSOCKET, Options, RouteUrl
 from lakestream.logging import Logger
-from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.accounts.auth import Authenticator, HashChecks
+from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.accounts.auth import Authenticator, Credentials, HashChecks, Later, Login, Refusal, Way
 from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
@@ -45,12 +45,12 @@ from lakestream.server.reloading import (
     close_surplus,
     close_unpinned,
     limit_changes,
-    reload_accounts,
     reload_clients,
     tls_changes,
 )
 
 if TYPE_CHECKING:
+    from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.remote.remotes import Remotes
     from lakestream.server.websocket import WebSocketListener
 
@@ -78,7 +78,8 @@ class Node:
         self.remotes: Remotes | None = None
         self.websocket: WebSocketListener | None = None
         self._hash_checks = HashChecks()
-        self._authenticators = _authenticators(options, self._hash_checks)
+        self.signed: SignedAccounts | None = None
+        self._authenticators = _authenticators(options, self._hash_checks, self._signed_way)
         self.lame_duck = False
         self._ids = itertools.count(1)
         self.tls: ServerContext | None = None
@@ -125,6 +126,7 @@ class Node:
             self.accounts, self.clock, self.log, lambda: ServerNames(self.identity.server_name, self.cluster.name)
         )
         self.links.connect()
+        await self._trust()
         self.system = System(self, self.clock)
         if options.jetstream is not None:
             self.log.info("Starting JetStream")
@@ -140,6 +142,33 @@ class Node:
         if self.jetstream is not None:
             self.jetstream.start()
         self._connect_remotes()
+
+    async def _trust(self) -> None:
+        """Begin operator mode, and load the system account. Raises StartError."""
+        operators = self.options.operators
+        if operators is None:
+            return
+        from lakestream.net.accounts import operators as decisions  # with time zones, which most servers do without
+        from lakestream.net.accounts.resolver import MemoryResolver
+        from lakestream.net.accounts.signed_accounts import SignedAccounts
+
+        system, log = self.options.system_account, self.log
+        for line in decisions.described(operators, system):
+            log.info(line)
+        trust = decisions.Trust(operators, system)
+        resolver = MemoryResolver(operators.preload)
+        self.signed = SignedAccounts(self.accounts, trust, resolver, self.clock, log, operators.sentinel)
+        if system:
+            found: asyncio.Future[Account | str] = asyncio.get_running_loop().create_future()
+            self.signed.load(system, found.set_result)
+            if isinstance(outcome := await found, str):
+                raise StartError(f"error resolving system account: {outcome}")
+        elif operators.operators:
+            log.warn("Trusted Operators should utilize a System Account")
+
+    def _signed_way(self, credentials: Credentials) -> Login | Refusal | Later:
+        assert self.signed is not None  # Invariant: begun before there are listeners.
+        return self.signed.way(credentials)
 
     def _connect_remotes(self) -> None:
         """Connect to the remote servers as they are configured."""
@@ -375,9 +404,10 @@ class Node:
             self.log.reopen(options.log_file)
         before, self.options = self.options, options
         self._secure(before, tls)
-        authenticators, self._authenticators = self._authenticators, _authenticators(options, self._hash_checks)
+        authenticators = self._authenticators
+        self._authenticators = _authenticators(options, self._hash_checks, self._signed_way)
         if not AFFECTED_BY.isdisjoint(changed):
-            reload_accounts(options, self.accounts, self.links, self.jetstream)
+            self.accounts.configure(options)
             clients = self.connections.values()
             reload_clients(clients, authenticators, self._authenticators, self.accounts)
             self.log.info("Reloaded: accounts")
@@ -462,8 +492,10 @@ class Node:
         self.log.info("Server Exiting..")
 
 
-def _authenticators(options: Options, checks: HashChecks) -> dict[str, Authenticator]:
-    """Return the checks of credentials by kind of client."""
+def _authenticators(options: Options, checks: HashChecks, signed: Way) -> dict[str, Authenticator]:
+    """Return the checks of credentials by kind of client. `signed`: the way of users with tokens."""
+    if options.operators is not None:
+        return dict.fromkeys((STANDARD, WEBSOCKET), Authenticator(options, checks, signed=signed))
     if not options.websocket.port:
         return dict.fromkeys((STANDARD, WEBSOCKET), Authenticator(options, checks))
     from lakestream.config.websocket import for_websocket

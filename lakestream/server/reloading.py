@@ -1,7 +1,7 @@
 """The effect of a reload on accounts and clients.
 
-Belongs here: applying the accounts, imports and JetStream limits of a new configuration to a running server, and
-deciding which clients stay. What a reload may change at all is in config/loading.py and config/accounts.py.
+Belongs here: what a new configuration changes for TLS, and which clients stay. Accounts tell their imports and
+JetStream themselves that they changed. What a reload may change at all is in config/loading.py and config/accounts.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from lakestream.protocol.durations import format_duration
 if TYPE_CHECKING:
     from lakestream.logging import Logger
     from lakestream.net.accounts.accounts import Accounts
-    from lakestream.net.accounts.imports import AccountImports
     from lakestream.net.connection import Connection
     from lakestream.net.tls import ServerContext
-    from lakestream.server.jetstream import JetStream
 
 AFFECTED_BY = frozenset(
     {"accounts", "mappings", "users", "token", "max_payload", "max_subscriptions", "tls", "max_control_line"}
@@ -70,21 +68,6 @@ def close_unpinned(connections: Iterable[Connection], server: ServerContext, log
             closed += 1
     if closed:
         log.info(f"Disconnect {closed} clients due to pinned certs reload")
-
-
-def reload_accounts(options: Options, accounts: Accounts, links: AccountImports, jetstream: JetStream | None) -> None:
-    """Apply the configured accounts, with their imports, exports and JetStream limits."""
-    before = _shared(accounts)
-    accounts.configure(options)
-    if _shared(accounts) != before:
-        links.connect()
-    if jetstream is not None:
-        jetstream.configure()
-
-
-def _shared(accounts: Accounts) -> dict[str, object]:
-    """Return the exports and imports of each account; connecting them takes long where there are many."""
-    return {account.name: (account.options.exports, account.options.imports) for account in accounts}
 
 
 def close_surplus(connections: Iterable[Connection], limit: int, log: Logger) -> None:

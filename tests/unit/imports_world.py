@@ -94,7 +94,6 @@ class World:
     def configure(self, *accounts: AccountOptions) -> None:
         """Reload the configuration with these accounts."""
         self.accounts.configure(Options(accounts=accounts))
-        self.links.connect()
 
     def hub(self, account: str) -> Hub:
         return self.accounts.of(account).hub

@@ -6,11 +6,19 @@ messages cross accounts in stream_imports.py and service_imports.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from lakestream.config.mappings import Mappings
-from lakestream.config.options import AccountOptions, Options, Permissions, SubjectMapping, User
+from lakestream.config.options import (
+    AccountOptions,
+    Options,
+    Permissions,
+    ServiceImport,
+    StreamImport,
+    SubjectMapping,
+    User,
+)
 from lakestream.logging import Logger
 from lakestream.net.accounts.auth import Login
 from lakestream.net.accounts.permissions import Rules
@@ -18,6 +26,9 @@ from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.statistics import Counted
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, UNLIMITED, JetStreamLimits
+
+MAX_RULES = 1024
+"""Sets of permissions that an account remembers (default), for users who have the same. Cleared when full."""
 
 
 class Client(Counted, Protocol):
@@ -33,6 +44,18 @@ class Client(Counted, Protocol):
     def turn_away(self, text: str, reason: str) -> None:
         """Close with -ERR `text`; `reason` is shown by monitoring."""
 
+    def close(self, reason: str) -> None:
+        """Close without a word to the client."""
+
+    def limit(self) -> None:
+        """Apply the limits of the account and the user as they are now."""
+
+    def permit(self) -> None:
+        """Apply the permissions of the user and the mappings of the account as they are now."""
+
+    def unauthorized(self, shown: str) -> None:
+        """Close because the user may not log in any more; `shown` names it in the log."""
+
 
 class Account:
     """One account of a running server.
@@ -44,6 +67,7 @@ class Account:
         is_system: True for the system account.
         jetstream: its JetStream limits; None: JetStream is off.
         connections: connected clients by client id.
+        imports: the imports that work; `complete`: that is all of them.
         others: returns the number of its clients on other nodes.
     """
 
@@ -55,6 +79,7 @@ class Account:
         self.is_system = is_system
         self.connections: dict[int, Client] = {}
         self.others: Callable[[], int] = lambda: 0
+        self.imports: tuple[StreamImport | ServiceImport, ...] = ()
         self._mapped: tuple[tuple[SubjectMapping, ...], str] = ((), "")
         self.configure(options, jetstream)
 
@@ -63,6 +88,10 @@ class Account:
         self.options = options
         self.jetstream = jetstream
         self._rules: dict[Permissions, Rules] = {}
+
+    @property
+    def complete(self) -> bool:
+        return len(self.imports) == len(self.options.imports)
 
     def map_subjects(self, cluster: str) -> None:
         """Apply the configured subject mappings; `cluster`: this server's, "" for none."""
@@ -77,6 +106,8 @@ class Account:
         if permissions is None:
             return None
         if permissions not in self._rules:
+            if len(self._rules) >= MAX_RULES:
+                self._rules.clear()
             self._rules[permissions] = Rules(permissions)
         return self._rules[permissions]
 
@@ -106,6 +137,7 @@ class Accounts:
         self._turn, self._log = turn, log
         self._accounts: dict[str, Account] = {}
         self._watchers: list[Callable[[Account], None]] = []
+        self._followers: list[Callable[[Sequence[Account]], None]] = []
         self.configure(options)
         self.default = self._accounts[GLOBAL_ACCOUNT]
 
@@ -113,11 +145,13 @@ class Accounts:
         """Apply the configuration. Returns the accounts that are not configured any more."""
         self._options = options
         system = options.system_account or SYSTEM_ACCOUNT
-        self.alone = not options.accounts and not options.system_account
+        self.alone = not options.accounts and not options.system_account and options.operators is None
         # With configured accounts the global account has no streams (as in nats-server).
-        self._global_streams = all(account.name == system for account in options.accounts)
+        self._global_streams = options.operators is None and all(one.name == system for one in options.accounts)
         wanted = {account.name: account for account in options.accounts}
         wanted.setdefault(GLOBAL_ACCOUNT, AccountOptions(name=GLOBAL_ACCOUNT, mappings=options.mappings))
+        signed = {account.name: account.options for account in self if account.options.token is not None}
+        wanted |= signed
         wanted.setdefault(system, AccountOptions(name=system))
         for name, configured in wanted.items():
             if name in self._accounts:
@@ -130,7 +164,30 @@ class Accounts:
             account.configure(AccountOptions(name=account.name), None)
         for account in self:
             account.map_subjects(options.cluster.name)
+        self._changed(list(self))
         return gone
+
+    def put(self, options: AccountOptions) -> Account:
+        """Make an account or change it, while the server runs: its imports and JetStream follow.
+
+        What its clients may do then is for the caller to apply.
+        """
+        account = self._accounts.get(options.name)
+        if account is None:
+            self._add(account := self._account(options))
+        else:
+            account.configure(options, self._jetstream(options, self.system.name))
+        account.map_subjects(self._options.cluster.name)
+        self._changed([account])
+        return account
+
+    def follow(self, changed: Callable[[Sequence[Account]], None]) -> None:
+        """Call back with the accounts that a reload or `put` configured, in the order of these calls."""
+        self._followers.append(changed)
+
+    def _changed(self, accounts: Sequence[Account]) -> None:
+        for changed in self._followers:
+            changed(accounts)
 
     def _jetstream(self, options: AccountOptions, system: str) -> JetStreamLimits | None:
         if self._options.jetstream is None or options.name == system:

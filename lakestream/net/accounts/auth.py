@@ -120,10 +120,11 @@ _GIVEN = {"user": "user", "password": "pass", "token": "auth_token", "nkey": "nk
 
 
 class Login(msgspec.Struct, frozen=True):
-    """The account and user of a client. `user` None: anonymous."""
+    """The account and user of a client. `user` None: anonymous. `expires_ns`: its end, ns since the epoch; 0: none."""
 
     account: str
     user: User | None = None
+    expires_ns: int = 0
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -251,6 +252,7 @@ class Authenticator:
 
     Args:
         shown: INFO says that credentials are required even where a `no_auth_user` makes them optional.
+        signed: the way of users with tokens, of operator mode. No other way is open then.
 
     Attributes:
         by_certificate: client certificates tell the users (verify_and_map).
@@ -261,20 +263,20 @@ class Authenticator:
         challenges: INFO has a nonce, which users sign.
     """
 
-    def __init__(self, options: Options, checks: HashChecks, *, shown: bool = False) -> None:
-        self._token = options.token
-        logins = [Login(GLOBAL_ACCOUNT, user) for user in options.users]
+    def __init__(self, options: Options, checks: HashChecks, *, shown: bool = False, signed: Way | None = None) -> None:
+        self._token = options.token if signed is None else ""
+        logins = [Login(GLOBAL_ACCOUNT, user) for user in options.users if signed is None]
         logins += [Login(account.name, user) for account in options.accounts for user in account.users]
         self._logins = {login.user.name: login for login in logins if login.user is not None}
         system = options.system_account or SYSTEM_ACCOUNT
         only_the_system = bool(options.accounts) and all(account.name == system for account in options.accounts)
         self.by_certificate = options.tls is not None and options.tls.verify_and_map and bool(self._logins)
-        self.configured = bool(self._token or self._logins) or only_the_system
-        self.anonymous = self._anonymous(options)
+        self.configured = bool(self._token or self._logins) or only_the_system or signed is not None
+        self.anonymous = self._anonymous(options) if signed is None else None
         self.required = self.configured and (shown or not options.no_auth_user)
         keys = {name: login for name, login in self._logins.items() if login.user is not None and login.user.nkey}
-        self.challenges = bool(keys)
-        self._ways = list(self._configured(keys, Secrets(checks)))
+        self.challenges = bool(keys) or signed is not None
+        self._ways = list(self._configured(keys, Secrets(checks))) if signed is None else [signed]
 
     def _configured(self, keys: Mapping[str, Login], secrets: Secrets) -> Iterable[Way]:
         """Return the ways for the users of the configuration."""

@@ -1,24 +1,28 @@
 """Imports between the accounts of a server.
 
-Belongs here: matching each import with its export and connecting the accounts' hubs, at start and after a reload.
-Whether an import is allowed is decided in config/account_checks.py; messages cross in stream_imports.py,
-service_imports.py and responses.py.
+Belongs here: matching each import with its export and connecting the accounts' hubs, at start and when accounts change.
+Imports of configured accounts are checked in config/account_checks.py, those of signed ones here: an import that is not
+allowed is left out. Messages cross in stream_imports.py, service_imports.py and responses.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
-from lakestream.config.options import AccountOptions, ServiceExport, StreamImport
+from lakestream.config.options import SECOND, AccountOptions, ServiceExport, StreamExport, StreamImport
 from lakestream.config.options import ServiceImport as ServiceWanted
-from lakestream.config.sharing import ExportIndex, ImportSubjects, approves, subjects_of
+from lakestream.config.sharing import ExportIndex, Import, ImportSubjects, approves, subjects_of
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.responses import Responses
 from lakestream.net.accounts.service_imports import ServerNames, Service, ServiceImport
 from lakestream.net.accounts.stream_imports import StreamImports, StreamRoute
 from lakestream.net.hub import Hub
-from lakestream.ports import Clock
+from lakestream.ports import Clock, Timer
+from lakestream.protocol.subjects import valid_subject
+
+MAX_WAIT_NS = 24 * 3600 * SECOND
+"""Longest time to the next look at activations that expire (1 day)."""
 
 
 class AccountImports:
@@ -36,47 +40,72 @@ class AccountImports:
         self.responses: dict[str, Responses] = {}
         self._streams: dict[str, StreamImports] = {}
         self._routes: dict[str, dict[StreamImport, StreamRoute]] = {}
-        self._services: list[ServiceImport] = []
-        self._exports: dict[str, ExportIndex[ServiceExport]] = {}
+        self._services: dict[str, list[ServiceImport]] = {}
+        self._exports: dict[str, ExportIndexes] = {}
+        self._shared: dict[str, object] = {}
+        """Exports and imports of each account as they were connected."""
+        self._importers: dict[str, set[str]] = {}
+        """Accounts that import from an account, by its name."""
+        self._turns: dict[str, list[int]] = {}
+        """Times at which activations of an account's imports begin or end to hold, in ns."""
+        self._expiry: Timer | None = None
 
     def connect(self) -> None:
-        """Connect the imports that are configured now, and no others."""
-        for old in self._services:
-            old.stop()
-        self._services = []
-        self._exports = {}
-        for account in self._accounts:
-            self._connect_streams(account)
-            for wanted in account.options.imports:
-                if isinstance(wanted, ServiceWanted):
-                    self._connect_service(account, wanted)
+        """Connect the imports that are configured now, and no others, and from now on those of changed accounts."""
+        self._accounts.follow(self.changed)
+        self.changed(list(self._accounts))
 
-    def _connect_streams(self, account: Account) -> None:
+    def changed(self, accounts: Sequence[Account]) -> None:
+        """Connect the imports of accounts that changed, and of those that import from them."""
+        changed = {account.name for account in accounts if self._shared.get(account.name) != _shared(account)}
+        for name in changed:
+            self._exports.pop(name, None)
+        affected = changed.union(*(self._importers.get(name, ()) for name in changed))
+        self._reconnect(account for name in affected if (account := self._accounts.get(name)) is not None)
+
+    def _reconnect(self, accounts: Iterable[Account]) -> None:
+        for account in accounts:
+            self._shared[account.name] = _shared(account)
+            for old in self._services.pop(account.name, ()):
+                old.stop()
+            for wanted in account.options.imports:
+                self._importers.setdefault(wanted.account, set()).add(account.name)
+            connected = self._connect_streams(account)
+            for wanted in account.options.imports:
+                if isinstance(wanted, ServiceWanted) and wanted not in connected:
+                    connected += [wanted] if self._connect_service(account, wanted) else []
+            account.imports = tuple(connected)
+            self._turns.pop(account.name, None)
+            if activations := [one.activation for one in account.options.imports if one.activation is not None]:
+                self._turns[account.name] = [time * SECOND for one in activations for time in (one.exp, one.nbf)]
+        self._watch_expiry()
+
+    def _connect_streams(self, account: Account) -> list[Import]:
         before = self._routes.get(account.name, {})
         routes: dict[StreamImport, StreamRoute] = {}
         for wanted in account.options.imports:
             exporter = self._accounts.get(wanted.account)
-            if isinstance(wanted, StreamImport) and exporter is not None:
+            if isinstance(wanted, StreamImport) and exporter is not None and self._allowed(account, exporter, wanted):
                 subjects = self._subjects(account, wanted)
                 if subjects is not None:
                     route = StreamRoute(exporter.hub, subjects, allow_trace=wanted.allow_trace)
                     routes[wanted] = before.get(wanted, route)
-        if routes == before:
-            return
-        self._routes[account.name] = routes
-        if account.name not in self._streams:
-            imports = self._streams[account.name] = StreamImports(account.hub)
-            account.hub.imports = imports
-        self._streams[account.name].replace(list(routes.values()), account.hub.interest_graph.subscriptions())
+        if routes != before:
+            self._routes[account.name] = routes
+            if account.name not in self._streams:
+                imports = self._streams[account.name] = StreamImports(account.hub)
+                account.hub.imports = imports
+            self._streams[account.name].replace(list(routes.values()), account.hub.interest_graph.subscriptions())
+        return list(routes)
 
-    def _connect_service(self, account: Account, wanted: ServiceWanted) -> None:
+    def _connect_service(self, account: Account, wanted: ServiceWanted) -> bool:
         exporter = self._accounts.get(wanted.account)
         subjects = self._subjects(account, wanted)
         if exporter is None or subjects is None:
-            return
-        export = self._service_export(exporter.options, account.name, wanted.subject.encode())
+            return False
+        export = self._service_export(account, exporter, wanted)
         if export is None:
-            return
+            return False
         service = Service(
             subjects=subjects,
             kind=export.response,
@@ -86,8 +115,9 @@ class AccountImports:
             latency=export.latency,
         )
         link = ServiceImport(self._reply_paths(account.hub), self._reply_paths(exporter.hub), service, self._where)
-        self._services.append(link)
+        self._services.setdefault(account.name, []).append(link)
         link.start()
+        return True
 
     def _reply_paths(self, hub: Hub) -> Responses:
         paths = self.responses.get(hub.account)
@@ -95,19 +125,88 @@ class AccountImports:
             paths = self.responses[hub.account] = Responses(hub, self._clock)
         return paths
 
-    def _subjects(self, account: Account, wanted: StreamImport | ServiceWanted) -> ImportSubjects | None:
+    def _subjects(self, account: Account, wanted: Import) -> ImportSubjects | None:
         try:
             return subjects_of(wanted)
-        except ValueError as error:  # Invariant: settings refuse such an import.
+        except ValueError as error:  # Settings refuse such an import, tokens may have it.
             self._log.error(
                 f'account "{account.name}": cannot import "{wanted.subject}" from "{wanted.account}": {error}'
             )
             return None
 
-    def _service_export(self, exporter: AccountOptions, importer: str, subject: bytes) -> ServiceExport | None:
+    # ------------------------------------------------------------------ what is allowed
+    def _allowed(self, account: Account, exporter: Account, wanted: StreamImport) -> bool:
+        """Return True if the exporter gives this stream. Of configured accounts the settings know."""
+        if account.options.token is None:
+            return True
+        if exporter is account:
+            return False
+        subject, issued_s = wanted.subject.encode(), self._issued(exporter, wanted)
+        return valid_subject(subject) and any(
+            approves(export, account.name, subject, issued_s) for export in self._index(exporter).streams(subject)
+        )
+
+    def _service_export(self, account: Account, exporter: Account, wanted: ServiceWanted) -> ServiceExport | None:
         """Return the export through which an account imports this service."""
+        subject, issued_s = wanted.subject.encode(), self._issued(exporter, wanted)
+        if account.options.token is not None and (exporter is account or not valid_subject(subject)):
+            return None
+        exports = self._index(exporter).services(subject)
+        return next((export for export in exports if approves(export, account.name, subject, issued_s)), None)
+
+    def _index(self, exporter: Account) -> ExportIndexes:
         index = self._exports.get(exporter.name)
         if index is None:
-            services = [export for export in exporter.exports if isinstance(export, ServiceExport)]
-            index = self._exports[exporter.name] = ExportIndex(services)
-        return next((export for export in index.narrowest(subject) if approves(export, importer, subject)), None)
+            index = self._exports[exporter.name] = ExportIndexes(exporter.options)
+        return index
+
+    def _issued(self, exporter: Account, wanted: Import) -> int | None:
+        """Return when the activation of an import was issued, in s since the epoch; None: it has none that holds."""
+        activation = wanted.activation
+        if activation is None or activation.time_issues(self._clock.now() // SECOND):
+            return None
+        given = activation.nats.issuer_account
+        if given and (given != exporter.name or activation.iss not in _signers(exporter)):
+            return None
+        return activation.iat
+
+    def _watch_expiry(self) -> None:
+        """Connect the imports again when the next activation begins or ends to hold."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        now = self._clock.now()
+        coming = [time for times in self._turns.values() for time in times if time > now]
+        if coming:
+            self._expiry = self._clock.call_later(min(min(coming) - now, MAX_WAIT_NS), self._turned)
+
+    def _turned(self) -> None:
+        self._expiry = None
+        self._reconnect([self._accounts.of(name) for name in self._turns])
+
+
+class ExportIndexes:
+    """The exports of one account, by their subjects."""
+
+    def __init__(self, options: AccountOptions) -> None:
+        self._streams = ExportIndex([one for one in options.exports if isinstance(one, StreamExport)])
+        self._services = ExportIndex([one for one in options.exports if isinstance(one, ServiceExport)])
+
+    def streams(self, subject: bytes) -> list[StreamExport]:
+        """Return the narrowest exports of streams that cover a subject."""
+        return self._streams.narrowest(subject)
+
+    def services(self, subject: bytes) -> list[ServiceExport]:
+        """Return the narrowest exports of services that cover a subject."""
+        return self._services.narrowest(subject)
+
+
+def _shared(account: Account) -> object:
+    token = account.options.token
+    return account.options.exports, account.options.imports, token is not None and sorted(token.nats.scopes)
+
+
+def _signers(account: Account) -> set[str]:
+    """Return the keys that sign for an account."""
+    token = account.options.token
+    return {account.name} if token is None else {account.name, *token.nats.scopes}

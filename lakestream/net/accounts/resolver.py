@@ -1,0 +1,60 @@
+"""Resolvers: where the tokens of accounts come from.
+
+Belongs here: the interface of a resolver, and the one that keeps them in memory. A resolver neither decodes nor trusts
+a token; operators.py does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+MISSING = "account missing"
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """The answer of a resolver without the token of an account. `reason`: for the log."""
+
+    reason: str = MISSING
+
+
+Answer = str | Missing
+"""The text of a token, or why there is none."""
+
+
+class ResolverError(Exception):
+    """Raised for a token that cannot be stored; the text is nats-server's."""
+
+
+class Resolver(Protocol):
+    """The tokens of accounts. Called in the event loop, as are its callbacks."""
+
+    def lookup(self, account: str, done: Callable[[Answer], None]) -> None:
+        """Look the token of an account up, and call back once: at once where nothing has to be waited for.
+
+        Args:
+            account: the public key.
+        """
+
+    def store(self, account: str, token: str) -> None:
+        """Keep the token of an account instead of the one before. Raises ResolverError."""
+
+
+class MemoryResolver:
+    """Keeps tokens until the server stops.
+
+    Args:
+        preload: tokens of the configuration, by the keys of their accounts.
+    """
+
+    def __init__(self, preload: Iterable[tuple[str, str]] = ()) -> None:
+        self._tokens = dict(preload)
+
+    def lookup(self, account: str, done: Callable[[Answer], None]) -> None:
+        token = self._tokens.get(account)
+        done(Missing() if token is None else token)
+
+    def store(self, account: str, token: str) -> None:
+        self._tokens[account] = token

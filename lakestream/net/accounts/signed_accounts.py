@@ -1,0 +1,172 @@
+"""Accounts that operators signed, in a running server.
+
+Belongs here: fetching the token of an account with its first user or importer, replacing it, its end, and what that
+does to connected clients; and the way of users with tokens. What a token allows is decided in operators.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from lakestream.config.options import SECOND, AccountOptions
+from lakestream.logging import Logger
+from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.accounts.auth import Credentials, Later, Login, Outcome, Refusal
+from lakestream.net.accounts.operators import INVALID, Ended, Trust, UserToken, account_options, issuer_account
+from lakestream.net.accounts.resolver import MISSING, Answer, Missing, Resolver
+from lakestream.ports import Clock, Timer
+from lakestream.protocol import nkeys
+from lakestream.protocol.jwt import JwtError
+
+MAX_WAIT_NS = 24 * 3600 * SECOND
+"""Longest time to the next look at the end of an account (1 day), as clocks are set."""
+
+ACCOUNT_ENDED = Ended("Account Authentication Expired", "Authentication Expired")
+
+Loaded = Callable[[Account | str], None]
+"""Called with an account, or with the reason why it cannot be used."""
+
+
+class SignedAccounts:
+    """The accounts of operator mode.
+
+    Args:
+        accounts: all accounts of the server; signed ones are put there.
+        sentinel: the token of clients without one; "": they are rejected.
+
+    Attributes:
+        trust: judges tokens.
+        resolver: has the tokens of accounts.
+    """
+
+    def __init__(
+        self, accounts: Accounts, trust: Trust, resolver: Resolver, clock: Clock, log: Logger, sentinel: str = ""
+    ) -> None:
+        self.trust, self.resolver = trust, resolver
+        self._accounts, self._clock, self._log, self._sentinel = accounts, clock, log, sentinel
+        self._waiting: dict[str, list[Loaded]] = {}
+        """Callbacks by account, while its token is looked up."""
+        self._ends: dict[str, Timer] = {}
+
+    # ------------------------------------------------------------------ accounts
+    def loaded(self, key: str) -> Account | None:
+        """Return an account whose token is known and has not ended."""
+        account = self._accounts.get(key)
+        return account if account is not None and account.options.token is not None else None
+
+    def load(self, key: str, done: Loaded) -> None:
+        """Look an account up unless it is known, with those that it imports from, and call back once."""
+        account = self.loaded(key)
+        if account is not None:
+            done(account)
+        elif not nkeys.is_public(key, nkeys.ACCOUNT):
+            done("will only fetch valid account keys")
+        elif key in self._waiting:
+            self._waiting[key].append(done)
+        else:
+            self._waiting[key] = [done]
+            self.resolver.lookup(key, lambda answer: self._answered(key, answer))
+
+    def _answered(self, key: str, answer: Answer) -> None:
+        if isinstance(answer, Missing):
+            self._log.warn(f"Account fetch failed: {answer.reason}")
+            self._done(key, MISSING)
+            return
+        try:
+            account = self.update(key, answer)
+        except JwtError:
+            self._done(key, INVALID)
+            return
+        self._load_exporters(account, lambda: self._done(key, account))
+
+    def _load_exporters(self, account: Account, done: Callable[[], None]) -> None:
+        """Load the accounts that an account imports from, and call back once.
+
+        It is loaded itself by now, so accounts that import from each other do not wait for each other.
+        """
+        left = {wanted.account for wanted in account.options.imports if self.loaded(wanted.account) is None}
+
+        def found(exporter: str) -> None:
+            left.discard(exporter)
+            if not left:
+                done()
+
+        if not left:
+            done()
+        for exporter in list(left):  # soon: a long chain of accounts must not become a deep stack
+            self._clock.call_soon(partial(self._load_exporter, exporter, found))
+
+    def _load_exporter(self, key: str, found: Callable[[str], None]) -> None:
+        self.load(key, lambda outcome: found(key))
+
+    def _done(self, key: str, outcome: Account | str) -> None:
+        for done in self._waiting.pop(key, ()):
+            done(outcome)
+
+    def update(self, key: str, text: str) -> Account:
+        """Use a token for an account from now on, also for its connected clients.
+
+        Raises:
+            JwtError: it cannot be used; the account stays as it was.
+        """
+        token = self.trust.account(key, text, self._clock.now() // SECOND)
+        account = self._accounts.put(account_options(token))
+        self._watch_end(key, token.exp)
+        self._apply(account)
+        return account
+
+    def remove(self, key: str) -> None:
+        """End an account: its clients are closed, and nobody may log in until another token comes."""
+        self._watch_end(key, 0)
+        if self.loaded(key) is not None:
+            account = self._accounts.put(AccountOptions(name=key))
+            for client in list(account.connections.values()):
+                client.turn_away(*ACCOUNT_ENDED)
+
+    def _watch_end(self, key: str, end_s: int) -> None:
+        if (timer := self._ends.pop(key, None)) is not None:
+            timer.cancel()
+        if not end_s:
+            return
+        wait = end_s * SECOND - self._clock.now()
+        if wait <= 0:
+            self.remove(key)
+        else:
+            self._ends[key] = self._clock.call_later(min(wait, MAX_WAIT_NS), lambda: self._watch_end(key, end_s))
+
+    def _apply(self, account: Account) -> None:
+        """Apply the account's token to its connected clients; close those that may not stay."""
+        clients = list(account.connections.values())
+        for client in clients:
+            user = client.login.user
+            ended = self.trust.remains(account.options, user) if user is not None else None
+            if ended is None:
+                client.limit()
+                client.permit()
+            elif not ended.error:
+                client.close(ended.reason)
+            elif user is not None and ended.error == "Authorization Violation":
+                client.unauthorized(f'JWT User "{user.nkey}"')
+            else:
+                client.turn_away(*ended)
+        most = account.options.limits.max_connections
+        for client in list(account.connections.values())[most:] if most >= 0 else ():
+            client.turn_away("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
+
+    # ------------------------------------------------------------------ users
+    def way(self, credentials: Credentials) -> Login | Refusal | Later:
+        """Judge a user's token: the one way of logging in."""
+        token = self.trust.user(credentials.jwt or self._sentinel, self._clock.now() // SECOND)
+        if isinstance(token, Refusal):
+            return token
+        account = self.loaded(issuer_account(token))
+        if account is not None:
+            return self._judged(account, token, credentials)
+        key = issuer_account(token)
+        return Later(lambda done: self.load(key, lambda found: done(self._judged(found, token, credentials))))
+
+    def _judged(self, found: Account | str, token: UserToken, credentials: Credentials) -> Outcome:
+        if isinstance(found, str):
+            return Refusal(f"Account JWT lookup error: {found}")
+        return self.trust.login(found.options, token, credentials, self._clock.now())
