@@ -57,7 +57,8 @@ class User(msgspec.Struct, frozen=True):
     """One user, with a password (plain text or a bcrypt hash, `$2a$…`) or with a key (`nkey`, `U…`).
 
     `connection_types`: the ways in that it may use, in upper case; (): any. `max_subscriptions` and `max_payload` are
-    its own limits (-1: none) besides those of its account. `token`: of a user that an account signed.
+    its own limits (-1: none) besides those of its account. `token`: of a user that an account signed; of a `bearer` it
+    is enough to log in.
     """
 
     user: str
@@ -68,11 +69,17 @@ class User(msgspec.Struct, frozen=True):
     max_subscriptions: int = -1
     max_payload: int = -1
     token: jwt.Token[jwt.User] | None = None
+    bearer: bool = False
 
     @property
     def name(self) -> str:
         """Return its name, or its key."""
         return self.nkey or self.user
+
+    @property
+    def shown_token(self) -> str:
+        """Return the text of its token; "" for none, and for a bearer's, with which anybody may log in."""
+        return "" if self.token is None or self.bearer else self.token.text
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +190,7 @@ class AccountOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """Return its name for people: that of its token, or the configured one."""
-        return self.token.name if self.token is not None else self.name
+        return self.token.name or self.name if self.token is not None else self.name
 
 
 def lower_limit(one: int, other: int) -> int:

@@ -494,7 +494,10 @@ class Connection(Outbox, Arrival):
     def _log_in(self, options: Mapping[str, Any], login: Login) -> None:
         if not self._bind(login):
             return
-        if self.owner.authenticator_for(self.kind).by_certificate and login.user is not None:
+        token = login.user.token if login.user is not None else None
+        if token is not None:
+            self.user = str(options.get("nkey") or options.get("user") or token.sub)
+        elif self.owner.authenticator_for(self.kind).by_certificate and login.user is not None:
             self.user = login.user.user
         self._connected = True
         self._verbose = bool(options.get("verbose", self._verbose))
@@ -520,6 +523,10 @@ class Connection(Outbox, Arrival):
             version=self.version,
             start_ns=self.start_ns,
             rtt_ns=self.rtt_ns,
+            issuer_key=token.iss if token is not None else "",
+            name_tag=token.name if token is not None else "",
+            tags=token.nats.tags if token is not None else (),
+            jwt=login.user.shown_token if login.user is not None else "",
         )
         self.ready = True
         self.owner.joined(self)
@@ -535,6 +542,7 @@ class Connection(Outbox, Arrival):
         if not account.admit(self):
             self.account.forget(self)
             self.account = account  # for monitoring and events of the rejection
+            self.owner.log.error(f"{self.label} - maximum account active connections exceeded")
             self._fail("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
             return False
         moved: dict[bytes, Subscription] = {}

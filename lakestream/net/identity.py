@@ -121,7 +121,7 @@ class Identity(msgspec.Struct, frozen=True):
         xkey: str = "",
         account: str = GLOBAL_ACCOUNT,
         is_system: bool = False,
-        max_payload: int = 0,
+        max_payload: int | None = None,
         cluster: str = "",
         connect_urls: Sequence[str] = (),
         listener: tuple[str, int] | None = None,
@@ -139,7 +139,7 @@ class Identity(msgspec.Struct, frozen=True):
             xkey: the curve key to which clients may encrypt; "": not shown.
             account: the client's account, shown in the second INFO.
             is_system: that is the system account.
-            max_payload: of the account, bytes; 0: the server's.
+            max_payload: of this client, bytes; None: the server's.
             cluster: the cluster's name; "" without one.
             connect_urls: `host:port` of every server that clients may connect to.
             listener: host and port where it connected; None: the listener for NATS, or what it advertises.
@@ -159,7 +159,7 @@ class Identity(msgspec.Struct, frozen=True):
         if self.auth_required if auth_required is None else auth_required:
             fields["auth_required"] = True
         fields |= tls or {}
-        fields["max_payload"] = max_payload or self.max_payload
+        fields["max_payload"] = self.max_payload if max_payload is None else max_payload
         if self.jetstream:
             fields["jetstream"] = True
         fields["client_id"] = client_id

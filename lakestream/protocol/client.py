@@ -27,6 +27,8 @@ class ClientInfo(msgspec.Struct, frozen=True):
         start_ns: time of the connection, ns since the epoch; 0: unknown.
         rtt_ns: round-trip time of its last PING, or of its CONNECT; 0: unknown.
         service: the account whose service import brought the message here; "": the client's own account.
+        issuer_key, name_tag, tags, jwt: of the token of a user that an account signed. `jwt` is only shown to accounts
+            to which the user's account shares its identity; "" also for bearers, whose tokens are secret.
     """
 
     id: int
@@ -40,6 +42,10 @@ class ClientInfo(msgspec.Struct, frozen=True):
     start_ns: int = 0
     rtt_ns: int = 0
     service: str = ""
+    issuer_key: str = ""
+    name_tag: str = ""
+    tags: tuple[str, ...] = ()
+    jwt: str = ""
 
 
 class Trace(Protocol):
@@ -74,8 +80,8 @@ def traced(client: ClientInfo, trace: Trace) -> TracedClient:
     return TracedClient(**fields, trace=trace)
 
 
-def client_shown(client: ClientInfo, server: str, cluster: str = "") -> dict[str, Any]:
-    """Return the client as advisories show it. `server` is the node that it is connected to."""
+def client_shown(client: ClientInfo, server: str, cluster: str = "", *, token: bool = False) -> dict[str, Any]:
+    """Return the client as advisories show it. `server` is the node that it is connected to; `token`: with its JWT."""
     fields: dict[str, Any] = {
         "start": format_time(client.start_ns) if client.start_ns else "",
         "host": client.host,
@@ -89,6 +95,10 @@ def client_shown(client: ClientInfo, server: str, cluster: str = "") -> dict[str
         "rtt": client.rtt_ns,
         "server": server,
         "cluster": cluster,
+        "jwt": client.jwt if token else "",
+        "issuer_key": client.issuer_key,
+        "name_tag": client.name_tag,
+        "tags": list(client.tags),
         "kind": client.kind,
         "client_type": "nats" if client.kind == "Client" else "",
     }

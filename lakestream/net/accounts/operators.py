@@ -163,6 +163,7 @@ class Trust:
             max_subscriptions=limits.subs,
             max_payload=limits.payload,
             token=token,
+            bearer=limits.bearer_token,
         )
 
     def _signs(self, account: AccountToken, key: str) -> bool:

@@ -164,7 +164,7 @@ class ServiceImport:
             client_there = client
         # A shared identity is passed on through further accounts.
         known = share or client_there.id
-        shown = client_shown(client_there, where.server if known else "", where.cluster if known else "")
+        shown = client_shown(client_there, where.server if known else "", where.cluster if known else "", token=True)
         self._shown, self._info = shown, dumps(shown)
         self._block = headers.build([(headers.REQUEST_INFO, self._info)])
         self._prepared_for, self._client = client, replace(client_there, service=self.exporter.hub.account)

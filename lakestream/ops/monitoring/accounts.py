@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lakestream.config.options import Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
+from lakestream.config.options import SECOND, Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.responses import Responses
 from lakestream.ops.monitoring.monitored import Monitored, account_of, configured, sublist_stats
 from lakestream.ops.monitoring.query import BadQuery, Query
+from lakestream.protocol import jwt
 from lakestream.protocol.gotime import format_time
 
 MAX_PATHS_SHOWN = 1024
@@ -66,7 +67,7 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
         page["is_system"] = True
     page |= {
         "expired": False,
-        "complete": True,
+        "complete": account.complete,
         "jetstream_enabled": node.jetstream is not None and name in node.jetstream.served,
         "leafnode_connections": 0,
         "client_connections": len(account.connections),
@@ -77,12 +78,23 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
         page["mappings"] = account.hub.mappings.shown()
     if exports := _exports(options.exports, account.is_system):
         page["exports"] = exports
-    page["imports"] = [_import(node, one) for one in options.imports] + _common_imports(name, system, account.is_system)
-    page["name_tag"] = name
+    page["imports"] = [_import(node, one) for one in account.imports] + _common_imports(name, system, account.is_system)
+    page |= _signed(options.token) if options.token is not None else {}
+    page["name_tag"] = options.shown
     page["sublist_stats"] = sublist_stats(node, [account])
     ways = account.hub.responses
     if isinstance(ways, Responses) and (shown := _reply_paths(ways)):
         page["responses"] = shown
+    return page
+
+
+def _signed(token: jwt.Token[jwt.Account]) -> dict[str, Any]:
+    """Return what is shown of an account's token."""
+    page: dict[str, Any] = {"jwt": token.text, "issuer_key": token.iss, "decoded_jwt": jwt.claims_of(token.text)}
+    if token.nats.tags:
+        page["tags"] = list(token.nats.tags)
+    if token.nats.revocations:
+        page["revoked_user"] = {key: format_time(at * SECOND) for key, at in token.nats.revocations.items()}
     return page
 
 
@@ -117,7 +129,12 @@ def _service(export: ServiceExport) -> dict[str, Any]:
 
 
 def _approved(export: StreamExport | ServiceExport) -> dict[str, Any]:
-    return {"approved_accounts": sorted(export.accounts)} if export.accounts else {}
+    page: dict[str, Any] = {"approved_accounts": sorted(export.accounts)} if export.accounts else {}
+    if export.activated:
+        page["token_req"] = True
+    if export.revoked:
+        page["revoked_activations"] = {account: format_time(at * SECOND) for account, at in export.revoked}
+    return page
 
 
 def _latency(latency: Latency) -> dict[str, Any]:
@@ -175,7 +192,7 @@ def account_traffic(node: Monitored, account: Account) -> dict[str, Any]:
     traffic = node.statistics.account(account.name, clients)
     return {
         "acc": account.name,
-        "name": account.name,
+        "name": account.options.shown,
         "conns": len(clients),
         "leafnodes": 0,
         "total_conns": len(clients),

@@ -132,11 +132,15 @@ def _connection(one: Any, now: int, subs: str, auth: bool) -> dict[str, Any]:
         page["authorized_user"] = one.user
     if account not in ("", GLOBAL_ACCOUNT):
         page["account"] = account
+    client = None if stop or not auth else one.client
+    if client is not None and client.issuer_key:
+        page |= ({"jwt": client.jwt} if client.jwt else {}) | {"issuer_key": client.issuer_key}
+        page |= {"tags": list(client.tags)} if client.tags else {}
     if subs == "list" and held:
         page["subscriptions_list"] = [sub.subject.decode("utf-8", "replace") for sub in held]
     if subs == "detail" and held:
         page["subscriptions_list_detail"] = [_subscription(sub, one.id) for sub in held]
-    return page | ({"name_tag": account} if account else {})
+    return page | ({"name_tag": account if stop else one.account.options.shown} if account else {})
 
 
 def _tls(tls: TlsState | None, auth: bool) -> dict[str, Any]:

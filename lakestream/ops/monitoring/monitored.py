@@ -121,9 +121,9 @@ class Monitored(Protocol):
 
 
 def configured(node: Monitored) -> list[Account]:
-    """Return the configured accounts, without those that only other nodes have or that a reload removed."""
+    """Return the configured and signed accounts, without those that only other nodes have or that a reload removed."""
     names = {GLOBAL_ACCOUNT, node.accounts.system.name, *(account.name for account in node.options.accounts)}
-    return [account for account in node.accounts if account.name in names]
+    return [one for one in node.accounts if one.name in names or one.options.token is not None]
 
 
 def account_of(node: Monitored, name: str) -> Account | None:

@@ -229,4 +229,12 @@ def _client(connection: Connection, stop_ns: int = 0) -> dict[str, Any]:
     page |= {name: value for name, value in known.items() if value}
     if stop_ns:
         page |= ({"rtt": connection.rtt_ns} if connection.rtt_ns else {}) | {"stop": format_time(stop_ns)}
-    return page | {"name_tag": account, "kind": "Client", "client_type": _TYPES[connection.kind]}
+    token = {"jwt": connection.client.jwt, "issuer_key": connection.client.issuer_key}
+    page |= {name: value for name, value in token.items() if value}
+    if connection.client.tags:
+        page["tags"] = list(connection.client.tags)
+    return page | {
+        "name_tag": connection.account.options.shown,
+        "kind": "Client",
+        "client_type": _TYPES[connection.kind],
+    }

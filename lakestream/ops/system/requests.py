@@ -10,6 +10,7 @@ PROFILEZ that there is no profile.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -48,9 +49,14 @@ class AccountRequests:
     def _user_info(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         if not reply:
             return
-        data: dict[str, Any] = {"user": client.user, "account": client.account, "account_name": client.account}
+        name = self._account.options.shown if client.account == self._account.name else client.account
+        data: dict[str, Any] = {"user": client.user, "account": client.account, "account_name": name}
         connection = self._node.connections.get(client.id)
         user = connection.login.user if connection is not None else None
+        if connection is not None and connection.login.expires_ns:
+            data["expires"] = connection.login.expires_ns - time.time_ns()
+        if client.name_tag:
+            data["user_name"] = client.name_tag
         permissions = (user.permissions if user is not None else None) or self._account.options.default_permissions
         if user is not None and permissions is not None:
             data["permissions"] = permissions_shown(permissions)
