@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.cli.flags import CommandLine, FlagError, parse, usage
-from lakestream.config.errors import StartError, reason_in_words
+from lakestream.config.errors import SettingsError, StartError, reason_in_words
 from lakestream.config.loading import load
 from lakestream.config.options import Flags, Options
 from lakestream.logging import Logger
@@ -119,6 +119,9 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
         make = Node
     try:
         make(options, log).run()
+    except SettingsError as error:
+        _say(str(error))
+        return 1
     except (StartError, LogError, LakeError, OSError) as error:
         _fail(error, options, log)
         return 1

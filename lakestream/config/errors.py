@@ -25,6 +25,10 @@ def reason_in_words(error: OSError) -> str:
     return reason[:1].lower() + reason[1:]
 
 
+class SettingsError(StartError):
+    """Raised for settings whose fault only the start finds; shown as other wrong settings are, not in the log."""
+
+
 def reason_of(error: OSError) -> str:
     """Return why a system call failed, without the words that event loops and resolvers add."""
     if error.errno is not None and error.errno > 0:

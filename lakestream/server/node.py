@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.config.errors import StartError
+from lakestream.config.errors import SettingsError, StartError
 from lakestream.config.options import FREE_PORT, STANDARD, WEBSOCKET, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
@@ -50,6 +50,7 @@ from lakestream.server.reloading import (
 )
 
 if TYPE_CHECKING:
+    from lakestream.net.accounts.operators import Unusable
     from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.remote.remotes import Remotes
     from lakestream.server.websocket import WebSocketListener
@@ -159,10 +160,10 @@ class Node:
         resolver = MemoryResolver(operators.preload)
         self.signed = SignedAccounts(self.accounts, trust, resolver, self.clock, log, operators.sentinel)
         if system:
-            found: asyncio.Future[Account | str] = asyncio.get_running_loop().create_future()
+            found: asyncio.Future[Account | Unusable] = asyncio.get_running_loop().create_future()
             self.signed.load(system, found.set_result)
-            if isinstance(outcome := await found, str):
-                raise StartError(f"error resolving system account: {outcome}")
+            if isinstance(outcome := await found, decisions.Unusable):
+                raise SettingsError(f"error resolving system account: {outcome.reason}")
         elif operators.operators:
             log.warn("Trusted Operators should utilize a System Account")
 

@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from lakestream.config.mappings import Mappings
 from lakestream.config.options import (
     MINUTE,
@@ -47,7 +49,6 @@ MAX_TEMPLATED = 4096
 """Subjects that the templates of a scope may give one user (default). A login beyond that is refused."""
 
 INVALID = "account validation failed"
-EXPIRED = "account is expired"
 NO_TOKEN = "Authentication requires a user JWT"
 
 AccountToken = Token[jwt.Account]
@@ -59,6 +60,13 @@ class Ended(NamedTuple):
 
     error: str
     reason: str
+
+
+class Unusable(msgspec.Struct, frozen=True):
+    """The reason why an account cannot be used. `warnings`: for the log of the server."""
+
+    reason: str
+    warnings: tuple[str, ...] = ()
 
 
 class Trust:

@@ -13,8 +13,16 @@ from lakestream.config.options import SECOND, AccountOptions
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Credentials, Later, Login, Outcome, Refusal
-from lakestream.net.accounts.operators import INVALID, Ended, Trust, UserToken, account_options, issuer_account
-from lakestream.net.accounts.resolver import MISSING, Answer, Missing, Resolver
+from lakestream.net.accounts.operators import (
+    INVALID,
+    Ended,
+    Trust,
+    Unusable,
+    UserToken,
+    account_options,
+    issuer_account,
+)
+from lakestream.net.accounts.resolver import Answer, Missing, Resolver
 from lakestream.ports import Clock, Timer
 from lakestream.protocol import nkeys
 from lakestream.protocol.jwt import JwtError
@@ -24,8 +32,7 @@ MAX_WAIT_NS = 24 * 3600 * SECOND
 
 ACCOUNT_ENDED = Ended("Account Authentication Expired", "Authentication Expired")
 
-Loaded = Callable[[Account | str], None]
-"""Called with an account, or with the reason why it cannot be used."""
+Loaded = Callable[[Account | Unusable], None]
 
 
 class SignedAccounts:
@@ -61,7 +68,7 @@ class SignedAccounts:
         if account is not None:
             done(account)
         elif not nkeys.is_public(key, nkeys.ACCOUNT):
-            done("will only fetch valid account keys")
+            done(Unusable("will only fetch valid account keys"))
         elif key in self._waiting:
             self._waiting[key].append(done)
         else:
@@ -70,13 +77,12 @@ class SignedAccounts:
 
     def _answered(self, key: str, answer: Answer) -> None:
         if isinstance(answer, Missing):
-            self._log.warn(f"Account fetch failed: {answer.reason}")
-            self._done(key, MISSING)
+            self._done(key, Unusable(answer.reason, (f"Account fetch failed: {answer.reason}",)))
             return
         try:
             account = self.update(key, answer)
         except JwtError:
-            self._done(key, INVALID)
+            self._done(key, Unusable(INVALID))
             return
         self._load_exporters(account, lambda: self._done(key, account))
 
@@ -98,9 +104,14 @@ class SignedAccounts:
             self._clock.call_soon(partial(self._load_exporter, exporter, found))
 
     def _load_exporter(self, key: str, found: Callable[[str], None]) -> None:
-        self.load(key, lambda outcome: found(key))
+        def loaded(outcome: Account | Unusable) -> None:
+            for line in outcome.warnings if isinstance(outcome, Unusable) else ():
+                self._log.warn(line)
+            found(key)
 
-    def _done(self, key: str, outcome: Account | str) -> None:
+        self.load(key, loaded)
+
+    def _done(self, key: str, outcome: Account | Unusable) -> None:
         for done in self._waiting.pop(key, ()):
             done(outcome)
 
@@ -166,7 +177,7 @@ class SignedAccounts:
         key = issuer_account(token)
         return Later(lambda done: self.load(key, lambda found: done(self._judged(found, token, credentials))))
 
-    def _judged(self, found: Account | str, token: UserToken, credentials: Credentials) -> Outcome:
-        if isinstance(found, str):
-            return Refusal(f"Account JWT lookup error: {found}")
+    def _judged(self, found: Account | Unusable, token: UserToken, credentials: Credentials) -> Outcome:
+        if isinstance(found, Unusable):
+            return Refusal(f"Account JWT lookup error: {found.reason}", warnings=found.warnings)
         return self.trust.login(found.options, token, credentials, self._clock.now())
