@@ -226,6 +226,9 @@ def check_options(options: Options) -> None:
                 f'no_auth_user: "{anonymous}" not present as user or nkey in authorization block or account '
                 "configuration"
             )
+    for name in options.callout.allowed_accounts if options.callout is not None else ():
+        if name not in names:
+            raise StartError(f'auth_callout allowed account "{name}" not found in configured accounts')
     if options.jetstream is not None:
         _check_jetstream(options.accounts, system or SYSTEM_ACCOUNT, options.jetstream)
 

@@ -40,6 +40,7 @@ RELOADABLE = frozenset(
         "accounts",
         "mappings",
         "token",
+        "callout",
         "tls",
         "auth_timeout_ns",
         "max_payload",
@@ -156,6 +157,10 @@ def reload(options: Options, cluster_port: int = 0) -> tuple[Options, list[str]]
                     f"{new.config_file}: with JetStream a reload cannot add the first account or remove the last one; "
                     "restart the server for that"
                 )
+        elif name == "callout" and options.callout is None:
+            raise StartError(
+                f"{new.config_file}: a reload cannot add auth_callout, as the server has no key; restart it for that"
+            )
         elif name == "websocket":
             from lakestream.config import websocket as websocket_settings
 
@@ -276,7 +281,7 @@ def _check(options: Options) -> None:
         from lakestream.config.operators import check_operators
 
         check_operators(options, options.operators)
-    elif options.accounts or options.system_account or options.no_auth_user:
+    elif options.accounts or options.system_account or options.no_auth_user or options.callout is not None:
         from lakestream.config.account_checks import check_options
 
         check_options(options)

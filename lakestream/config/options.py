@@ -82,6 +82,23 @@ class User(msgspec.Struct, frozen=True):
         return "" if self.token is None or self.bearer else self.token.text
 
 
+class CalloutOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Auth callout: a service in `account` decides about every login but those of `users`.
+
+    Attributes:
+        issuer: public key of the account key that signs the service's answers.
+        users: names or keys of the service's users, who log in as they are configured.
+        xkey: public curve key of the service, to which requests are encrypted; "": they are not.
+        allowed_accounts: have to exist; as in nats-server the service may name any account.
+    """
+
+    issuer: str
+    users: tuple[str, ...]
+    account: str = GLOBAL_ACCOUNT
+    xkey: str = ""
+    allowed_accounts: tuple[str, ...] = ()
+
+
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`limits` of an account; -1: no limit. `max_subscriptions` is per connection, `max_payload` in bytes."""
 
@@ -538,6 +555,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         single_user: `users` is one that `authorization` names without an array.
         no_auth_user: the user of clients without credentials.
         operators: operator mode; None: users and accounts are configured.
+        callout: a service decides about logins; None: none does.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
         remotes: other servers that this one connects to.
         config_file: the file that was read, for reload and /varz; `config_digest`: its SHA-256.
@@ -563,6 +581,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     system_account: str = ""
     no_auth_user: str = ""
     operators: OperatorOptions | None = None
+    callout: CalloutOptions | None = None
     mappings: tuple[SubjectMapping, ...] = ()
     auth_timeout_ns: int = 2 * SECOND
     max_payload: int = MIB

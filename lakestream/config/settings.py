@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from lakestream.config.accounts import as_accounts, as_mappings, settle
+from lakestream.config.callout import as_callout
 from lakestream.config.cluster import as_cluster
 from lakestream.config.conf import Item, load
 from lakestream.config.errors import StartError
@@ -212,11 +213,9 @@ _AUTHORIZATION: dict[str, Rule] = {
     "timeout": ("auth_timeout_ns", _auth_timeout),
     "users": ("users", as_users),
     **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("permissions", as_permissions)),
+    **dict.fromkeys(("auth_callout", "auth_hook"), ("callout", as_callout)),
 }
-_AUTHORIZATION_MISSING = {
-    **dict.fromkeys(("auth_callout", "auth_hook"), "list the users in `users`"),
-    "proxy_required": "admit the proxy's address alone, by a firewall",
-}
+_AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:

@@ -433,7 +433,13 @@ class Connection(Outbox, Arrival):
         if self._upgrade is not None:
             options = options | {name: text for name, text in self._upgrade.login.items() if not options.get(name)}
         credentials = Credentials.of(
-            options, nonce=self.nonce, kind=self.kind, host=self.host, certificate=self.certificate
+            options,
+            nonce=self.nonce,
+            kind=self.kind,
+            host=self.host,
+            id=self.id,
+            tls=self.tls,
+            certificate=self.certificate,
         )
         self.user = credentials.nkey or credentials.user or self.user
         if self._auth_timer is not None:  # the client did its part, however long the decision takes
@@ -482,10 +488,10 @@ class Connection(Outbox, Arrival):
             log.debug(f"{label} - {refusal.reason}")
         for line in refusal.errors:
             log.error(f"{label} - {line}")
-        for line in refusal.warnings:
-            log.warn(line)
         token = self.login.user.token if self.login.user is not None else None
         self.unauthorized(credentials.shown(token.sub if token is not None else ""))
+        for line in refusal.warnings:
+            log.warn(line)
 
     def unauthorized(self, shown: str) -> None:
         self.owner.log.error(" - ".join(filter(None, (self.label, "authentication error", shown))))

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
@@ -20,7 +20,7 @@ from lakestream.config.errors import SettingsError, StartError
 from lakestream.config.options import FREE_PORT, STANDARD, WEBSOCKET, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
-from lakestream.net.accounts.auth import Authenticator, Credentials, HashChecks, Later, Login, Refusal, Way
+from lakestream.net.accounts.auth import Authenticator, Credentials, Done, HashChecks, Later, Login, Refusal
 from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
@@ -34,7 +34,7 @@ from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
-from lakestream.protocol.nkeys import CurveKey, new_curve_key
+from lakestream.protocol.nkeys import SERVER, CurveKey, KeyPair, new_curve_key, new_key
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
@@ -50,6 +50,7 @@ from lakestream.server.reloading import (
 )
 
 if TYPE_CHECKING:
+    from lakestream.net.accounts.callout import Callouts
     from lakestream.net.accounts.operators import Unusable
     from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.remote.remotes import Remotes
@@ -80,7 +81,9 @@ class Node:
         self.websocket: WebSocketListener | None = None
         self._hash_checks = HashChecks()
         self.signed: SignedAccounts | None = None
-        self._authenticators = _authenticators(options, self._hash_checks, self._signed_way)
+        self._authenticators = self._ways_in(options)
+        self.key: KeyPair | None = None
+        """The key that signs requests about logins, and is the server's id; None: there are none."""
         self.lame_duck = False
         self._ids = itertools.count(1)
         self.tls: ServerContext | None = None
@@ -109,8 +112,10 @@ class Node:
         """Recover the streams and open the listeners, in the order of nats-server's log lines."""
         loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        server_id = new_server_id()
         options = self.options
+        if options.callout is not None:
+            self.key = new_key(SERVER)
+        server_id = self.key.public if self.key is not None else new_server_id()
         self.clock = LoopClock(loop, self.log)
         self.io = ThreadIo(loop)
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
@@ -324,6 +329,49 @@ class Node:
             else:
                 self._cleanups.append(lambda: ports_file.remove(path))
 
+    # ------------------------------------------------------------------ logins
+    def _ways_in(self, options: Options) -> dict[str, Authenticator]:
+        """Return the checks of credentials by kind of client."""
+        if options.operators is not None:
+            return dict.fromkeys(
+                (STANDARD, WEBSOCKET), Authenticator(options, self._hash_checks, signed=self._signed_way)
+            )
+        make = partial(Authenticator, checks=self._hash_checks, ask=self._ask)
+        if not options.websocket.port:
+            return dict.fromkeys((STANDARD, WEBSOCKET), make(options))
+        from lakestream.config.websocket import for_websocket
+
+        websocket = make(for_websocket(options), shown=bool(options.websocket.no_auth_user))
+        return {STANDARD: make(options), WEBSOCKET: websocket}
+
+    def _ask(self, credentials: Credentials, done: Done) -> None:
+        """Ask the service of the auth callout about a login."""
+        from lakestream.net.accounts.callout import ConfiguredRuling
+
+        callout = self.options.callout
+        assert callout is not None  # else there is no such way
+        self._callouts.ask(ConfiguredRuling(callout, self.options), credentials, done)
+
+    @cached_property
+    def _callouts(self) -> Callouts:
+        from lakestream.net.accounts.callout import Asker, Callouts  # with keys and tokens, which few servers need
+
+        key = self.key
+        assert key is not None  # `start` made it
+        return Callouts(
+            self.accounts.bus,
+            lambda: Asker(
+                identity=self.identity,
+                key=key,
+                xkey=self.curve_key,
+                cluster=self.cluster.name,
+                tags=self.options.server_tags,
+            ),
+            lambda: self.options.auth_timeout_ns,
+            self.clock,
+            self.log,
+        )
+
     # ------------------------------------------------------------------ Owner
     def authenticator_for(self, kind: str) -> Authenticator:
         return self._authenticators[kind]
@@ -405,8 +453,7 @@ class Node:
             self.log.reopen(options.log_file)
         before, self.options = self.options, options
         self._secure(before, tls)
-        authenticators = self._authenticators
-        self._authenticators = _authenticators(options, self._hash_checks, self._signed_way)
+        authenticators, self._authenticators = self._authenticators, self._ways_in(options)
         if not AFFECTED_BY.isdisjoint(changed):
             self.accounts.configure(options)
             clients = self.connections.values()
@@ -491,15 +538,3 @@ class Node:
         for cleanup in reversed(self._cleanups):
             cleanup()
         self.log.info("Server Exiting..")
-
-
-def _authenticators(options: Options, checks: HashChecks, signed: Way) -> dict[str, Authenticator]:
-    """Return the checks of credentials by kind of client. `signed`: the way of users with tokens."""
-    if options.operators is not None:
-        return dict.fromkeys((STANDARD, WEBSOCKET), Authenticator(options, checks, signed=signed))
-    if not options.websocket.port:
-        return dict.fromkeys((STANDARD, WEBSOCKET), Authenticator(options, checks))
-    from lakestream.config.websocket import for_websocket
-
-    websocket = Authenticator(for_websocket(options), checks, shown=bool(options.websocket.no_auth_user))
-    return {STANDARD: Authenticator(options, checks), WEBSOCKET: websocket}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lakestream.net.tls import ServerContext
 
 AFFECTED_BY = frozenset(
-    {"accounts", "mappings", "users", "token", "max_payload", "max_subscriptions", "tls", "max_control_line"}
+    {"accounts", "mappings", "users", "token", "callout", "max_payload", "max_subscriptions", "tls", "max_control_line"}
 )
 """Options that change who may connect, or what clients may do."""
 

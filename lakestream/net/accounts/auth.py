@@ -15,16 +15,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from lakestream.config.options import STANDARD, Options, User
+from lakestream.config.options import STANDARD, CalloutOptions, Options, Permissions, SubjectRule, User
 from lakestream.net.accounts.certificates import user_of
-from lakestream.net.tls import PeerCertificate
+from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.protocol import nkeys
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 
 _NONCE_BYTES = 11
+
+CALLOUT_SUBJECT = b"$SYS.REQ.USER.AUTH"
+"""Requests to a service that decides about logins. In its account nobody else may publish there."""
 
 
 def new_nonce() -> str:
@@ -76,7 +80,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         user, password, token, nkey, jwt, signature: of CONNECT. `signature` signs `nonce`, which INFO showed.
         kind: the connection type, as `allowed_connection_types` names it.
-        host: its address.
+        host, id: its address and number.
+        tls: of the connection; None: plain text.
         certificate: the client's, verified; None: it showed none.
         connect: all options of CONNECT.
     """
@@ -90,16 +95,16 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str = ""
     kind: str = STANDARD
     host: str = ""
+    id: int = 0
+    tls: TlsState | None = None
     certificate: PeerCertificate | None = None
     connect: Mapping[str, Any] = {}
 
     @classmethod
-    def of(
-        cls, connect: Mapping[str, Any], *, nonce: str, kind: str, host: str, certificate: PeerCertificate | None = None
-    ) -> Credentials:
-        """Return the credentials of a CONNECT with these options."""
-        given = {name: str(connect.get(key) or "") for name, key in _GIVEN.items()}
-        return cls(**given, nonce=nonce, kind=kind, host=host, certificate=certificate, connect=connect)
+    def of(cls, connect: Mapping[str, Any], **known: Any) -> Credentials:
+        """Return the credentials of a CONNECT with these options. `known`: the attributes that are not of CONNECT."""
+        given: dict[str, Any] = {name: str(connect.get(key) or "") for name, key in _GIVEN.items()}
+        return cls(**given, connect=connect, **known)
 
     def shown(self, known_jwt: str = "") -> str:
         """Return the name of the user in the log, the most telling one as in nats-server; secrets are not shown.
@@ -120,11 +125,18 @@ _GIVEN = {"user": "user", "password": "pass", "token": "auth_token", "nkey": "nk
 
 
 class Login(msgspec.Struct, frozen=True):
-    """The account and user of a client. `user` None: anonymous. `expires_ns`: its end, ns since the epoch; 0: none."""
+    """The account and user of a client.
+
+    Attributes:
+        user: None: anonymous.
+        expires_ns: end of the connection, ns since the epoch; 0: none.
+        called_out: a service decided (net/accounts/callout.py).
+    """
 
     account: str
     user: User | None = None
     expires_ns: int = 0
+    called_out: bool = False
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -149,6 +161,9 @@ class Later(msgspec.Struct, frozen=True):
 
     start: Callable[[Done], None]
 
+
+Ask = Callable[[Credentials, Done], None]
+"""Asks a service about a login and calls back, once."""
 
 Way = Callable[[Credentials], Login | Refusal | Later | None]
 """One way of logging in. Returns None for credentials that it does not judge."""
@@ -187,6 +202,29 @@ def signature_error(public: str, credentials: Credentials) -> str:
 def by_token(token: str, secrets: Secrets) -> Way:
     """Return the way for the one token of the server. No other way is open then."""
     return lambda credentials: secrets.compared(ANYBODY, credentials.token, token)
+
+
+def by_callout(callout: CalloutOptions, ask: Ask) -> Way:
+    """Return the way for everybody but the users of the service that decides; the configured ones are no exception."""
+
+    def way(credentials: Credentials) -> Later | None:
+        if credentials.user in callout.users or credentials.nkey in callout.users:
+            return None
+        return Later(lambda done: ask(credentials, done))
+
+    return way
+
+
+def kept_from_callouts(user: User, default: Permissions | None) -> User:
+    """Return the user without the right to publish what the server asks the service of its account.
+
+    Args:
+        default: permissions of users without permissions of their own.
+    """
+    permissions = user.permissions or default or Permissions()
+    publish = permissions.publish or SubjectRule()
+    publish = replace(publish, deny=(*publish.deny, CALLOUT_SUBJECT.decode()))
+    return replace(user, permissions=replace(permissions, publish=publish))
 
 
 def anonymously(login: Login) -> Way:
@@ -251,10 +289,12 @@ class Authenticator:
     """Judges credentials by the ways of logging in that the settings open.
 
     Args:
+        ask: asks the service of the auth callout about a login; None where there is no callout.
         shown: INFO says that credentials are required even where a `no_auth_user` makes them optional.
         signed: the way of users with tokens, of operator mode. No other way is open then.
 
     Attributes:
+        callout: a service decides about logins.
         by_certificate: client certificates tell the users (verify_and_map).
         configured: credentials are configured; INFO says so once a client is in.
         anonymous: the login of clients without credentials; None: they are rejected.
@@ -263,23 +303,33 @@ class Authenticator:
         challenges: INFO has a nonce, which users sign.
     """
 
-    def __init__(self, options: Options, checks: HashChecks, *, shown: bool = False, signed: Way | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        checks: HashChecks,
+        *,
+        shown: bool = False,
+        ask: Ask | None = None,
+        signed: Way | None = None,
+    ) -> None:
         self._token = options.token if signed is None else ""
-        logins = [Login(GLOBAL_ACCOUNT, user) for user in options.users if signed is None]
-        logins += [Login(account.name, user) for account in options.accounts for user in account.users]
+        self.callout, self._ask = options.callout, ask
+        logins = list(_logins(options)) if signed is None else []
         self._logins = {login.user.name: login for login in logins if login.user is not None}
         system = options.system_account or SYSTEM_ACCOUNT
         only_the_system = bool(options.accounts) and all(account.name == system for account in options.accounts)
         self.by_certificate = options.tls is not None and options.tls.verify_and_map and bool(self._logins)
-        self.configured = bool(self._token or self._logins) or only_the_system or signed is not None
+        self.configured = bool(self._token or self._logins or self.callout) or only_the_system or signed is not None
         self.anonymous = self._anonymous(options) if signed is None else None
-        self.required = self.configured and (shown or not options.no_auth_user)
+        self.required = self.configured and (shown or self.callout is not None or not options.no_auth_user)
         keys = {name: login for name, login in self._logins.items() if login.user is not None and login.user.nkey}
         self.challenges = bool(keys) or signed is not None
         self._ways = list(self._configured(keys, Secrets(checks))) if signed is None else [signed]
 
     def _configured(self, keys: Mapping[str, Login], secrets: Secrets) -> Iterable[Way]:
         """Return the ways for the users of the configuration."""
+        if self.callout is not None and self._ask is not None:
+            yield by_callout(self.callout, self._ask)
         if self._token:
             yield by_token(self._token, secrets)
         elif not self._logins:
@@ -308,7 +358,7 @@ class Authenticator:
         return self._logins.get(user)
 
     def _anonymous(self, options: Options) -> Login | None:
-        if self.by_certificate:
+        if self.by_certificate or self.callout is not None:
             return None
         if options.no_auth_user:
             return self._logins[options.no_auth_user]
@@ -325,3 +375,15 @@ class Authenticator:
             if outcome is not None:
                 return outcome
         return REFUSED
+
+
+def _logins(options: Options) -> Iterable[Login]:
+    """Return the login of every configured user."""
+    asking = options.callout.account if options.callout is not None else None
+    for user in options.users:
+        yield Login(GLOBAL_ACCOUNT, kept_from_callouts(user, None) if asking == GLOBAL_ACCOUNT else user)
+    for account in options.accounts:
+        for user in account.users:
+            if asking == account.name:
+                user = kept_from_callouts(user, account.default_permissions)
+            yield Login(account.name, user)

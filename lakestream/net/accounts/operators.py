@@ -141,7 +141,7 @@ class Trust:
             return Refusal("User authentication revoked")
         if not _may_come_from(limits, credentials.host):
             return Refusal(errors=(f"Bad src Ip {credentials.host}",))
-        until_ns = _until(limits, now_ns)
+        until_ns = connect_until(limits, now_ns)
         if until_ns < 0:
             return Refusal(errors=("Outside connect times",))
         ends = [end for end in (until_ns, token.exp * SECOND) if end]
@@ -260,7 +260,7 @@ def _may_come_from(limits: jwt.UserLimits, host: str) -> bool:
     return any(one in network for network in networks for one in (address, mapped) if one is not None)
 
 
-def _until(limits: jwt.UserLimits, now_ns: int) -> int:
+def connect_until(limits: jwt.UserLimits, now_ns: int) -> int:
     """Return the end of the time range that it is now, in ns since the epoch; 0: there are none, -1: it is outside."""
     if not limits.times:
         return 0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.certificates import PLACE
 from tests.conformance.harness import Script, configured, table
 from tests.conformance.leaf_peer import LeafPeer, shown
 from tests.conformance.logins import (
@@ -25,7 +26,9 @@ from tests.conformance.logins import (
 from tests.keys import (
     ISSUED_AT,
     NO_LIMITS,
+    SERVER,
     CurveKey,
+    Key,
     account_jwt,
     account_key,
     callout_response,
@@ -212,6 +215,7 @@ _ANSWERS: list[tuple[str, Answer]] = [
     ("neither", lambda r: _answer(r)),
     ("answer_of_another_issuer", lambda r: _answer(r, signer=STRANGER, jwt=_token(r))),
     ("answer_to_another_server", _with({"aud": "NOBODY"})),
+    ("answer_to_another_real_server", _with({"aud": Key(SERVER, "callout other").public})),
     ("answer_to_no_server", _with({"aud": None})),
     ("answer_about_another_user", _with({"sub": CLIENT.public})),
     ("answer_about_nobody", _with({"sub": None})),
@@ -404,6 +408,42 @@ def clients_may_not_ask(t: Script) -> None:
     wire.publish("$SYS.REQ.USER.AUTH", b"x")
     wire.ping()
     t.frames("in another", service.ping())
+
+
+SECURED = Setup(
+    f"""\
+tls {{
+  cert_file: "{PLACE}/server.pem", key_file: "{PLACE}/server.key", ca_file: "{PLACE}/ca.pem", verify: true
+}}
+{_config("").config}""",
+    (),
+)
+
+
+@configured(SECURED)
+def a_request_tells_of_tls(t: Script) -> None:
+    secure = t.secure("client")
+    service = t.connect_bare(secure=secure)
+    service.connect({"user": "auth", "pass": "p"}, b"PING\r\n")
+    t.frames("service", heard(service))
+    service.subscribe("$SYS.REQ.USER.AUTH")
+    service.ping()
+    wire = t.connect_bare(secure=secure)
+    wire.connect({"user": "bob"}, b"PING\r\n")
+    frame, request = _asked(service)
+    told = request["nats"]["client_tls"]
+    told["cipher"] = told["cipher"].startswith("TLS_")  # up to both libraries
+    t.note("TLS", told)
+    service.publish(frame.reply, b"")
+    judged(t, "CONNECT", wire)
+
+
+@configured(Setup(f"http: '127.0.0.1:-1'\n{_config('').config}", ()))
+def who_was_let_in_is_shown(t: Script) -> None:
+    wire = _decided(t, BOB, _accept())
+    assert wire
+    [page] = t.server.page(f"/connz?auth=1&cid={wire.info['client_id']}")["connections"]
+    t.note("connz", {key: page.get(key) for key in ("authorized_user", "account", "issuer_key", "name_tag", "jwt")})
 
 
 # ---------------------------------------------------------------------- operator mode
