@@ -58,6 +58,7 @@ class PeerCertificate(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         subject: relative distinguished names in the certificate's order.
         emails, names, uris: alternative names of the subject.
+        der: the certificate itself.
         sha256, key_sha256: of the certificate and of its SubjectPublicKeyInfo (DER), hexadecimal.
     """
 
@@ -65,8 +66,14 @@ class PeerCertificate(msgspec.Struct, frozen=True, kw_only=True):
     emails: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     uris: tuple[str, ...] = ()
+    der: bytes = b""
     sha256: str = ""
     key_sha256: str = ""
+
+    @property
+    def pem(self) -> str:
+        """Return the certificate as text."""
+        return ssl.DER_cert_to_PEM_cert(self.der)
 
     @property
     def known_subject(self) -> str:
@@ -115,12 +122,14 @@ def _peer_certificate(certificate: x509.Certificate) -> PeerCertificate:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         names = x509.SubjectAlternativeName([])
+    der = certificate.public_bytes(Encoding.DER)
     return PeerCertificate(
         subject=subject,
         emails=tuple(names.get_values_for_type(x509.RFC822Name)),
         names=tuple(names.get_values_for_type(x509.DNSName)),
         uris=tuple(names.get_values_for_type(x509.UniformResourceIdentifier)),
-        sha256=hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest(),
+        der=der,
+        sha256=hashlib.sha256(der).hexdigest(),
         key_sha256=hashlib.sha256(key).hexdigest(),
     )
 

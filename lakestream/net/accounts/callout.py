@@ -199,7 +199,8 @@ def _options(ruling: Ruling, given: Credentials) -> dict[str, Any]:
 
 
 def _tls(tls: TlsState) -> dict[str, Any]:
-    return _without_empty({"version": tls.version, "cipher": tls.cipher})
+    chains = [[certificate.pem for certificate in tls.chain]] if tls.chain else []
+    return _without_empty({"version": tls.version, "cipher": tls.cipher, "verified_chains": chains})
 
 
 def _without_empty(page: dict[str, Any]) -> dict[str, Any]:
