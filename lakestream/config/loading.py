@@ -40,7 +40,6 @@ RELOADABLE = frozenset(
         "accounts",
         "mappings",
         "token",
-        "callout",
         "tls",
         "auth_timeout_ns",
         "max_payload",
@@ -157,10 +156,8 @@ def reload(options: Options, cluster_port: int = 0) -> tuple[Options, list[str]]
                     f"{new.config_file}: with JetStream a reload cannot add the first account or remove the last one; "
                     "restart the server for that"
                 )
-        elif name == "callout" and options.callout is None:
-            raise StartError(
-                f"{new.config_file}: a reload cannot add auth_callout, as the server has no key; restart it for that"
-            )
+        elif name == "callout":
+            raise StartError("config reload not supported for AuthCallout; restart the server for that")
         elif name == "websocket":
             from lakestream.config import websocket as websocket_settings
 

@@ -15,6 +15,9 @@ from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, 
 MAX_TRACED = 1024
 """Bytes of a payload or line that are shown (default 1 KiB)."""
 
+SECRET_SUBJECTS = (b"$SYS.REQ.USER.AUTH", b"$SYS._INBOX.", b"$SYS.REQ.CLAIMS.", b"$SYS.REQ.ACCOUNT.")
+"""Messages with these prefixes may hold passwords or tokens: their payloads are never logged."""
+
 SECRETS = ("pass", "auth_token", "jwt", "sig")
 """CONNECT fields whose values are never logged."""
 
@@ -36,7 +39,8 @@ class Tracer:
         for command in commands:
             self._log.trace(f"{self._label} - <<- [{_shown(command)}]")
             if isinstance(command, Publish):
-                self._log.trace(f"{self._label} - <<- MSG_PAYLOAD: [{_quoted(command.header + command.payload)}]")
+                payload = _payload(command.subject, command.header + command.payload)
+                self._log.trace(f"{self._label} - <<- MSG_PAYLOAD: [{payload}]")
 
     def outbound(self, frames: Sequence[bytes]) -> None:
         """Log frames as they are written, each a control line with an optional payload."""
@@ -44,7 +48,8 @@ class Tracer:
             line, _, rest = frame.partition(b"\r\n")
             self._log.trace(f"{self._label} - ->> [{_text(line)}]")
             if rest:
-                self._log.trace(f"{self._label} - ->> MSG_PAYLOAD: [{_quoted(rest[:-2])}]")
+                payload = _payload(line.split(b" ", 2)[1], rest[:-2])
+                self._log.trace(f"{self._label} - ->> MSG_PAYLOAD: [{payload}]")
 
 
 def _shown(command: Command) -> str:
@@ -77,6 +82,10 @@ def _words(*words: bytes) -> str:
 
 def _text(data: bytes) -> str:
     return data[:MAX_TRACED].decode("utf-8", "backslashreplace")
+
+
+def _payload(subject: bytes, data: bytes) -> str:
+    return "[REDACTED]" if subject.startswith(SECRET_SUBJECTS) else _quoted(data)
 
 
 def _quoted(data: bytes) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lakestream.net.tls import ServerContext
 
 AFFECTED_BY = frozenset(
-    {"accounts", "mappings", "users", "token", "callout", "max_payload", "max_subscriptions", "tls", "max_control_line"}
+    {"accounts", "mappings", "users", "token", "max_payload", "max_subscriptions", "tls", "max_control_line"}
 )
 """Options that change who may connect, or what clients may do."""
 
@@ -88,9 +88,10 @@ def reload_clients(
 ) -> None:
     """Close the connections that would not be accepted now; apply limits and permissions to the others.
 
-    As in nats-server: a client whose account changed or whose user is gone is just closed; one that would need another
-    password gets -ERR. A password counts as changed when it is written differently, for instance hashed anew, also for
-    clients by `no_auth_user`. An account whose max_connections shrinks keeps its oldest clients.
+    As in nats-server: a client whose account changed or whose user is gone is just closed, and one that the service of
+    an auth callout let in, which is asked again when the client comes back; one that would need another password gets
+    -ERR. A password counts as changed when it is written differently, for instance hashed anew, also for clients by
+    `no_auth_user`. An account whose max_connections shrinks keeps its oldest clients.
 
     Args:
         before, after: the checks of credentials by kind of client.
@@ -118,6 +119,8 @@ def _login(connection: Connection, authenticator: Authenticator, same_token: boo
     """Return the new login of a client (None: not allowed any more), and whether it authenticated by itself and gets no
     -ERR."""
     before = connection.login
+    if before.called_out:
+        return None, True
     if before.user is None:
         if authenticator.by_token:
             return (ANYBODY if same_token else None), False

@@ -150,6 +150,11 @@ def _accept(**nats: Any) -> Answer:
     return lambda request: _answer(request, jwt=_token(request, **nats))
 
 
+def accepted(request: Request) -> str:
+    """Return an answer that lets the user of a request into APP."""
+    return _accept()(request)
+
+
 def _with(changes: dict[str, Any], **fields: Any) -> Answer:
     """Return an answer whose own claims are changed."""
     return lambda request: _answer(request, claims=changes, **{"jwt": _token(request), **fields})

@@ -1,0 +1,174 @@
+"""Auth callouts without a server: requests, times of day, and requests under way."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from lakestream.config.options import AccountOptions, CalloutOptions, Options, Permissions, SubjectRule
+from lakestream.logging import Logger
+from lakestream.net.accounts import callout
+from lakestream.net.accounts.auth import CALLOUT_SUBJECT, REFUSED, Credentials, Login, Outcome, Refusal
+from lakestream.net.accounts.callout import Asker, Callouts, ConfiguredRuling, connect_until, permissions_of, request_of
+from lakestream.net.hub import Hub, Turn
+from lakestream.net.identity import Identity
+from lakestream.ports import ClientInfo
+from lakestream.protocol import headers, jwt
+from lakestream.protocol.nkeys import SERVER, new_curve_key, new_key
+from tests.keys import NO_LIMITS, account_key, callout_response, claims_of
+from tests.unit.api_world import WaitingClock
+
+pytestmark = pytest.mark.unit
+
+ISSUER, SERVICE = account_key("callout issuer"), new_curve_key()
+KEY, CURVE = new_key(SERVER), new_curve_key()
+SECOND = 1_000_000_000
+
+
+def _asker() -> Asker:
+    identity = Identity(KEY.public, "name", "127.0.0.1", 4222, 1 << 20, False, "", True)
+    return Asker(identity=identity, key=KEY, xkey=CURVE, cluster="C", tags=("a", "b"))
+
+
+def _ruling(xkey: str = "") -> ConfiguredRuling:
+    options = CalloutOptions(issuer=ISSUER.public, users=("auth",), account="AUTH", xkey=xkey)
+    default = Permissions(subscribe=SubjectRule(allow=("d",)))
+    accounts = (AccountOptions(name="AUTH", default_permissions=default), AccountOptions(name="APP"))
+    return ConfiguredRuling(options, Options(accounts=accounts, callout=options))
+
+
+def _given(**connect: Any) -> Credentials:
+    return Credentials.of(connect, nonce="n", kind="STANDARD", host="1.2.3.4", id=7)
+
+
+class World:
+    """A hub with a service that keeps requests, and the outcomes of logins."""
+
+    def __init__(self) -> None:
+        self.hub = Hub(Turn(lambda callback: None), Logger(), "AUTH")
+        self.clock = WaitingClock()
+        self.asked: list[tuple[bytes, bytes]] = []
+        self.outcomes: list[Outcome] = []
+        self.hub.subscribe(CALLOUT_SUBJECT, self._ask)
+        self.callouts = Callouts(lambda name: self.hub, _asker, lambda: 2 * SECOND, self.clock, Logger())
+
+    def _ask(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        self.asked.append((reply, payload))
+
+    def login(self, **connect: Any) -> None:
+        self.callouts.ask(_ruling(), _given(**connect), self.outcomes.append)
+
+    def answer(self, number: int, account: str = "APP", **nats: Any) -> None:
+        reply, payload = self.asked[number]
+        user = claims_of(payload.decode())["nats"]["user_nkey"]
+        fields = {"type": "user", "pub": {}, "sub": {}, **NO_LIMITS, **nats}
+        token = ISSUER.signed(user, "bob", fields, aud=account)
+        self.hub.publish(reply, b"", b"", callout_response(user, KEY.public, ISSUER, jwt=token).encode())
+
+
+def test_a_login_takes_the_first_answer() -> None:
+    world = World()
+    world.login(user="bob")
+    world.login(user="eve")
+    world.answer(1)
+    world.answer(1, pub={"allow": ["a"]})
+    [login] = world.outcomes
+    assert isinstance(login, Login)
+    assert login.user is not None
+    assert (login.account, login.user.name, login.user.permissions) == ("APP", "eve", None)
+
+
+def test_without_an_answer_in_time_a_login_is_refused() -> None:
+    world = World()
+    world.login(user="bob")
+    world.clock.advance(2 * SECOND)
+    assert world.outcomes == [REFUSED]
+    world.answer(0)
+    assert world.outcomes == [REFUSED]
+
+
+def test_so_many_logins_may_wait() -> None:
+    world = World()
+    for _ in range(callout.MAX_CALLOUTS + 1):
+        world.login(user="bob")
+    assert len(world.asked) == callout.MAX_CALLOUTS
+    assert world.outcomes == [REFUSED]
+    world.answer(0)
+    world.login(user="bob")
+    assert len(world.asked) == callout.MAX_CALLOUTS + 1
+
+
+def test_an_answer_that_is_too_long_is_a_refusal() -> None:
+    world = World()
+    world.login(user="bob")
+    world.hub.publish(world.asked[0][0], b"", b"", b"x" * (callout.MAX_ANSWER_BYTES + 1))
+    [refusal] = world.outcomes
+    assert isinstance(refusal, Refusal)
+    assert "longer than" in refusal.warnings[0]
+
+
+def test_users_beside_the_service_may_not_ask_and_keep_the_default_permissions() -> None:
+    world = World()
+    world.login(user="bob")
+    world.answer(0, account="AUTH")
+    [login] = world.outcomes
+    assert isinstance(login, Login)
+    assert login.user is not None
+    assert login.user.permissions == Permissions(
+        publish=SubjectRule(deny=("$SYS.REQ.USER.AUTH",)), subscribe=SubjectRule(allow=("d",))
+    )
+
+
+def test_a_request_to_a_curve_key_is_encrypted() -> None:
+    request = request_of(_ruling(SERVICE.public), _asker(), _given(user="bob", **{"pass": "p"}), SECOND, 2 * SECOND)
+    assert b"pass" not in request.payload
+    sender = headers.get(request.header, b"Nats-Server-Xkey")
+    assert sender == CURVE.public.encode()
+    claims = claims_of(SERVICE.open(request.payload, sender.decode()).decode())
+    assert claims["iss"] == KEY.public
+    assert claims["nats"]["server_id"]["xkey"] == CURVE.public
+    assert claims["nats"]["connect_opts"] == {"user": "bob", "pass": "p"}
+
+
+def test_a_request_names_the_server_and_the_client() -> None:
+    claims = claims_of(request_of(_ruling(), _asker(), _given(auth_token="t"), SECOND, 2 * SECOND).payload.decode())
+    assert (claims["iat"], claims["exp"]) == (1, 3)
+    assert {key: claims["nats"]["server_id"][key] for key in ("cluster", "tags")} == {
+        "cluster": "C",
+        "tags": ["a", "b"],
+    }
+    assert claims["nats"]["client_info"] == {
+        "host": "1.2.3.4", "id": 7, "user": "[REDACTED]", "kind": "Client", "type": "nats"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("times", "hour", "until"),
+    [
+        ((), 3, 0),
+        ((("01:00:00", "04:00:00"),), 3, 4),
+        ((("04:00:00", "05:00:00"),), 3, None),
+        ((("04:00:00", "05:00:00"), ("02:00:00", "12:00:00")), 3, 12),
+        ((("22:00:00", "04:00:00"),), 3, 4),
+        ((("22:00:00", "04:00:00"),), 23, 28),
+        ((("22:00:00", "04:00:00"),), 21, None),
+    ],
+)
+def test_times_of_day(times: tuple[tuple[str, str], ...], hour: int, until: int | None) -> None:
+    zone = ZoneInfo("Asia/Tokyo")
+    midnight = int(datetime(2026, 5, 1, tzinfo=zone).timestamp())
+    user = jwt.User(times=tuple(jwt.TimeRange(*one) for one in times), times_location="Asia/Tokyo")
+    ends = connect_until(user, (midnight + hour * 3600) * SECOND)
+    assert ends == (until if not until else (midnight + until * 3600) * SECOND)
+
+
+def test_permissions_of_a_token() -> None:
+    assert permissions_of(jwt.User()) is None
+    given = permissions_of(jwt.User(pub=jwt.Rule(deny=("a",)), resp=jwt.Responses(2, 5)))
+    assert given is not None
+    assert (given.publish, given.subscribe) == (SubjectRule(None, ("a",)), None)
+    assert given.responses is not None
+    assert (given.responses.max, given.responses.expires_ns) == (2, 5)
