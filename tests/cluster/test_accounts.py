@@ -18,8 +18,10 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig
 
 from tests.cluster.conftest import StartCluster
-from tests.cluster.nodes import Cluster, Node, until
+from tests.cluster.nodes import SYSTEM_USER, Cluster, Node, until
 from tests.cluster.test_routing import connect_urls, drained, got, request_status, told, untold
+from tests.conformance.scenarios.callouts import ISSUER, accepted
+from tests.keys import claims_of
 from tests.servers import Kind
 from tests.wire import Closed, Wire, WireTimeout
 
@@ -551,3 +553,36 @@ def welcome(cluster: Cluster, node: Node, user: str) -> Wire | None:
         pass
     wire.close()
     return None
+
+
+# ---------------------------------------------------------------------- auth callout
+CALLOUT = f"""
+authorization {{
+  timeout: 5
+  auth_callout {{ issuer: {ISSUER.public}, auth_users: [auth, {SYSTEM_USER["user"]}], account: AUTH }}
+}}
+"""
+
+
+def test_a_service_decides_about_the_logins_of_every_node(kind: Kind, tmp_path: Path) -> None:
+    accounts = "AUTH { users: [{user: auth, password: p}] }\nAPP {}\n"
+    cluster = Cluster(kind, tmp_path, 2, accounts=accounts, user=("auth", "AUTH"), config=CALLOUT)
+    try:
+        for node in cluster.nodes:
+            node.jetstream = False
+            node.start()
+        until(lambda: all(len(connect_urls(cluster, node)) == 2 for node in cluster.nodes), "two connected nodes")
+        here, there = (cluster.wire(node) for node in cluster.nodes)
+        here.subscribe("$SYS.REQ.USER.AUTH")
+        told(here, there)
+        for node in cluster.nodes:
+            wire = Wire((node.host, node.wanted_port), None)
+            wire.connect({"user": "bob"}, b"PING\r\n")
+            frame = here.message("$SYS.REQ.USER.AUTH")
+            here.publish(frame.reply, accepted(claims_of(frame.data.decode())).encode())
+            wire.until("PONG")
+            assert wire.told()[-1]["remote_account"] == "APP"
+            wire.close()
+        close(here, there)
+    finally:
+        cluster.kill()
