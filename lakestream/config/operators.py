@@ -7,17 +7,23 @@ net/accounts/operators.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
 
 from lakestream.config.conf import Item
 from lakestream.config.errors import StartError, reason_of
-from lakestream.config.options import OperatorOptions, Options, ResolverOptions
+from lakestream.config.options import OperatorOptions, Options, ResolverOptions, TlsOptions
+from lakestream.config.tls import as_tls
 from lakestream.config.values import Rule, as_text, go_kind
 from lakestream.protocol import jwt, nkeys
 from lakestream.protocol.api.request import NATS_VERSION
+from lakestream.protocol.durations import parse_duration
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.jwt import JwtError, Token
 
@@ -80,15 +86,93 @@ def _as_resolver(key: str, item: Item) -> ResolverOptions:
     value = item.value
     if not isinstance(value, str | dict):
         raise item.error(f"error parsing operator resolver, wrong type {go_kind(value)}")
-    kind = value
-    if isinstance(value, dict):
-        kind = next((str(entry.value) for name, entry in value.items() if name.lower() == "type"), "")
-    if isinstance(kind, str) and kind.lower() in _MEMORY:
+    fields = {name.lower(): entry for name, entry in value.items()} if isinstance(value, dict) else {"type": item}
+    kind = fields["type"].value if "type" in fields else ""
+    kind = kind.lower() if isinstance(kind, str) else ""
+    if kind in _MEMORY:
         return ResolverOptions(kind="memory")
+    if isinstance(value, str) and value.upper().startswith("URL"):
+        return url_resolver(value[3:].strip().removeprefix("(").removesuffix(")").strip("\"' "))
+    if kind == "url" and "url" in fields:
+        return url_resolver(as_text("url", fields["url"]))
+    if isinstance(value, dict) and kind == "full":
+        return _directory(item, fields, "full")
+    if isinstance(value, dict) and kind == "cache":
+        return _directory(item, fields, "cache")
     raise item.error(
         'error parsing account resolver, should be MEM or  URL("url") or a map containing dir and type '
         "state=[FULL|CACHE])"
     )
+
+
+def url_resolver(url: str) -> ResolverOptions:
+    """Return the resolver of this URL."""
+    return ResolverOptions(kind="url", url=url if url.endswith("/") else f"{url}/")
+
+
+def _directory(item: Item, fields: Mapping[str, Item], kind: Literal["full", "cache"]) -> ResolverOptions:
+    """Convert a resolver with a directory, which is made unless it is there."""
+    values: dict[str, Any] = {}
+    for name, (option, kind_of) in _DIRECTORY.items():
+        if name in fields and isinstance(entry := fields[name], Item):
+            if not isinstance(entry.value, kind_of) or (kind_of is int and isinstance(entry.value, bool)):
+                wanted = go_kind(kind_of())
+                raise entry.error(f"interface conversion: interface {{}} is {go_kind(entry.value)}, not {wanted}")
+            values[option] = _duration(item, str(entry.value)) if option.endswith("_ns") else entry.value
+    _make(item, values.setdefault("directory", ""))
+    if kind == "full" and values.get("ttl_ns"):
+        raise item.error("FULL does not accept ttl")
+    if kind == "cache":
+        for option, name in (("hard_delete", "hard_delete"), ("allow_delete", "allow_delete"), ("interval_ns", "sync")):
+            if values.get(option):
+                raise item.error(f"CACHE does not accept {name}")
+    if values.get("hard_delete") and not values.get("allow_delete"):
+        raise item.error("hard_delete has no effect without delete")
+    for option in ("limit", "ttl_ns", "interval_ns", "timeout_ns"):
+        if values.get(option, 1) <= 0:
+            del values[option]
+    if kind == "cache":
+        values.setdefault("limit", CACHED)
+    return ResolverOptions(kind=kind, **values)
+
+
+CACHED = 1000
+"""Tokens in the directory of a cache by default (1,000)."""
+
+_DIRECTORY: dict[str, tuple[str, type]] = {
+    "dir": ("directory", str),
+    "limit": ("limit", int),
+    "ttl": ("ttl_ns", str),
+    "interval": ("interval_ns", str),
+    "timeout": ("timeout_ns", str),
+    "allow_delete": ("allow_delete", bool),
+    "hard_delete": ("hard_delete", bool),
+}
+"""Option and type of each key; others have no effect, as in nats-server."""
+
+
+def _duration(item: Item, text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise item.error(f"time: invalid duration {quoted(text)}") from None
+
+
+def _make(item: Item, directory: str) -> None:
+    """Make a directory unless it is there. Raises StartError."""
+    first = "" if directory else "dir has no value and needs to point to a directory"
+    if directory and os.path.exists(directory) and not os.path.isdir(directory):
+        first = "dir needs to point to an accessible directory"
+    try:
+        if not directory:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if first:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        reason = reason_of(error)
+        lines = [first, f"mkdir {directory}: {reason[:1].lower()}{reason[1:]}"]
+        raise StartError("\n".join(str(item.error(line)) for line in lines if line)) from None
 
 
 def _as_preload(key: str, item: Item) -> dict[str, Any]:
@@ -118,6 +202,7 @@ OPERATOR_KEYS: dict[str, Rule] = {
     **dict.fromkeys(("resolver", "account_resolver"), ("resolver", _as_resolver)),
     "resolver_preload": ("*", _as_preload),
     "resolver_pinned_accounts": ("pinned_accounts", _as_keys),
+    "resolver_tls": ("resolver_tls", as_tls),
     "default_sentinel": ("default_sentinel", as_text),
 }
 """Keys at the top of the file; `settle_operators` makes one option of them."""
@@ -134,6 +219,7 @@ def settle_operators(values: dict[str, Any]) -> None:
     preload = values.pop("resolver_preload", ())
     pinned = values.pop("pinned_accounts", ())
     sentinel = values.pop("default_sentinel", "")
+    tls: TlsOptions | None = values.pop("resolver_tls", None)
     if sentinel and not operators:
         raise StartError("default sentinel requires operators and accounts")
     if not operators and not trusted_keys:
@@ -141,9 +227,11 @@ def settle_operators(values: dict[str, Any]) -> None:
     if sentinel:
         _check_sentinel(sentinel)
     if resolver is None and operators:
-        # Without a resolver nats-server asks the account server of the operator.
-        url = f"{operators[0].nats.account_server_url}/accounts/"
-        raise StartError(f'could not fetch <{quoted(url)}>: Get {quoted(url)}: unsupported protocol scheme ""')
+        resolver = url_resolver(f"{operators[0].nats.account_server_url}/accounts/")
+    if resolver is not None and resolver.kind == "url":
+        resolver = msgspec.structs.replace(resolver, tls=tls)
+        if preload:
+            raise StartError("resolver preloads only available for writeable resolver types MEM/DIR/CACHE_DIR")
     if not values.get("system_account") and len(operators) == 1:
         values["system_account"] = operators[0].nats.system_account
     values["operators"] = OperatorOptions(
@@ -171,6 +259,13 @@ def check_operators(options: Options, operators: OperatorOptions) -> None:
         raise StartError("operators do not allow Accounts to be configured directly")
     if options.users and not options.single_user:
         raise StartError("operators do not allow users to be configured directly")
+    if options.callout is not None:
+        raise StartError("operators do not allow authorization callouts to be configured directly")
+    if operators.resolver.kind in ("full", "cache") and not options.system_account:
+        raise StartError(
+            "using nats based account resolver - the system account needs to be specified in configuration or the "
+            "operator jwt"
+        )
     if operators.operators and operators.trusted_keys:
         raise StartError("conflicting options for 'TrustedKeys' and 'TrustedOperators'")
     named = {operator.nats.system_account for operator in operators.operators} - {""}

@@ -216,13 +216,32 @@ def lower_limit(one: int, other: int) -> int:
 
 
 class ResolverOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the tokens of accounts are kept.
+    """Where the tokens of accounts come from.
 
     Attributes:
-        kind: `memory`: those of the configuration, until the server stops.
+        kind: `memory`: the configuration, and what is pushed until the server stops; `full`: a directory that the
+            servers of a cluster exchange; `cache`: a directory of tokens that others were asked for; `url`: an HTTP
+            server.
+        directory: exists.
+        url: ends with a slash.
+        tls: with the HTTP server; None: the system's authorities, and no certificate.
+        limit: tokens in the directory. A cache drops those that were used least recently, else new ones are refused.
+        ttl_ns: age at which a cache drops a token; 0: none.
+        interval_ns: between two exchanges with another server.
+        timeout_ns: for an answer of other servers, or of the HTTP server.
+        allow_delete: operators may delete accounts; `hard_delete`: their files, too, which are renamed else.
     """
 
-    kind: str = "memory"
+    kind: Literal["memory", "full", "cache", "url"] = "memory"
+    directory: str = ""
+    url: str = ""
+    tls: TlsOptions | None = None
+    limit: int = 1_000_000
+    ttl_ns: int = 0
+    interval_ns: int = MINUTE
+    timeout_ns: int = 2 * SECOND
+    allow_delete: bool = False
+    hard_delete: bool = False
 
 
 class OperatorOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -449,7 +449,6 @@ TOP_HARMLESS = (
 _OTHER_SERVERS = ("leafnodes", "leaf", "default_js_domain")
 _ROTATION = ("log_size_limit", "logfile_size_limit", "log_max_num", "logfile_max_num")
 TOP_MISSING = {
-    "resolver_tls": "only a resolver that asks a URL uses it",
     **dict.fromkeys(_OTHER_SERVERS, "leaf nodes come in a later version"),
     **dict.fromkeys(_ROTATION, "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"),
     "proxies": "admit the proxies' addresses alone, by a firewall",

@@ -529,7 +529,7 @@ class Connection(Outbox, Arrival):
             version=self.version,
             start_ns=self.start_ns,
             rtt_ns=self.rtt_ns,
-            issuer_key=token.iss if token is not None else "",
+            issuer_key=token.iss if token is not None else self.account.name if login.called_out else "",
             name_tag=token.name if token is not None else "",
             tags=token.nats.tags if token is not None else (),
             jwt=login.user.shown_token if login.user is not None else "",

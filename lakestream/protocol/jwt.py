@@ -254,9 +254,9 @@ _KINDS: dict[type[Any], tuple[str, str, tuple[int, ...]]] = {
     Operator: ("operator", "not operator claim", (OPERATOR,)),
     Activation: ("activation", "not activation claim", (ACCOUNT, OPERATOR)),
     Response: ("authorization_response", "not an authorization request claim", (ACCOUNT,)),
-    Deletion: ("generic", "not generic claim", ()),
+    Deletion: ("", "", ()),  # as in nats-server, any token will do; it is judged by its signer
 }
-"""By record: the name of the kind, the error for another one, and the kinds of keys that may sign."""
+"""By record: the name of the kind ("": any), the error for another one, and the kinds of keys that may sign."""
 
 
 class Token(msgspec.Struct, Generic[Part], frozen=True, kw_only=True):
@@ -304,7 +304,7 @@ def decode(text: str, part: type[Part]) -> Token[Part]:
     """Return a token of this kind. Raises JwtError when it is none, or when its signature is wrong."""
     kind, other, signers = _KINDS[part]
     claims, version = _verified(text.strip())
-    if (claims.type if version == 1 else claims.nats.get("type")) != kind:
+    if kind and (claims.type if version == 1 else claims.nats.get("type")) != kind:
         raise JwtError(other)
     if signers and not nkeys.is_public(claims.iss, *signers):
         raise JwtError(f"unable to validate expected prefixes - {claims.iss!r}")

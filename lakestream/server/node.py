@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.config.errors import SettingsError, StartError
-from lakestream.config.options import FREE_PORT, STANDARD, WEBSOCKET, Options, RouteUrl
+from lakestream.config.options import FREE_PORT, STANDARD, WEBSOCKET, OperatorOptions, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, Credentials, Done, HashChecks, Later, Login, Refusal
@@ -52,6 +52,7 @@ from lakestream.server.reloading import (
 if TYPE_CHECKING:
     from lakestream.net.accounts.callout import Callouts
     from lakestream.net.accounts.operators import Unusable
+    from lakestream.net.accounts.resolver import Resolver
     from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.remote.remotes import Remotes
     from lakestream.server.websocket import WebSocketListener
@@ -155,14 +156,13 @@ class Node:
         if operators is None:
             return
         from lakestream.net.accounts import operators as decisions  # with time zones, which most servers do without
-        from lakestream.net.accounts.resolver import MemoryResolver
         from lakestream.net.accounts.signed_accounts import SignedAccounts
 
         system, log = self.options.system_account, self.log
         for line in decisions.described(operators, system):
             log.info(line)
         trust = decisions.Trust(operators, system)
-        resolver = MemoryResolver(operators.preload)
+        resolver = await self._resolver(operators)
         self.signed = SignedAccounts(self.accounts, trust, resolver, self.clock, log, operators.sentinel)
         if system:
             found: asyncio.Future[Account | Unusable] = asyncio.get_running_loop().create_future()
@@ -171,6 +171,46 @@ class Node:
                 raise SettingsError(f"error resolving system account: {outcome.reason}")
         elif operators.operators:
             log.warn("Trusted Operators should utilize a System Account")
+
+    async def _resolver(self, operators: OperatorOptions) -> Resolver:
+        """Return the resolver, which is ready. Raises StartError."""
+        from lakestream.net.accounts import resolver as resolvers
+
+        options = operators.resolver
+        try:
+            if options.kind == "memory":
+                return resolvers.MemoryResolver(operators.preload)
+            if options.kind == "url":
+                from lakestream.net.accounts.url_resolver import UrlResolver
+
+                asking = UrlResolver(options.url, options.tls, options.timeout_ns)
+                self._cleanups.append(asking.close)
+                await self.io.call(asking.check)
+                return asking
+            from lakestream.net.accounts.directory_resolver import DirectoryResolver
+            from lakestream.net.accounts.token_files import TokenFiles
+
+            full = options.kind == "full"
+            files = TokenFiles(
+                options.directory,
+                options.limit,
+                evicts=not full,
+                ttl_ns=options.ttl_ns,
+                hard_delete=options.hard_delete,
+            )
+            await self.io.call(lambda: files.open(operators.preload))
+        except (resolvers.ResolverError, OSError) as error:
+            raise SettingsError(str(error)) from error
+        self.log.info(f"Managing all jwt in exclusive directory {options.directory}")
+        return DirectoryResolver(
+            files,
+            self.accounts.system.hub,
+            self.io,
+            self.clock,
+            self.log,
+            timeout_ns=options.timeout_ns,
+            interval_ns=options.interval_ns if full else 0,
+        )
 
     def _signed_way(self, credentials: Credentials) -> Login | Refusal | Later:
         assert self.signed is not None  # Invariant: begun before there are listeners.

@@ -38,8 +38,8 @@ class Resolver(Protocol):
             account: the public key.
         """
 
-    def store(self, account: str, token: str) -> None:
-        """Keep the token of an account instead of the one before. Raises ResolverError."""
+    def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
+        """Keep the token of an account instead of the one before. Call back once, with "" or the reason of a failure."""
 
 
 class MemoryResolver:
@@ -56,5 +56,6 @@ class MemoryResolver:
         token = self._tokens.get(account)
         done(Missing() if token is None else token)
 
-    def store(self, account: str, token: str) -> None:
+    def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
         self._tokens[account] = token
+        done("")

@@ -30,6 +30,9 @@ from lakestream.protocol.jwt import JwtError
 MAX_WAIT_NS = 24 * 3600 * SECOND
 """Longest time to the next look at the end of an account (1 day), as clocks are set."""
 
+MAX_VOID = 10_000
+"""Deleted or expired accounts whose last token is remembered (default 10,000). The oldest are forgotten."""
+
 ACCOUNT_ENDED = Ended("Account Authentication Expired", "Authentication Expired")
 
 Loaded = Callable[[Account | Unusable], None]
@@ -55,6 +58,8 @@ class SignedAccounts:
         self._waiting: dict[str, list[Loaded]] = {}
         """Callbacks by account, while its token is looked up."""
         self._ends: dict[str, Timer] = {}
+        self._void: dict[str, str] = {}
+        """Signatures of tokens of accounts that were ended: a deleted account comes back with another token only."""
 
     # ------------------------------------------------------------------ accounts
     def loaded(self, key: str) -> Account | None:
@@ -80,6 +85,8 @@ class SignedAccounts:
             self._done(key, Unusable(answer.reason, (f"Account fetch failed: {answer.reason}",)))
             return
         try:
+            if self._void.get(key) == _signature(answer):
+                raise JwtError(INVALID)
             account = self.update(key, answer)
         except JwtError:
             self._done(key, Unusable(INVALID))
@@ -130,7 +137,11 @@ class SignedAccounts:
     def remove(self, key: str) -> None:
         """End an account: its clients are closed, and nobody may log in until another token comes."""
         self._watch_end(key, 0)
-        if self.loaded(key) is not None:
+        if (before := self.loaded(key)) is not None:
+            if before.options.token is not None:
+                self._void[key] = _signature(before.options.token.text)
+            while len(self._void) > MAX_VOID:
+                del self._void[next(iter(self._void))]
             account = self._accounts.put(AccountOptions(name=key))
             for client in list(account.connections.values()):
                 client.turn_away(*ACCOUNT_ENDED)
@@ -181,3 +192,7 @@ class SignedAccounts:
         if isinstance(found, Unusable):
             return Refusal(f"Account JWT lookup error: {found.reason}", warnings=found.warnings)
         return self.trust.login(found.options, token, credentials, self._clock.now())
+
+
+def _signature(token: str) -> str:
+    return token.strip().rpartition(".")[2]

@@ -27,6 +27,7 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.runtime import ThreadIo
 
 if TYPE_CHECKING:
+    from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.remote.remotes import Remotes
 
 FEATURE_FLAGS = dict.fromkeys(("js_ack_fc_v2", "js_api_reply_v2", "js_raft_delete_range", "js_snapshot_sources"), False)
@@ -106,6 +107,7 @@ class Monitored(Protocol):
     tls: ServerContext | None
     unsent: Unsent
     io: ThreadIo
+    signed: SignedAccounts | None
     lame_duck: bool
 
     @property

@@ -41,9 +41,19 @@ class System:
         account.hub.tracing = Tracing(account.hub, self._clock, self.messages.server, domain)
         AccountRequests(account, self._node, self.messages)
 
+    def _serve_claims(self) -> None:
+        signed, operators = self._node.signed, self._node.options.operators
+        if signed is None or operators is None:
+            return
+        from lakestream.ops.system.claims import Claims  # with keys and tokens, which few servers need
+
+        system = self._node.accounts.system
+        Claims(signed, operators.resolver, system.name, system.hub, self.messages, self._node.log)
+
     def configured(self) -> None:
         """Start serving the system account once accounts are configured, and take changed limits."""
         if self._account is None and not self._node.accounts.alone:
             self._account = SystemAccount(self._node, self.pages, self.messages)
+            self._serve_claims()
             self.events.start()
         self.events.configured()

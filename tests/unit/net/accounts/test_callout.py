@@ -1,10 +1,8 @@
-"""Auth callouts without a server: requests, times of day, and requests under way."""
+"""Auth callouts without a server: requests and answers, and requests under way."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -12,11 +10,11 @@ from lakestream.config.options import AccountOptions, CalloutOptions, Options, P
 from lakestream.logging import Logger
 from lakestream.net.accounts import callout
 from lakestream.net.accounts.auth import CALLOUT_SUBJECT, REFUSED, Credentials, Login, Outcome, Refusal
-from lakestream.net.accounts.callout import Asker, Callouts, ConfiguredRuling, connect_until, permissions_of, request_of
+from lakestream.net.accounts.callout import Asker, Callouts, ConfiguredRuling, request_of
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.identity import Identity
 from lakestream.ports import ClientInfo
-from lakestream.protocol import headers, jwt
+from lakestream.protocol import headers
 from lakestream.protocol.nkeys import SERVER, new_curve_key, new_key
 from tests.keys import NO_LIMITS, account_key, callout_response, claims_of
 from tests.unit.api_world import WaitingClock
@@ -143,32 +141,3 @@ def test_a_request_names_the_server_and_the_client() -> None:
     assert claims["nats"]["client_info"] == {
         "host": "1.2.3.4", "id": 7, "user": "[REDACTED]", "kind": "Client", "type": "nats"
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("times", "hour", "until"),
-    [
-        ((), 3, 0),
-        ((("01:00:00", "04:00:00"),), 3, 4),
-        ((("04:00:00", "05:00:00"),), 3, None),
-        ((("04:00:00", "05:00:00"), ("02:00:00", "12:00:00")), 3, 12),
-        ((("22:00:00", "04:00:00"),), 3, 4),
-        ((("22:00:00", "04:00:00"),), 23, 28),
-        ((("22:00:00", "04:00:00"),), 21, None),
-    ],
-)
-def test_times_of_day(times: tuple[tuple[str, str], ...], hour: int, until: int | None) -> None:
-    zone = ZoneInfo("Asia/Tokyo")
-    midnight = int(datetime(2026, 5, 1, tzinfo=zone).timestamp())
-    user = jwt.User(times=tuple(jwt.TimeRange(*one) for one in times), times_location="Asia/Tokyo")
-    ends = connect_until(user, (midnight + hour * 3600) * SECOND)
-    assert ends == (until if not until else (midnight + until * 3600) * SECOND)
-
-
-def test_permissions_of_a_token() -> None:
-    assert permissions_of(jwt.User()) is None
-    given = permissions_of(jwt.User(pub=jwt.Rule(deny=("a",)), resp=jwt.Responses(2, 5)))
-    assert given is not None
-    assert (given.publish, given.subscribe) == (SubjectRule(None, ("a",)), None)
-    assert given.responses is not None
-    assert (given.responses.max, given.responses.expires_ns) == (2, 5)
