@@ -196,7 +196,7 @@ def test_tokens_come_from_a_url(compare_scripts: CompareScripts, tokens: _Tokens
         tokens.tokens = {SYSTEM.public: SYSTEM_TOKEN, KEPT.public: KEPT_TOKEN, SECOND.public: "garbage"}
         tokens.tokens[THIRD.public] = KEPT_TOKEN
         system = system_of(t)
-        t.note("asked at the start", tokens.asked)
+        t.note("asked at the start", list(dict.fromkeys(tokens.asked)))  # nats-server asks for the last one twice
         tokens.asked = []
         login = with_token(U, user_jwt(U, "u", KEPT))
         for label in ("first", "second"):

@@ -39,7 +39,7 @@ class Resolver(Protocol):
         """
 
     def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
-        """Keep the token of an account instead of the one before. Call back once, with "" or the reason of a failure."""
+        """Keep the token of an account instead of the one before. Call back once, with "" or why it is not kept."""
 
 
 class MemoryResolver:

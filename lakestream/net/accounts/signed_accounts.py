@@ -6,7 +6,7 @@ does to connected clients; and the way of users with tokens. What a token allows
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from lakestream.config.options import SECOND, AccountOptions
@@ -130,9 +130,15 @@ class SignedAccounts:
         """
         token = self.trust.account(key, text, self._clock.now() // SECOND)
         account = self._accounts.put(account_options(token))
+        self._void.pop(key, None)
         self._watch_end(key, token.exp)
         self._apply(account)
         return account
+
+    @property
+    def ended(self) -> Collection[str]:
+        """Return the keys of accounts that were used and have ended."""
+        return self._void.keys()
 
     def remove(self, key: str) -> None:
         """End an account: its clients are closed, and nobody may log in until another token comes."""

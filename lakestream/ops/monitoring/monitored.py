@@ -125,6 +125,8 @@ class Monitored(Protocol):
 def configured(node: Monitored) -> list[Account]:
     """Return the configured and signed accounts, without those that only other nodes have or that a reload removed."""
     names = {GLOBAL_ACCOUNT, node.accounts.system.name, *(account.name for account in node.options.accounts)}
+    if node.signed is not None:
+        names.update(node.signed.ended)
     return [one for one in node.accounts if one.name in names or one.options.token is not None]
 
 

@@ -142,7 +142,9 @@ class Claims:
         try:
             account = updated_account(asked, text)
         except ClaimsError as error:
-            self._update_failed(reply, error.subject, str(error))
+            # Resolvers without a directory name the account of the subject.
+            directory = isinstance(self._signed.resolver, DirectoryResolver)
+            self._update_failed(reply, error.subject if directory else asked, str(error))
             return
         if issues := validation_issues(text):
             reason = f"validation errors: [{' '.join(issues)}]"
@@ -150,8 +152,12 @@ class Claims:
             self._refuse(reply, f"jwt validation failed - {reason}", account=account)
             return
         resolver = self._signed.resolver
-        if isinstance(resolver, DirectoryResolver) and self._options.kind == "cache" and account not in resolver.files:
-            self._answer(reply, {"account": account, "code": 200, "message": "jwt update cache skipped"})
+        if isinstance(resolver, DirectoryResolver):
+            skipped = "cache " if self._options.kind == "cache" and account not in resolver.files else None
+        else:
+            skipped = "" if self._signed.loaded(account) is None else None
+        if skipped is not None:
+            self._answer(reply, {"account": account, "code": 200, "message": f"jwt update {skipped}skipped"})
             return
 
         def stored(error: str) -> None:
@@ -187,7 +193,7 @@ class Claims:
             directory.read(account, lambda token, error: self._send(reply, (token or "").encode()))
 
     def _list(self, directory: DirectoryResolver, account: str, reply: bytes, payload: bytes) -> None:
-        self._send(reply, dumps({"data": directory.files.accounts(), "server": self._messages.server()}))
+        self._send(reply, dumps({"data": sorted(directory.files.accounts()), "server": self._messages.server()}))
 
     def _pack(self, directory: DirectoryResolver, account: str, reply: bytes, payload: bytes) -> None:
         if not reply:
