@@ -488,8 +488,8 @@ class Connection(Outbox, Arrival):
             log.debug(f"{label} - {refusal.reason}")
         for line in refusal.errors:
             log.error(f"{label} - {line}")
-        token = self.login.user.token if self.login.user is not None else None
-        self.unauthorized(credentials.shown(token.sub if token is not None else ""))
+        token = self.login.token
+        self.unauthorized(refusal.shown or credentials.shown(token.sub if token is not None else ""))
         for line in refusal.warnings:
             log.warn(line)
 
@@ -500,9 +500,13 @@ class Connection(Outbox, Arrival):
     def _log_in(self, options: Mapping[str, Any], login: Login) -> None:
         if not self._bind(login):
             return
-        token = login.user.token if login.user is not None else None
+        token = login.token
         if token is not None:
-            self.user = str(options.get("nkey") or options.get("user") or token.sub)
+            self.user = str(options.get("nkey") or options.get("user") or "")
+        if login.called_out and login.user is not None:
+            self.user = self.user or login.user.user
+        if token is not None:
+            self.user = self.user or token.sub
         elif self.owner.authenticator_for(self.kind).by_certificate and login.user is not None:
             self.user = login.user.user
         self._connected = True
@@ -590,7 +594,7 @@ class Connection(Outbox, Arrival):
         limits, options, user = self.account.options.limits, self.owner.options, self.login.user
         self._max_subscriptions = lower_limit(limits.max_subscriptions, options.max_subscriptions or -1)
         self.max_payload = lower_limit(limits.max_payload, options.max_payload)
-        if user is not None and user.token is not None:
+        if user is not None and user.token is not None and not self.login.called_out:
             self._max_subscriptions = lower_limit(user.max_subscriptions, self._max_subscriptions)
             self.max_payload = lower_limit(user.max_payload, self.max_payload)
             if self._max_subscriptions != -1 and len(self.subs) >= self._max_subscriptions:

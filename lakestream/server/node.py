@@ -114,7 +114,7 @@ class Node:
         loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         options = self.options
-        if options.callout is not None:
+        if options.callout is not None or options.operators is not None:
             self.key = new_key(SERVER)
         server_id = self.key.public if self.key is not None else new_server_id()
         self.clock = LoopClock(loop, self.log)
@@ -163,8 +163,18 @@ class Node:
             log.info(line)
         trust = decisions.Trust(operators, system)
         resolver = await self._resolver(operators)
-        self.signed = SignedAccounts(self.accounts, trust, resolver, self.clock, log, operators.sentinel)
-        if system:
+        self.signed = SignedAccounts(
+            self.accounts,
+            trust,
+            resolver,
+            lambda ruling, credentials, done: self._callouts.ask(ruling, credentials, done),
+            self.clock,
+            log,
+            operators.sentinel,
+        )
+        if system and resolver.is_remote(system):
+            log.debug(f"the token of the system account {system} comes from another server when it is needed")
+        elif system:
             found: asyncio.Future[Account | Unusable] = asyncio.get_running_loop().create_future()
             self.signed.load(system, found.set_result)
             if isinstance(outcome := await found, decisions.Unusable):

@@ -12,7 +12,7 @@ import hmac
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,9 @@ from lakestream.net.accounts.certificates import user_of
 from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.protocol import nkeys
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
+
+if TYPE_CHECKING:
+    from lakestream.protocol import jwt  # with time zones, which a server without tokens does without
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 
@@ -131,12 +134,19 @@ class Login(msgspec.Struct, frozen=True):
         user: None: anonymous.
         expires_ns: end of the connection, ns since the epoch; 0: none.
         called_out: a service decided (net/accounts/callout.py).
+        sentinel: the token with which the client came before the service; None: that of `user`, if there is one.
     """
 
     account: str
     user: User | None = None
     expires_ns: int = 0
     called_out: bool = False
+    sentinel: jwt.Token[jwt.User] | None = None
+
+    @property
+    def token(self) -> jwt.Token[jwt.User] | None:
+        """Return the token that CONNECT had; None: none that counts."""
+        return self.sentinel or (self.user.token if self.user is not None else None)
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -145,11 +155,13 @@ class Refusal(msgspec.Struct, frozen=True):
     Attributes:
         reason: for the debug log; "": there is no more to say.
         errors: for the log, of the connection; `warnings`: of the server.
+        shown: the user in the log; "": as `Credentials.shown` says.
     """
 
     reason: str = ""
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    shown: str = ""
 
 
 Outcome = Login | Refusal

@@ -25,6 +25,7 @@ from lakestream.net.accounts.auth import (
     REFUSED,
     Credentials,
     Done,
+    Later,
     Login,
     Outcome,
     Refusal,
@@ -78,7 +79,7 @@ class Ruling(Protocol):
     def is_issuer(self, key: str) -> bool:
         """Return True if this key may sign answers."""
 
-    def login(self, token: jwt.Token[jwt.User], given: Credentials, now_ns: int) -> Outcome:
+    def login(self, token: jwt.Token[jwt.User], given: Credentials, now_ns: int) -> Outcome | Later:
         """Return the login that a user token in an answer describes. Its own claims have been checked."""
 
 
@@ -109,7 +110,7 @@ class ConfiguredRuling:
         if until_ns < 0:
             error = f"Authorized user {where} outside of valid connect times"
             return Refusal(errors=("Outside connect times",), warnings=(error,))
-        user = User(given.nkey or given.user, "", permissions_of(token.nats))
+        user = User(given.nkey or given.user or token.name, "", permissions_of(token.nats))
         if token.aud == self.account:
             user = kept_from_callouts(user, self._defaults[token.aud])
         ends = [time for time in (token.exp * _SECOND, until_ns) if time]
@@ -210,7 +211,9 @@ def _without_empty(page: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- the answer
 
 
-def judged(ruling: Ruling, asker: Asker, given: Credentials, request: Request, answer: bytes, now_ns: int) -> Outcome:
+def judged(
+    ruling: Ruling, asker: Asker, given: Credentials, request: Request, answer: bytes, now_ns: int
+) -> Outcome | Later:
     """Return what comes of the answer to a request."""
     if not answer:
         return warned(f'Auth callout violation: "no reason supplied" on account {quoted(ruling.account)}')
@@ -264,7 +267,7 @@ def _response_error(
 
 
 class _Pending(msgspec.Struct):
-    judge: Callable[[bytes], Outcome]
+    judge: Callable[[bytes], Outcome | Later]
     done: Done
     timer: Timer
 
@@ -316,7 +319,10 @@ class Callouts:
         if number in self._pending:  # else it comes late, or another one came before
             self._end(number, self._pending[number].judge(payload))
 
-    def _end(self, number: bytes, outcome: Outcome) -> None:
+    def _end(self, number: bytes, outcome: Outcome | Later) -> None:
         pending = self._pending.pop(number)
         pending.timer.cancel()
-        pending.done(outcome)
+        if isinstance(outcome, Later):
+            outcome.start(pending.done)
+        else:
+            pending.done(outcome)

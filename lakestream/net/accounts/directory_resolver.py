@@ -95,6 +95,9 @@ class DirectoryResolver:
 
         self.read(account, read)
 
+    def is_remote(self, account: str) -> bool:
+        return account not in self.files
+
     def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
         self._work(lambda: self.files.write(account, token), lambda _, error: done(error))
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from lakestream.config.mappings import Mappings
 from lakestream.config.options import (
@@ -37,7 +38,7 @@ from lakestream.config.options import (
     User,
 )
 from lakestream.config.users import CONNECTION_TYPES
-from lakestream.net.accounts.auth import Credentials, Login, Refusal, signature_error
+from lakestream.net.accounts.auth import Credentials, Login, Refusal, kept_from_callouts, signature_error
 from lakestream.protocol import jwt, nkeys
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.goquote import quoted
@@ -141,10 +142,26 @@ class Trust:
             return Refusal("User authentication revoked")
         if not _may_come_from(limits, credentials.host):
             return Refusal(errors=(f"Bad src Ip {credentials.host}",))
+        return self._timed(account, user, limits, now_ns)
+
+    def vouched(self, account: AccountOptions, token: UserToken, now_ns: int) -> Login | Refusal:
+        """Return what comes of the token of a user for whom the service of an auth callout vouches: nobody signs for
+        it, and as in nats-server neither the way nor the address matters."""
+        assert account.token is not None  # Invariant: of operator mode.
+        user = self._user(account, token)
+        if isinstance(user, Refusal):
+            return user
+        if is_revoked(account.token, token):
+            return Refusal("User authentication revoked")
+        return self._timed(account, replace(user, user=token.name), _limits(account.token, token), now_ns)
+
+    @staticmethod
+    def _timed(account: AccountOptions, user: User, limits: jwt.UserLimits, now_ns: int) -> Login | Refusal:
+        assert user.token is not None  # Invariant: of operator mode.
         until_ns = connect_until(limits, now_ns)
         if until_ns < 0:
             return Refusal(errors=("Outside connect times",))
-        ends = [end for end in (until_ns, token.exp * SECOND) if end]
+        ends = [end for end in (until_ns, user.token.exp * SECOND) if end]
         return Login(account.name, user, min(ends, default=0))
 
     def _user(self, account: AccountOptions, token: UserToken) -> User | Refusal:
@@ -162,7 +179,7 @@ class Trust:
             if permissions is None:
                 return Refusal("User JWT generated invalid permissions")
         kinds = tuple(kind.upper() for kind in limits.allowed_connection_types)
-        return User(
+        user = User(
             user="",
             password="",
             permissions=permissions_of(permissions),
@@ -173,6 +190,8 @@ class Trust:
             token=token,
             bearer=limits.bearer_token,
         )
+        asks = bool(signed.nats.authorization.auth_users)
+        return kept_from_callouts(user, account.default_permissions) if asks else user
 
     def _signs(self, account: AccountToken, key: str) -> bool:
         return key in account.nats.scopes or (key == account.sub and account.iss not in self._strict)

@@ -38,6 +38,9 @@ class Resolver(Protocol):
             account: the public key.
         """
 
+    def is_remote(self, account: str) -> bool:
+        """Return True if other servers of the cluster would be asked for the token of this account."""
+
     def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
         """Keep the token of an account instead of the one before. Call back once, with "" or why it is not kept."""
 
@@ -55,6 +58,9 @@ class MemoryResolver:
     def lookup(self, account: str, done: Callable[[Answer], None]) -> None:
         token = self._tokens.get(account)
         done(Missing() if token is None else token)
+
+    def is_remote(self, account: str) -> bool:
+        return False
 
     def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
         self._tokens[account] = token

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 
+from msgspec.structs import replace
+
 from lakestream.config.options import SECOND, AccountOptions
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
-from lakestream.net.accounts.auth import Credentials, Later, Login, Outcome, Refusal
+from lakestream.net.accounts.auth import Credentials, Done, Later, Login, Outcome, Refusal
+from lakestream.net.accounts.callout import Ruling, warned
 from lakestream.net.accounts.operators import (
     INVALID,
     Ended,
@@ -24,7 +27,8 @@ from lakestream.net.accounts.operators import (
 )
 from lakestream.net.accounts.resolver import Answer, Missing, Resolver
 from lakestream.ports import Clock, Timer
-from lakestream.protocol import nkeys
+from lakestream.protocol import jwt, nkeys
+from lakestream.protocol.goquote import quoted
 from lakestream.protocol.jwt import JwtError
 
 MAX_WAIT_NS = 24 * 3600 * SECOND
@@ -35,6 +39,9 @@ MAX_VOID = 10_000
 
 ACCOUNT_ENDED = Ended("Account Authentication Expired", "Authentication Expired")
 
+ANY_ACCOUNT = "*"
+"""Allows the service of an auth callout to let users into any account."""
+
 Loaded = Callable[[Account | Unusable], None]
 
 
@@ -43,6 +50,7 @@ class SignedAccounts:
 
     Args:
         accounts: all accounts of the server; signed ones are put there.
+        ask: asks the service of an account about a login.
         sentinel: the token of clients without one; "": they are rejected.
 
     Attributes:
@@ -51,8 +59,16 @@ class SignedAccounts:
     """
 
     def __init__(
-        self, accounts: Accounts, trust: Trust, resolver: Resolver, clock: Clock, log: Logger, sentinel: str = ""
+        self,
+        accounts: Accounts,
+        trust: Trust,
+        resolver: Resolver,
+        ask: Callable[[Ruling, Credentials, Done], None],
+        clock: Clock,
+        log: Logger,
+        sentinel: str = "",
     ) -> None:
+        self._ask = ask
         self.trust, self.resolver = trust, resolver
         self._accounts, self._clock, self._log, self._sentinel = accounts, clock, log, sentinel
         self._waiting: dict[str, list[Loaded]] = {}
@@ -191,13 +207,75 @@ class SignedAccounts:
         account = self.loaded(issuer_account(token))
         if account is not None:
             return self._judged(account, token, credentials)
-        key = issuer_account(token)
-        return Later(lambda done: self.load(key, lambda found: done(self._judged(found, token, credentials))))
 
-    def _judged(self, found: Account | Unusable, token: UserToken, credentials: Credentials) -> Outcome:
+        def found(done: Done, account: Account | Unusable) -> None:
+            outcome = self._judged(account, token, credentials)
+            if isinstance(outcome, Later):
+                outcome.start(done)
+            else:
+                done(outcome)
+
+        return Later(lambda done: self.load(issuer_account(token), partial(found, done)))
+
+    def _judged(self, found: Account | Unusable, token: UserToken, credentials: Credentials) -> Outcome | Later:
         if isinstance(found, Unusable):
             return Refusal(f"Account JWT lookup error: {found.reason}", warnings=found.warnings)
-        return self.trust.login(found.options, token, credentials, self._clock.now())
+        outcome = self.trust.login(found.options, token, credentials, self._clock.now())
+        claims = found.options.token.nats if found.options.token is not None else jwt.Account()
+        users = claims.authorization.auth_users
+        if isinstance(outcome, Refusal) or not users or token.sub in users:
+            return outcome
+        ruling = SignedRuling(self, claims, found.name, token)
+        return Later(lambda done: self._ask(ruling, credentials, partial(self._answered_for, token, credentials, done)))
+
+    def _answered_for(self, sentinel: UserToken, credentials: Credentials, done: Done, outcome: Outcome) -> None:
+        if isinstance(outcome, Refusal):
+            shown = credentials.shown() or f'JWT User "{sentinel.sub}"'
+            done(replace(outcome, shown=shown))
+        else:
+            done(replace(outcome, called_out=True, sentinel=sentinel))
+
+
+class SignedRuling:
+    """Rules of an account whose token names users of a service that decides (ADR-26).
+
+    Args:
+        accounts: of the operator.
+        claims: of the account.
+        sentinel: the token of the client.
+    """
+
+    def __init__(self, accounts: SignedAccounts, claims: jwt.Account, account: str, sentinel: UserToken) -> None:
+        self.account = self.subject = account
+        self.xkey = claims.authorization.xkey
+        self.sentinel: UserToken | None = sentinel
+        self._accounts = accounts
+        self._issuers = {account, *claims.scopes}
+        self._allowed = {account, *claims.authorization.allowed_accounts}
+
+    def is_issuer(self, key: str) -> bool:
+        return key in self._issuers
+
+    def login(self, token: UserToken, given: Credentials, now_ns: int) -> Outcome | Later:
+        key = issuer_account(token)
+        if key not in self._allowed and ANY_ACCOUNT not in self._allowed:
+            return self._not_permitted(key)
+
+        def loaded(done: Done, found: Account | Unusable) -> None:
+            if isinstance(found, Unusable):
+                done(self._not_permitted(key))
+                return
+            outcome = self._accounts.trust.vouched(found.options, token, now_ns)
+            if isinstance(outcome, Refusal) and outcome.errors:
+                where = f"on account {quoted(self.account)}"
+                outcome = replace(outcome, warnings=(f"Authorized user {where} outside of valid connect times",))
+            done(outcome)
+
+        return Later(lambda done: self._accounts.load(key, partial(loaded, done)))
+
+    def _not_permitted(self, key: str) -> Refusal:
+        what = f"not permitted as valid account option for auth callout for account {quoted(self.account)}"
+        return warned(f"Account {quoted(key)} {what}")
 
 
 def _signature(token: str) -> str:

@@ -58,6 +58,9 @@ class UrlResolver:
 
         work.add_done_callback(finished)
 
+    def is_remote(self, account: str) -> bool:
+        return False
+
     def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
         """Keep nothing: the token is used until the server stops."""
         done("")
