@@ -216,7 +216,7 @@ def lower_limit(one: int, other: int) -> int:
 
 
 class ResolverOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the tokens of accounts come from.
+    """The source of the tokens of accounts.
 
     Attributes:
         kind: `memory`: the configuration, and what is pushed until the server stops; `full`: a directory that the

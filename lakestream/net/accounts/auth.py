@@ -78,7 +78,7 @@ class HashChecks:
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """What a connection gave to log in; "" where it gave nothing.
+    """Credentials of a connection; "" where it gave none.
 
     Attributes:
         user, password, token, nkey, jwt, signature: of CONNECT. `signature` signs `nonce`, which INFO showed.
