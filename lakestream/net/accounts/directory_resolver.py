@@ -209,7 +209,13 @@ class DirectoryResolver:
                 self.files.write(account, token)
             return later
 
-        self._work(merge, lambda later, error: self.changed(account, token) if later else None)
+        def merged(later: bool | None, error: str) -> None:
+            if error:
+                self._log.error(f"DirResolver - Error on merge: {error}")
+            elif later:
+                self.changed(account, token)
+
+        self._work(merge, merged)
 
 
 def is_digest(payload: bytes) -> bool:
