@@ -67,6 +67,19 @@ def test_tokens_are_there_after_a_restart(compare_scripts: CompareScripts) -> No
     compare_scripts(directory(), script)
 
 
+def test_a_token_survives_a_kill_once_its_push_is_answered(compare_scripts: CompareScripts) -> None:
+    def script(t: Script) -> None:
+        system = system_of(t)
+        token = account_jwt(FIRST, "FIRST", OPERATOR)
+        ask(t, system, "CLAIMS.UPDATE", token)
+        t.server.kill()
+        t.address = t.server.start().address
+        found = system_of(t).request(f"$SYS.REQ.ACCOUNT.{FIRST.public}.CLAIMS.LOOKUP").data
+        t.note("found", found == token.encode())
+
+    compare_scripts(directory(), script)
+
+
 @pytest.mark.parametrize("options", ["allow_delete: true", "allow_delete: true, hard_delete: true"])
 def test_deleted_tokens_stay_away(compare_scripts: CompareScripts, options: str) -> None:
     def script(t: Script) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lakestream.config.errors import reason_of
 from lakestream.config.options import SECOND
 from lakestream.logging import Logger
 from lakestream.net.accounts.resolver import Answer, Missing, ResolverError
@@ -151,11 +152,15 @@ class DirectoryResolver:
 
         def finished(result: object, error: BaseException | None) -> None:
             self._busy = False
-            if error is not None and not isinstance(error, ResolverError | OSError):
-                self._log.exception("the directory of tokens failed", error)
-            elif isinstance(error, OSError):
+            reason = ""
+            if isinstance(error, OSError):
+                reason = reason_of(error)
                 self._log.error(f"DirResolver - {error}")
-            done(result, "" if error is None else str(error))
+            elif error is not None:
+                reason = str(error)
+                if not isinstance(error, ResolverError):
+                    self._log.exception("the directory of tokens failed", error)
+            done(result, reason)
             self._next()
 
         self._io.submit(work, finished)

@@ -116,3 +116,12 @@ def test_so_many_questions_may_wait_for_an_answer(tmp_path: Path) -> None:
         world.lookup()
     assert world.answers == [Missing("too many accounts are looked up")]
     assert len(world.asked) == directory_resolver.MAX_LOOKUPS
+
+
+def test_a_directory_that_cannot_be_written_fails_the_push_alone(tmp_path: Path) -> None:
+    world = World(tmp_path / "gone")
+    errors: list[str] = []
+    world.resolver.store(A.public, token(A), errors.append)
+    world.resolver.read(A.public, lambda text, error: errors.append(f"{text!r} {error}"))
+    world.io.run_all()
+    assert errors == ["No such file or directory", "'' "]
