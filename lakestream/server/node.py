@@ -220,6 +220,7 @@ class Node:
             self.log,
             timeout_ns=options.timeout_ns,
             interval_ns=options.interval_ns if full else 0,
+            ttl_ns=options.ttl_ns,
         )
 
     def _signed_way(self, credentials: Credentials) -> Login | Refusal | Later:

@@ -35,6 +35,9 @@ PACK_QUEUE = b"responder"
 PACKED_AT_ONCE = 64
 """Tokens that are read and sent at a time to a server that missed some."""
 
+MIN_SWEEP_NS = SECOND
+"""Shortest time between two looks for tokens that have reached their age (1 s); else an eighth of that age."""
+
 SLOW_NS = SECOND
 """A question that took longer is logged (1 s)."""
 
@@ -62,6 +65,7 @@ class DirectoryResolver:
         hub: of the system account.
         timeout_ns: how long other servers may take to answer.
         interval_ns: between two exchanges with another server; 0: none.
+        ttl_ns: age at which a token is removed; 0: none.
 
     Attributes:
         files: the directory; its methods that block are called through this class.
@@ -69,7 +73,16 @@ class DirectoryResolver:
     """
 
     def __init__(
-        self, files: TokenFiles, hub: Hub, io: Io, clock: Clock, log: Logger, *, timeout_ns: int, interval_ns: int = 0
+        self,
+        files: TokenFiles,
+        hub: Hub,
+        io: Io,
+        clock: Clock,
+        log: Logger,
+        *,
+        timeout_ns: int,
+        interval_ns: int = 0,
+        ttl_ns: int = 0,
     ) -> None:
         self.files = files
         self.changed: Callable[[str, str], None] = lambda account, token: None
@@ -83,6 +96,9 @@ class DirectoryResolver:
         if interval_ns:
             hub.subscribe(self._inbox + b".pack", self._packed)
             clock.call_later(interval_ns, self._exchange)
+        if ttl_ns:
+            self._sweep_ns = max(MIN_SWEEP_NS, ttl_ns // 8)
+            clock.call_later(self._sweep_ns, self._sweep)
 
     # ------------------------------------------------------------------ Resolver
     def lookup(self, account: str, done: Callable[[Answer], None]) -> None:
@@ -135,6 +151,10 @@ class DirectoryResolver:
             self._send(to, accounts[PACKED_AT_ONCE:])
 
         self._work(lambda: [(account, self.files.read(account)) for account in accounts[:PACKED_AT_ONCE]], read)
+
+    def _sweep(self) -> None:
+        self._clock.call_later(self._sweep_ns, self._sweep)
+        self._work(self.files.drop_old, lambda _, error: None)
 
     def _work(self, work: Callable[[], T], done: Done[T]) -> None:
         """Do this in a thread, after all that came before."""

@@ -117,6 +117,12 @@ class TokenFiles:
         self._sync()
         self._note(account, _Entry(_sha256(content), time.time_ns()))
 
+    def drop_old(self) -> None:
+        """Remove the tokens that have reached their age."""
+        until_ns = time.time_ns() - self._ttl_ns
+        for account in [account for account, entry in self._known.items() if entry.written_ns <= until_ns]:
+            self._unlink(account)
+
     def delete(self, account: str) -> None:
         """Delete the token of an account, durably. Raises OSError."""
         if self._hard_delete:

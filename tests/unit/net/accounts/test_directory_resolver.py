@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +127,19 @@ def test_a_directory_that_cannot_be_written_fails_the_push_alone(tmp_path: Path)
     world.resolver.read(A.public, lambda text, error: errors.append(f"{text!r} {error}"))
     world.io.run_all()
     assert errors == ["No such file or directory", "'' "]
+
+
+def test_a_cache_looks_for_old_tokens_from_time_to_time(tmp_path: Path) -> None:
+    (tmp_path / f"{A.public}.jwt").write_text(token(A))
+    os.utime(tmp_path / f"{A.public}.jwt", (time.time() - 59,) * 2)
+    io, clock, hub = HeldIo(), WaitingClock(), Hub(Turn(lambda callback: None), Logger(), "SYS")
+    files = TokenFiles(str(tmp_path), 10, evicts=True, ttl_ns=60 * SECOND)
+    files.open([])
+    DirectoryResolver(files, hub, io, clock, Logger(), timeout_ns=SECOND, ttl_ns=60 * SECOND)
+    assert files.accounts() == [A.public]
+    os.utime(tmp_path / f"{A.public}.jwt", (time.time() - 61,) * 2)
+    files.open([])
+    for _ in range(2):
+        clock.advance(8 * SECOND)
+        io.run_all()
+    assert files.accounts() == []

@@ -83,6 +83,21 @@ def test_an_old_token_of_a_cache_is_not_used(tmp_path: Path) -> None:
     assert (files.read(A.public), names(tmp_path), files.digest()) == ("", [], bytes(32))
 
 
+def test_old_tokens_of_a_cache_are_removed(tmp_path: Path) -> None:
+    for key in (A, B):
+        (tmp_path / f"{key.public}.jwt").write_text(token(key))
+    os.utime(tmp_path / f"{A.public}.jwt", (time.time() - 50,) * 2)
+    files = TokenFiles(str(tmp_path), 10, evicts=True, ttl_ns=60 * 10**9)
+    files.open([])
+    files.drop_old()
+    assert sorted(files.accounts()) == sorted([A.public, B.public])
+    os.utime(tmp_path / f"{A.public}.jwt", (time.time() - 61,) * 2)
+    again = TokenFiles(str(tmp_path), 10, evicts=True, ttl_ns=60 * 10**9)
+    again.open([])
+    again.drop_old()
+    assert (again.accounts(), names(tmp_path)) == ([B.public], [f"{B.public}.jwt"])
+
+
 @pytest.mark.parametrize("hard", [False, True])
 def test_deleted_tokens(tmp_path: Path, hard: bool) -> None:
     files = TokenFiles(str(tmp_path), 10, hard_delete=hard)
