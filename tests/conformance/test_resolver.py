@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.server
+import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests import certificates
 from tests.conformance.conftest import CompareScripts
 from tests.conformance.harness import Script
 from tests.conformance.logins import attempt, with_token
@@ -25,8 +28,9 @@ from tests.conformance.scenarios.resolver import (
     directory,
     system_of,
 )
-from tests.keys import ISSUED_AT, account_jwt, account_key, user_jwt
+from tests.keys import ISSUED_AT, account_jwt, account_key, login, user_jwt
 from tests.pairs import Setup
+from tests.servers import Server, StartFailed
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
@@ -246,3 +250,40 @@ def test_a_url_that_does_not_answer_refuses_logins_late(compare_scripts: Compare
 
     port = tokens.server_address[1]
     compare_scripts(Setup(f"operator: {TRUSTED}\nresolver: URL(http://127.0.0.1:{port}/jwt/v1/accounts)\n", ()), script)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "certificate", "starts"),
+    [("ca", "", True), ("other", "", False), ("ca", "ann", True), ("ca", "", False)],
+    ids=["known authority", "another authority", "client certificate", "client certificate missing"],
+)
+def test_tokens_come_over_tls(
+    start_server: Callable[..., Server],
+    tokens: _Tokens,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    trusted: str,
+    certificate: str,
+    starts: bool,
+) -> None:
+    """Runs against either program."""
+    files = tmp_path / "tls"
+    certificates.write(files)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files / "server.pem", files / "server.key")
+    if "client certificate" in request.node.callspec.id:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(files / "ca.pem")
+    tokens.socket = context.wrap_socket(tokens.socket, server_side=True)
+    own = f'cert_file: "{files}/{certificate}.pem", key_file: "{files}/{certificate}.key"' if certificate else ""
+    config = (
+        f"operator: {TRUSTED}\nresolver: URL(https://localhost:{tokens.server_address[1]}/jwt/v1/accounts/)\n"
+        f'resolver_tls {{ ca_file: "{files}/{trusted}.pem", {own} }}\n'
+    )
+    if not starts:
+        with pytest.raises(StartFailed):
+            start_server(config=config, jetstream=False)
+        return
+    server = start_server(config=config, jetstream=False)
+    with login(server.address, U, user_jwt(U, "u", KEPT)) as wire:
+        wire.ping()
