@@ -179,6 +179,9 @@ class _Tokens(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.tokens = {SYSTEM.public: SYSTEM_TOKEN, KEPT.public: KEPT_TOKEN}
         self.asked: list[str] = []
+        self.silent = ""
+        """Account about which nothing is said until `go_on` is set."""
+        self.go_on = threading.Event()
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -186,6 +189,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
+        if self.server.silent and self.path.endswith(self.server.silent):
+            self.server.go_on.wait()
+            return
         token = self.server.tokens.get(self.path.rpartition("/")[2])
         if self.path == "/jwt/v1/accounts/":
             token = "ready"
@@ -287,3 +293,18 @@ def test_tokens_come_over_tls(
     server = start_server(config=config, jetstream=False)
     with login(server.address, U, user_jwt(U, "u", KEPT)) as wire:
         wire.ping()
+
+
+def test_a_url_that_says_nothing_holds_up_one_login_alone(start_server: Callable[..., Server], tokens: _Tokens) -> None:
+    """Runs against either program."""
+    url = f"http://127.0.0.1:{tokens.server_address[1]}/jwt/v1/accounts/"
+    server = start_server(config=f"operator: {TRUSTED}\nresolver: URL({url})\n", jetstream=False)
+    tokens.silent = FIRST.public
+    try:
+        waiting = Wire(server.address, None)
+        waiting.connect(with_token(U, user_jwt(U, "u", FIRST))(waiting.info["nonce"]), b"PING\r\n")
+        with login(server.address, U, user_jwt(U, "u", KEPT)) as wire:
+            wire.ping()
+        assert [frame.text for frame in waiting.until_closed()] == ["'Authorization Violation'"]
+    finally:
+        tokens.go_on.set()
