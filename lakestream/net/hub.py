@@ -250,6 +250,32 @@ class Hub:
             found = True
         return found
 
+    def brought(
+        self,
+        origin: Sink,
+        client: ClientInfo,
+        subject: bytes,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        queues: Sequence[bytes],
+    ) -> bool:
+        """Hand a message that a leaf node brought to every plain subscriber and to one member of each of these queue
+        groups, but to none of its own; return False without any."""
+        match = self.interest_graph.match(subject)
+        found = False
+        for sub in match.plain:
+            if sub.sink is not origin:
+                sub.sink.receive(sub, subject, reply, header, payload, client)
+                found = True
+        for group in match.queues if queues else ():
+            members = [sub for sub in group if sub.sink is not origin] if group[0].queue in queues else []
+            if members:
+                sub = self._choice(members)
+                sub.sink.receive(sub, subject, reply, header, payload, client)
+                found = True
+        return found
+
     def chosen(self, subject: bytes, origin: Sink | None, hides: Callable[[Sink, bytes], bool]) -> list[Subscription]:
         """Return the subscriptions that `route` would choose, and those of `origin` even without echo.
 

@@ -1,6 +1,6 @@
-"""The leaf node protocol, from the side that dials.
+"""The leaf node protocol.
 
-Belongs here: parsing what a nats-server sends to its leaf, frames of a leaf, and the two names of this server's own
+Belongs here: parsing what the other side of a leaf connection sends, frames, and the two names of this server's own
 subjects. No sockets and no decisions.
 
 A leaf sends everything that a client sends, with verbs of its own (`LS+`, `LS-`, `LMSG`, `HMSG`), and may do two things
@@ -33,21 +33,36 @@ _CONTROL = b"NATS/1.0 100"
 _RESTORE = b'{"type":"io.nats.jetstream.api.v1.stream_restore_response"'
 _CHUNKS = b'"deliver_subject":"' + SNAPSHOT
 
-_MESSAGE = re.compile(rb"([LH])MSG ([^ \r\n]+) ([^\r\n]*?)([0-9]{1,9})\r\n").match
+_MESSAGE = re.compile(rb"([LH])MSG ([^ \r\n]+) ((?:[^\r\n]* )?)([0-9]{1,9})\r\n", re.IGNORECASE).match
+_PUB = re.compile(rb"H?PUB [^\r\n]* ([0-9]{1,9})\r\n", re.IGNORECASE).match
+UNKNOWN = "Unknown Protocol Operation"
+TOO_LARGE = "Maximum Payload Violation"
 _JSON = msgspec.json.Decoder(dict[str, Any])
 
 
 class WireError(Exception):
-    """Raised for bytes that no nats-server sends to a leaf; the text shows their beginning."""
+    """Raised for bytes that no server sends on a leaf connection; the text shows their beginning.
+
+    Attributes:
+        error: the text of -ERR for the other side; "": it is told nothing.
+    """
+
+    def __init__(self, text: str, error: str = "") -> None:
+        super().__init__(text)
+        self.error = error
 
 
 class Message(msgspec.Struct, gc=False):
-    """LMSG or HMSG. Absent parts are `b""`; `header` is the raw block through its blank line."""
+    """LMSG or HMSG. Absent parts are `b""`; `header` is the raw block through its blank line.
+
+    `queues`: the queue groups of which one member each is to get it; subscribers in none always do.
+    """
 
     subject: bytes
     reply: bytes
     header: bytes
     payload: bytes
+    queues: tuple[bytes, ...] = ()
 
 
 class InterestBegins(msgspec.Struct, gc=False):
@@ -71,19 +86,26 @@ class Info(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-Event = Message | InterestBegins | InterestEnds | Info | ErrorLine | Ping | Pong
+class Connect(msgspec.Struct, frozen=True):
+    """CONNECT, its JSON object decoded."""
+
+    fields: dict[str, Any]
+
+
+Event = Message | InterestBegins | InterestEnds | Info | Connect | ErrorLine | Ping | Pong
 
 _PING, _PONG = Ping(), Pong()
 
 
 class LeafParser:
-    """The parser of one leaf connection."""
+    """The parser of one leaf connection. `max_payload`: bytes of the largest message that is accepted."""
 
-    __slots__ = ("_held", "_need")
+    __slots__ = ("_held", "_need", "max_payload")
 
-    def __init__(self) -> None:
+    def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
         self._held = bytearray()
         self._need = 0
+        self.max_payload = max_payload
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes, in order. Raises WireError; the connection cannot go on then."""
@@ -99,7 +121,9 @@ class LeafParser:
         position, length = 0, len(data)
         while position < length:
             end = (
-                self._message(data, position, events) if data[position] in b"LH" else self._line(data, position, events)
+                self._message(data, position, events)
+                if data[position] in b"LHlh"
+                else self._line(data, position, events)
             )
             if end < 0:
                 self._held += data[position:]
@@ -113,27 +137,45 @@ class LeafParser:
         if found is None:
             return self._line(data, position, events)
         total = int(found[4])
-        if total > MAX_PAYLOAD:
-            raise WireError(f"message of {total} bytes")
+        if total > self.max_payload:
+            raise WireError(f"message of {total} bytes", TOO_LARGE)
         start = found.end()
         end = start + total
         if len(data) < end + 2:
             self._need = end + 2 - position
             return -1
+        if data[end : end + 2] != b"\r\n":
+            raise WireError(_shown(data[end:]), UNKNOWN)
         words = found[3].split()
         size = 0
-        if found[1] == b"H":
+        if found[1] in b"Hh":
             if not words or not words[-1].isdigit() or int(words[-1]) > total:
                 raise WireError(_shown(found[0]))
             size = int(words.pop())
         # `<reply>`; or for queue groups `+ <reply> <groups>` and `| <groups>`.
-        reply = b""
-        if words and words[0] == b"+":
-            reply = words[1] if len(words) > 1 else b""
-        elif words and words[0] != b"|":
-            reply = words[0]
-        events.append(Message(found[2], reply, data[start : start + size], data[start + size : end]))
+        reply, queues = b"", ()
+        if words:
+            if words[0] == b"+":
+                reply, queues = words[1] if len(words) > 1 else b"", tuple(words[2:])
+            elif words[0] == b"|":
+                queues = tuple(words[1:])
+            elif len(words) == 1:
+                reply = words[0]
+            else:
+                raise WireError(_shown(found[0]))
+        events.append(Message(found[2], reply, data[start : start + size], data[start + size : end], queues))
         return end + 2
+
+    def _published(self, data: bytes, position: int) -> int:
+        """Return the position behind a client's message, which nobody gets; -1: incomplete."""
+        found = _PUB(data, position)
+        end = found.end() + int(found[1]) + 2 if found is not None else -1
+        if found is None or int(found[1]) > self.max_payload:
+            raise WireError(_shown(data[position:]))
+        if len(data) < end:
+            self._need = end - position
+            return -1
+        return end
 
     def _line(self, data: bytes, position: int, events: list[Event]) -> int:
         stop = data.find(b"\n", position)
@@ -145,7 +187,8 @@ class LeafParser:
         verb, _, rest = line.partition(b" ")
         match verb.upper():
             case b"LS+" | b"LS-":
-                events.append(_interest(verb, rest.split(), line))
+                if (found := _interest(verb, rest.split(), line)) is not None:
+                    events.append(found)
             case b"PING":
                 events.append(_PING)
             case b"PONG":
@@ -159,18 +202,31 @@ class LeafParser:
                     raise WireError(_shown(line)) from None
             case b"-ERR":
                 events.append(ErrorLine(rest.decode("utf-8", "replace").strip().strip("'")))
-            case _:
+            case b"CONNECT":
+                try:
+                    events.append(Connect(_JSON.decode(rest)))
+                except msgspec.DecodeError:
+                    raise WireError("CONNECT is not a JSON object") from None  # it may hold a password
+            case b"PUB" | b"HPUB":
+                return self._published(data, position)
+            case b"LMSG" | b"HMSG" | b"SUB" | b"UNSUB" | b"RS+" | b"RS-":
                 raise WireError(_shown(line))
+            case _:
+                raise WireError(_shown(line), UNKNOWN)
         return stop + 1
 
 
-def _interest(verb: bytes, words: list[bytes], line: bytes) -> InterestBegins | InterestEnds:
-    if not words or (len(words) > 2 and not words[2].isdigit()):
-        raise WireError(_shown(line))
-    queue = words[1] if len(words) > 1 else b""
+def _interest(verb: bytes, words: list[bytes], line: bytes) -> InterestBegins | InterestEnds | None:
+    """Return a change of interest as nats-server reads it: a weight that is no number is 1; None: it is ignored."""
+    if not words:
+        raise WireError(_shown(line), UNKNOWN)
     if verb.endswith(b"-"):
-        return InterestEnds(words[0], queue)
-    return InterestBegins(words[0], queue, int(words[2]) if len(words) > 2 else 1)
+        return InterestEnds(words[0], words[1] if len(words) > 1 else b"") if len(words) < 3 else None
+    if len(words) not in (1, 3):
+        raise WireError(_shown(line))
+    if len(words) == 1:
+        return InterestBegins(words[0])
+    return InterestBegins(words[0], words[1], int(words[2]) if words[2].isdigit() else 1)
 
 
 def _shown(line: bytes) -> str:

@@ -113,7 +113,7 @@ class Interest:
         # two of them have the same subject.
         self._prefix, self._below_prefix = NO_PREFIX, NO_MATCH
         self._watches: dict[bytes, list[Watch]] = {}
-        self._observer: Callable[[Subscription, bool], None] | None = None
+        self._observers: tuple[Callable[[Subscription, bool], None], ...] = ()
 
     def __len__(self) -> int:
         """Return the number of subscriptions."""
@@ -306,8 +306,8 @@ class Interest:
             self._caches.forget_below(literal_head(subject)[:-1])
         self._count += 1
         self._inserts += 1
-        if self._observer is not None:
-            self._observer(sub, True)
+        for observer in self._observers:
+            observer(sub, True)
         if subject in self._watches:
             self._report(subject)
         return True
@@ -340,8 +340,8 @@ class Interest:
                 return False
             self._caches.forget_below(literal_head(subject)[:-1])
         self._count -= 1
-        if self._observer is not None:
-            self._observer(sub, False)
+        for observer in self._observers:
+            observer(sub, False)
         if subject in self._watches:
             self._report(subject)
         return True
@@ -375,12 +375,12 @@ class Interest:
 
     # ------------------------------------------------------------------ watching
     def observe(self, observer: Callable[[Subscription, bool], None]) -> None:
-        """Call `observer(sub, True)` after each subscription that was inserted, with False after each removed one.
-
-        There is one observer, set while the graph is empty. It must not change interest.
+        """Call `observer(sub, True)` for each subscription, now and after each further one that is inserted, and with
+        False after each removed one. It must not change interest.
         """
-        assert not self._count, "an observer sees every subscription"
-        self._observer = observer
+        for sub in self.subscriptions():
+            observer(sub, True)
+        self._observers = (*self._observers, observer)
 
     def interest(self, subject: bytes, queue: bytes = b"") -> bool:
         """Return True if a message to `subject` has a receiver; with `queue`, one in that group."""

@@ -104,17 +104,20 @@ def _of_cluster(plain: list[Subscription], groups: list[list[Subscription]]) -> 
     nodes = {sub.remote: sub for sub in reversed(plain) if sub.remote is not None}
     here = [sub for sub in own if not sub.local]
     groups_here = [
-        members for group in groups if (members := [sub for sub in group if sub.remote is None and not sub.local])
+        _taking(members)
+        for group in groups
+        if (members := [sub for sub in group if sub.remote is None and not sub.local])
     ]
     weighted = [[sub for sub in _taking(group) for _ in range(sub.weight)] for group in groups]
     return Match([*own, *nodes.values()], weighted, Match(here, groups_here) if here or groups_here else NO_MATCH)
 
 
 def _taking(group: list[Subscription]) -> list[Subscription]:
-    """Return the members of a queue group that may be chosen. Of links to another server that is one, preferably of
-    this node, so that the messages of one client stay in order."""
+    """Return the members of a queue group that may be chosen: those behind leaf nodes only where there are no others,
+    as in nats-server. Of links to another server that is one, preferably of this node, so that the messages of one
+    client stay in order."""
     if group[0].queue != LINK_QUEUE:
-        return group
+        return [sub for sub in group if sub.carrier is None or sub.remote is not None] or group
     return [sub for sub in group if sub.remote is None] or [min(group, key=_name_of_node)]
 
 
