@@ -168,6 +168,7 @@ def _jetstream(item: Item, warnings: list[str]) -> JetStreamLimits | None:
 
 _LIMITS: dict[str, Rule] = {
     **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", number_in(-1, INT64))),
+    **dict.fromkeys(("max_leafnodes", "max_leafs"), ("max_leafnodes", number_in(-1, INT64))),
     **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", number_in(-1, INT64))),
     **dict.fromkeys(("max_payload", "max_pay"), ("max_payload", number_in(-1, INT64))),
 }
@@ -177,7 +178,7 @@ def _limits(key: str, item: Item) -> dict[str, Any]:
     if not isinstance(item.value, dict):
         raise item.error(f"Expected account limits to be a map/struct, got {item.value}")
     unknown = 'Unknown field "{}" parsing account limits'
-    values = converted(item.value, _LIMITS, harmless=("max_leafnodes", "max_leafs"), unknown=unknown)
+    values = converted(item.value, _LIMITS, unknown=unknown)
     warnings = values.pop("warnings", ())
     return {"limits": AccountLimits(**values), "warnings": warnings}
 

@@ -22,6 +22,7 @@ from lakestream.config.options import (
     Flags,
     JetStreamOptions,
     LakeOptions,
+    LeafOptions,
     Options,
     RemoteOptions,
     TlsOptions,
@@ -101,7 +102,9 @@ def load(flags: Flags) -> Options:
     values["lake"] = _lake(flags, values.get("lake", LakeOptions()), values["jetstream"])
     values["cluster"] = cluster = _cluster(flags, values.get("cluster", ClusterOptions()))
     websocket = values.get("websocket", WebSocketOptions())
-    values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *cluster.warnings, *websocket.warnings)
+    blocks = (cluster, websocket, values.get("leafnodes", LeafOptions()))
+    inner = [line for block in blocks for line in block.warnings]
+    values["warnings"] = (*flags.warnings, *values.get("warnings", ()), *inner)
     if values.get("max_payload", 0) > LARGE_PAYLOAD:
         values["warnings"] += (_LARGE,)
     options = Options(flags=flags, config_file=flags.config, **values)
@@ -162,6 +165,10 @@ def reload(options: Options, cluster_port: int = 0) -> tuple[Options, list[str]]
             from lakestream.config import websocket as websocket_settings
 
             websocket_settings.check_reload(options.websocket, new.websocket)
+        elif name == "leafnodes":
+            from lakestream.config import leafnodes as leaf_settings
+
+            leaf_settings.check_reload(options.leafnodes, new.leafnodes)
         elif name not in RELOADABLE:
             raise StartError(f"{options.config_file}: a reload cannot change {name!r}; restart the server for that")
     return new, changed
@@ -282,6 +289,10 @@ def _check(options: Options) -> None:
         from lakestream.config.account_checks import check_options
 
         check_options(options)
+    if options.leafnodes != LeafOptions():
+        from lakestream.config.leafnodes import check_leafnodes
+
+        check_leafnodes(options)
     if options.websocket.port:
         from lakestream.config.websocket import check_websocket
 

@@ -24,8 +24,9 @@ FREE_PORT = -1
 
 # ---------------------------------------------------------------------- accounts
 
-STANDARD, WEBSOCKET = "STANDARD", "WEBSOCKET"
-"""Kinds of clients, as `allowed_connection_types` names them: over TCP or TLS, and over WebSocket."""
+STANDARD, WEBSOCKET, LEAFNODE = "STANDARD", "WEBSOCKET", "LEAFNODE"
+"""Kinds of connections, as `allowed_connection_types` names them: clients over TCP or TLS, clients over WebSocket, and
+leaf nodes."""
 
 RESPONSE_THRESHOLD_NS = 120_000_000_000
 """Default idle time of a stream of replies before its reply path is closed (2 min)."""
@@ -103,6 +104,7 @@ class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`limits` of an account; -1: no limit. `max_subscriptions` is per connection, `max_payload` in bytes."""
 
     max_connections: int = -1
+    max_leafnodes: int = -1
     max_subscriptions: int = -1
     max_payload: int = -1
 
@@ -478,6 +480,74 @@ class WebSocketOptions(msgspec.Struct, frozen=True, kw_only=True):
         return "ws" if self.tls is None else "wss"
 
 
+OFF, ACCEPT, S2_AUTO = "off", "accept", "s2_auto"
+COMPRESSIONS = (OFF, ACCEPT, S2_AUTO, "s2_uncompressed", "s2_fast", "s2_better", "s2_best")
+"""Modes of compression between servers, as nats-server names them."""
+
+
+class LeafLogin(msgspec.Struct, frozen=True):
+    """A user of the listener for leaf nodes. `account`: ""; the global account."""
+
+    user: User
+    account: str = ""
+
+
+class LeafRemote(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that this one joins as a leaf node.
+
+    Attributes:
+        dial: its addresses and the credentials there; `account` is the one that is joined here.
+        deny_imports: subjects whose messages are not taken from there; `deny_exports`: not sent there.
+        compression: one of COMPRESSIONS.
+        isolate: ask for no interest of its other leaf nodes.
+        no_randomize: dial the addresses in the configured order.
+        disabled: do not dial.
+    """
+
+    dial: RemoteOptions
+    deny_imports: tuple[str, ...] = ()
+    deny_exports: tuple[str, ...] = ()
+    compression: str = S2_AUTO
+    isolate: bool = False
+    no_randomize: bool = False
+    disabled: bool = False
+
+
+class LeafOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of leaf nodes: the listener for them, and the servers that this one joins as one.
+
+    Attributes:
+        port: -1: a free one, 0: no listener.
+        advertise: `host:port` for leaf nodes; "": the listener's own.
+        no_advertise: tell leaf nodes no addresses of the cluster.
+        logins: users of the listener instead of those of the server; () with `account`: everybody is in that account.
+        single_login: `logins` is one that `authorization` names without an array.
+        account: the account of all leaf nodes, or of that one login; "": the global account.
+        auth_timeout_ns: time until a leaf node must have logged in.
+        compression: one of COMPRESSIONS.
+        min_version: `major.minor.patch` of nats-server that a leaf node must have; "": any.
+        isolate: no leaf node is told the interest of others.
+        reconnect_ns: pause between attempts to join a server.
+        remotes: the servers to join.
+    """
+
+    host: str = "0.0.0.0"
+    port: int = 0
+    advertise: str = ""
+    no_advertise: bool = False
+    tls: TlsOptions | None = None
+    logins: tuple[LeafLogin, ...] = ()
+    single_login: bool = False
+    account: str = ""
+    auth_timeout_ns: int = 2 * SECOND
+    compression: str = S2_AUTO
+    min_version: str = ""
+    isolate: bool = False
+    reconnect_ns: int = SECOND
+    remotes: tuple[LeafRemote, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
 class RouteUrl(msgspec.Struct, frozen=True):
     """Another node's route listener, and the credentials there."""
 
@@ -628,6 +698,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     jetstream: JetStreamOptions | None = None
     cluster: ClusterOptions = ClusterOptions()
     websocket: WebSocketOptions = WebSocketOptions()
+    leafnodes: LeafOptions = LeafOptions()
     lake: LakeOptions = LakeOptions()
     remotes: tuple[RemoteOptions, ...] = ()
     config_file: str = ""

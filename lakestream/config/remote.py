@@ -91,7 +91,8 @@ _TLS: dict[str, Rule] = {
 }
 
 
-def _tls(key: str, item: Item) -> RemoteTls:
+def as_remote_tls(key: str, item: Item) -> RemoteTls:
+    """Convert `tls` of a remote: a block, or `true`."""
     if isinstance(item.value, bool) and item.value:
         return RemoteTls()
     values = converted(as_map(key, item), _TLS)
@@ -122,7 +123,7 @@ _REMOTE: dict[str, Rule] = {
     "nkey": ("nkey", _nkey),
     "nkey_file": ("nkey_file", as_text),
     **dict.fromkeys(("credentials", "creds"), ("credentials", as_text)),
-    "tls": ("tls", _tls),
+    "tls": ("tls", as_remote_tls),
     "subjects": ("subjects", _subjects),
     "ignore_discovered_servers": ("ignore_discovered", as_boolean),
 }

@@ -2,7 +2,8 @@
 
 Belongs here: the tables of keys, the conversion of values, and the keys that nats-server knows and this server does
 not: those that change behaviour are rejected, harmless ones get a warning. The grammar is in conf.py, the options in
-options.py; larger blocks are in cluster.py, websocket.py, remote.py, tls.py, operators.py, accounts.py and users.py.
+options.py; larger blocks are in cluster.py, websocket.py, leafnodes.py, remote.py, tls.py, operators.py, accounts.py
+and users.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from lakestream.config.callout import as_callout
 from lakestream.config.cluster import as_cluster
 from lakestream.config.conf import Item, load
 from lakestream.config.errors import StartError
+from lakestream.config.leafnodes import as_leafnodes
 from lakestream.config.operators import OPERATOR_KEYS, settle_operators
 from lakestream.config.options import SECOND, LakeOptions, Options, User
 from lakestream.config.remote import as_remotes
@@ -427,6 +429,7 @@ TOP: dict[str, Rule] = {
     "cluster": ("cluster", as_cluster),
     "client_advertise": ("client_advertise", as_text),
     **dict.fromkeys(("websocket", "ws"), ("websocket", as_websocket)),
+    **dict.fromkeys(("leafnodes", "leaf"), ("leafnodes", as_leafnodes)),
     "lake": ("lake", _lake),
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
     "gateway": ("*", _block_not_served("gateway", INSTEAD_OF_GATEWAYS)),
@@ -446,10 +449,9 @@ TOP_HARMLESS = (
     "no_system",
     "no_sys_acc",
 )
-_OTHER_SERVERS = ("leafnodes", "leaf", "default_js_domain")
 _ROTATION = ("log_size_limit", "logfile_size_limit", "log_max_num", "logfile_max_num")
 TOP_MISSING = {
-    **dict.fromkeys(_OTHER_SERVERS, "leaf nodes come in a later version"),
+    "default_js_domain": "give each account's leaf node a domain of its own (docs/leafnodes.md)",
     **dict.fromkeys(_ROTATION, "rotate the file with logrotate and `lakestream serve -sl reopen=PID`"),
     "proxies": "admit the proxies' addresses alone, by a firewall",
     "feature_flags": "features cannot be turned on and off one by one",

@@ -8,7 +8,7 @@ subscribers like clients. Messages from another node go only to subscribers of t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 from lakestream.config.mappings import Mappings
@@ -252,7 +252,7 @@ class Hub:
 
     def brought(
         self,
-        origin: Sink,
+        near: Container[object],
         client: ClientInfo,
         subject: bytes,
         reply: bytes,
@@ -261,15 +261,15 @@ class Hub:
         queues: Sequence[bytes],
     ) -> bool:
         """Hand a message that a leaf node brought to every plain subscriber and to one member of each of these queue
-        groups, but to none of its own; return False without any."""
+        groups; return False without any. `near`: leaf nodes of its cluster, which have it already."""
         match = self.interest_graph.match(subject)
         found = False
         for sub in match.plain:
-            if sub.sink is not origin:
+            if sub.sink not in near:
                 sub.sink.receive(sub, subject, reply, header, payload, client)
                 found = True
         for group in match.queues if queues else ():
-            members = [sub for sub in group if sub.sink is not origin] if group[0].queue in queues else []
+            members = [sub for sub in group if sub.sink not in near] if group[0].queue in queues else []
             if members:
                 sub = self._choice(members)
                 sub.sink.receive(sub, subject, reply, header, payload, client)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from lakestream import __version__
-from lakestream.config.options import Options
+from lakestream.config.options import Options, RouteUrl
 from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
@@ -71,6 +71,16 @@ def addresses(host: str) -> list[str]:
         except OSError:
             return found  # no network: only local clients
     return list(dict.fromkeys(found))
+
+
+def urls_of(host: str, port: int, advertise: tuple[str, int] | None) -> tuple[str, ...]:
+    """Return `host:port` of a listener for clients: as configured, else its addresses; 127.0.0.1 only when there is no
+    other."""
+    if advertise is not None:
+        return (RouteUrl(*advertise).address,)
+    found = addresses(host)
+    outer = [name for name in found if not name.startswith("127.")] or found
+    return tuple(RouteUrl(name, port).address for name in outer)
 
 
 def tls_fields(options: Options, first: bool = False) -> dict[str, bool]:

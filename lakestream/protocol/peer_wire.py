@@ -43,7 +43,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
         server_id: new at every start, to tell a restart from a second node of the same name.
         cluster: the cluster's name.
         route: `host:port` where other nodes reach it; without a host: where its connection comes from.
-        client_urls: `host:port` where clients reach it; empty with no_advertise. `websocket_urls`: over WebSocket.
+        client_urls: `host:port` where clients reach it; empty with no_advertise. `websocket_urls`: over WebSocket;
+            `leaf_urls`: leaf nodes.
         jetstream: JetStream is on; `domain`, `max_memory` and `max_storage` are its settings.
         clustered: it has a meta log, so it has been a member of the cluster before.
         lame_duck: it is about to stop; clients and leaders move away from it.
@@ -68,6 +69,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     started_ns: int = 0
     accounts: bool = False
     websocket_urls: tuple[str, ...] = ()
+    leaf_urls: tuple[str, ...] = ()
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING
 
 from lakestream import __version__
 from lakestream.config.errors import SettingsError, StartError
-from lakestream.config.options import FREE_PORT, STANDARD, WEBSOCKET, OperatorOptions, Options, RouteUrl
+from lakestream.config.options import (
+    FREE_PORT,
+    LEAFNODE,
+    STANDARD,
+    WEBSOCKET,
+    LeafOptions,
+    OperatorOptions,
+    Options,
+    RouteUrl,
+)
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, Credentials, Done, HashChecks, Later, Login, Refusal
@@ -54,6 +63,8 @@ if TYPE_CHECKING:
     from lakestream.net.accounts.operators import Unusable
     from lakestream.net.accounts.resolver import Resolver
     from lakestream.net.accounts.signed_accounts import SignedAccounts
+    from lakestream.net.leaf.accepted import AcceptedLeaf
+    from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.net.remote.remotes import Remotes
     from lakestream.server.websocket import WebSocketListener
 
@@ -80,6 +91,7 @@ class Node:
         self.cluster: Cluster | Standalone = Standalone(options.cluster.name)
         self.remotes: Remotes | None = None
         self.websocket: WebSocketListener | None = None
+        self.leafnodes: LeafNodes | None = None
         self._hash_checks = HashChecks()
         self.signed: SignedAccounts | None = None
         self._authenticators = self._ways_in(options)
@@ -149,6 +161,8 @@ class Node:
         if self.jetstream is not None:
             self.jetstream.start()
         self._connect_remotes()
+        if self.leafnodes is not None:
+            self.leafnodes.connect()
 
     async def _trust(self) -> None:
         """Begin operator mode, and load the system account. Raises StartError."""
@@ -326,7 +340,10 @@ class Node:
             self.log.info("TLS required for client connections")
             if options.tls.first and not options.tls.fallback_ns:
                 self.log.warn('Clients that are not using "TLS Handshake First" option will fail to connect')
-        await self.cluster.listen(self.identity, self.websocket.urls if self.websocket is not None else ())
+        leaf_urls: tuple[str, ...] = ()
+        if options.leafnodes != LeafOptions():
+            leaf_urls = await self._listen_leafnodes()
+        await self.cluster.listen(self.identity, self.websocket.urls if self.websocket is not None else (), leaf_urls)
         self._write_files()
         if self.keeper is not None:
             root, urls = self.keeper.root, ports_file.urls(self._scheme, options.host, bound)
@@ -353,6 +370,36 @@ class Node:
         )
         await self.websocket.open()
 
+    async def _listen_leafnodes(self) -> tuple[str, ...]:
+        """Open the listener for leaf nodes, if there is one; return the addresses to announce."""
+        from lakestream.net.leaf.nodes import LeafNodes  # with keys and S2, which few servers need
+
+        self.leafnodes = LeafNodes(self, self.io.call, self.cluster.others)
+        if self.options.leafnodes.port:
+            await self.leafnodes.open()
+        return () if self.options.leafnodes.no_advertise else self.leafnodes.urls
+
+    # ------------------------------------------------------------------ surroundings of leaf nodes
+    def leaf_urls(self) -> tuple[str, ...]:
+        return self.cluster.connect_urls(LEAFNODE)
+
+    @property
+    def cluster_name(self) -> str:
+        return self.cluster.name
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def leaf_joined(self, leaf: AcceptedLeaf) -> None:
+        self.system.events.leaf_connected(leaf)
+
+    def leaf_left(self, leaf: AcceptedLeaf) -> None:
+        self.system.events.leaf_disconnected(leaf)
+
+    @property
+    def leaf_port(self) -> int:
+        return self.leafnodes.port if self.leafnodes is not None else 0
+
     def _write_files(self) -> None:
         """Write the PID file and the ports file, once every listener is up."""
         options = self.options
@@ -371,6 +418,7 @@ class Node:
                     self.bound_http_port,
                 ),
                 ("cluster", "nats", options.cluster.host, self.cluster.port),
+                ("leafnodes", "nats", options.leafnodes.host, self.leaf_port),
             )
             listeners = {kind: ports_file.urls(scheme, host, port) for kind, scheme, host, port in listening if port}
             try:
@@ -384,16 +432,19 @@ class Node:
     def _ways_in(self, options: Options) -> dict[str, Authenticator]:
         """Return the checks of credentials by kind of client."""
         if options.operators is not None:
-            return dict.fromkeys(
-                (STANDARD, WEBSOCKET), Authenticator(options, self._hash_checks, signed=self._signed_way)
-            )
+            signed = Authenticator(options, self._hash_checks, signed=self._signed_way)
+            return dict.fromkeys((STANDARD, WEBSOCKET, LEAFNODE), signed)
         make = partial(Authenticator, checks=self._hash_checks, ask=self._ask)
-        if not options.websocket.port:
-            return dict.fromkeys((STANDARD, WEBSOCKET), make(options))
-        from lakestream.config.websocket import for_websocket
+        found = dict.fromkeys((STANDARD, WEBSOCKET, LEAFNODE), make(options))
+        if options.websocket.port:
+            from lakestream.config.websocket import for_websocket
 
-        websocket = make(for_websocket(options), shown=bool(options.websocket.no_auth_user))
-        return {STANDARD: make(options), WEBSOCKET: websocket}
+            found[WEBSOCKET] = make(for_websocket(options), shown=bool(options.websocket.no_auth_user))
+        if options.leafnodes.port:
+            from lakestream.config.leafnodes import for_leafnodes
+
+            found[LEAFNODE] = make(for_leafnodes(options))
+        return found
 
     def _ask(self, credentials: Credentials, done: Done) -> None:
         """Ask the service of the auth callout about a login."""
@@ -453,6 +504,8 @@ class Node:
         """Send the clients a new INFO."""
         for connection in list(self.connections.values()):
             connection.send_info()
+        if self.leafnodes is not None:
+            self.leafnodes.announce()
 
     def opened(self, connection: Connection) -> bool:
         self.statistics.total_connections += 1
@@ -514,6 +567,8 @@ class Node:
             close_surplus(self.connections.values(), options.max_connections, self.log)
         for line in limit_changes(options, changed):
             self.log.info(f"Reloaded: {line}")
+        if self.leafnodes is not None:
+            self.leafnodes.reload(before.leafnodes, authenticators[LEAFNODE])
         self._connect_remotes()
         self.identity = self._identity(self.identity.server_id, self.identity.port)
         if "client_advertise" in changed:
@@ -560,12 +615,15 @@ class Node:
             self._clients.close()
         if self.websocket is not None:
             self.websocket.close()
+        if self.leafnodes is not None:
+            self.leafnodes.close()
 
     async def _close_evenly(self) -> None:
-        if self.connections:
+        leaves = list(self.leafnodes.leaves.values()) if self.leafnodes is not None else []
+        if self.connections or leaves:
             await asyncio.sleep(self.options.lame_duck_grace_ns / 1e9)
         rest = max(0, self.options.lame_duck_duration_ns - self.options.lame_duck_grace_ns) / 1e9
-        connections = list(self.connections.values())
+        connections: list[Connection | AcceptedLeaf] = [*self.connections.values(), *leaves]
         for connection in connections:
             connection.close("Server Shutdown")
             await asyncio.sleep(rest / len(connections))
@@ -579,6 +637,8 @@ class Node:
             await self.jetstream.stop()
         if self.remotes is not None:
             await self.remotes.stop()
+        if self.leafnodes is not None:
+            await self.leafnodes.stop()
         for connection in list(self.connections.values()):
             connection.close("Server Shutdown")
         await self.cluster.stop()

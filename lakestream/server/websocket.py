@@ -14,9 +14,8 @@ from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import MAX_PORT, SECOND, WebSocketOptions
 from lakestream.logging import Logger
 from lakestream.net.connection import Connection
-from lakestream.net.identity import advertised
+from lakestream.net.identity import advertised, urls_of
 from lakestream.net.listener import Listener, TlsEntry, bind
-from lakestream.net.peers.cluster import urls_of
 from lakestream.net.tls import ServerContext
 from lakestream.net.websocket.transport import WebSockets
 from lakestream.net.websocket.upgrade import Upgrade

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from lakestream import __version__
-from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, Options, RouteUrl, TlsOptions
+from lakestream.config.options import LEAFNODE, SECOND, STANDARD, WEBSOCKET, Options, TlsOptions
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.identity import Identity, addresses
+from lakestream.net.identity import Identity, urls_of
 from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.calls import PeerCalls
 from lakestream.net.peers.link import Link
@@ -47,27 +47,32 @@ class ConnectUrls:
         self._advertise = advertise
         self._changed = changed
         self._met = False
-        self._announced: tuple[tuple[str, ...], ...] = ((), ())
+        self._announced: tuple[tuple[str, ...], ...] = ((), (), ())
         nodes.watch_links(lambda node, up: self._look(up))
         nodes.watch_nodes(lambda node: self._look(False))
 
     def now(self, kind: str = STANDARD) -> tuple[str, ...]:
-        """Return `host:port` of every server of the cluster for this kind of client, this node's first; empty when none
-        are shown."""
+        """Return `host:port` of every server of the cluster for this kind of connection, this node's first; empty when
+        none are shown."""
         if not self._advertise or not self._met:
             return ()
         own = self._nodes.node
         infos = [own, *(info for _, info in sorted(self._nodes.nodes().items()))]
         shown = (info for info in infos if not info.lame_duck)
-        urls = (info.websocket_urls if kind == WEBSOCKET else info.client_urls for info in shown)
-        return tuple(dict.fromkeys(url for each in urls for url in each))
+        return tuple(dict.fromkeys(url for info in shown for url in _urls(info, kind)))
 
     def _look(self, met: bool) -> None:
         self._met |= met
-        urls = self.now(), self.now(WEBSOCKET)
+        urls = self.now(), self.now(WEBSOCKET), self.now(LEAFNODE)
         if urls != self._announced:
             self._announced = urls
             self._changed()
+
+
+def _urls(info: NodeInfo, kind: str) -> tuple[str, ...]:
+    if kind == LEAFNODE:
+        return info.leaf_urls
+    return info.websocket_urls if kind == WEBSOCKET else info.client_urls
 
 
 class Routed(NamedTuple):
@@ -98,7 +103,7 @@ class Standalone:
     def connect_urls(self, kind: str = STANDARD) -> tuple[str, ...]:
         return ()
 
-    async def listen(self, identity: Identity, websocket_urls: tuple[str, ...]) -> None: ...
+    async def listen(self, identity: Identity, websocket_urls: tuple[str, ...], leaf_urls: tuple[str, ...]) -> None: ...
 
     async def start(self) -> None: ...
 
@@ -165,17 +170,18 @@ class Cluster:
         """Return the addresses for clients; see `ConnectUrls.now`."""
         return self._connect_urls.now(kind)
 
-    async def listen(self, identity: Identity, websocket_urls: tuple[str, ...]) -> None:
+    async def listen(self, identity: Identity, websocket_urls: tuple[str, ...], leaf_urls: tuple[str, ...]) -> None:
         """Open the route listener; nodes are admitted after `start`. Raises StartError.
 
         Args:
             identity: of this node, with the port for clients.
-            websocket_urls: `host:port` of this node for clients over WebSocket.
+            websocket_urls: `host:port` of this node for clients over WebSocket; `leaf_urls`: for leaf nodes.
         """
         await self.peers.listen()
         self.port = self.peers.bound_port
         if not self.peers.options.no_advertise:
             self.peers.update(websocket_urls=websocket_urls)
+        self.peers.update(leaf_urls=leaf_urls)
         self.advertise(identity)
 
     async def start(self) -> None:
@@ -256,13 +262,3 @@ def _node_info(identity: Identity, options: Options, started_ns: int) -> NodeInf
 def client_urls(identity: Identity) -> tuple[str, ...]:
     """Return `host:port` under which clients reach this node."""
     return urls_of(identity.host, identity.port, identity.advertise)
-
-
-def urls_of(host: str, port: int, advertise: tuple[str, int] | None) -> tuple[str, ...]:
-    """Return `host:port` of a listener for clients: as configured, else its addresses; 127.0.0.1 only when there is no
-    other."""
-    if advertise is not None:
-        return (RouteUrl(*advertise).address,)
-    found = addresses(host)
-    outer = [name for name in found if not name.startswith("127.")] or found
-    return tuple(RouteUrl(name, port).address for name in outer)

@@ -51,16 +51,20 @@ class Redial:
         attempt: makes one connection to an address and returns when it has ended: "" when it was up, else why it
             failed. Exceptions of sockets, TLS and keys count as failures.
         log: for failures.
+        pause_ns: between two rounds of attempts; 0: it grows as the constants here say.
 
     Attributes:
         error: why there is no connection; "" while there is one, or before the first attempt.
         attempts: since the connection was last up.
     """
 
-    def __init__(self, options: RemoteOptions, attempt: Callable[[Address], Awaitable[str]], log: Logger) -> None:
+    def __init__(
+        self, options: RemoteOptions, attempt: Callable[[Address], Awaitable[str]], log: Logger, pause_ns: int = 0
+    ) -> None:
         self.error = ""
         self.attempts = 0
         self._options, self._attempt, self._log = options, attempt, log
+        self._pause_ns = pause_ns
         self._discovered: list[Address] = []
         self._reported: dict[Address, tuple[str, int]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -112,7 +116,7 @@ class Redial:
                     self._failed(address, why)
                 else:
                     break  # it was up: begin with the first address again
-            await asyncio.sleep(delay * random.uniform(0.75, 1))
+            await asyncio.sleep(self._pause_ns / 1e9 or delay * random.uniform(0.75, 1))
             delay = min(2 * delay, MAX_DELAY_S)
 
     async def _try_one(self, address: Address) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from lakestream.config.options import SECOND, Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.responses import Responses
-from lakestream.ops.monitoring.monitored import Monitored, account_of, configured, sublist_stats
+from lakestream.ops.monitoring.monitored import Monitored, account_of, configured, leaf_count, sublist_stats
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol import jwt
 from lakestream.protocol.gotime import format_time
@@ -69,7 +69,7 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
         "expired": False,
         "complete": account.complete,
         "jetstream_enabled": node.jetstream is not None and name in node.jetstream.served,
-        "leafnode_connections": 0,
+        "leafnode_connections": leaf_count(node, account),
         "client_connections": len(account.connections),
         "subscriptions": len(account.hub.interest_graph),
     }
@@ -189,20 +189,27 @@ def statz(node: Monitored, names: Sequence[str] | None, *, unused: bool) -> dict
 def account_traffic(node: Monitored, account: Account) -> dict[str, Any]:
     """Return the connections of an account and the traffic of its clients."""
     clients = account.connections.values()
+    leaves = node.leafnodes.in_account(account) if node.leafnodes is not None else []
     traffic = node.statistics.account(account.name, clients)
     return {
         "acc": account.name,
         "name": account.options.shown,
         "conns": len(clients),
-        "leafnodes": 0,
-        "total_conns": len(clients),
+        "leafnodes": len(leaves),
+        "total_conns": len(clients) + len(leaves),
         "num_subscriptions": len(account.hub.interest_graph),
-        "sent": _moved(traffic.out_msgs, traffic.out_bytes),
-        "received": _moved(traffic.in_msgs, traffic.in_bytes),
+        "sent": _moved(traffic.out_msgs, traffic.out_bytes, _sum(leaves, "out_msgs"), _sum(leaves, "out_bytes")),
+        "received": _moved(traffic.in_msgs, traffic.in_bytes, _sum(leaves, "in_msgs"), _sum(leaves, "in_bytes")),
         "slow_consumers": traffic.slow_consumers,
     }
 
 
-def _moved(msgs: int, size: int) -> dict[str, Any]:
-    page: dict[str, Any] = {"msgs": msgs, "bytes": size}
-    return page | {link: {"msgs": 0, "bytes": 0} for link in ("gateways", "routes", "leafs")}
+def _sum(leaves: Sequence[object], counter: str) -> int:
+    return sum(getattr(leaf, counter) for leaf in leaves)
+
+
+def _moved(msgs: int, size: int, leaf_msgs: int, leaf_bytes: int) -> dict[str, Any]:
+    """Return traffic; that of leaf nodes is part of the total."""
+    page: dict[str, Any] = {"msgs": msgs + leaf_msgs, "bytes": size + leaf_bytes}
+    page |= {link: {"msgs": 0, "bytes": 0} for link in ("gateways", "routes")}
+    return page | {"leafs": {"msgs": leaf_msgs, "bytes": leaf_bytes}}

@@ -28,6 +28,7 @@ from lakestream.runtime import ThreadIo
 
 if TYPE_CHECKING:
     from lakestream.net.accounts.signed_accounts import SignedAccounts
+    from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.net.remote.remotes import Remotes
 
 FEATURE_FLAGS = dict.fromkeys(("js_ack_fc_v2", "js_api_reply_v2", "js_raft_delete_range", "js_snapshot_sources"), False)
@@ -100,6 +101,7 @@ class Monitored(Protocol):
     connections: dict[int, Connection]
     cluster: Cluster | Standalone
     remotes: Remotes | None
+    leafnodes: LeafNodes | None
     statistics: Statistics
     started_ns: int
     config_loaded_ns: int
@@ -120,6 +122,11 @@ class Monitored(Protocol):
 
     def reload(self) -> str:
         """Read the configuration file again. Returns the error, or ""."""
+
+
+def leaf_count(node: Monitored, account: Account) -> int:
+    """Return the number of leaf nodes in an account."""
+    return node.leafnodes.count(account) if node.leafnodes is not None else 0
 
 
 def configured(node: Monitored) -> list[Account]:

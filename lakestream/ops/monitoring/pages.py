@@ -152,6 +152,8 @@ class Pages:
     def _leafz(self, query: Query) -> dict[str, Any]:
         remotes, account = self._node.remotes, query.text("acc")
         leafs = remotes.leafs(query.flag("subs")) if remotes is not None else []
+        if self._node.leafnodes is not None:
+            leafs += self._node.leafnodes.leafz(query.flag("subs"))
         leafs = [leaf for leaf in leafs if account in ("", leaf["account"])]
         return self._nothing({"leafnodes": len(leafs), "leafs": leafs})
 
@@ -191,7 +193,7 @@ class Pages:
             "max_pending": options.max_pending,
             "cluster": node.cluster.shown(),
             "gateway": {},
-            "leaf": {},
+            "leaf": node.leafnodes.varz() if node.leafnodes is not None else {},
             "mqtt": {},
             "websocket": self._websocket(),
             "jetstream": self.jetstream.varz(),
@@ -255,7 +257,7 @@ class Pages:
             "total_connections": statistics.total_connections,
             "routes": nodes.nodes,
             "remotes": nodes.nodes,
-            "leafnodes": len(node.remotes.leafs()) if node.remotes is not None else 0,
+            "leafnodes": self._leafs(),
             "in_msgs": traffic.received["msgs"],
             "in_bytes": traffic.received["bytes"],
             "in_client_msgs": traffic.in_msgs,
@@ -269,6 +271,12 @@ class Pages:
             "stalled_clients": node.unsent.stalled,
             "subscriptions": self._subscriptions(),
         }
+
+    def _leafs(self) -> int:
+        """Return the number of leaf connections, accepted and dialled."""
+        node = self._node
+        accepted = len(node.leafnodes.leafz(False)) if node.leafnodes is not None else 0
+        return accepted + (len(node.remotes.leafs()) if node.remotes is not None else 0)
 
     def _subscriptions(self) -> int:
         return sum(len(account.hub.interest_graph) for account in self._node.accounts)

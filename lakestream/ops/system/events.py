@@ -9,7 +9,7 @@ none here.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,9 @@ from lakestream.ops.system.messages import SystemMessages
 from lakestream.ports import ClientInfo, Clock, Subscribed
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.gotime import format_time
+
+if TYPE_CHECKING:
+    from lakestream.net.leaf.accepted import AcceptedLeaf
 
 FIRST_STATSZ_NS = 250_000_000
 """Time of the first statistics after the start (250 ms); the interval doubles from there …"""
@@ -141,6 +144,20 @@ class SystemEvents:
         subject = f"$SYS.ACCOUNT.{connection.account.name}.CONNECT".encode()
         if self._hub.interest(subject):
             self._send(subject, self._messages.event("client_connect") | {"client": _client(connection)})
+
+    def leaf_connected(self, leaf: AcceptedLeaf) -> None:
+        """Announce a leaf node that is in its account."""
+        if self._accounts.alone or leaf.account is None:
+            return
+        subject = f"$SYS.ACCOUNT.{leaf.account.name}.LEAFNODE.CONNECT".encode()
+        if self._hub.interest(subject):
+            self._send(subject, {"server": self._messages.server(), "acc": leaf.account.name})
+        self._connections(leaf.account)
+
+    def leaf_disconnected(self, leaf: AcceptedLeaf) -> None:
+        """Announce that a leaf node that was in its account is gone."""
+        if not self._accounts.alone and not self._stopped and leaf.account is not None:
+            self._connections(leaf.account)
 
     def disconnected(self, connection: Connection) -> None:
         """Announce a client that disconnected or was rejected."""

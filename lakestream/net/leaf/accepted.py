@@ -1,0 +1,484 @@
+"""One accepted leaf connection.
+
+Belongs here: the order of its greeting (INFO, compression, CONNECT, login), PINGs, its output, and its end. What is
+exchanged afterwards is in exchange.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from lakestream.config.leafnodes import version_of
+from lakestream.config.options import LEAFNODE, OFF, LeafOptions, Options
+from lakestream.logging import Logger
+from lakestream.net.accounts.accounts import Account
+from lakestream.net.accounts.auth import Authenticator, Credentials, Later, Login, Outcome, Refusal, new_nonce
+from lakestream.net.interest.subscription import Congested
+from lakestream.net.leaf.exchange import Ended, Exchange
+from lakestream.net.leaf.packing import Packing, agreed
+from lakestream.net.listener import Arrival, SetupError, peer_of
+from lakestream.net.outbox import HIGH_WATER
+from lakestream.net.tls import NOT_TLS, PeerCertificate, TlsState
+from lakestream.net.unsent import Receiver, Unsent
+from lakestream.ports import Clock, Timer
+from lakestream.protocol import frames
+from lakestream.protocol.delivered import ErrorLine
+from lakestream.protocol.leaf_wire import MAX_LINE, Info, LeafParser, WireError
+from lakestream.protocol.s2 import S2Error
+
+FIRST_PING_NS = 1_000_000_000
+"""Time of the first PING after the connection is made (1 s): it measures the round trip."""
+
+CLOSE_WAIT_NS = 2_000_000_000
+"""Time that the last bytes of a closing connection may take (2 s)."""
+
+VIOLATION, REFUSED = "Authorization Violation", "Authentication Failure"
+_FIRST_WORDS = (b"CONNECT ", b"INFO ")
+_object = msgspec.json.Decoder(dict[str, Any])
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """The leaf node as its CONNECT describes it. Its fields are not those of a client."""
+
+    version: str = ""
+    name: str = ""
+    server_id: str = ""
+    cluster: str = ""
+    domain: str = ""
+    remote_account: str = ""
+    jetstream: bool = False
+    headers: bool = False
+    is_hub: bool = False
+    isolate: bool = False
+    deny_pub: tuple[str, ...] = ()
+    lang: str = ""
+
+
+class LeafOwner(Protocol):
+    """The leaf nodes of a server, as an accepted connection needs them."""
+
+    @property
+    def log(self) -> Logger:
+        """Return the log."""
+
+    @property
+    def clock(self) -> Clock:
+        """Return the clock."""
+
+    @property
+    def unsent(self) -> Unsent:
+        """Return the count of unsent bytes."""
+
+    @property
+    def authenticator(self) -> Authenticator:
+        """Return the check of credentials."""
+
+    @property
+    def options(self) -> Options:
+        """Return the settings of the server."""
+
+    def info(self, leaf: AcceptedLeaf, *, second: bool = False) -> bytes:
+        """Return the INFO frame. `second`: the one after the login."""
+
+    def opened(self, leaf: AcceptedLeaf) -> None:
+        """Register a connection."""
+
+    def enter(self, leaf: AcceptedLeaf, login: Login) -> Exchange:
+        """Put a leaf node into the account of its login. Raises Ended."""
+
+    def entered(self, leaf: AcceptedLeaf, exchange: Exchange) -> None:
+        """Announce the account's interest to a leaf node that was told that it is in."""
+
+    def closed(self, leaf: AcceptedLeaf) -> None:
+        """Unregister a connection."""
+
+
+class AcceptedLeaf(Receiver, Arrival):
+    """One leaf node.
+
+    Attributes:
+        kind: LEAFNODE.
+        peer: as its CONNECT describes it; None before.
+        account: the account that it is in; None before the login.
+        exchange: None before the login.
+        nonce: what it is to sign.
+        compression: the mode that is shown.
+    """
+
+    kind = LEAFNODE
+
+    def __init__(self, owner: LeafOwner, identifier: int) -> None:
+        self.id = identifier
+        self.name = self.user = self.lang = self.version = ""
+        self.host, self.port = "", 0
+        self.close_reason = ""
+        self.nonce = new_nonce()
+        self.peer: Peer | None = None
+        self.account: Account | None = None
+        self.login: Login | None = None
+        self.exchange: Exchange | None = None
+        self.compression = OFF
+        self.tls: TlsState | None = None
+        self.transport: asyncio.Transport | None = None
+        self.rtt_ns = 0
+        self.start_ns = self.last_ns = owner.clock.now()
+        self._owner = owner
+        self._greeting = bytearray()
+        self._held: list[bytes] | None = None
+        """What came while the login is being decided; None: it is not."""
+        self._packing: Packing | None = None
+        self._negotiated = False
+        self._parser = LeafParser(owner.options.max_payload)
+        self._registered = self._paused = self._stalled = False
+        self._waiting: list[Callable[[], None]] = []
+        self._pings_out = self._ping_sent_ns = 0
+        self._timer: Timer | None = None
+        self._auth_timer: Timer | None = None
+
+    # ------------------------------------------------------------------ counters
+    @property
+    def in_msgs(self) -> int:
+        return self.exchange.in_msgs if self.exchange is not None else 0
+
+    @property
+    def in_bytes(self) -> int:
+        return self.exchange.in_bytes if self.exchange is not None else 0
+
+    @property
+    def out_msgs(self) -> int:
+        return self.exchange.out_msgs if self.exchange is not None else 0
+
+    @property
+    def out_bytes(self) -> int:
+        return self.exchange.out_bytes if self.exchange is not None else 0
+
+    # ------------------------------------------------------------------ before there is a transport
+    @property
+    def label(self) -> str:
+        """Return the address and number of the connection as the log shows them."""
+        return f"{self.host}:{self.port} - lid:{self.id}"
+
+    def arrived(self, host: str, port: int) -> None:
+        self._registered = True
+        self._come(host, port)
+
+    def _come(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self._owner.opened(self)
+        self._owner.log.info(f"{self.label} - Leafnode connection created")
+
+    def greeting(self) -> bytes:
+        return self._owner.info(self)
+
+    def failed(self, error: SetupError) -> bytes:
+        log = self._owner.log
+        if str(error) and not str(error).endswith(NOT_TLS):  # plain text is not worth a line, as in nats-server
+            text = str(error).replace("TLS handshake error", "TLS leafnode handshake error")
+            (log.error if error.level == "error" else log.debug)(f"{self.label} - {text}")
+        self.close_reason = self.close_reason or error.reason
+        self.connection_lost(None)
+        return frames.error(error.error) if error.error else b""
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+        if not self._registered:
+            self.arrived(*peer_of(transport.get_extra_info("peername")))
+        connection = transport.get_extra_info("ssl_object")
+        if connection is not None and self.secured_by is not None:
+            self.tls = self.secured_by.state(connection, first=self.tls_first)
+            if not self.secured_by.is_pinned(self.tls.chain):
+                self._owner.log.error(f"{self.label} - TLS leafnode handshake error: certificate not pinned")
+                self.close("TLS Handshake Failure")
+                return
+        if not self.greeted:
+            self.write(self.greeting())
+        self._auth_timer = self._owner.clock.call_later(self._settings.auth_timeout_ns, self._auth_timeout)
+
+    @property
+    def _settings(self) -> LeafOptions:
+        return self._owner.options.leafnodes
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """Return its certificate; None where none is required."""
+        return self.tls.chain[0] if self.tls is not None and self.tls.chain else None
+
+    def data_received(self, data: bytes) -> None:
+        if self.close_reason:
+            return
+        self.last_ns, self._pings_out = self._owner.clock.now(), 0
+        try:
+            if self._packing is not None:
+                data = self._packing.unpacked(data)
+            self._received(data)
+        except S2Error as error:
+            self._owner.log.error(f"{self.label} - {error}")
+            self.close("Read Error")
+        except WireError as error:
+            self._owner.log.debug(f"{self.label} - invalid leaf node protocol: {error}")
+            self.fail(error.error, "Protocol Violation" if error.error else "Client Closed")
+        except Ended as ended:
+            self._ended(ended)
+
+    def _received(self, data: bytes) -> None:
+        if self._held is not None:
+            self._held.append(data)
+        elif self.exchange is not None:
+            self.exchange.take(self._parser.feed(data), len(data))
+        else:
+            self._greeting += data
+            self._greet()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if not self.close_reason:
+            self.close_reason = "Client Closed" if exc is None else "Read Error"
+        self._leave()
+        where = f" - Account: {self.account.name}" if self.account is not None else ""
+        self._owner.log.info(f"{self.label} - Leafnode connection closed: {self.close_reason}{where}")
+        self._owner.unsent.left(self)
+        self._owner.closed(self)
+
+    def _leave(self) -> None:
+        for timer in (self._timer, self._auth_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._auth_timer = None
+        if self.exchange is not None:
+            self.exchange.end()
+        self._release()
+
+    # ------------------------------------------------------------------ the greeting
+    def _greet(self) -> None:
+        """Handle what comes before the login: an INFO about compression, and CONNECT."""
+        start = bytes(self._greeting[: len(_FIRST_WORDS[0])]).upper()
+        word = next((word for word in _FIRST_WORDS if word.startswith(start[: len(word)])), None)
+        if word is None or (word == b"INFO " and (self._negotiated or self._settings.compression == OFF)):
+            self._refuse("")
+            return
+        end = self._greeting.find(b"\n")
+        if end < 0:
+            if len(self._greeting) > MAX_LINE:
+                self._refuse("")
+            return
+        line, rest = bytes(self._greeting[len(word) : end]), bytes(self._greeting[end + 1 :])
+        self._greeting.clear()
+        try:
+            fields = _object.decode(line)
+        except msgspec.DecodeError:
+            self.close("Client Closed")
+            return
+        if word == b"INFO ":
+            self._negotiate(str(fields.get("compression") or ""), rest)
+        else:
+            self._connect(fields, rest)
+
+    def _negotiate(self, wanted: str, rest: bytes) -> None:
+        """Begin to compress if both sides want it."""
+        self._negotiated = True
+        try:
+            self.compression = agreed(self._settings.compression, wanted)
+        except ValueError as error:
+            raise Ended(str(error), "Compression Error") from None
+        if self.compression != OFF:
+            self._packing = Packing()
+            self.write(self._owner.info(self))
+        if rest:
+            self._received(self._packing.unpacked(rest) if self._packing is not None else rest)
+
+    def _connect(self, fields: dict[str, Any], rest: bytes) -> None:
+        try:
+            peer = self.peer = msgspec.convert(fields, Peer, strict=False)
+        except msgspec.ValidationError:
+            self.close("Client Closed")
+            return
+        self.name, self.version = peer.name, peer.version
+        if peer.lang:
+            raise Ended("attempted to connect to leaf node port", "Wrong Port")
+        if any(char.isspace() for char in peer.cluster):
+            raise Ended("cluster name cannot contain spaces", "Protocol Violation")
+        credentials = Credentials.of(
+            fields, nonce=self.nonce, kind=LEAFNODE, host=self.host, certificate=self.certificate
+        )
+        self.user = credentials.nkey or credentials.user
+        if self._auth_timer is not None:  # it did its part, however long the decision takes
+            self._auth_timer.cancel()
+            self._auth_timer = None
+        outcome = self._owner.authenticator.check(credentials)
+        self._held = [rest] if rest else []
+        if isinstance(outcome, Later):
+            if self.transport is not None:
+                self.transport.pause_reading()
+            outcome.start(lambda later: self._later(credentials, later))
+        else:
+            self._decided(credentials, outcome)
+
+    def _later(self, credentials: Credentials, outcome: Outcome) -> None:
+        if self.close_reason:
+            return
+        try:
+            self._decided(credentials, outcome)
+        except WireError as error:
+            self.fail(error.error, "Protocol Violation")
+        except Ended as ended:
+            self._ended(ended)
+        self._resume()
+
+    def _decided(self, credentials: Credentials, outcome: Outcome) -> None:
+        held, self._held = self._held or [], None
+        if not isinstance(outcome, Login):
+            self._refused(credentials, outcome)
+            return
+        least, peer = self._settings.min_version, self.peer
+        assert peer is not None, "its CONNECT has come"
+        exchange = self._owner.enter(self, outcome)
+        self.write(self._owner.info(self, second=True))
+        if least and (version_of(peer.version) or (0, 0, 0)) < (version_of(least) or (0, 0, 0)):
+            text = f'connection rejected since minimum version required is "{least}"'
+            raise Ended(text, "Minimum Version Required", text)
+        self.exchange = exchange
+        self._owner.entered(self, exchange)
+        self._timer = self._owner.clock.call_later(min(FIRST_PING_NS, self._owner.options.ping_interval_ns), self._ping)
+        for data in held:
+            self._received(data)
+
+    def _refused(self, credentials: Credentials, refusal: Refusal) -> None:
+        log, label = self._owner.log, self.label
+        if refusal.reason:
+            log.debug(f"{label} - {refusal.reason}")
+        for line in refusal.errors:
+            log.error(f"{label} - {line}")
+        for line in refusal.warnings:
+            log.warn(line)
+        self._refuse(credentials.shown())
+
+    def _refuse(self, user: str) -> None:
+        self._owner.log.error(" - ".join(filter(None, (self.label, "authentication error", user))))
+        self.fail(VIOLATION, REFUSED)
+
+    # ------------------------------------------------------------------ Line
+    def answered(self) -> None:
+        if self._ping_sent_ns:
+            self.rtt_ns = self._owner.clock.steady() - self._ping_sent_ns
+            self._ping_sent_ns = 0
+
+    def informed(self, info: Info) -> None:
+        """Ignore an INFO: a leaf node has nothing to announce."""
+
+    def told(self, error: ErrorLine) -> None:
+        self._owner.log.error(f"{self.label} - Leafnode Error '{error.text}'")
+
+    def complain(self, text: str) -> None:
+        self.write(frames.error(text))
+
+    @property
+    def congested(self) -> bool:
+        return self._paused and not self.close_reason
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        if self.congested:
+            self._waiting.append(callback)
+        else:
+            callback()
+
+    def stall(self, receiver: Congested) -> None:
+        if self._stalled or self.transport is None or self.transport.is_closing():
+            return
+        self._stalled = True
+        self.transport.pause_reading()
+        receiver.on_drain(self._go_on)
+
+    def _go_on(self) -> None:
+        self._stalled = False
+        self._resume()
+
+    def _resume(self) -> None:
+        reading = self._held is None and not self._stalled
+        if reading and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if self._packing is not None:
+            data = self._packing.packed(data)
+        transport.write(data)
+        self._owner.unsent.wrote(self, len(data), transport.get_write_buffer_size())
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._release()
+
+    def _release(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+
+    # ------------------------------------------------------------------ ends
+    def _ended(self, ended: Ended) -> None:
+        if ended.logged:
+            self._owner.log.error(f"{self.label} - {ended.logged}")
+        self.fail(ended.text, ended.reason)
+
+    def fail(self, text: str, reason: str) -> None:
+        """Close, with -ERR where there is a text."""
+        if self.close_reason:
+            return
+        if self.exchange is not None:
+            self.exchange.flush()
+        if text:
+            self.write(frames.error(text))
+        self.close(reason)
+
+    def turn_away(self, text: str, reason: str) -> None:
+        """Close with -ERR `text`; `reason` is shown by monitoring."""
+        self.fail(text, reason)
+
+    def close(self, reason: str) -> None:
+        """Write what is gathered, then close. Idempotent."""
+        if self.close_reason:
+            return
+        if self.exchange is not None:
+            self.exchange.flush()
+        self.close_reason = reason
+        self._leave()
+        if self.transport is not None:
+            self.transport.close()
+            self._timer = self._owner.clock.call_later(CLOSE_WAIT_NS, self.transport.abort)
+        elif self.abandon is not None:
+            self.abandon()
+
+    def cut(self, reason: str, detail: str) -> None:
+        if not self.close_reason:
+            self.close_reason, self.slow = reason, detail
+            self._leave()
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.abandon is not None:
+            self.abandon()
+
+    def _auth_timeout(self) -> None:
+        self.fail("Authentication Timeout", "Authentication Timeout")
+
+    def _ping(self) -> None:
+        options = self._owner.options
+        if self._pings_out >= options.ping_max:
+            self.fail("Stale Connection", "Stale Connection")
+            return
+        self._pings_out += 1
+        self._ping_sent_ns = self._owner.clock.steady()
+        self.write(frames.PING)
+        self._timer = self._owner.clock.call_later(options.ping_interval_ns, self._ping)

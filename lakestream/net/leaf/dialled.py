@@ -1,0 +1,364 @@
+"""A server that this one joins as a leaf node.
+
+Belongs here: dialling, the greeting from the leaf node's side, and the end of the connection. In a cluster one node
+holds the connection, for all. What is exchanged is in exchange.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from lakestream.config.options import OFF, Address, LeafRemote, Permissions, SubjectRule
+from lakestream.logging import Logger
+from lakestream.net.accounts.permissions import Rules
+from lakestream.net.identity import Identity
+from lakestream.net.leaf.account import LeafAccount
+from lakestream.net.leaf.exchange import LOOP_PAUSE_S, Ended, Exchange
+from lakestream.net.leaf.packing import Packing, agreed
+from lakestream.net.leaf.rights import as_user
+from lakestream.net.remote import dial as remote_dial
+from lakestream.net.remote.leaf_link import WRONG_PORT, Holder
+from lakestream.net.remote.outgoing import OutgoingConnection
+from lakestream.ports import ClientInfo, Clock
+from lakestream.protocol import frames
+from lakestream.protocol.api.request import NATS_VERSION
+from lakestream.protocol.delivered import ErrorLine
+from lakestream.protocol.durations import format_duration
+from lakestream.protocol.leaf_wire import Event, Info, LeafParser, WireError
+from lakestream.protocol.s2 import S2Error
+
+HANDSHAKE_TIMEOUT_S = 5.0
+"""Time that the other side may take for its INFO, and again for its answer to CONNECT (5 s)."""
+
+PING_NS = 15_000_000_000
+"""Interval of PINGs (15 s); the first one follows CONNECT."""
+
+PROTOCOL = 3
+"""Version of the leaf node protocol in CONNECT."""
+
+LOOP = "Loop detected"
+Opened = Callable[["LeafConnection", dict[str, Any]], Exchange]
+
+
+class LeafConnection(OutgoingConnection):
+    """One connection.
+
+    Args:
+        identifier: its number.
+        opened: makes its exchange from the INFO that answers CONNECT.
+        log: for errors of the other side.
+        label: the connection in the log.
+
+    Attributes:
+        informed: done with True at an INFO before CONNECT, with False when the connection ended before.
+        up: done with True once the exchange is open, with False when it is refused or the connection ended.
+        over: done with the reason when the connection has ended.
+        info: the fields of the last INFO.
+        exchange: None before `up`.
+        connected: CONNECT was sent.
+    """
+
+    def __init__(self, identifier: int, opened: Opened, clock: Clock, log: Logger, label: str) -> None:
+        super().__init__(clock, PING_NS)
+        loop = asyncio.get_running_loop()
+        self.id, self.name = identifier, ""
+        self.informed_first: asyncio.Future[bool] = loop.create_future()
+        self.up: asyncio.Future[bool] = loop.create_future()
+        self.over: asyncio.Future[str] = loop.create_future()
+        self.info: dict[str, Any] = {}
+        self.exchange: Exchange | None = None
+        self.connected = False
+        self.refused = self.reason = ""
+        self._opened, self._log, self._label = opened, log, label
+        self._parser = LeafParser()
+        self._packing: Packing | None = None
+        self._loop = loop
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+    def data_received(self, data: bytes) -> None:
+        self.alive.received()
+        try:
+            if self._packing is not None:
+                data = self._packing.unpacked(data)
+            events = self._parser.feed(data)
+            at = 0
+            while self.exchange is None and at < len(events):
+                self._greet(events[at])
+                at += 1
+            if self.exchange is not None and at < len(events):
+                self.exchange.take(events[at:] if at else events, len(data))
+        except (WireError, S2Error) as error:
+            self.end(f"invalid leaf node protocol: {error}")
+        except Ended as ended:
+            self._log.error(f"{self._label} - {ended.logged or ended.text}")
+            self.write(frames.error(ended.text))
+            self.end(ended.text)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.alive.end()
+        if self.exchange is not None:
+            self.exchange.end()
+        self.resume_writing()
+        reason = self.reason or self.refused or (str(exc) if exc is not None else "connection closed")
+        for waiting in (self.informed_first, self.up):
+            if not waiting.done():
+                waiting.set_result(False)
+        if not self.over.done():
+            self.over.set_result(reason)
+
+    # ------------------------------------------------------------------ the greeting
+    def _greet(self, event: Event) -> None:
+        match event:
+            case Info(fields) if not self.connected:
+                self.info = fields
+                if not self.informed_first.done():
+                    self.informed_first.set_result(True)
+            case Info(fields):
+                self.info = fields
+                self.name = str(fields.get("server_name") or fields.get("server_id") or "")
+                self.exchange = self._opened(self, fields)
+                self.up.set_result(True)
+            case ErrorLine():
+                self.told(event)
+            case _:
+                self._other(event)
+
+    def _other(self, event: object) -> None:
+        if type(event).__name__ == "Ping":
+            self.write(frames.PONG)
+        elif type(event).__name__ == "Pong":
+            self.answered()
+
+    def again(self) -> None:
+        """Wait for a further INFO before CONNECT."""
+        self.informed_first = self._loop.create_future()
+
+    def pack(self) -> None:
+        """Read and write S2 streams from now on."""
+        self._packing = Packing()
+
+    # ------------------------------------------------------------------ Line
+    def write(self, data: bytes) -> None:
+        super().write(self._packing.packed(data) if self._packing is not None and self.connected else data)
+
+    def answered(self) -> None:
+        self.alive.answered()
+
+    def informed(self, info: Info) -> None:
+        self.info |= info.fields
+
+    def told(self, error: ErrorLine) -> None:
+        self.refused = error.text
+        self._log.error(f"{self._label} - Leafnode Error '{error.text}'")
+
+    def complain(self, text: str) -> None:
+        self._log.error(f"{self._label} - {text}")
+
+    def end(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class DialledLeaf:
+    """Keeps one leaf connection.
+
+    Args:
+        remote: the server to join.
+        account: the account that joins.
+        identity: of this server.
+        cluster: its cluster's name; "" without one.
+        call: runs a function in a thread; awaited.
+        number: returns the number of a new connection.
+        always: returns the subjects that are announced beside subscriptions.
+        own: prefixes of the JetStream requests that this server answers itself.
+        pause_ns: between two attempts.
+        others: returns the names of the connected nodes of the cluster; None: no cluster.
+    """
+
+    def __init__(
+        self,
+        remote: LeafRemote,
+        account: LeafAccount,
+        identity: Identity,
+        cluster: str,
+        clock: Clock,
+        log: Logger,
+        call: Callable[[Callable[[], Any]], Any],
+        number: Callable[[], int],
+        always: Callable[[], Iterable[bytes]],
+        own: tuple[bytes, ...],
+        pause_ns: int,
+        others: Callable[[], Iterable[str]] | None,
+    ) -> None:
+        self._remote, self._account, self._identity, self._cluster = remote, account, identity, cluster
+        self._clock, self._log, self._call, self._number = clock, log, call, number
+        self._always, self._own = always, own
+        self._redial = remote_dial.Redial(remote.dial, self._attempt, log, pause_ns)
+        where = f"{remote.dial.account} {remote.dial.urls[0].shown}"
+        self._holder = Holder(
+            account.hub, where, identity.server_name, others, clock, self._held, lambda: self._connection is not None
+        )
+        self._connection: LeafConnection | None = None
+        self._address: Address | None = None
+        self._compression = OFF
+
+    def start(self) -> None:
+        """Start dialling, or wait to become the node that does."""
+        self._holder.start()
+
+    async def stop(self) -> None:
+        """End the connection, and dial no more."""
+        self._holder.stop()
+        await self._redial.stop()
+
+    def _held(self, mine: bool) -> None:
+        if mine:
+            self._redial.start()
+        else:
+            self._clock.spawn(self._redial.stop())
+
+    def leafz(self) -> tuple[dict[str, Any], Exchange, str] | None:
+        """Return what /leafz shows of the connection, its exchange and compression; None: there is no connection."""
+        leaf, address = self._connection, self._address
+        if leaf is None or leaf.exchange is None or address is None:
+            return None
+        shown = {
+            "id": leaf.id,
+            "name": leaf.name,
+            "is_spoke": True,
+            "account": self._remote.dial.account,
+            "ip": address.host,
+            "port": address.port,
+            "rtt": format_duration(leaf.alive.rtt_ns),
+        }
+        return shown, leaf.exchange, self._compression
+
+    # ------------------------------------------------------------------ one connection
+    async def _attempt(self, address: Address) -> str:
+        number = self._number()
+        label = f"{address.host}:{address.port} - lid:{number}"
+        made = LeafConnection(number, self._opened, self._clock, self._log, label)
+        try:
+            await remote_dial.dial(self._remote.dial, address, lambda: made)
+            why = await self._greeted(made, address)
+            if why:
+                return why
+            self._connection, self._address = made, address
+            self._redial.came_up()
+            urls = made.info.get("leafnode_urls")
+            if isinstance(urls, list):
+                self._redial.discovered([url for url in urls if isinstance(url, str)])
+            self._log.info(f"{label} - Leafnode connection created for account: {self._remote.dial.account}")
+            why = await made.over
+            self._redial.went_down(why)
+            self._log.info(f"{label} - Leafnode connection closed: {why} - Remote: {made.name}")
+            if why.startswith(LOOP):
+                await asyncio.sleep(LOOP_PAUSE_S)
+            return ""
+        finally:
+            self._connection = None
+            made.end("Client Closed")
+
+    async def _greeted(self, connection: LeafConnection, address: Address) -> str:
+        """Log in; return why that failed, "" when the connection is up."""
+        dial = self._remote.dial
+        if why := await self._informed(connection):
+            return why
+        tls = dial.tls
+        if (connection.info.get("tls_required") or tls is not None) and not (tls is not None and tls.first):
+            assert connection.transport is not None, "it was dialled"
+            connection.use(await remote_dial.secure(connection.transport, connection, dial, address))
+        if self._cluster and connection.info.get("cluster") == self._cluster:
+            return "the other side has the same cluster name; choose another `cluster { name }`"
+        if why := await self._negotiated(connection):
+            return why
+        keys = await self._call(lambda: remote_dial.read_keys(dial))
+        login = remote_dial.login_fields(dial, address, keys, str(connection.info.get("nonce", "")))
+        frame = frames.CONNECT % msgspec.json.encode(self._fields() | login)
+        connection.connected = True
+        connection.write(frame)
+        connection.alive.begin()
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            why = "" if await connection.up else await connection.over
+        return why + WRONG_PORT if why.startswith("Unknown Protocol") else why
+
+    async def _informed(self, connection: LeafConnection) -> str:
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            return "" if await connection.informed_first else await connection.over
+
+    async def _negotiated(self, connection: LeafConnection) -> str:
+        """Begin to compress if both sides want it; return why that failed."""
+        self._compression = OFF
+        theirs, ours = str(connection.info.get("compression") or OFF), self._remote.compression
+        if OFF in (ours, theirs):
+            return ""
+        try:
+            self._compression = agreed(ours, theirs)
+        except ValueError as error:
+            return str(error)
+        connection.again()
+        connection.write(frames.INFO % (msgspec.json.encode({"server_id": "", "compression": ours}) + b" "))
+        if self._compression == OFF:
+            return ""
+        connection.pack()
+        return await self._informed(connection)
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields of CONNECT without the login."""
+        identity, remote = self._identity, self._remote
+        fields: dict[str, Any] = {
+            "version": NATS_VERSION,
+            "server_id": identity.server_id,
+            "name": identity.server_name,
+            "cluster": self._cluster or identity.server_name,
+            "headers": True,
+            "compress_mode": self._compression,
+            "remote_account": remote.dial.account,
+            "protocol": PROTOCOL,
+        }
+        if identity.jetstream:
+            fields["jetstream"] = True
+        if identity.domain:
+            fields["domain"] = identity.domain
+        if remote.deny_imports:
+            fields["deny_pub"] = list(remote.deny_imports)
+        if remote.isolate:
+            fields["isolate"] = True
+        return fields
+
+    def _opened(self, connection: LeafConnection, info: dict[str, Any]) -> Exchange:
+        """Open the exchange with the rights that the other side tells."""
+        remote, ours = self._remote, self._identity
+        domain = str(info.get("domain") or "")
+        if ours.jetstream and info.get("jetstream") and ours.domain != domain:
+            self._log.info(f'JetStream using domains: local "{ours.domain}", remote "{domain}"')
+        rules = rules_of(info)
+        client = ClientInfo(id=connection.id, host="", account=remote.dial.account, kind="Leafnode")
+        exchange = Exchange(
+            connection,
+            self._account,
+            as_user(rules, remote.deny_exports, remote.deny_imports, self._own),
+            client,
+            self._clock,
+            cluster=str(info.get("cluster") or ""),
+            strict=False,
+        )
+        exchange.open(self._always())
+        return exchange
+
+
+def rules_of(info: dict[str, Any]) -> Rules | None:
+    """Return the permissions of our user as the other side's INFO tells them; None: all."""
+    found = {
+        name: SubjectRule(tuple(rule["allow"]) if rule.get("allow") else None, tuple(rule.get("deny") or ()))
+        for name in ("import", "export")
+        if isinstance(rule := info.get(name), dict)
+    }
+    if not found:
+        return None
+    return Rules(Permissions(publish=found.get("export"), subscribe=found.get("import")))

@@ -1,0 +1,432 @@
+"""The leaf nodes of a server.
+
+Belongs here: the listener, which leaf nodes are let into which account, duplicates, reload and the end, and what
+monitoring shows of all leaf connections, accepted and dialled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from lakestream.config.errors import StartError, reason_of
+from lakestream.config.options import SECOND, LeafOptions, LeafRemote, Options, Permissions, SubjectRule, TlsOptions
+from lakestream.logging import Logger
+from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.accounts.auth import Authenticator, Login
+from lakestream.net.identity import GIT_COMMIT, GO_VERSION, Identity, advertised, urls_of
+from lakestream.net.leaf.accepted import AcceptedLeaf
+from lakestream.net.leaf.account import LeafAccount
+from lakestream.net.leaf.dialled import DialledLeaf
+from lakestream.net.leaf.exchange import DOMAIN_SUBJECTS, USER_INFO, Ended, Exchange
+from lakestream.net.leaf.rights import of_user
+from lakestream.net.listener import Listener, RateLimit, TlsEntry, bind
+from lakestream.net.tls import ServerContext
+from lakestream.net.unsent import Unsent
+from lakestream.ports import ClientInfo, Clock
+from lakestream.protocol import frames
+from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.protocol.api.request import API_LEVEL, NATS_VERSION
+from lakestream.protocol.durations import format_duration
+
+PROTOCOL = 3
+"""Version of the leaf node protocol in INFO."""
+
+DUPLICATE = "Duplicate Remote LeafNode Connection"
+FULL = "maximum account active connections exceeded"
+
+
+class Surroundings(Protocol):
+    """The server, as its leaf nodes use it."""
+
+    options: Options
+    accounts: Accounts
+    log: Logger
+    identity: Identity
+    unsent: Unsent
+
+    @property
+    def clock(self) -> Clock:
+        """Return the clock."""
+
+    def authenticator_for(self, kind: str) -> Authenticator:
+        """Return the check of credentials of connections of this kind."""
+
+    def leaf_urls(self) -> tuple[str, ...]:
+        """Return `host:port` of every node of the cluster for leaf nodes; empty: none are known."""
+
+    @property
+    def cluster_name(self) -> str:
+        """Return the cluster's name; "" without one."""
+
+    def next_id(self) -> int:
+        """Return the number of a new connection."""
+
+    def leaf_joined(self, leaf: AcceptedLeaf) -> None:
+        """Announce a leaf node that is in its account."""
+
+    def leaf_left(self, leaf: AcceptedLeaf) -> None:
+        """Announce that a leaf node that was in its account is gone."""
+
+
+class LeafNodes:
+    """All leaf connections of a server.
+
+    Args:
+        server: the server.
+        call: runs a function in a thread; awaited.
+        others: returns the names of the connected nodes of the cluster; None: no cluster.
+
+    Attributes:
+        leaves: accepted connections by number.
+        port: of the listener; 0: none.
+        urls: `host:port` of this node for leaf nodes.
+    """
+
+    def __init__(
+        self,
+        server: Surroundings,
+        call: Callable[[Callable[[], Any]], Any],
+        others: Callable[[], Iterable[str]] | None,
+    ) -> None:
+        self._server, self._call, self._others = server, call, others
+        self.leaves: dict[int, AcceptedLeaf] = {}
+        self.port = 0
+        self.urls: tuple[str, ...] = ()
+        self._accounts: dict[str, LeafAccount] = {}
+        self._dialled: dict[LeafRemote, DialledLeaf] = {}
+        self._dialling = False
+        self._listener: Listener | None = None
+        self._rate: RateLimit | None = None
+
+    # ------------------------------------------------------------------ the server
+    @property
+    def options(self) -> Options:
+        """Return the settings of the server."""
+        return self._server.options
+
+    @property
+    def clock(self) -> Clock:
+        return self._server.clock
+
+    @property
+    def log(self) -> Logger:
+        return self._server.log
+
+    @property
+    def unsent(self) -> Unsent:
+        return self._server.unsent
+
+    @property
+    def authenticator(self) -> Authenticator:
+        return self._server.authenticator_for(AcceptedLeaf.kind)
+
+    @property
+    def _settings(self) -> LeafOptions:
+        return self.options.leafnodes
+
+    def account(self, account: Account) -> LeafAccount:
+        """Return what leaf connections of an account share."""
+        found = self._accounts.get(account.name)
+        if found is None:
+            domain = self._server.identity.domain
+            found = self._accounts[account.name] = LeafAccount(account.hub, domain, is_system=account.is_system)
+        return found
+
+    # ------------------------------------------------------------------ the listener
+    async def open(self) -> None:
+        """Listen. Raises StartError."""
+        settings = self._settings
+        try:
+            listening = bind(settings.host, settings.port)
+        except OSError as error:
+            raise StartError(
+                f"Error listening on leafnode port: {settings.port} - listen tcp {settings.host}:{settings.port}: "
+                f"bind: {reason_of(error).lower()}"
+            ) from error
+        if settings.tls is not None:
+            self._rate = RateLimit(settings.tls.rate_limit, self.clock, self.log)
+        self._listener = Listener(
+            listening, lambda: AcceptedLeaf(self, self._server.next_id()), self.clock, tls=self._entry(settings.tls)
+        )
+        self.port = self._listener.port
+        self.urls = urls_of(settings.host, self.port, advertised(settings.advertise, self.port))
+        await self._listener.start()
+        self.log.info(f"Listening for leafnode connections on {settings.host}:{self.port}")
+        if settings.tls is not None:
+            self.log.info("TLS required for leafnode connections")
+
+    def _entry(self, tls: TlsOptions | None) -> TlsEntry | None:
+        if tls is None or self._rate is None:
+            return None
+        return TlsEntry(server=ServerContext(tls), admits=self._rate.admits)
+
+    def close(self) -> None:
+        """Accept no more; connections stay. Idempotent."""
+        if self._listener is not None:
+            self._listener.close()
+
+    def connect(self) -> None:
+        """Dial the servers to join, as they are configured. Unchanged ones are not interrupted."""
+        self._dialling = True
+        wanted = [remote for remote in self._settings.remotes if not remote.disabled]
+        for gone in [remote for remote in self._dialled if remote not in wanted]:
+            self.clock.spawn(self._dialled.pop(gone).stop())
+        for remote in wanted:
+            if remote not in self._dialled:
+                made = self._dialled[remote] = self._made(remote)
+                made.start()
+
+    def _made(self, remote: LeafRemote) -> DialledLeaf:
+        server = self._server
+        account = server.accounts.of(remote.dial.account)
+        return DialledLeaf(
+            remote,
+            self.account(account),
+            server.identity,
+            server.cluster_name,
+            self.clock,
+            self.log,
+            self._call,
+            server.next_id,
+            lambda: self.always(account),
+            self.own(account),
+            self._settings.reconnect_ns,
+            self._others,
+        )
+
+    async def stop(self) -> None:
+        """Dial no more, and close all connections."""
+        self.close()
+        for dialled in self._dialled.values():
+            await dialled.stop()
+        for leaf in list(self.leaves.values()):
+            leaf.close("Server Shutdown")
+
+    def reload(self, before: LeafOptions, authenticator: Authenticator) -> None:
+        """Apply new settings; connections whose user changed are closed.
+
+        Args:
+            authenticator: the check of credentials before.
+        """
+        settings = self._settings
+        if self._listener is not None and settings.tls is not None:
+            self._listener.secure(self._entry(settings.tls))
+        now = self.authenticator
+        for leaf in list(self.leaves.values()):
+            user = leaf.login.user if leaf.login is not None else None
+            name = user.name if user is not None else ""
+            if leaf.login is not None and (user and now.login_of(name)) != (user and authenticator.login_of(name)):
+                leaf.fail("Authorization Violation", "Authentication Failure")
+        if self._dialling and (settings.remotes or before.remotes):
+            self.connect()
+
+    # ------------------------------------------------------------------ LeafOwner
+    def announce(self) -> None:
+        """Tell the leaf nodes the addresses of the cluster, which have changed."""
+        for leaf in list(self.leaves.values()):
+            if leaf.exchange is not None and not leaf.close_reason:
+                leaf.write(self.info(leaf, second=True, later=True))
+
+    def info(self, leaf: AcceptedLeaf, *, second: bool = False, later: bool = False) -> bytes:
+        """Return the INFO frame. `second`: the one after the login; `later`: one after that."""
+        identity, settings = self._server.identity, self._settings
+        host, port = advertised(settings.advertise, self.port) or (settings.host, self.port)
+        fields: dict[str, Any] = {
+            "server_id": identity.server_id,
+            "server_name": identity.server_name,
+            "version": NATS_VERSION,
+            "proto": PROTOCOL,
+            "git_commit": GIT_COMMIT,
+            "go": GO_VERSION,
+            "host": host,
+            "port": port,
+            "headers": True,
+            "auth_required": True,
+        }
+        if settings.tls is not None:
+            fields["tls_required"] = True
+            if settings.tls.verify or settings.tls.verify_and_map:
+                fields["tls_verify"] = True
+        fields["max_payload"] = identity.max_payload
+        if identity.jetstream:
+            fields["jetstream"] = True
+        fields |= {"ip": f"{host}:{port}", "client_id": leaf.id}
+        if not second:
+            fields |= {"nonce": leaf.nonce, "compression": settings.compression}
+        if self._server.cluster_name:
+            fields["cluster"] = self._server.cluster_name
+        if identity.domain:
+            fields["domain"] = identity.domain
+        fields |= {"api_lvl": API_LEVEL, "info_on_connect": True}
+        if not settings.no_advertise:
+            fields["leafnode_urls"] = list(dict.fromkeys((*self.urls, *self._server.leaf_urls())))
+        if second and leaf.account is not None:
+            fields |= {} if later else {"connect_info": True}
+            fields["remote_account"] = leaf.account.name
+            if leaf.account.is_system:
+                fields["acc_is_sys"] = True
+            fields |= _permissions(leaf)
+        # With a blank before the end of the line, as nats-server has it.
+        return frames.INFO % (msgspec.json.encode(fields) + b" ")
+
+    def opened(self, leaf: AcceptedLeaf) -> None:
+        """Register a connection."""
+        self.leaves[leaf.id] = leaf
+
+    def enter(self, leaf: AcceptedLeaf, login: Login) -> Exchange:
+        """Put a leaf node into the account of its login. Raises Ended."""
+        server, peer = self._server, leaf.peer
+        assert peer is not None, "only a leaf node that sent CONNECT logs in"
+        name = login.account
+        if login.user is None or self._settings.single_login:
+            name = self._settings.account or name
+        account = server.accounts.of(name)
+        most = account.options.limits.max_leafnodes
+        if 0 <= most <= self.count(account):
+            leaf.account = account
+            raise Ended(FULL, "Maximum Account Connections Exceeded", FULL)
+        if peer.cluster and peer.cluster == server.cluster_name:
+            text = "remote leafnode has same cluster name"
+            raise Ended(text, "Cluster Names Identical", text)
+        key = peer.name, peer.remote_account
+        for other in list(self.leaves.values()):
+            known = other.peer if other.exchange is not None and other.account is account else None
+            if peer.name and known is not None and key == (known.name, known.remote_account):
+                other.fail(DUPLICATE, DUPLICATE)
+        leaf.account, leaf.login = account, login
+        client = ClientInfo(id=leaf.id, host=leaf.host, account=account.name, name=peer.name, kind="Leafnode")
+        return Exchange(
+            leaf,
+            self.account(account),
+            of_user(account.rules(login.user), peer.deny_pub, self.own(account)),
+            client,
+            self.clock,
+            cluster=peer.cluster,
+            headers=peer.headers,
+            isolated=peer.isolate or self._settings.isolate,
+        )
+
+    def own(self, account: Account) -> tuple[bytes, ...]:
+        """Return prefixes of the JetStream requests that this server answers itself."""
+        identity = self._server.identity
+        if not identity.jetstream or account.is_system:
+            return ()
+        domain = (b"$JS.%b.API." % identity.domain.encode(),) if identity.domain else ()
+        return (b"$JS.API.", *domain)
+
+    def always(self, account: Account, *, to_leaf: bool = False) -> list[bytes]:
+        """Return the subjects that are announced beside subscriptions. `to_leaf`: the other side is the leaf node."""
+        identity, subjects = self._server.identity, [self.account(account).loop_subject]
+        if not account.is_system:
+            subjects.append(USER_INFO)
+            if identity.jetstream and to_leaf:
+                subjects.append(b"$JS.API.>")
+            if identity.jetstream and identity.domain:
+                subjects += [f"$JS.{identity.domain}.API.{one}".encode() for one in DOMAIN_SUBJECTS]
+        if account.hub.mappings is not None:
+            subjects += [source.encode() for source in account.hub.mappings.shown()]
+        return subjects
+
+    def entered(self, leaf: AcceptedLeaf, exchange: Exchange) -> None:
+        """Announce the account's interest to a leaf node that was told that it is in."""
+        peer, account = leaf.peer, leaf.account
+        assert peer is not None, "it has entered"
+        assert account is not None, "it has entered"
+        ours = self._server.identity
+        if ours.jetstream and peer.jetstream and ours.domain != peer.domain:
+            self.log.info(f'{leaf.label} - JetStream using domains: local "{ours.domain}", remote "{peer.domain}"')
+        exchange.open(self.always(account, to_leaf=not peer.is_hub))
+        self._server.leaf_joined(leaf)
+
+    def closed(self, leaf: AcceptedLeaf) -> None:
+        """Unregister a connection."""
+        self.leaves.pop(leaf.id, None)
+        if leaf.exchange is not None:
+            self._server.leaf_left(leaf)
+
+    # ------------------------------------------------------------------ monitoring
+    def count(self, account: Account) -> int:
+        """Return the number of leaf nodes in an account."""
+        return sum(1 for leaf in self.leaves.values() if leaf.exchange is not None and leaf.account is account)
+
+    def in_account(self, account: Account) -> list[AcceptedLeaf]:
+        """Return the leaf nodes in an account."""
+        return [leaf for leaf in self.leaves.values() if leaf.exchange is not None and leaf.account is account]
+
+    def leafz(self, subs: bool) -> list[dict[str, Any]]:
+        """Return the connections as /leafz shows them; `subs`: with the other side's interest."""
+        pages = []
+        for leaf in self.leaves.values():
+            if leaf.exchange is not None and leaf.account is not None:
+                shown = {
+                    "id": leaf.id,
+                    "name": leaf.name,
+                    "is_spoke": False,
+                    "is_isolated": leaf.exchange.isolated,
+                    "account": leaf.account.name,
+                    "ip": leaf.host,
+                    "port": leaf.port,
+                    "rtt": format_duration(leaf.rtt_ns),
+                }
+                pages.append(leaf_page(shown, leaf.exchange, leaf.compression, subs))
+        for dialled in self._dialled.values():
+            if (made := dialled.leafz()) is not None:
+                pages.append(leaf_page(*made, subs))
+        return pages
+
+    def varz(self) -> dict[str, Any]:
+        """Return the `leaf` object of /varz."""
+        settings = self._settings
+        page: dict[str, Any] = {}
+        if settings.port:
+            page = {"host": settings.host, "port": self.port, "auth_timeout": settings.auth_timeout_ns / SECOND}
+            tls = settings.tls
+            page["tls_timeout"] = (tls or TlsOptions()).timeout_ns / SECOND
+            if tls is not None:
+                page |= {"tls_required": True, "tls_verify": tls.verify or tls.verify_and_map}
+        if settings.remotes:
+            page["remotes"] = [_remote(remote) for remote in settings.remotes]
+        return page
+
+
+def leaf_page(shown: dict[str, Any], exchange: Exchange, compression: str, subs: bool) -> dict[str, Any]:
+    """Return a connection as /leafz shows it."""
+    page = {name: value for name, value in shown.items() if name != "is_isolated" or value}
+    page |= {name: getattr(exchange, name) for name in ("in_msgs", "out_msgs", "in_bytes", "out_bytes")}
+    page |= {"subscriptions": len(exchange.subscriptions), "compression": compression}
+    if subs:
+        page["subscriptions_list"] = [subject.decode("utf-8", "replace") for subject, _ in exchange.subscriptions]
+    return page
+
+
+def _remote(remote: LeafRemote) -> dict[str, Any]:
+    denied = {"exports": list(remote.deny_exports), "imports": list(remote.deny_imports)}
+    page: dict[str, Any] = {
+        "local_account": remote.dial.account or GLOBAL_ACCOUNT,
+        "urls": [f"{address.host}:{address.port}" for address in remote.dial.urls],
+    }
+    if any(denied.values()):
+        page["deny"] = {name: subjects for name, subjects in denied.items() if subjects}
+    return page
+
+
+def _permissions(leaf: AcceptedLeaf) -> dict[str, Any]:
+    """Return the permissions of a leaf node's user as INFO tells it, from the leaf node's point of view."""
+    user, account = leaf.login.user if leaf.login is not None else None, leaf.account
+    if user is None or account is None:
+        return {}
+    permissions = user.permissions or account.options.default_permissions or Permissions()
+    fields: dict[str, Any] = {}
+    if permissions.subscribe is not None:
+        fields["import"] = _rule(permissions.subscribe)
+    if permissions.publish is not None or permissions.responses is not None:
+        fields["export"] = _rule(permissions.publish or SubjectRule())
+    return fields
+
+
+def _rule(rule: SubjectRule) -> dict[str, list[str]]:
+    lists = {"allow": list(rule.allow or ()), "deny": list(rule.deny)}
+    return {name: subjects for name, subjects in lists.items() if subjects}
