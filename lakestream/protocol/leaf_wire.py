@@ -139,6 +139,12 @@ class LeafParser:
         total = int(found[4])
         if total > self.max_payload:
             raise WireError(f"message of {total} bytes", TOO_LARGE)
+        words = found[3].split()
+        size = 0
+        if found[1] in b"Hh":
+            if not words or not words[-1].isdigit() or int(words[-1]) > total:
+                raise WireError(_shown(found[0]))
+            size = int(words.pop())
         start = found.end()
         end = start + total
         if len(data) < end + 2:
@@ -146,12 +152,6 @@ class LeafParser:
             return -1
         if data[end : end + 2] != b"\r\n":
             raise WireError(_shown(data[end:]), UNKNOWN)
-        words = found[3].split()
-        size = 0
-        if found[1] in b"Hh":
-            if not words or not words[-1].isdigit() or int(words[-1]) > total:
-                raise WireError(_shown(found[0]))
-            size = int(words.pop())
         # `<reply>`; or for queue groups `+ <reply> <groups>` and `| <groups>`.
         reply, queues = b"", ()
         if words:

@@ -24,6 +24,9 @@ Key = tuple[bytes, bytes]
 LOOPS = b"$LDS."
 """Prefix of the subjects by which loops of leaf connections are found."""
 
+REPLY_PATHS = b"_R_."
+"""Prefix of reply subjects of other accounts' requests; announced with the first such request."""
+
 NO_DOMAIN = "_"
 """The name of no domain in ack subjects, as in nats-server."""
 
@@ -61,7 +64,7 @@ def crosses(sub: Subscription) -> bool:
         return False
     subject = sub.subject
     if not subject.startswith(b"$"):
-        return True
+        return sub.carrier is not None or not subject.startswith(REPLY_PATHS)
     if subject.startswith(_WITHIN):
         return False
     if subject.startswith((ACK, FLOW)):

@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 
 from lakestream.net.hub import TRACED
 from lakestream.net.interest.subscription import MAX_WEIGHT, Congested, Subscription
-from lakestream.net.leaf.account import Key, LeafAccount
+from lakestream.net.leaf.account import REPLY_PATHS, Key, LeafAccount
 from lakestream.net.leaf.rights import Rights
 from lakestream.ports import ClientInfo, Clock, Delivery
 from lakestream.protocol import frames
@@ -239,9 +239,18 @@ class Exchange:
             return False
         if rights.limits_sending and not rights.sends(subject):
             return False
-        if reply and rights.limits_taking:
-            rights.asked(reply, self._clock.steady())
+        if reply:
+            if reply.startswith(REPLY_PATHS):
+                self._announce_path(reply)
+            if rights.limits_taking:
+                rights.asked(reply, self._clock.steady())
         return True
+
+    def _announce_path(self, reply: bytes) -> None:
+        """Announce the reply subjects of other accounts' requests."""
+        paths = self._hub.responses
+        if paths is not None and reply.startswith(paths.prefix) and self._rights.tells(reply):
+            self._tell({(paths.prefix + b"*", b""): 1})
 
     def hides(self, subject: bytes) -> bool:
         """Return True if messages with this subject are not sent."""
