@@ -302,7 +302,8 @@ def _remotes(key: str, item: Item) -> dict[str, Any]:
         remote = LeafRemote(dial=RemoteOptions(**dial), **values)
         if _places(remote) in map(_places, found):
             urls = " ".join(quoted(f"nats://{host}:{port}") for host, port in _places(remote)[0])
-            raise entry.error(f"duplicate remote urls=[{urls}], account={quoted(remote.dial.account)}")
+            first = next(iter(entry.value.values()))
+            raise first.error(f"duplicate remote urls=[{urls}], account={quoted(remote.dial.account)}")
         found.append(remote)
     return {"remotes": tuple(found), "warnings": warnings}
 

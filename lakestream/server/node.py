@@ -385,7 +385,7 @@ class Node:
 
     @property
     def cluster_name(self) -> str:
-        return self.cluster.name
+        return self.cluster.name or self.options.cluster.name
 
     def next_id(self) -> int:
         return next(self._ids)

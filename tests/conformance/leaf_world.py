@@ -1,4 +1,4 @@
-"""nats-server with a leaf node listener, and servers under test that connect to it.
+"""Servers with leaf node listeners, and servers that connect to them.
 
 Belongs here: their configuration, and requests to both sides of a leaf connection.
 """
@@ -6,16 +6,22 @@ Belongs here: their configuration, and requests to both sides of a leaf connecti
 from __future__ import annotations
 
 import base64
+import json
 import time
+import urllib.request
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.conftest import StartServer
 from tests.servers import Kind, Server
-from tests.wire import Wire
+from tests.wire import Wire, WireTimeout
 
 SOON_S = 200.0
 """Timeout: a mirror in nats-server whose origin did not answer retries after up to two minutes."""
+
+
+LINK_S = 20.0
+"""Timeout for a link and what passes it."""
 
 
 def until(ready: Callable[[], Any], what: str, timeout: float = SOON_S) -> Any:
@@ -89,3 +95,84 @@ def start_both(start_server: StartServer, leaf_port: int) -> tuple[Server, Serve
     here = start_server(of=Kind.OURS, config=lake_config(leaf_port), name="lake1", args=["-m", "-1"])
     connected(here, leaf_port)
     return here, there
+
+
+def hub_of(start_server: StartServer, listener: str = "", more: str = "", **options: Any) -> Server:
+    """Start a server that accepts leaf nodes."""
+    text = f"{more}\nhttp: '127.0.0.1:-1'\nleafnodes {{ listen: '127.0.0.1:-1'\n{listener} }}\n"
+    hub = start_server(config=text, name="hub", **options)
+    assert hub.leaf_port, "there is no listener for leaf nodes"
+    return hub
+
+
+def leaf_of(
+    start_server: StartServer,
+    hub: Server,
+    remote: str = "",
+    more: str = "",
+    login: str = "",
+    scheme: str = "nats-leaf",
+    of: Kind = Kind.REAL,
+    **options: Any,
+) -> Server:
+    """Start a server that joins a hub as a leaf node."""
+    url = f"{scheme}://{login}127.0.0.1:{hub.leaf_port}"
+    text = (
+        f"{more}\nhttp: '127.0.0.1:-1'\nleafnodes {{ reconnect: '200ms', remotes: [{{ url: '{url}'\n{remote} }}] }}\n"
+    )
+    return start_server(of=of, config=text, name="leaf", **options)
+
+
+def page(server: Server, path: str) -> Any:
+    """Return a page of the monitoring port."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}{path}") as answer:
+        return json.load(answer)
+
+
+def linked(hub: Server, leaf: Server) -> Any:
+    """Wait for the link; returns the hub's view of it."""
+    until(lambda: page(leaf, "/leafz")["leafs"], "the leaf has a link", LINK_S)
+    return until(lambda: page(hub, "/leafz")["leafs"], "the hub has a link", LINK_S)[0]
+
+
+def reaches(sender: Wire, receiver: Wire, subject: str) -> None:
+    """Publish until the message comes: interest travels in the background."""
+    sid = receiver.subscribe(subject)
+    receiver.ping()
+
+    def come() -> Any:
+        sender.publish(subject, b"m", "", {"A": "b"})
+        sender.ping()
+        return [frame for frame in receiver.ping() if frame.sid == sid]
+
+    frame = until(come, f"{subject} comes", LINK_S)[0]
+    assert (frame.data, frame.headers) == (b"m", {"A": "b"})
+
+
+def wanted(wire: Wire, subject: str) -> None:
+    """Wait until the server of this client knows of a subscription on the other side."""
+
+    def known() -> bool:
+        try:
+            return wire.request(subject, timeout=0.2).status != 503
+        except WireTimeout:
+            return True
+
+    until(known, f"{subject} is wanted", LINK_S)
+
+
+def both_ways(here: Wire, there: Wire) -> None:
+    """Send messages and requests in both directions."""
+    reaches(here, there, "to.leaf")
+    reaches(there, here, "to.hub")
+    for asking, answering in ((here, there), (there, here)):
+        sid = answering.subscribe("ask")
+        answering.ping()
+        wanted(asking, "ask")
+        answering.ping()
+        reply = asking.new_reply()
+        asking.publish("ask", b"?", reply)
+        answering.publish(answering.delivered(sid).reply, b"!")
+        assert asking.message(reply).data == b"!"
+        answering.unsubscribe(sid)
+        answering.ping()

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cluster.peer_world import Authority
-from tests.conformance.leaf_world import copied, create, until
+from tests.conformance.leaf_world import (
+    both_ways,
+    copied,
+    create,
+    hub_of,
+    leaf_of,
+    linked,
+    page,
+    reaches,
+    until,
+    wanted,
+)
 from tests.conftest import StartServer
 from tests.keys import (
     account_jwt,
@@ -22,8 +30,8 @@ from tests.keys import (
     user_jwt,
     user_key,
 )
-from tests.servers import Kind, Server
-from tests.wire import Wire, WireTimeout
+from tests.servers import Kind
+from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
 
@@ -32,103 +40,33 @@ KEY, NKEY = user_key("leaf hub"), user_key("leaf hub nkey")
 OPERATOR, SYSTEM, TENANT = operator_key("leaf hub"), account_key("leaf hub SYS"), account_key("leaf hub TENANT")
 
 
-def _hub(start_server: StartServer, listener: str = "", more: str = "", **options: Any) -> Server:
-    text = f"{more}\nhttp: '127.0.0.1:-1'\nleafnodes {{ listen: '127.0.0.1:-1'\n{listener} }}\n"
-    hub = start_server(config=text, name="hub", **options)
-    assert hub.leaf_port, "there is no listener for leaf nodes"
-    return hub
-
-
-def _leaf(
-    start_server: StartServer, hub: Server, remote: str = "", more: str = "", login: str = "", scheme: str = "nats-leaf"
-) -> Server:
-    url = f"{scheme}://{login}127.0.0.1:{hub.leaf_port}"
-    text = (
-        f"{more}\nhttp: '127.0.0.1:-1'\nleafnodes {{ reconnect: '200ms', remotes: [{{ url: '{url}'\n{remote} }}] }}\n"
-    )
-    return start_server(of=Kind.REAL, config=text, name="leaf")
-
-
-def _page(server: Server, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}{path}") as page:
-        return json.load(page)
-
-
-def _linked(hub: Server, leaf: Server) -> Any:
-    """Wait for the link; returns the hub's view of it."""
-    until(lambda: _page(leaf, "/leafz")["leafs"], "the leaf has a link", SOON_S)
-    return until(lambda: _page(hub, "/leafz")["leafs"], "the hub has a link", SOON_S)[0]
-
-
-def _reaches(sender: Wire, receiver: Wire, subject: str) -> None:
-    """Publish until the message comes: interest travels in the background."""
-    sid = receiver.subscribe(subject)
-    receiver.ping()
-
-    def come() -> Any:
-        sender.publish(subject, b"m", "", {"A": "b"})
-        sender.ping()
-        return [frame for frame in receiver.ping() if frame.sid == sid]
-
-    frame = until(come, f"{subject} comes", SOON_S)[0]
-    assert (frame.data, frame.headers) == (b"m", {"A": "b"})
-
-
-def _wanted(wire: Wire, subject: str) -> None:
-    """Wait until the server of this client knows of a subscription on the other side."""
-
-    def known() -> bool:
-        try:
-            return wire.request(subject, timeout=0.2).status != 503
-        except WireTimeout:
-            return True
-
-    until(known, f"{subject} is wanted", SOON_S)
-
-
-def _both_ways(here: Wire, there: Wire) -> None:
-    _reaches(here, there, "to.leaf")
-    _reaches(there, here, "to.hub")
-    for asking, answering in ((here, there), (there, here)):
-        sid = answering.subscribe("ask")
-        answering.ping()
-        _wanted(asking, "ask")
-        answering.ping()
-        reply = asking.new_reply()
-        asking.publish("ask", b"?", reply)
-        answering.publish(answering.delivered(sid).reply, b"!")
-        assert asking.message(reply).data == b"!"
-        answering.unsubscribe(sid)
-        answering.ping()
-
-
 @pytest.mark.parametrize("compression", ["off", "s2_fast", "s2_better", "s2_best", "s2_auto", "accept"])
 def test_messages_pass_both_ways(start_server: StartServer, compression: str) -> None:
-    hub = _hub(start_server, f"compression: {compression}")
-    leaf = _leaf(start_server, hub)
-    link = _linked(hub, leaf)
+    hub = hub_of(start_server, f"compression: {compression}")
+    leaf = leaf_of(start_server, hub)
+    link = linked(hub, leaf)
     assert link["name"] == "leaf"
     assert link["account"] == "$G"
     assert link["is_spoke"] is False
     with Wire(hub.address) as here, Wire(leaf.address) as there:
-        _both_ways(here, there)
+        both_ways(here, there)
         data = b"large " * 100_000
         sid = here.subscribe("large")
         here.ping()
-        _wanted(there, "large")
+        wanted(there, "large")
         there.publish("large", data)
         until(lambda: here.delivered(sid).data == data, "the large one", SOON_S)
 
 
 def test_many_messages_keep_their_order(start_server: StartServer) -> None:
-    hub = _hub(start_server)
-    leaf = _leaf(start_server, hub)
-    _linked(hub, leaf)
+    hub = hub_of(start_server)
+    leaf = leaf_of(start_server, hub)
+    linked(hub, leaf)
     with Wire(hub.address) as here, Wire(leaf.address) as there:
-        _reaches(there, here, "first")
+        reaches(there, here, "first")
         sid = here.subscribe("n")
         here.ping()
-        _wanted(there, "n")
+        wanted(there, "n")
         for number in range(5000):
             there.publish("n", b"%d" % number)
         got = 0
@@ -144,26 +82,26 @@ def test_a_link_with_tls(start_server: StartServer, tmp_path: Path, first: bool)
     of = Authority(tmp_path, "ca").options("127.0.0.1")
     files = f"cert_file: '{of.cert_file}', key_file: '{of.key_file}', ca_file: '{of.ca_file}'"
     handshake = ", handshake_first: true" if first else ""
-    hub = _hub(start_server, f"tls {{ {files}, verify: true{handshake} }}")
-    leaf = _leaf(start_server, hub, f"tls {{ {files}{handshake} }}", scheme="tls")
-    link = _linked(hub, leaf)
+    hub = hub_of(start_server, f"tls {{ {files}, verify: true{handshake} }}")
+    leaf = leaf_of(start_server, hub, f"tls {{ {files}{handshake} }}", scheme="tls")
+    link = linked(hub, leaf)
     assert link["compression"] == "s2_uncompressed"
     with Wire(hub.address) as here, Wire(leaf.address) as there:
-        _both_ways(here, there)
+        both_ways(here, there)
 
 
 def test_a_certificate_of_nobody_is_refused(start_server: StartServer, tmp_path: Path) -> None:
     ours, theirs = Authority(tmp_path, "ca").options("127.0.0.1"), Authority(tmp_path, "other").options("127.0.0.1")
     files = f"cert_file: '{ours.cert_file}', key_file: '{ours.key_file}', ca_file: '{ours.ca_file}'"
-    hub = _hub(start_server, f"tls {{ {files}, verify: true }}")
-    leaf = _leaf(
+    hub = hub_of(start_server, f"tls {{ {files}, verify: true }}")
+    leaf = leaf_of(
         start_server,
         hub,
         f"tls {{ cert_file: '{theirs.cert_file}', key_file: '{theirs.key_file}', ca_file: '{ours.ca_file}' }}",
         scheme="tls",
     )
     until(lambda: "TLS leafnode handshake error" in hub.log(), "the hub refuses", SOON_S)
-    assert not _page(hub, "/leafz")["leafs"]
+    assert not page(hub, "/leafz")["leafs"]
     leaf.kill()
 
 
@@ -176,30 +114,30 @@ accounts {{
 
 
 def test_leaf_nodes_are_in_the_accounts_of_their_users(start_server: StartServer) -> None:
-    hub = _hub(
+    hub = hub_of(
         start_server,
         "authorization { users: [{user: la, password: p, account: A}, {user: lb, password: p, account: B}] }",
         USERS,
     )
-    first, second = _leaf(start_server, hub, login="la:p@"), _leaf(start_server, hub, login="lb:p@")
-    _linked(hub, first)
-    _linked(hub, second)
+    first, second = leaf_of(start_server, hub, login="la:p@"), leaf_of(start_server, hub, login="lb:p@")
+    linked(hub, first)
+    linked(hub, second)
     with (
         Wire(hub.address, {"user": "a", "pass": "p"}) as a,
         Wire(hub.address, {"user": "b", "pass": "p"}) as b,
         Wire(first.address) as there_a,
         Wire(second.address) as there_b,
     ):
-        _both_ways(a, there_a)
-        _both_ways(b, there_b)
+        both_ways(a, there_a)
+        both_ways(b, there_b)
         there_b.subscribe("only.a")
         there_b.ping()
-        _reaches(a, there_a, "only.a")
+        reaches(a, there_a, "only.a")
         assert not [frame for frame in there_b.ping() if frame.subject == "only.a"]
 
 
 def test_one_leaf_node_has_links_for_several_accounts(start_server: StartServer) -> None:
-    hub = _hub(start_server, more=USERS)
+    hub = hub_of(start_server, more=USERS)
     port = hub.leaf_port
     remotes = ", ".join(
         f"{{ url: 'nats-leaf://{user}:p@127.0.0.1:{port}', account: {account} }}"
@@ -212,14 +150,14 @@ def test_one_leaf_node_has_links_for_several_accounts(start_server: StartServer)
         accounts {{ X {{ users: [{{user: x, password: p}}] }}, Y {{ users: [{{user: y, password: p}}] }} }}
         leafnodes {{ remotes: [{remotes}] }}""",
     )
-    until(lambda: len(_page(leaf, "/leafz")["leafs"]) == 2, "both links", SOON_S)
-    until(lambda: len(_page(hub, "/leafz")["leafs"]) == 2, "both links at the hub", SOON_S)
+    until(lambda: len(page(leaf, "/leafz")["leafs"]) == 2, "both links", SOON_S)
+    until(lambda: len(page(hub, "/leafz")["leafs"]) == 2, "both links at the hub", SOON_S)
     for user, there in (("a", "x"), ("b", "y")):
         with (
             Wire(hub.address, {"user": user, "pass": "p"}) as here,
             Wire(leaf.address, {"user": there, "pass": "p"}) as far,
         ):
-            _both_ways(here, far)
+            both_ways(here, far)
 
 
 @pytest.fixture
@@ -235,55 +173,55 @@ def test_a_leaf_node_with_credentials(start_server: StartServer, credentials: st
         TENANT.public: account_jwt(TENANT, "TENANT", OPERATOR),
     }
     trusted = operator_jwt(OPERATOR, system_account=SYSTEM.public)
-    hub = _hub(start_server, more=operator_config(trusted, tokens, SYSTEM.public))
-    leaf = _leaf(start_server, hub, credentials)
-    assert _linked(hub, leaf)["account"] == TENANT.public
+    hub = hub_of(start_server, more=operator_config(trusted, tokens, SYSTEM.public))
+    leaf = leaf_of(start_server, hub, credentials)
+    assert linked(hub, leaf)["account"] == TENANT.public
     token = user_jwt(KEY, "client", TENANT, bearer_token=True)
     with Wire(hub.address, {"jwt": token}) as here, Wire(leaf.address) as there:
-        _both_ways(here, there)
+        both_ways(here, there)
 
 
 def test_a_leaf_node_with_a_key(start_server: StartServer) -> None:
-    hub = _hub(start_server, more=USERS)
-    leaf = _leaf(start_server, hub, f"nkey: {NKEY.seed}")
-    assert _linked(hub, leaf)["account"] == "A"
+    hub = hub_of(start_server, more=USERS)
+    leaf = leaf_of(start_server, hub, f"nkey: {NKEY.seed}")
+    assert linked(hub, leaf)["account"] == "A"
 
 
 def test_a_wrong_password_is_tried_again_until_it_is_right(start_server: StartServer) -> None:
-    hub = _hub(start_server, "authorization { user: u, password: p }")
-    leaf = _leaf(start_server, hub, login="u:x@")
+    hub = hub_of(start_server, "authorization { user: u, password: p }")
+    leaf = leaf_of(start_server, hub, login="u:x@")
     until(lambda: "Leafnode Error 'Authorization Violation'" in leaf.log(), "it is refused", SOON_S)
-    assert not _page(hub, "/leafz")["leafs"]
+    assert not page(hub, "/leafz")["leafs"]
 
 
 def test_what_a_leaf_node_denies_does_not_pass(start_server: StartServer) -> None:
-    hub = _hub(start_server)
-    leaf = _leaf(start_server, hub, "deny_imports: ['in.>'], deny_exports: ['out.>']")
-    _linked(hub, leaf)
+    hub = hub_of(start_server)
+    leaf = leaf_of(start_server, hub, "deny_imports: ['in.>'], deny_exports: ['out.>']")
+    linked(hub, leaf)
     with Wire(hub.address) as here, Wire(leaf.address) as there:
         here.subscribe("out.x")
         there.subscribe("in.x")
         for wire in (here, there):
             wire.ping()
-        _both_ways(here, there)
+        both_ways(here, there)
         there.publish("out.x", b"m")
         here.publish("in.x", b"m")
-        _reaches(here, there, "fence.there")
-        _reaches(there, here, "fence.here")
+        reaches(here, there, "fence.there")
+        reaches(there, here, "fence.here")
         assert not [frame for frame in here.ping() if frame.subject == "out.x"]
         assert not [frame for frame in there.ping() if frame.subject == "in.x"]
 
 
 def test_queues_span_the_link(start_server: StartServer) -> None:
     """A message goes to one member; those on the publisher's side come first."""
-    hub = _hub(start_server)
-    leaf = _leaf(start_server, hub)
-    _linked(hub, leaf)
+    hub = hub_of(start_server)
+    leaf = leaf_of(start_server, hub)
+    linked(hub, leaf)
     with Wire(hub.address) as here, Wire(leaf.address) as there:
-        _both_ways(here, there)
+        both_ways(here, there)
         far = there.subscribe("q", "g")
         there.ping()
-        _wanted(here, "q")
+        wanted(here, "q")
         near = here.subscribe("q", "g")
         here.ping()
         there.ping()
@@ -294,25 +232,25 @@ def test_queues_span_the_link(start_server: StartServer) -> None:
 
 
 def test_the_link_comes_back_after_the_hub_did(start_server: StartServer) -> None:
-    hub = _hub(start_server)
-    leaf = _leaf(start_server, hub)
-    _linked(hub, leaf)
+    hub = hub_of(start_server)
+    leaf = leaf_of(start_server, hub)
+    linked(hub, leaf)
     port = hub.leaf_port
     hub.stop()
     assert hub.config
     hub.config = hub.config.replace("listen: '127.0.0.1:-1'", f"listen: '127.0.0.1:{port}'")
     hub.start()
-    _linked(hub, leaf)
+    linked(hub, leaf)
     with Wire(hub.address) as here, Wire(leaf.address) as there:
-        _both_ways(here, there)
+        both_ways(here, there)
 
 
 def test_streams_are_reached_by_their_domain(start_server: StartServer) -> None:
-    hub = _hub(start_server, more="jetstream { domain: hub }")
-    leaf = _leaf(start_server, hub, more="jetstream { domain: leaf }")
-    _linked(hub, leaf)
+    hub = hub_of(start_server, more="jetstream { domain: hub }")
+    leaf = leaf_of(start_server, hub, more="jetstream { domain: leaf }")
+    linked(hub, leaf)
     with Wire(hub.address) as here, Wire(leaf.address) as there:
-        _both_ways(here, there)
+        both_ways(here, there)
         for wire, own, other in ((here, "hub", "leaf"), (there, "leaf", "hub")):
             assert wire.request("$JS.API.INFO").json()["domain"] == own
             until(
@@ -324,11 +262,11 @@ def test_streams_are_reached_by_their_domain(start_server: StartServer) -> None:
 
 @pytest.mark.parametrize("direction", ["hub mirrors leaf", "leaf mirrors hub"])
 def test_mirrors_cross_the_link(start_server: StartServer, direction: str) -> None:
-    hub = _hub(start_server, more="jetstream { domain: hub }")
-    leaf = _leaf(start_server, hub, more="jetstream { domain: leaf }")
-    _linked(hub, leaf)
+    hub = hub_of(start_server, more="jetstream { domain: hub }")
+    leaf = leaf_of(start_server, hub, more="jetstream { domain: leaf }")
+    linked(hub, leaf)
     with Wire(hub.address) as here, Wire(leaf.address) as there:
-        _both_ways(here, there)
+        both_ways(here, there)
         origin, copy, domain = (there, here, "leaf") if direction.startswith("hub") else (here, there, "hub")
         create(origin, "O", subjects=["o.>"])
         for number in range(20):
@@ -340,11 +278,11 @@ def test_mirrors_cross_the_link(start_server: StartServer, direction: str) -> No
 
 
 def test_sources_cross_the_link_into_one_stream(start_server: StartServer) -> None:
-    hub = _hub(start_server, more="jetstream { domain: hub }")
-    leaf = _leaf(start_server, hub, more="jetstream { domain: leaf }")
-    _linked(hub, leaf)
+    hub = hub_of(start_server, more="jetstream { domain: hub }")
+    leaf = leaf_of(start_server, hub, more="jetstream { domain: leaf }")
+    linked(hub, leaf)
     with Wire(hub.address) as here, Wire(leaf.address) as there:
-        _both_ways(here, there)
+        both_ways(here, there)
         create(there, "O", subjects=["o.>"])
         create(here, "S", subjects=["s"], sources=[{"name": "O", "external": {"api": "$JS.leaf.API"}}])
         there.request("o.1", b"m")
@@ -353,13 +291,13 @@ def test_sources_cross_the_link_into_one_stream(start_server: StartServer) -> No
 
 
 def test_a_mirror_goes_on_after_the_link_was_cut(start_server: StartServer) -> None:
-    hub = _hub(start_server, more="jetstream { domain: hub }")
-    leaf = _leaf(start_server, hub, more="jetstream { domain: leaf }")
-    _linked(hub, leaf)
+    hub = hub_of(start_server, more="jetstream { domain: hub }")
+    leaf = leaf_of(start_server, hub, more="jetstream { domain: leaf }")
+    linked(hub, leaf)
     with Wire(leaf.address) as there:
         create(there, "O", subjects=["o"])
         with Wire(hub.address) as here:
-            _both_ways(here, there)
+            both_ways(here, there)
             create(here, "M", mirror={"name": "O", "external": {"api": "$JS.leaf.API"}})
             there.request("o", b"1")
             copied(here, "M", 1, SOON_S)
@@ -369,6 +307,6 @@ def test_a_mirror_goes_on_after_the_link_was_cut(start_server: StartServer) -> N
         hub.config = hub.config.replace("listen: '127.0.0.1:-1'", f"listen: '127.0.0.1:{port}'")
         there.request("o", b"2")
         hub.start()
-        _linked(hub, leaf)
+        linked(hub, leaf)
         with Wire(hub.address) as here:
             copied(here, "M", 2, 60.0)

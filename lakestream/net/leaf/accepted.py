@@ -129,7 +129,7 @@ class AcceptedLeaf(Receiver, Arrival):
         self._owner = owner
         self._greeting = bytearray()
         self._held: list[bytes] | None = None
-        """What came while the login is being decided; None: it is not."""
+        """Bytes that came while the login is being decided; None: it is not."""
         self._packing: Packing | None = None
         self._negotiated = False
         self._parser = LeafParser(owner.options.max_payload)

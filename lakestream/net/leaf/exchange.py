@@ -1,4 +1,4 @@
-"""What is exchanged over one leaf connection once it is up: interest and messages of one account.
+"""The exchange of one leaf connection that is up: interest and messages of one account.
 
 Belongs here: the interest of the other side as subscriptions in the account's hub, messages in both directions, and
 announcements of the account's interest. Both sides of a connection use it. Bytes go out through a `Line`, which is the

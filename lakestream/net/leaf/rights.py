@@ -1,4 +1,4 @@
-"""What may cross a leaf connection.
+"""Rights of a leaf connection.
 
 Belongs here: decisions from subjects alone, for both directions: permissions of the user that a leaf node logged in as,
 subjects that either side denies, and JetStream requests, which each side answers for its own clients.

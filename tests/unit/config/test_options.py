@@ -262,8 +262,6 @@ def test_an_error_does_not_show_the_value_that_may_be_a_password(options: Load) 
         ("authorization { users: [{pass: c}] }", 1, "User entry requires a user"),
         ("authorization { users: [{nkey: U}] }", 1, "Not a valid public nkey for a user"),
         ("authorization { pass: c }", 1, "requires a user"),
-        ("leafnodes { port: 80 }", 1, '"leafnodes" is not supported: leaf nodes'),
-        ("resolver: MEMORY", 1, '"resolver" is not supported: define the accounts'),
         ("gateway { name: g }", 1, '"gateway" is not supported: clusters are not joined'),
         ("mqtt { port: 1883 }", 1, '"mqtt" is not supported: there is no MQTT listener'),
         ("server_tags: [1, 2]", 1, "must be a string"),

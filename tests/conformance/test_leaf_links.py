@@ -1,0 +1,158 @@
+"""Leaf connections between servers of both kinds, in both directions: streams, buckets, acks, and restarts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from tests.conformance.leaf_world import both_ways, copied, create, hub_of, leaf_of, linked, page, reaches, until
+from tests.conftest import StartServer
+from tests.servers import Kind, Server
+from tests.wire import Wire
+
+pytestmark = pytest.mark.conformance
+
+PAIRS = [(Kind.OURS, Kind.REAL), (Kind.OURS, Kind.OURS), (Kind.REAL, Kind.OURS)]
+"""The hub and the leaf node."""
+pairs = pytest.mark.parametrize("kinds", PAIRS, ids=[f"{hub.value}-{leaf.value}" for hub, leaf in PAIRS])
+HUB, LEAF = "jetstream { domain: hub }\n", "jetstream { domain: leaf }\n"
+LAKE = "lake { enabled: false }\n"
+
+
+def _both(start_server: StartServer, kinds: tuple[Kind, Kind], remote: str = "") -> tuple[Server, Server]:
+    hub_kind, leaf_kind = kinds
+    hub = hub_of(start_server, more=HUB + (LAKE if hub_kind is Kind.OURS else ""), of=hub_kind)
+    leaf = leaf_of(start_server, hub, remote, LEAF + (LAKE if leaf_kind is Kind.OURS else ""), of=leaf_kind)
+    linked(hub, leaf)
+    return hub, leaf
+
+
+def _asked(wire: Wire, subject: str, body: Any) -> Any:
+    data = b"" if body is None else json.dumps(body).encode()
+    return wire.request(subject, data, timeout=10).json()
+
+
+@pairs
+def test_messages_and_requests_pass_both_ways(start_server: StartServer, kinds: tuple[Kind, Kind]) -> None:
+    hub, leaf = _both(start_server, kinds)
+    with Wire(hub.address) as here, Wire(leaf.address) as there:
+        both_ways(here, there)
+        near, far = here.subscribe("q", "g"), there.subscribe("q", "g")
+        here.ping()
+        there.ping()
+        reaches(here, there, "fence")
+        for _ in range(20):
+            here.publish("q", b"m")
+        assert len([frame for frame in here.ping() if frame.sid == near]) == 20
+        assert not [frame for frame in there.ping() if frame.sid == far]
+    [shown] = page(leaf, "/leafz")["leafs"]
+    assert (shown["name"], shown["is_spoke"]) == ("hub", True)
+    assert page(leaf, "/varz")["leafnodes"] == 1
+
+
+@pairs
+def test_denied_subjects_do_not_pass(start_server: StartServer, kinds: tuple[Kind, Kind]) -> None:
+    hub, leaf = _both(start_server, kinds, "deny_imports: ['in.>'], deny_exports: ['out.>']")
+    with Wire(hub.address) as here, Wire(leaf.address) as there:
+        here.subscribe("out.x")
+        here.subscribe(">")
+        there.subscribe("in.x")
+        there.subscribe(">")
+        both_ways(here, there)
+        there.publish("out.x", b"m")
+        here.publish("in.x", b"m")
+        reaches(here, there, "fence.there")
+        reaches(there, here, "fence.here")
+        assert not [frame for frame in here.ping() if frame.subject == "out.x"]
+        assert not [frame for frame in there.ping() if frame.subject == "in.x"]
+
+
+@pairs
+@pytest.mark.parametrize("at_hub", [True, False], ids=["the hub's", "the leaf's"])
+def test_consumers_of_the_other_domain_are_acked(
+    start_server: StartServer, kinds: tuple[Kind, Kind], at_hub: bool
+) -> None:
+    hub, leaf = _both(start_server, kinds)
+    with Wire(hub.address) as here, Wire(leaf.address) as there:
+        both_ways(here, there)
+        owner, user, api = (here, there, "$JS.hub.API.") if at_hub else (there, here, "$JS.leaf.API.")
+        create(owner, "O", subjects=["o.>"])
+        for number in range(5):
+            owner.request(f"o.{number}", b"m")
+        # The user's server has a stream and a consumer of the same names: their acks must not meet.
+        create(user, "O", subjects=["other"])
+        for _ in range(5):
+            user.request("other", b"x")
+        config = {"durable_name": "C", "ack_policy": "explicit"}
+        for wire, prefix in ((user, api), (user, "$JS.API.")):
+            body = {"stream_name": "O", "config": config}
+            answer = _asked(wire, f"{prefix}CONSUMER.DURABLE.CREATE.O.C", body)
+            assert "error" not in answer, answer
+        for number in range(5):
+            message = user.request(f"{api}CONSUMER.MSG.NEXT.O.C", b"1", timeout=10)
+            assert message.subject == f"o.{number}"
+            assert user.request(message.reply, b"+ACK", timeout=10).status != 503
+        info = _asked(user, f"{api}CONSUMER.INFO.O.C", None)
+        assert info["ack_floor"]["stream_seq"] == 5
+        mine = _asked(user, "$JS.API.CONSUMER.INFO.O.C", None)
+        assert mine["ack_floor"]["stream_seq"] == 0
+
+
+@pairs
+def test_a_bucket_is_written_and_read_across(start_server: StartServer, kinds: tuple[Kind, Kind]) -> None:
+    hub, leaf = _both(start_server, kinds)
+    with Wire(hub.address) as here, Wire(leaf.address) as there:
+        both_ways(here, there)
+        for owner, user, domain in ((here, there, "hub"), (there, here, "leaf")):
+            bucket = f"KV_{domain}"
+            create(owner, bucket, subjects=[f"$KV.{domain}.>"], max_msgs_per_subject=1, allow_direct=True)
+            stored = user.request(f"$JS.{domain}.API.$KV.{domain}.k", b"v", timeout=10).json()
+            assert stored["seq"] == 1, stored
+            assert stored["domain"] == domain
+            read = user.request(f"$JS.{domain}.API.DIRECT.GET.{bucket}.$KV.{domain}.k", timeout=10)
+            assert read.data == b"v"
+            # A copy on the other side.
+            copy = f"KV_copy_{domain}"
+            create(user, copy, mirror={"name": bucket, "external": {"api": f"$JS.{domain}.API"}})
+            copied(user, copy, 1)
+
+
+@pairs
+def test_mirrors_go_on_when_either_side_is_killed(start_server: StartServer, kinds: tuple[Kind, Kind]) -> None:
+    hub, leaf = _both(start_server, kinds)
+    assert hub.config
+    hub.config = hub.config.replace("listen: '127.0.0.1:-1'", f"listen: '127.0.0.1:{hub.leaf_port}'")
+    seqs = itertools.count(1)
+    with Wire(hub.address) as here, Wire(leaf.address) as there:
+        both_ways(here, there)
+        for owner, user, domain in ((here, there, "hub"), (there, here, "leaf")):
+            create(owner, "O", subjects=[f"o.{domain}"])
+            create(user, "M", mirror={"name": "O", "external": {"api": f"$JS.{domain}.API"}})
+    for victim in (None, hub, leaf):
+        if victim is not None:
+            victim.kill()
+            victim.start()
+        last = next(seqs)
+        with Wire(hub.address) as here, Wire(leaf.address) as there:
+            assert here.request("o.hub", b"m").json()["seq"] == last
+            assert there.request("o.leaf", b"m").json()["seq"] == last
+            for wire in (here, there):
+                copied(wire, "M", last)
+
+
+@pairs
+def test_a_leaf_node_without_jetstream_uses_the_hubs(start_server: StartServer, kinds: tuple[Kind, Kind]) -> None:
+    hub_kind, leaf_kind = kinds
+    hub = hub_of(start_server, more=HUB + (LAKE if hub_kind is Kind.OURS else ""), of=hub_kind)
+    leaf = leaf_of(start_server, hub, of=leaf_kind, jetstream=False)
+    linked(hub, leaf)
+    with Wire(hub.address) as here, Wire(leaf.address) as there:
+        both_ways(here, there)
+        until(lambda: there.request("$JS.API.INFO", timeout=5).status != 503, "the API is known")
+        create(there, "S", subjects=["s"], allow_direct=True)
+        until(lambda: there.request("s", b"m", timeout=5).status != 503, "the stream is known")
+        assert _asked(there, "$JS.API.STREAM.INFO.S", None)["state"]["messages"] == 1
+        assert there.request("$JS.API.DIRECT.GET.S", b'{"seq": 1}', timeout=5).data == b"m"
