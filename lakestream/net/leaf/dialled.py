@@ -335,14 +335,16 @@ class DialledLeaf:
         """Open the exchange with the rights that the other side tells."""
         remote, ours = self._remote, self._identity
         domain = str(info.get("domain") or "")
-        if ours.jetstream and info.get("jetstream") and ours.domain != domain:
+        own = self._own
+        if ours.domain != domain:
+            own = (*own, b"$JS.API.")  # each domain's API is only for its own clients
             self._log.info(f'JetStream using domains: local "{ours.domain}", remote "{domain}"')
         rules = rules_of(info)
         client = ClientInfo(id=connection.id, host="", account=remote.dial.account, kind="Leafnode")
         exchange = Exchange(
             connection,
             self._account,
-            as_user(rules, remote.deny_exports, remote.deny_imports, self._own),
+            as_user(rules, remote.deny_exports, remote.deny_imports, own),
             client,
             self._clock,
             cluster=str(info.get("cluster") or ""),

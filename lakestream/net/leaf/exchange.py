@@ -100,6 +100,7 @@ class Exchange:
         cluster: of the other side; leaf connections to one cluster carry nothing among themselves.
         headers: the other side understands HMSG.
         isolated: it is told no interest of other leaf nodes.
+        whole_api: the other side uses JetStream of this server as its own.
         strict: messages and subscriptions that it has no right to end the connection; otherwise they are dropped.
 
     Attributes:
@@ -120,6 +121,7 @@ class Exchange:
         cluster: str = "",
         headers: bool = True,
         isolated: bool = False,
+        whole_api: bool = False,
         strict: bool = True,
     ) -> None:
         self.id, self.name = line.id, line.name
@@ -129,7 +131,7 @@ class Exchange:
         self.subscriptions: dict[Key, Subscription] = {}
         self._line, self._account, self._rights = line, account, rights
         self._hub, self._names, self._client, self._clock = account.hub, account.names, client, clock
-        self._headers, self._strict = headers, strict
+        self._headers, self._strict, self._whole_api = headers, strict, whole_api
         self._near: Container[object] = {self}
         self._told: dict[Key, int] = {}
         self._out: list[bytes] = []
@@ -151,7 +153,8 @@ class Exchange:
         self._tell(changes)
 
     def _crosses(self, subject: bytes) -> bool:
-        return not self._rights.is_own(subject) or not subject.startswith(_API)
+        """Return True if the other side is told of a subject. Direct gets are queue groups beside the API's subjects."""
+        return self._whole_api or not subject.startswith(_API)
 
     def changed(self, changes: dict[Key, int]) -> None:
         tells = self._rights.tells

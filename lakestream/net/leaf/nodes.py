@@ -307,6 +307,7 @@ class LeafNodes:
             cluster=peer.cluster,
             headers=peer.headers,
             isolated=peer.isolate or self._settings.isolate,
+            whole_api=not peer.jetstream and peer.domain == server.identity.domain,
         )
 
     def own(self, account: Account) -> tuple[bytes, ...]:
@@ -336,7 +337,7 @@ class LeafNodes:
         assert peer is not None, "it has entered"
         assert account is not None, "it has entered"
         ours = self._server.identity
-        if ours.jetstream and peer.jetstream and ours.domain != peer.domain:
+        if ours.domain != peer.domain:
             self.log.info(f'{leaf.label} - JetStream using domains: local "{ours.domain}", remote "{peer.domain}"')
         exchange.open(self.always(account, to_leaf=not peer.is_hub))
         self._server.leaf_joined(leaf)
