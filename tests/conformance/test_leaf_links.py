@@ -148,15 +148,19 @@ def test_mirrors_go_on_when_either_side_is_killed(start_server: StartServer, kin
 
 
 @pairs
-def test_a_leaf_node_without_jetstream_uses_the_hubs(start_server: StartServer, kinds: tuple[Kind, Kind]) -> None:
+def test_a_leaf_node_without_jetstream_uses_the_hubs_by_its_domain(
+    start_server: StartServer, kinds: tuple[Kind, Kind]
+) -> None:
     hub_kind, leaf_kind = kinds
-    hub = hub_of(start_server, more=LAKE if hub_kind is Kind.OURS else "", of=hub_kind)
+    hub = hub_of(start_server, more=HUB + (LAKE if hub_kind is Kind.OURS else ""), of=hub_kind)
     leaf = leaf_of(start_server, hub, of=leaf_kind, jetstream=False)
     linked(hub, leaf)
     with Wire(hub.address) as here, Wire(leaf.address) as there:
         both_ways(here, there)
-        until(lambda: there.request("$JS.API.INFO", timeout=5).status != 503, "the API is known", 20)
-        create(there, "S", subjects=["s"], allow_direct=True)
+        until(lambda: there.request("$JS.hub.API.INFO", timeout=5).status != 503, "the API is known", 20)
+        assert there.request("$JS.API.INFO").status == 503
+        answer = _asked(there, "$JS.hub.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"], "allow_direct": True})
+        assert "error" not in answer, answer
         until(lambda: there.request("s", b"m", timeout=5).status != 503, "the stream is known", 20)
-        assert _asked(there, "$JS.API.STREAM.INFO.S", None)["state"]["messages"] == 1
-        assert there.request("$JS.API.DIRECT.GET.S", b'{"seq": 1}', timeout=5).data == b"m"
+        assert _asked(there, "$JS.hub.API.STREAM.INFO.S", None)["state"]["messages"] == 1
+        until(lambda: there.request("$JS.hub.API.DIRECT.GET.S", b'{"seq": 1}').data == b"m", "direct gets", 20)

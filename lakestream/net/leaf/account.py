@@ -30,7 +30,7 @@ REPLY_PATHS = b"_R_."
 NO_DOMAIN = "_"
 """The name of no domain in ack subjects, as in nats-server."""
 
-_WITHIN = (b"$LS.", b"$LAKE.", b"$NRG.", SNAPSHOT)
+_WITHIN = (b"$JS.API.", b"$LS.", b"$LAKE.", b"$NRG.", SNAPSHOT)
 """Prefixes of subjects that only this cluster and its own clients use."""
 
 _LETTERS = string.ascii_letters + string.digits

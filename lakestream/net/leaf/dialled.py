@@ -335,9 +335,9 @@ class DialledLeaf:
         """Open the exchange with the rights that the other side tells."""
         remote, ours = self._remote, self._identity
         domain = str(info.get("domain") or "")
-        own = self._own
+        # Each API without a domain is for the clients of its own server, also where one server has none.
+        own = (*self._own, b"$JS.API.")
         if ours.domain != domain:
-            own = (*own, b"$JS.API.")  # each domain's API is only for its own clients
             self._log.info(f'JetStream using domains: local "{ours.domain}", remote "{domain}"')
         rules = rules_of(info)
         client = ClientInfo(id=connection.id, host="", account=remote.dial.account, kind="Leafnode")

@@ -38,7 +38,6 @@ LOOP_PAUSE_S = 30
 """Time that the text about a loop gives for the next attempt."""
 
 _JETSTREAM = b"$JS."
-_API = b"$JS.API."
 _RESTORE = b'{"type":"io.nats.jetstream.api.v1.stream_restore'
 DOMAIN_SUBJECTS = ("STREAM.>", "CONSUMER.>", "DIRECT.>", "META.>", "SERVER.>", "ACCOUNT.>", "$KV.>", "$OBJ.>", "INFO")
 """Requests behind the prefix of this server's domain, as nats-server announces them."""
@@ -100,7 +99,6 @@ class Exchange:
         cluster: of the other side; leaf connections to one cluster carry nothing among themselves.
         headers: the other side understands HMSG.
         isolated: it is told no interest of other leaf nodes.
-        whole_api: the other side uses JetStream of this server as its own.
         strict: messages and subscriptions that it has no right to end the connection; otherwise they are dropped.
 
     Attributes:
@@ -121,7 +119,6 @@ class Exchange:
         cluster: str = "",
         headers: bool = True,
         isolated: bool = False,
-        whole_api: bool = False,
         strict: bool = True,
     ) -> None:
         self.id, self.name = line.id, line.name
@@ -131,7 +128,7 @@ class Exchange:
         self.subscriptions: dict[Key, Subscription] = {}
         self._line, self._account, self._rights = line, account, rights
         self._hub, self._names, self._client, self._clock = account.hub, account.names, client, clock
-        self._headers, self._strict, self._whole_api = headers, strict, whole_api
+        self._headers, self._strict = headers, strict
         self._near: Container[object] = {self}
         self._told: dict[Key, int] = {}
         self._out: list[bytes] = []
@@ -149,16 +146,12 @@ class Exchange:
         if account.acked:
             self._acks_told = True
             changes |= {(subject, b""): 1 for subject in account.names.subjects}
-        changes |= {key: number for key, number in account.all(self) if self._crosses(key[0]) and tells(key[0])}
+        changes |= {key: number for key, number in account.all(self) if tells(key[0])}
         self._tell(changes)
-
-    def _crosses(self, subject: bytes) -> bool:
-        """Return True if the other side is told of a subject. Direct gets are queue groups beside the API's subjects."""
-        return self._whole_api or not subject.startswith(_API)
 
     def changed(self, changes: dict[Key, int]) -> None:
         tells = self._rights.tells
-        self._tell({key: number for key, number in changes.items() if self._crosses(key[0]) and tells(key[0])})
+        self._tell({key: number for key, number in changes.items() if tells(key[0])})
 
     def own(self, key: Key) -> int:
         sub = self.subscriptions.get(key)

@@ -307,7 +307,6 @@ class LeafNodes:
             cluster=peer.cluster,
             headers=peer.headers,
             isolated=peer.isolate or self._settings.isolate,
-            whole_api=not peer.jetstream and peer.domain == server.identity.domain,
         )
 
     def own(self, account: Account) -> tuple[bytes, ...]:
