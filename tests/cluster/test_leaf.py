@@ -1,4 +1,4 @@
-"""Tests of a cluster that is a leaf node of a nats-server: another node takes over when the connected one dies."""
+"""Tests of clusters with leaf connections: as leaf nodes of a nats-server, and with leaf nodes of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import pytest
 
 from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, free_ports, until
-from tests.conformance.leaf_world import SOON_S, copied, create, hub_config, lake_config, messages
+from tests.conformance.leaf_world import (
+    SOON_S,
+    both_ways,
+    copied,
+    create,
+    hub_config,
+    lake_config,
+    messages,
+    reaches,
+)
 from tests.conftest import StartServer
 from tests.servers import Kind
 from tests.wire import Wire
@@ -90,6 +99,69 @@ def test_a_replicated_mirror_goes_on_when_the_node_that_the_link_leads_to_is_kil
                 assert messages(theirs, "M") == messages(ours, "ORDERS")
     finally:
         there.kill()
+
+
+HUB = "jetstream { domain: hub }\nlake { enabled: false }\nleafnodes { listen: '127.0.0.1:-1' }\n"
+
+
+@pytest.mark.parametrize("of", [Kind.REAL, Kind.OURS], ids=["nats-server", "lakestream"])
+def test_leaf_nodes_of_a_cluster_reach_every_node_of_it(
+    start_cluster: StartCluster, start_server: StartServer, of: Kind
+) -> None:
+    cluster = start_cluster(config=HUB)
+    first, second, third = cluster.nodes
+    lake = "lake { enabled: false }\n" if of is Kind.OURS else ""
+    leaf = start_server(
+        of=of,
+        name="leaf",
+        config=f"{lake}jetstream {{ domain: leaf }}\nhttp: '127.0.0.1:-1'\n"
+        f"leafnodes {{ reconnect: '200ms', remotes: [{{ url: 'nats-leaf://127.0.0.1:{first.leaf_port}' }}] }}",
+    )
+    until(lambda: leaf.page("/leafz")["leafs"], "the leaf has a link", SOON_S)
+    with Wire(leaf.address) as there, cluster.wire(second) as here, cluster.wire(second) as gate:
+        both_ways(here, there)
+        plain, queued = here.subscribe("plain"), here.subscribe("work", "g")
+        here.ping()
+        reaches(there, gate, "fence")
+        for n in range(20):
+            there.publish("plain", b"%d" % n)
+            there.publish("work", b"%d" % n)
+        reaches(there, gate, "fence.more")
+        came = here.ping()
+        assert [frame.data for frame in came if frame.sid == plain] == [b"%d" % n for n in range(20)]
+        assert len([frame for frame in came if frame.sid == queued]) == 20
+        create(here, "ORDERS", subjects=["orders.>"], num_replicas=3)
+        create(there, "M", mirror={"name": "ORDERS", "external": {"api": "$JS.hub.API"}})
+    copied(there := Wire(leaf.address), "M", publish(cluster, 20), SOON_S)
+    there.close()
+    first.kill()
+    with Wire(leaf.address) as there, cluster.wire(third) as here:
+        reaches(there, here, "over.another.node", SOON_S)
+        copied(there, "M", publish(cluster, 20), SOON_S)
+
+
+def test_a_cluster_joins_a_hub_by_one_node(start_cluster: StartCluster, start_server: StartServer) -> None:
+    hub = start_server(of=Kind.REAL, name="hub", config="http: '127.0.0.1:-1'\nleafnodes { listen: '127.0.0.1:-1' }")
+    cluster = start_cluster(
+        config="lake { enabled: false }\njetstream { domain: lake }\n"
+        f"leafnodes {{ remotes: [{{ url: 'nats-leaf://127.0.0.1:{hub.leaf_port}' }}] }}"
+    )
+    until(lambda: len(hub.page("/leafz")["leafs"]) == 1, "one node connects", SOON_S)
+    with Wire(hub.address) as there:
+        for node in cluster.nodes:
+            with cluster.wire(node) as here, cluster.wire(node) as gate:
+                both_ways(here, there)
+                sid = here.subscribe("once")
+                here.ping()
+                reaches(there, gate, f"fence.{node.name}")
+                there.publish("once", b"m")
+                reaches(there, gate, f"fence.more.{node.name}")
+                assert len([frame for frame in here.ping() if frame.sid == sid]) == 1
+        holding = next(node for node in cluster.nodes if node.page("leafz")["leafs"])
+        holding.kill()
+        until(lambda: hub.page("/leafz")["leafs"] == [], "the connection ends", SOON_S)
+        with cluster.wire(cluster.running[0]) as here:
+            reaches(there, here, "over.another.node", SOON_S)
 
 
 def publish(cluster: Cluster, count: int) -> int:

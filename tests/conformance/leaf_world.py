@@ -135,7 +135,7 @@ def linked(hub: Server, leaf: Server) -> Any:
     return until(lambda: page(hub, "/leafz")["leafs"], "the hub has a link", LINK_S)[0]
 
 
-def reaches(sender: Wire, receiver: Wire, subject: str) -> None:
+def reaches(sender: Wire, receiver: Wire, subject: str, timeout: float = LINK_S) -> None:
     """Publish until the message comes: interest travels in the background."""
     sid = receiver.subscribe(subject)
     receiver.ping()
@@ -145,7 +145,7 @@ def reaches(sender: Wire, receiver: Wire, subject: str) -> None:
         sender.ping()
         return [frame for frame in receiver.ping() if frame.sid == sid]
 
-    frame = until(come, f"{subject} comes", LINK_S)[0]
+    frame = until(come, f"{subject} comes", timeout)[0]
     assert (frame.data, frame.headers) == (b"m", {"A": "b"})
 
 
