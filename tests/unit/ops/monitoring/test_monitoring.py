@@ -98,7 +98,7 @@ class Node:
         self.started_ns = self.config_loaded_ns = NOW
         self.statistics = Statistics()
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
-        self.jetstream = self.remotes = self.signed = self.tls = None
+        self.jetstream = self.remotes = self.leafnodes = self.signed = self.tls = None
         self.unsent, self.io = SimpleNamespace(stalled=2), SimpleNamespace(waiting=1, waits=IoWaits)
         self.websocket_port = 0
         self.cluster = Standalone()
