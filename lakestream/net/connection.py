@@ -30,7 +30,7 @@ from lakestream.net.accounts.auth import (
 from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import Refusal
 from lakestream.net.hub import TRACED, MessageTracing
-from lakestream.net.interest.subscription import Congested, Subscription
+from lakestream.net.interest.subscription import Subscription
 from lakestream.net.listener import HANDSHAKE_FAILED, Arrival, SetupError, peer_of
 from lakestream.net.outbox import HIGH_WATER, Outbox
 from lakestream.net.tls import PeerCertificate, TlsState
@@ -142,7 +142,6 @@ class Connection(Outbox, Arrival):
         self._protocol = 0
         self._first_pong = True
         self._connected = False  # a CONNECT was accepted
-        self._stalled = False
         self._held: list[Command] | None = None
         """Commands behind a CONNECT that is not decided yet; None: there is none."""
         self._pings_out = 0
@@ -264,26 +263,11 @@ class Connection(Outbox, Arrival):
                 return
         turn.read(size)
         if turn.overrun is not None:
-            self._stall(turn.overrun)
-
-    def _stall(self, receiver: Congested) -> None:
-        """Stop reading until the receivers of this client's messages have drained or are gone, or the turn ends."""
-        transport = self.transport
-        if self._stalled or transport is None or transport.is_closing():
-            return
-        self._stalled = True
-        self.owner.unsent.stalled += 1
-        transport.pause_reading()
-        receiver.on_drain(self._go_on)
-
-    def _go_on(self) -> None:
-        self._stalled = False
-        self._resume_reading()
+            self.stall(turn.overrun)
 
     def _resume_reading(self) -> None:
-        reading = self._held is None and not self._stalled
-        if reading and self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
+        if self._held is None:
+            super()._resume_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -309,15 +293,6 @@ class Connection(Outbox, Arrival):
         self.release()
 
     # ------------------------------------------------------------------ ends and announcements
-    def cut(self, reason: str, detail: str) -> None:
-        if not self.close_reason:
-            self.close_reason, self.slow = reason, detail
-            self._leave()
-        if self.transport is not None:
-            self.transport.abort()
-        elif self.abandon is not None:
-            self.abandon()
-
     def send_info(self, *, lame_duck: bool = False) -> None:
         """Announce a change (lame duck, other servers) to clients that understand asynchronous INFO.
 

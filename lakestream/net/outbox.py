@@ -1,4 +1,4 @@
-"""The output of a client connection.
+"""The output of a client connection, and the back-pressure of every accepted one.
 
 Belongs here: messages as frames, gathered over one turn of the event loop and written at its end, and the high-water
 mark above which deliveries wait. What a client asks for, and when its connection ends, is connection.py's.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from lakestream.net.accounts.guard import Guard
 from lakestream.net.hub import Hub
-from lakestream.net.interest.subscription import Subscription
+from lakestream.net.interest.subscription import Congested, Subscription
 from lakestream.net.tracer import Tracer
 from lakestream.net.unsent import Receiver, Unsent
 from lakestream.ports import ClientInfo, Delivery
@@ -22,40 +22,25 @@ HIGH_WATER = 1 << 20
 A turn's output is written early at this size, so that this limit and max_pending also hold within a turn."""
 
 
-class Outbox(Receiver):
-    """The sink of a client connection: gathers frames and writes them once per turn.
-
-    Args:
-        unsent: counts the unsent bytes of all connections.
+class Accepted(Receiver):
+    """The back-pressure of an accepted connection.
 
     Attributes:
-        client: the client, as the sender of its messages.
-        close_reason: why the connection ended; "" while it is open.
-        guard: the permissions of the user and the mappings of its account; None: neither.
-        headers: the client understands HMSG.
-        hub: of the client's account.
+        abandon: ends the set-up before there is a transport; None: there is none under way.
+        close_reason: why it ended; "" while it is open.
         transport: None before the connection is made.
-        subs: live subscriptions by sid.
     """
 
-    def __init__(self, hub: Hub, client: ClientInfo, unsent: Unsent) -> None:
-        self.hub = hub
-        self.client = client
-        self.out_msgs = self.out_bytes = 0
-        self.close_reason = ""
-        self.guard: Guard | None = None
-        self.headers = False
-        self.transport: asyncio.Transport | None = None
-        self.tracer: Tracer | None = None
-        self.subs: dict[bytes, Subscription] = {}
+    abandon: Callable[[], object] | None = None
+
+    def __init__(self, unsent: Unsent) -> None:
         self._unsent = unsent
-        self._out: list[bytes] = []
-        self._gathered = 0
-        self._dirty = False
+        self.close_reason = ""
+        self.transport: asyncio.Transport | None = None
         self._paused = False
+        self._stalled = False
         self._waiting: list[Callable[[], None]] = []
 
-    # ------------------------------------------------------------------ back-pressure
     @property
     def congested(self) -> bool:
         return self._paused and not self.close_reason
@@ -82,6 +67,66 @@ class Outbox(Receiver):
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback()
+
+    def stall(self, receiver: Congested) -> None:
+        """Stop reading until the receivers of its messages have drained or are gone, or the turn ends."""
+        transport = self.transport
+        if self._stalled or transport is None or transport.is_closing():
+            return
+        self._stalled = True
+        self._unsent.stalled += 1
+        transport.pause_reading()
+        receiver.on_drain(self._go_on)
+
+    def _go_on(self) -> None:
+        self._stalled = False
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        """Read again, unless something else holds the connection up."""
+        if not self._stalled and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def cut(self, reason: str, detail: str) -> None:
+        if not self.close_reason:
+            self.close_reason, self.slow = reason, detail
+            self._leave()
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.abandon is not None:
+            self.abandon()
+
+    def _leave(self) -> None:
+        """Take no more part in the account."""
+        raise NotImplementedError
+
+
+class Outbox(Accepted):
+    """The sink of a client connection: gathers frames and writes them once per turn.
+
+    Args:
+        unsent: counts the unsent bytes of all connections.
+
+    Attributes:
+        client: the client, as the sender of its messages.
+        guard: the permissions of the user and the mappings of its account; None: neither.
+        headers: the client understands HMSG.
+        hub: of the client's account.
+        subs: live subscriptions by sid.
+    """
+
+    def __init__(self, hub: Hub, client: ClientInfo, unsent: Unsent) -> None:
+        super().__init__(unsent)
+        self.hub = hub
+        self.client = client
+        self.out_msgs = self.out_bytes = 0
+        self.guard: Guard | None = None
+        self.headers = False
+        self.tracer: Tracer | None = None
+        self.subs: dict[bytes, Subscription] = {}
+        self._out: list[bytes] = []
+        self._gathered = 0
+        self._dirty = False
 
     # ------------------------------------------------------------------ messages
     def receive(

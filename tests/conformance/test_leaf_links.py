@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -164,3 +165,41 @@ def test_a_leaf_node_without_jetstream_uses_the_hubs_by_its_domain(
         until(lambda: there.request("s", b"m", timeout=5).status != 503, "the stream is known", 20)
         assert _asked(there, "$JS.hub.API.STREAM.INFO.S", None)["state"]["messages"] == 1
         until(lambda: there.request("$JS.hub.API.DIRECT.GET.S", b'{"seq": 1}').data == b"m", "direct gets", 20)
+
+
+def test_a_reload_disconnects_leaf_nodes_whose_user_changed(start_server: StartServer) -> None:
+    users = "{user: kept, password: p}", "{user: gone, password: p}"
+    hub = hub_of(start_server, f"authorization {{ users: [{', '.join(users)}] }}", LAKE)
+    kept, gone = (leaf_of(start_server, hub, login=f"{user}:p@") for user in ("kept", "gone"))
+    # Leaf nodes of the same name are one: the hub tells them apart by what they are called.
+    gone.stop()
+    gone.name = "other"
+    gone.start()
+    until(lambda: len(page(hub, "/leafz")["leafs"]) == 2, "both are linked", 20)
+    [before] = [leaf["id"] for leaf in page(hub, "/leafz")["leafs"] if leaf["name"] == "leaf"]
+    assert hub.config
+    hub.reload(hub.config.replace(f", {users[1]}", ""))
+    until(lambda: [leaf["id"] for leaf in page(hub, "/leafz")["leafs"]] == [before], "one stays", 20)
+    with Wire(hub.address) as here, Wire(kept.address) as there:
+        both_ways(here, there)
+        assert "authentication error" in hub.log()
+
+
+def test_lame_duck_mode_closes_leaf_connections(start_server: StartServer) -> None:
+    hub = hub_of(start_server, more=f"{LAKE}lame_duck_duration: 30s\nlame_duck_grace_period: 1s")
+    leaf = leaf_of(start_server, hub)
+    linked(hub, leaf)
+    assert hub.process
+    hub.process.send_signal(signal.SIGUSR2)
+    until(lambda: not page(leaf, "/leafz")["leafs"], "the connection ends", 20)
+
+
+def test_secrets_of_leaf_nodes_are_shown_nowhere(start_server: StartServer) -> None:
+    hub = hub_of(start_server, "authorization { user: u, password: s3cret }", f"{LAKE}debug: true\ntrace: true")
+    leaf = leaf_of(start_server, hub, more=LAKE, login="u:s3cret@", of=Kind.OURS)
+    linked(hub, leaf)
+    for server in (hub, leaf):
+        for shown in ("/varz", "/leafz?subs=1", "/connz?subs=1&auth=1"):
+            assert "s3cret" not in json.dumps(page(server, shown))
+        printed = [line for line in server.log(2000).splitlines() if not line.startswith("---")]
+        assert not [line for line in printed if "s3cret" in line]

@@ -7,23 +7,21 @@ exchanged afterwards is in exchange.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import msgspec
 
 from lakestream.config.leafnodes import version_of
-from lakestream.config.options import LEAFNODE, OFF, LeafOptions, Options
+from lakestream.config.options import LEAFNODE, OFF, LeafOptions, Options, lower_limit
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.auth import Authenticator, Credentials, Later, Login, Outcome, Refusal, new_nonce
-from lakestream.net.interest.subscription import Congested
 from lakestream.net.leaf.exchange import Ended, Exchange
 from lakestream.net.leaf.packing import Packing, agreed
 from lakestream.net.listener import Arrival, SetupError, peer_of
-from lakestream.net.outbox import HIGH_WATER
+from lakestream.net.outbox import HIGH_WATER, Accepted
 from lakestream.net.tls import NOT_TLS, PeerCertificate, TlsState
-from lakestream.net.unsent import Receiver, Unsent
+from lakestream.net.unsent import Unsent
 from lakestream.ports import Clock, Timer
 from lakestream.protocol import frames
 from lakestream.protocol.delivered import ErrorLine
@@ -97,7 +95,7 @@ class LeafOwner(Protocol):
         """Unregister a connection."""
 
 
-class AcceptedLeaf(Receiver, Arrival):
+class AcceptedLeaf(Accepted, Arrival):
     """One leaf node.
 
     Attributes:
@@ -112,10 +110,10 @@ class AcceptedLeaf(Receiver, Arrival):
     kind = LEAFNODE
 
     def __init__(self, owner: LeafOwner, identifier: int) -> None:
+        super().__init__(owner.unsent)
         self.id = identifier
         self.name = self.user = self.lang = self.version = ""
         self.host, self.port = "", 0
-        self.close_reason = ""
         self.nonce = new_nonce()
         self.peer: Peer | None = None
         self.account: Account | None = None
@@ -123,7 +121,6 @@ class AcceptedLeaf(Receiver, Arrival):
         self.exchange: Exchange | None = None
         self.compression = OFF
         self.tls: TlsState | None = None
-        self.transport: asyncio.Transport | None = None
         self.rtt_ns = 0
         self.start_ns = self.last_ns = owner.clock.now()
         self._owner = owner
@@ -133,8 +130,7 @@ class AcceptedLeaf(Receiver, Arrival):
         self._packing: Packing | None = None
         self._negotiated = False
         self._parser = LeafParser(owner.options.max_payload)
-        self._registered = self._paused = self._stalled = False
-        self._waiting: list[Callable[[], None]] = []
+        self._registered = False
         self._pings_out = self._ping_sent_ns = 0
         self._timer: Timer | None = None
         self._auth_timer: Timer | None = None
@@ -251,7 +247,7 @@ class AcceptedLeaf(Receiver, Arrival):
         self._timer = self._auth_timer = None
         if self.exchange is not None:
             self.exchange.end()
-        self._release()
+        self.release()
 
     # ------------------------------------------------------------------ the greeting
     def _greet(self) -> None:
@@ -327,7 +323,7 @@ class AcceptedLeaf(Receiver, Arrival):
             self.fail(error.error, "Protocol Violation")
         except Ended as ended:
             self._ended(ended)
-        self._resume()
+        self._resume_reading()
 
     def _decided(self, credentials: Credentials, outcome: Outcome) -> None:
         held, self._held = self._held or [], None
@@ -342,6 +338,9 @@ class AcceptedLeaf(Receiver, Arrival):
             text = f'connection rejected since minimum version required is "{least}"'
             raise Ended(text, "Minimum Version Required", text)
         self.exchange = exchange
+        if self.account is not None:
+            most = self.account.options.limits.max_payload
+            self._parser.max_payload = lower_limit(most, self._owner.options.max_payload)
         self._owner.entered(self, exchange)
         self._timer = self._owner.clock.call_later(min(FIRST_PING_NS, self._owner.options.ping_interval_ns), self._ping)
         for data in held:
@@ -376,31 +375,9 @@ class AcceptedLeaf(Receiver, Arrival):
     def complain(self, text: str) -> None:
         self.write(frames.error(text))
 
-    @property
-    def congested(self) -> bool:
-        return self._paused and not self.close_reason
-
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        if self.congested:
-            self._waiting.append(callback)
-        else:
-            callback()
-
-    def stall(self, receiver: Congested) -> None:
-        if self._stalled or self.transport is None or self.transport.is_closing():
-            return
-        self._stalled = True
-        self.transport.pause_reading()
-        receiver.on_drain(self._go_on)
-
-    def _go_on(self) -> None:
-        self._stalled = False
-        self._resume()
-
-    def _resume(self) -> None:
-        reading = self._held is None and not self._stalled
-        if reading and self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
+    def _resume_reading(self) -> None:
+        if self._held is None:
+            super()._resume_reading()
 
     def write(self, data: bytes) -> None:
         transport = self.transport
@@ -410,22 +387,6 @@ class AcceptedLeaf(Receiver, Arrival):
             data = self._packing.packed(data)
         transport.write(data)
         self._owner.unsent.wrote(self, len(data), transport.get_write_buffer_size())
-
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._release()
-
-    def _release(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for callback in waiting:
-            callback()
-
-    @property
-    def pending_bytes(self) -> int:
-        return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
     # ------------------------------------------------------------------ ends
     def _ended(self, ended: Ended) -> None:
@@ -458,15 +419,6 @@ class AcceptedLeaf(Receiver, Arrival):
         if self.transport is not None:
             self.transport.close()
             self._timer = self._owner.clock.call_later(CLOSE_WAIT_NS, self.transport.abort)
-        elif self.abandon is not None:
-            self.abandon()
-
-    def cut(self, reason: str, detail: str) -> None:
-        if not self.close_reason:
-            self.close_reason, self.slow = reason, detail
-            self._leave()
-        if self.transport is not None:
-            self.transport.abort()
         elif self.abandon is not None:
             self.abandon()
 

@@ -178,6 +178,7 @@ class DialledLeaf:
         own: prefixes of the JetStream requests that this server answers itself.
         pause_ns: between two attempts.
         others: returns the names of the connected nodes of the cluster; None: no cluster.
+        ended: is told the counters of each exchange that ended.
     """
 
     def __init__(
@@ -194,7 +195,9 @@ class DialledLeaf:
         own: tuple[bytes, ...],
         pause_ns: int,
         others: Callable[[], Iterable[str]] | None,
+        ended: Callable[[Exchange], None],
     ) -> None:
+        self._ended = ended
         self._remote, self._account, self._identity, self._cluster = remote, account, identity, cluster
         self._clock, self._log, self._call, self._number = clock, log, call, number
         self._always, self._own = always, own
@@ -262,6 +265,8 @@ class DialledLeaf:
             return ""
         finally:
             self._connection = None
+            if made.exchange is not None:
+                self._ended(made.exchange)
             made.end("Client Closed")
 
     async def _greeted(self, connection: LeafConnection, address: Address) -> str:

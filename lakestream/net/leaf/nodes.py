@@ -23,6 +23,7 @@ from lakestream.net.leaf.dialled import DialledLeaf
 from lakestream.net.leaf.exchange import DOMAIN_SUBJECTS, USER_INFO, Ended, Exchange
 from lakestream.net.leaf.rights import of_user
 from lakestream.net.listener import Listener, RateLimit, TlsEntry, bind
+from lakestream.net.statistics import Traffic
 from lakestream.net.tls import ServerContext
 from lakestream.net.unsent import Unsent
 from lakestream.ports import ClientInfo, Clock
@@ -96,6 +97,7 @@ class LeafNodes:
         self.port = 0
         self.urls: tuple[str, ...] = ()
         self._accounts: dict[str, LeafAccount] = {}
+        self._ended = Traffic()
         self._dialled: dict[LeafRemote, DialledLeaf] = {}
         self._dialling = False
         self._listener: Listener | None = None
@@ -195,6 +197,7 @@ class LeafNodes:
             self.own(account),
             self._settings.reconnect_ns,
             self._others,
+            self._ended.add,
         )
 
     async def stop(self) -> None:
@@ -345,6 +348,7 @@ class LeafNodes:
         """Unregister a connection."""
         self.leaves.pop(leaf.id, None)
         if leaf.exchange is not None:
+            self._ended.add(leaf.exchange)
             self._server.leaf_left(leaf)
 
     # ------------------------------------------------------------------ monitoring
@@ -355,6 +359,18 @@ class LeafNodes:
     def in_account(self, account: Account) -> list[AcceptedLeaf]:
         """Return the leaf nodes in an account."""
         return [leaf for leaf in self.leaves.values() if leaf.exchange is not None and leaf.account is account]
+
+    def traffic(self) -> Traffic:
+        """Return the traffic of all leaf connections since the start."""
+        total = Traffic()
+        total.add(self._ended)
+        for exchange in (leaf.exchange for leaf in self.leaves.values()):
+            if exchange is not None:
+                total.add(exchange)
+        for dialled in self._dialled.values():
+            if (made := dialled.leafz()) is not None:
+                total.add(made[1])
+        return total
 
     def leafz(self, subs: bool) -> list[dict[str, Any]]:
         """Return the connections as /leafz shows them; `subs`: with the other side's interest."""

@@ -21,6 +21,8 @@ from lakestream import __version__
 from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, TlsOptions
 from lakestream.net.identity import GIT_COMMIT, GO_VERSION, tls_fields
 from lakestream.net.peers.cluster import Routed
+from lakestream.net.statistics import Moved
+from lakestream.net.statistics import Traffic as LeafTraffic
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
 from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
@@ -55,16 +57,25 @@ class Traffic(NamedTuple):
     out_msgs: int
     out_bytes: int
     nodes: Routed
+    leafs: Moved
 
     @property
     def sent(self) -> dict[str, int]:
-        """Return the messages and bytes to clients and other nodes."""
-        return {"msgs": self.out_msgs + self.nodes.out_msgs, "bytes": self.out_bytes + self.nodes.out_bytes}
+        """Return the messages and bytes to clients, other nodes and leaf nodes."""
+        nodes, leafs = self.nodes, self.leafs
+        return {
+            "msgs": self.out_msgs + nodes.out_msgs + leafs.out_msgs,
+            "bytes": self.out_bytes + nodes.out_bytes + leafs.out_bytes,
+        }
 
     @property
     def received(self) -> dict[str, int]:
-        """Return the messages and bytes from clients and other nodes."""
-        return {"msgs": self.in_msgs + self.nodes.in_msgs, "bytes": self.in_bytes + self.nodes.in_bytes}
+        """Return the messages and bytes from clients, other nodes and leaf nodes."""
+        nodes, leafs = self.nodes, self.leafs
+        return {
+            "msgs": self.in_msgs + nodes.in_msgs + leafs.in_msgs,
+            "bytes": self.in_bytes + nodes.in_bytes + leafs.in_bytes,
+        }
 
 
 Page = Callable[[Query], dict[str, Any]]
@@ -247,6 +258,7 @@ class Pages:
             ended.out_msgs + sum(one.out_msgs for one in live),
             ended.out_bytes + sum(one.out_bytes for one in live),
             node.cluster.traffic(),
+            node.leafnodes.traffic() if node.leafnodes is not None else LeafTraffic(),
         )
 
     def _counters(self) -> dict[str, Any]:
