@@ -26,6 +26,7 @@ from lakestream.net.remote.outgoing import OutgoingConnection
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.request import NATS_VERSION
+from lakestream.protocol.commands import Ping, Pong
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.durations import format_duration
 from lakestream.protocol.leaf_wire import Event, Info, LeafParser, WireError
@@ -54,7 +55,7 @@ class LeafConnection(OutgoingConnection):
         label: the connection in the log.
 
     Attributes:
-        informed: done with True at an INFO before CONNECT, with False when the connection ended before.
+        informed_first: done with True at an INFO before CONNECT, with False when the connection ended before.
         up: done with True once the exchange is open, with False when it is refused or the connection ended.
         over: done with the reason when the connection has ended.
         info: the fields of the last INFO.
@@ -124,14 +125,10 @@ class LeafConnection(OutgoingConnection):
                 self.up.set_result(True)
             case ErrorLine():
                 self.told(event)
-            case _:
-                self._other(event)
-
-    def _other(self, event: object) -> None:
-        if type(event).__name__ == "Ping":
-            self.write(frames.PONG)
-        elif type(event).__name__ == "Pong":
-            self.answered()
+            case Ping():
+                self.write(frames.PONG)
+            case Pong():
+                self.answered()
 
     def again(self) -> None:
         """Wait for a further INFO before CONNECT."""
