@@ -29,6 +29,7 @@ class Held(msgspec.Struct, array_like=True, frozen=True):
     uid: str
     storage: str
     size: int
+    replicas: int = 1
 
 
 class ElsewhereUse:
@@ -71,7 +72,7 @@ class ElsewhereUse:
             for stream in engine.streams.values() if engine is not None else ():
                 if stream.leading and stream.store.bytes:
                     size = stream.store.bytes * max(1, stream.config.num_replicas)
-                    held.append(Held(account, stream.uid, stream.config.storage, size))
+                    held.append(Held(account, stream.uid, stream.config.storage, size, stream.config.num_replicas))
         answer(msgspec.msgpack.encode(held))
 
     def _answered(self, node: str, body: bytes | None, why: str) -> None:
@@ -79,15 +80,16 @@ class ElsewhereUse:
             return
         self._sizes[node] = self._decoder.decode(body)
         for engine in self._engines:
-            elsewhere = {"memory": 0, "file": 0}
+            elsewhere: dict[tuple[str, str], int] = {}
             for sizes in self._sizes.values():
                 for held in sizes:
                     if held.account == engine.account and not engine.use.knows(held.uid):
-                        elsewhere[held.storage] += held.size
+                        pool = engine.use.pool(held.storage, held.replicas)
+                        elsewhere[pool] = elsewhere.get(pool, 0) + held.size
             engine.use.elsewhere = elsewhere
 
 
 def _needs_poll(engine: Engine) -> bool:
     limits = engine.limits
-    limited = limits.max_memory >= 0 or limits.max_file >= 0
+    limited = limits.max_memory >= 0 or limits.max_file >= 0 or bool(limits.tiers)
     return limited and any(stream.leading for stream in engine.streams.values())

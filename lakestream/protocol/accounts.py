@@ -35,5 +35,14 @@ class JetStreamLimits(msgspec.Struct, frozen=True, kw_only=True):
         """Return the limit of all streams of one storage type together."""
         return self.max_memory if storage == "memory" else self.max_file
 
+    def tier(self, replicas: int) -> JetStreamLimits | None:
+        """Return the limits of streams with so many replicas; None: there may be none."""
+        return dict(self.tiers).get(tier_of(replicas)) if self.tiers else self
+
+
+def tier_of(replicas: int) -> str:
+    """Return the name of the tier of a stream."""
+    return f"R{max(1, replicas)}"
+
 
 UNLIMITED = JetStreamLimits()

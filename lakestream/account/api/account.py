@@ -6,6 +6,8 @@ cluster these are sums over all nodes and replicas.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ import msgspec
 
 from lakestream.account.engine import Engine
 from lakestream.meta.ports import of_account
-from lakestream.protocol.accounts import JetStreamLimits
+from lakestream.protocol.accounts import JetStreamLimits, tier_of
 from lakestream.protocol.api.request import API_LEVEL, Request, Routes, Where
 
 USAGE = "account.usage"
@@ -22,8 +24,18 @@ USAGE_WAIT_NS = 500_000_000
 """Longest wait for the usage of other nodes (0.5 s); a node that does not answer counts as 0."""
 
 
+class TierUsage(msgspec.Struct, frozen=True):
+    """What a node has of the streams of one tier, as `Usage`."""
+
+    memory: int = 0
+    file: int = 0
+    reserved_memory: int = 0
+    reserved_file: int = 0
+    consumers: int = 0
+
+
 class Usage(msgspec.Struct, frozen=True):
-    """The usage of one node. Sizes in bytes; `consumers` counts those that it leads."""
+    """The usage of one node. Sizes in bytes; `consumers` counts those that it leads. `tiers`: where there are any."""
 
     memory: int = 0
     file: int = 0
@@ -33,10 +45,20 @@ class Usage(msgspec.Struct, frozen=True):
     consumers: int = 0
     total: int = 0
     errors: int = 0
+    tiers: dict[str, TierUsage] = {}
 
     def __add__(self, other: Usage) -> Usage:
-        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return Usage(*(mine + its for mine, its in pairs))
+        *mine, tiers = msgspec.structs.astuple(self)
+        *its, more = msgspec.structs.astuple(other)
+        both = {name: _sum(tiers.get(name, _NOTHING), more.get(name, _NOTHING)) for name in {*tiers, *more}}
+        return msgspec.structs.replace(Usage(*map(operator.add, mine, its)), tiers=both)
+
+
+_NOTHING = TierUsage()
+
+
+def _sum(one: TierUsage, other: TierUsage) -> TierUsage:
+    return TierUsage(*map(operator.add, msgspec.structs.astuple(one), msgspec.structs.astuple(other)))
 
 
 class AccountApi:
@@ -59,23 +81,46 @@ class AccountApi:
         self._engine.when_applied(self._engine.streams.values(), then)
 
     def _own_usage(self) -> Usage:
-        streams = list(self._engine.streams.values())
+        tiers: dict[str, TierUsage] = {}
+        for stream in self._engine.streams.values():
+            size, reserved = stream.store.bytes, max(0, stream.config.max_bytes)
+            consumers = len(stream.consumers) if stream.leading else 0
+            in_memory = stream.config.storage == "memory"
+            one = (
+                TierUsage(size, 0, reserved, 0, consumers) if in_memory else TierUsage(0, size, 0, reserved, consumers)
+            )
+            name = tier_of(stream.config.num_replicas)
+            tiers[name] = _sum(tiers.get(name, _NOTHING), one)
+        whole = functools.reduce(_sum, tiers.values(), _NOTHING)
         total, errors = self._counts()
-        used = {"memory": 0, "file": 0}
-        reserved = {"memory": 0, "file": 0}
-        for stream in streams:
-            used[stream.config.storage] += stream.store.bytes
-            reserved[stream.config.storage] += max(0, stream.config.max_bytes)
         return Usage(
-            memory=used["memory"],
-            file=used["file"],
-            reserved_memory=reserved["memory"],
-            reserved_file=reserved["file"],
-            streams=len(streams) + len(self._engine.offline),
-            consumers=sum(len(stream.consumers) for stream in streams if stream.leading),
+            memory=whole.memory,
+            file=whole.file,
+            reserved_memory=whole.reserved_memory,
+            reserved_file=whole.reserved_file,
+            streams=len(self._engine.streams) + len(self._engine.offline),
+            consumers=whole.consumers,
             total=total,
             errors=errors,
+            tiers=tiers if self._engine.limits.tiers else {},
         )
+
+    def _tiers(self, usage: dict[str, TierUsage]) -> dict[str, Any]:
+        node, account = self._engine.node, self._engine.account
+        streams = [tier_of(node.config_of(each).num_replicas) for each in node.assignments(account)]
+        shown = {}
+        for name, limits in self._engine.limits.tiers:
+            own = usage.get(name, _NOTHING)
+            shown[name] = {
+                "memory": own.memory,
+                "storage": own.file,
+                "reserved_memory": own.reserved_memory,
+                "reserved_storage": own.reserved_file,
+                "streams": streams.count(name),
+                "consumers": own.consumers,
+                "limits": limits_shown(limits),
+            }
+        return shown
 
     def _gather(self, done: Callable[[Usage], None]) -> None:
         """Call `done` with the usage of all nodes that can be reached."""
@@ -89,6 +134,7 @@ class AccountApi:
         node.ask_each(method, dict.fromkeys(sorted(node.others()), b""), answered, USAGE_WAIT_NS)
 
     def _shown(self, usage: Usage) -> dict[str, Any]:
+        limits = self._engine.limits
         info: dict[str, Any] = {
             "memory": usage.memory,
             "storage": usage.file,
@@ -96,12 +142,26 @@ class AccountApi:
             "reserved_storage": usage.reserved_file,
             "streams": usage.streams,
             "consumers": usage.consumers,
-            "limits": limits_shown(self._engine.limits),
+            "limits": limits_shown(limits if not limits.tiers else _ZERO),
         }
+        if limits.tiers:
+            info["tiers"] = self._tiers(usage.tiers)
         if self._engine.domain:
             info["domain"] = self._engine.domain
         info["api"] = {"level": API_LEVEL, "total": usage.total, "errors": usage.errors}
         return info
+
+
+_ZERO = JetStreamLimits(
+    max_memory=0,
+    max_file=0,
+    max_streams=0,
+    max_consumers=0,
+    max_ack_pending=0,
+    memory_max_stream_bytes=0,
+    disk_max_stream_bytes=0,
+)
+"""Shown instead of the limits of an account with tiers, as by nats-server."""
 
 
 def limits_shown(limits: JetStreamLimits) -> dict[str, Any]:

@@ -239,7 +239,8 @@ class ConsumerApi:
         self._engine.clock.spawn(look_up())
 
     def _check_room(self, stream: Stream, config: ConsumerConfig, name: str) -> None:
-        most = lowest(stream.config.max_consumers, self._engine.limits.max_consumers)
+        tier = self._engine.limits.tier(stream.config.num_replicas)
+        most = lowest(stream.config.max_consumers, tier.max_consumers if tier is not None else 0)
         if not most:
             most = self._engine.options.default_max_consumers
         if config.direct:

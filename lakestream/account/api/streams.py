@@ -191,24 +191,33 @@ class StreamApi:
 
         `stated`: it names its storage; otherwise its room is checked later, as in nats-server.
         """
-        engine, name = self._engine, config.name
-        if engine.limits.max_streams > 0 and not self._taken(name):
-            account_limits.check_streams(engine.limits, self._count())
-        account_limits.check_consumers(engine.limits, config.max_consumers)
+        limits = account_limits.of_tier(self._engine.limits, config)
+        if limits.max_streams > 0 and not self._taken(config.name):
+            account_limits.check_streams(limits, self._count(config))
+        account_limits.check_consumers(limits, config.max_consumers)
         if stated:
             self._check_reserved(config, None)
 
     def _check_reserved(self, config: StreamConfig, others: list[StreamConfig] | None) -> None:
         """Check that the account may reserve the `max_bytes` of all replicas of the stream. Raise ApiError."""
-        limits, copies = self._engine.limits, self._node.placing.copies
+        whole, copies = self._engine.limits, self._node.placing.copies
+        limits = account_limits.of_tier(whole, config)
         if limits.storage(config.storage) < 0:
             return
         others = self._others(config) if others is None else others
-        reserved = sum(max(0, other.max_bytes) * copies(other) for other in others if other.storage == config.storage)
-        account_limits.check_reserved(limits, config, reserved, copies(config))
+        # The limits of a tier are for one replica of each stream, those of an account for all replicas.
+        of = (lambda _: 1) if whole.tiers else copies
+        same = [
+            each for each in others if each.storage == config.storage and account_limits.in_tier(whole, config, each)
+        ]
+        reserved = sum(max(0, other.max_bytes) * of(other) for other in same)
+        account_limits.check_reserved(limits, config, reserved, of(config))
 
-    def _count(self) -> int:
-        """Count the account's streams, including those being created."""
+    def _count(self, config: StreamConfig) -> int:
+        """Count the account's streams, including those being created, as far as they are in the same tier."""
+        limits = self._engine.limits
+        if limits.tiers:
+            return sum(account_limits.in_tier(limits, config, other) for other in self._others(config))
         assigned = {each.name for each in self._node.of(self._engine.account, restoring=True)}
         return len(assigned | self._creating.keys())
 
@@ -295,8 +304,12 @@ class StreamApi:
         if assignment is None or assignment.account != self._engine.account:
             raise api_error(10059)
         old, new = node.config_of(assignment), msgspec.json.decode(asked.config, type=StreamConfig)
+        whole = self._engine.limits
+        limits = account_limits.of_tier(whole, new)
+        if not account_limits.in_tier(whole, old, new):
+            account_limits.check_streams(limits, self._count(new))
         if new.max_consumers != old.max_consumers:
-            account_limits.check_consumers(self._engine.limits, new.max_consumers)
+            account_limits.check_consumers(limits, new.max_consumers)
         copies = node.placing.copies
         grows = max(0, new.max_bytes) * copies(new) > max(0, old.max_bytes) * copies(old)
         self._check_room(new, reserves=grows)
@@ -323,7 +336,7 @@ class StreamApi:
             pedantic=pedantic,
             window_limit_ns=self._engine.options.duplicate_window_ns,
             clustered=clustered,
-            limits=self._engine.limits,
+            limits=account_limits.of_tier(self._engine.limits, wanted),
             find=functools.partial(self._origin, wanted.name),
         )
         refusal = self._engine.shared.lake.refusal(config)

@@ -486,8 +486,8 @@ def limits_of(storage: jwt.Storage) -> JetStreamLimits:
         max_file=storage.disk_storage,
         max_streams=storage.streams,
         max_consumers=storage.consumer,
-        max_ack_pending=storage.max_ack_pending,
-        memory_max_stream_bytes=storage.mem_max_stream_bytes,
-        disk_max_stream_bytes=storage.disk_max_stream_bytes,
+        max_ack_pending=storage.max_ack_pending or -1,
+        memory_max_stream_bytes=storage.mem_max_stream_bytes or -1,
+        disk_max_stream_bytes=storage.disk_max_stream_bytes or -1,
         max_bytes_required=storage.max_bytes_required,
     )

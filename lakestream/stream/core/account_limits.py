@@ -7,9 +7,22 @@ stream/rules.py.
 
 from __future__ import annotations
 
-from lakestream.protocol.accounts import JetStreamLimits
+from lakestream.protocol.accounts import JetStreamLimits, tier_of
 from lakestream.protocol.api.errors import api_error
 from lakestream.stream.core.config import StreamConfig
+
+
+def of_tier(limits: JetStreamLimits, config: StreamConfig) -> JetStreamLimits:
+    """Return the limits for a stream with this configuration. Raise ApiError 10120 if there are none."""
+    tier = limits.tier(config.num_replicas)
+    if tier is None:
+        raise api_error(10120)
+    return tier
+
+
+def in_tier(limits: JetStreamLimits, config: StreamConfig, other: StreamConfig) -> bool:
+    """Return True if two streams count for the same limits."""
+    return not limits.tiers or tier_of(config.num_replicas) == tier_of(other.num_replicas)
 
 
 def check_streams(limits: JetStreamLimits, others: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from lakestream.log.store.store import Store
-from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits
+from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits, tier_of
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.pipeline import Pipeline
@@ -49,12 +49,10 @@ class _Use:
 
     Attributes:
         used: bytes on this node.
-        spread: bytes of all replicas of these streams, on all nodes.
     """
 
     def __init__(self) -> None:
         self.used = {"memory": 0, "file": 0}
-        self.spread = {"memory": 0, "file": 0}
         self._streams: dict[str, _Known] = {}
         """By uid."""
 
@@ -75,9 +73,7 @@ class _Use:
         return uid in self._streams
 
     def _add(self, known: _Known, sign: int) -> None:
-        storage = known.stream.config.storage
-        self.used[storage] += sign * known.size
-        self.spread[storage] += sign * known.size * known.copies
+        self.used[known.stream.config.storage] += sign * known.size
 
     def forget(self, stream: CountedStream) -> None:
         """Count a stream no more: it has left this node."""
@@ -120,38 +116,57 @@ class StorageUse(_Use):
 class AccountUse(_Use):
     """Bytes of the streams of one account. `StreamCore.use` is one of these.
 
+    Streams that count for the same limits make a pool: those of one storage, and of one tier where the account has
+    tiers.
+
     Args:
         server: the sums of all accounts.
         now: wall clock in ns.
         warn: logs that the account's limit is reached.
 
     Attributes:
-        elsewhere: bytes of its streams without a replica here, by storage.
+        elsewhere: bytes of its streams without a replica here, by pool.
     """
 
     def __init__(self, server: StorageUse, now: Callable[[], int], warn: Callable[[str], None]) -> None:
         super().__init__()
         self._server, self._now, self._warn = server, now, warn
         self.limits = UNLIMITED
-        self.elsewhere = {"memory": 0, "file": 0}
+        self.elsewhere: dict[tuple[str, str], int] = {}
+        self._pools: dict[tuple[str, str], int] = {}
+        """Bytes of all replicas of streams with a replica here, by pool."""
         self._warned = {"memory": -WARN_AGAIN_NS, "file": -WARN_AGAIN_NS}
 
     def limit(self, limits: JetStreamLimits) -> None:
         """Set the account's limits."""
         self.limits = limits
-        for storage in ("memory", "file"):
-            if self.tight(storage):
-                self._guard(storage)
+        self._pools = {}
+        for known in self._streams.values():
+            self._pool(known, 1)
+        for known in self._streams.values():
+            if self.tight(known.stream):
+                known.stream.proposer.guard()
+
+    def pool(self, storage: str, replicas: int) -> tuple[str, str]:
+        """Return the pool of a stream."""
+        return storage, tier_of(replicas) if self.limits.tiers else ""
+
+    def _add(self, known: _Known, sign: int) -> None:
+        super()._add(known, sign)
+        self._pool(known, sign)
+
+    def _pool(self, known: _Known, sign: int) -> None:
+        pool = self.pool(known.stream.config.storage, known.copies)
+        self._pools[pool] = self._pools.get(pool, 0) + sign * known.size * known.copies
 
     def note(self, stream: CountedStream) -> None:
         """Count a stream that is new here, or whose size may have changed."""
-        storage = stream.config.storage
-        was_near = self._near(storage)
-        if self._noted(stream) and self._near(storage):
+        was_near = self._near(stream.config)
+        if self._noted(stream) and self._near(stream.config):
             if was_near:
                 stream.proposer.guard()
             else:
-                self._guard(storage)
+                self._guard(stream.config.storage)
         self._server.note(stream)
 
     def forget(self, stream: CountedStream) -> None:
@@ -159,32 +174,43 @@ class AccountUse(_Use):
         super().forget(stream)
         self._server.forget(stream)
 
-    def tight(self, storage: str) -> bool:
+    def tight(self, stream: CountedStream) -> bool:
         """Return True if each message has to be checked for room."""
-        return self._server.full(storage) or self._near(storage)
+        return self._server.full(stream.config.storage) or self._near(stream.config)
 
-    def _near(self, storage: str) -> bool:
-        most = self.limits.storage(storage)
-        return most >= 0 and self._total(storage) + NEAR_BYTES > most
+    def _near(self, config: StreamConfig) -> bool:
+        most = self._most(config)
+        return most >= 0 and self._total(config) + NEAR_BYTES > most
 
-    def _total(self, storage: str) -> int:
-        return self.spread[storage] + self.elsewhere[storage]
+    def _most(self, config: StreamConfig) -> int:
+        """Return how many bytes all replicas of a stream's pool may have; -1: no limit.
+
+        The limit of a tier is for one replica. A tier that is gone takes no more.
+        """
+        if not self.limits.tiers:
+            return self.limits.storage(config.storage)
+        tier = self.limits.tier(config.num_replicas)
+        return 0 if tier is None else tier.storage(config.storage) * max(1, config.num_replicas)
+
+    def _total(self, config: StreamConfig) -> int:
+        pool = self.pool(config.storage, config.num_replicas)
+        return self._pools.get(pool, 0) + self.elsewhere.get(pool, 0)
 
     def refusal(self, stream: CountedStream, length: int) -> ApiError | None:
         """Return why a message of this accounted length is not taken, None if it is.
 
         `length`: the sum, for several messages.
         """
-        storage = stream.config.storage
-        most = self.limits.storage(storage)
+        storage, copies = stream.config.storage, max(1, stream.config.num_replicas)
+        most = self._most(stream.config)
         if most >= 0:
+            pool = self.pool(storage, copies)
             coming = sum(
                 known.stream.pipeline.pending_bytes * known.copies
                 for known in self._streams.values()
-                if known.stream.config.storage == storage
+                if self.pool(known.stream.config.storage, known.copies) == pool
             )
-            copies = max(1, stream.config.num_replicas)
-            if self._total(storage) + coming + length * copies > most:
+            if self._total(stream.config) + coming + length * copies > most:
                 self._say(storage, stream.account)
                 return api_error(10002)
         return api_error(10023) if self._server.full(storage) else None

@@ -142,7 +142,7 @@ class StreamCore:
 
     def weighed(self) -> bool:
         """Return True if each message is checked by `no_room`, because server or account hold much already."""
-        return self.use is not None and self.use.tight(self.config.storage)
+        return self.use is not None and self.use.tight(self)
 
     def no_room(self, length: int) -> ApiError | None:
         """Return why server or account have no room for a message of this accounted length, None if they have."""
