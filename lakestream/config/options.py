@@ -218,7 +218,7 @@ def lower_limit(one: int, other: int) -> int:
 
 
 class ResolverOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The source of the tokens of accounts.
+    """Settings of the store of accounts' tokens.
 
     Attributes:
         kind: `memory`: the configuration, and what is pushed until the server stops; `full`: a directory that the

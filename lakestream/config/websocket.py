@@ -202,7 +202,7 @@ def check_websocket(options: Options) -> None:
                 f'no_auth_user: "{websocket.no_auth_user}" not present as user or nkey in authorization block or '
                 "account configuration"
             )
-    if websocket.jwt_cookie:
+    if websocket.jwt_cookie and options.operators is None:
         raise StartError(
             "trusted operators or trusted keys configuration is required for JWT authentication via cookie "
             f"{quoted(websocket.jwt_cookie)}"

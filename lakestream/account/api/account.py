@@ -25,7 +25,7 @@ USAGE_WAIT_NS = 500_000_000
 
 
 class TierUsage(msgspec.Struct, frozen=True):
-    """What a node has of the streams of one tier, as `Usage`."""
+    """The usage of one node in one tier, with the fields of `Usage`."""
 
     memory: int = 0
     file: int = 0

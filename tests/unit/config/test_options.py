@@ -264,6 +264,7 @@ def test_an_error_does_not_show_the_value_that_may_be_a_password(options: Load) 
         ("authorization { pass: c }", 1, "requires a user"),
         ("gateway { name: g }", 1, '"gateway" is not supported: clusters are not joined'),
         ("mqtt { port: 1883 }", 1, '"mqtt" is not supported: there is no MQTT listener'),
+        ("resolver: NOTHING", 1, "error parsing account resolver, should be MEM or"),
         ("server_tags: [1, 2]", 1, "must be a string"),
         ("server_tags: 5", 1, "error parsing tags: unsupported type int64"),
         ("store_dir: x\njetstream { store_dir: y }", 1, "Duplicate 'store_dir' configuration"),
