@@ -12,24 +12,22 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from lakestream import __version__
-from lakestream.config.errors import SettingsError, StartError
+from lakestream.config.errors import StartError
 from lakestream.config.options import (
     FREE_PORT,
     LEAFNODE,
     STANDARD,
     WEBSOCKET,
     LeafOptions,
-    OperatorOptions,
     Options,
     RouteUrl,
 )
 from lakestream.logging import Logger
-from lakestream.net.accounts.accounts import Account, Accounts
-from lakestream.net.accounts.auth import Authenticator, Credentials, Done, HashChecks, Later, Login, Refusal
+from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.accounts.auth import Authenticator
 from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
@@ -43,12 +41,12 @@ from lakestream.net.unsent import Unsent
 from lakestream.ops import ports_file
 from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
-from lakestream.protocol.nkeys import SERVER, CurveKey, KeyPair, new_curve_key, new_key
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
 from lakestream.server.lake.api import announce, withdraw
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.server.logins import Logins
 from lakestream.server.reloading import (
     AFFECTED_BY,
     close_surplus,
@@ -59,9 +57,6 @@ from lakestream.server.reloading import (
 )
 
 if TYPE_CHECKING:
-    from lakestream.net.accounts.callout import Callouts
-    from lakestream.net.accounts.operators import Unusable
-    from lakestream.net.accounts.resolver import Resolver
     from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.leaf.accepted import AcceptedLeaf
     from lakestream.net.leaf.nodes import LeafNodes
@@ -92,17 +87,12 @@ class Node:
         self.remotes: Remotes | None = None
         self.websocket: WebSocketListener | None = None
         self.leafnodes: LeafNodes | None = None
-        self._hash_checks = HashChecks()
-        self.signed: SignedAccounts | None = None
-        self._authenticators = self._ways_in(options)
-        self.key: KeyPair | None = None
-        """The key that signs requests about logins, and is the server's id; None: there are none."""
         self.lame_duck = False
         self._ids = itertools.count(1)
         self.tls: ServerContext | None = None
         self._clients: Listener | None = None
         self._monitoring: Listener | None = None
-        self._cleanups: list[Callable[[], None]] = [self._hash_checks.close]
+        self._cleanups: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ the event loop
     def run(self) -> int:
@@ -126,15 +116,17 @@ class Node:
         loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         options = self.options
-        if options.callout is not None or options.operators is not None:
-            self.key = new_key(SERVER)
-        server_id = self.key.public if self.key is not None else new_server_id()
         self.clock = LoopClock(loop, self.log)
         self.io = ThreadIo(loop)
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
         self.accounts = Accounts(options, Turn(loop.call_soon), self.log)
         self.hub = self.accounts.default.hub
-        self.identity = self._identity(server_id, options.port)
+        self.logins = Logins(
+            options, self.accounts, self.io, self.clock, self.log, lambda: (self.identity, self.cluster.name)
+        )
+        self._cleanups.append(self.logins.close)
+        key = self.logins.key
+        self.identity = self._identity(key.public if key is not None else new_server_id(), options.port)
         self._banner()
         if options.cluster.port:
             self.cluster = Cluster(
@@ -145,7 +137,7 @@ class Node:
             self.accounts, self.clock, self.log, lambda: ServerNames(self.identity.server_name, self.cluster.name)
         )
         self.links.connect()
-        await self._trust()
+        await self.logins.start()
         self.system = System(self, self.clock)
         if options.jetstream is not None:
             self.log.info("Starting JetStream")
@@ -163,83 +155,6 @@ class Node:
         self._connect_remotes()
         if self.leafnodes is not None:
             self.leafnodes.connect()
-
-    async def _trust(self) -> None:
-        """Begin operator mode, and load the system account. Raises StartError."""
-        operators = self.options.operators
-        if operators is None:
-            return
-        from lakestream.net.accounts import operators as decisions  # with time zones, which most servers do without
-        from lakestream.net.accounts.signed_accounts import SignedAccounts
-
-        system, log = self.options.system_account, self.log
-        for line in decisions.described(operators, system):
-            log.info(line)
-        trust = decisions.Trust(operators, system)
-        resolver = await self._resolver(operators)
-        self.signed = SignedAccounts(
-            self.accounts,
-            trust,
-            resolver,
-            lambda ruling, credentials, done: self._callouts.ask(ruling, credentials, done),
-            self.clock,
-            log,
-            operators.sentinel,
-        )
-        if system and resolver.is_remote(system):
-            log.debug(f"the token of the system account {system} comes from another server when it is needed")
-        elif system:
-            found: asyncio.Future[Account | Unusable] = asyncio.get_running_loop().create_future()
-            self.signed.load(system, found.set_result)
-            if isinstance(outcome := await found, decisions.Unusable):
-                raise SettingsError(f"error resolving system account: {outcome.reason}")
-        elif operators.operators:
-            log.warn("Trusted Operators should utilize a System Account")
-
-    async def _resolver(self, operators: OperatorOptions) -> Resolver:
-        """Return the resolver, which is ready. Raises StartError."""
-        from lakestream.net.accounts import resolver as resolvers
-
-        options = operators.resolver
-        try:
-            if options.kind == "memory":
-                return resolvers.MemoryResolver(operators.preload)
-            if options.kind == "url":
-                from lakestream.net.accounts.url_resolver import UrlResolver
-
-                asking = UrlResolver(options.url, options.tls, options.timeout_ns)
-                self._cleanups.append(asking.close)
-                await self.io.call(asking.check)
-                return asking
-            from lakestream.net.accounts.directory_resolver import DirectoryResolver
-            from lakestream.net.accounts.token_files import TokenFiles
-
-            full = options.kind == "full"
-            files = TokenFiles(
-                options.directory,
-                options.limit,
-                evicts=not full,
-                ttl_ns=options.ttl_ns,
-                hard_delete=options.hard_delete,
-            )
-            await self.io.call(lambda: files.open(operators.preload))
-        except (resolvers.ResolverError, OSError) as error:
-            raise SettingsError(str(error)) from error
-        self.log.info(f"Managing all jwt in exclusive directory {options.directory}")
-        return DirectoryResolver(
-            files,
-            self.accounts.system.hub,
-            self.io,
-            self.clock,
-            self.log,
-            timeout_ns=options.timeout_ns,
-            interval_ns=options.interval_ns if full else 0,
-            ttl_ns=options.ttl_ns,
-        )
-
-    def _signed_way(self, credentials: Credentials) -> Login | Refusal | Later:
-        assert self.signed is not None  # Invariant: begun before there are listeners.
-        return self.signed.way(credentials)
 
     def _connect_remotes(self) -> None:
         """Connect to the remote servers as they are configured."""
@@ -264,7 +179,7 @@ class Node:
             max_payload=options.max_payload,
             jetstream=options.jetstream is not None,
             domain=options.jetstream.domain if options.jetstream is not None else "",
-            auth_required=self._authenticators[STANDARD].configured,
+            auth_required=self.logins.of(STANDARD).configured,
             advertise=self._advertised(port),
             headers=not options.no_header_support,
         )
@@ -292,10 +207,10 @@ class Node:
         for warning in self.options.warnings:
             self.log.warn(warning)
 
-    @cached_property
-    def curve_key(self) -> CurveKey:
-        """The key to which others encrypt for this server; made for the first client, so that starts are fast."""
-        return new_curve_key()
+    @property
+    def signed(self) -> SignedAccounts | None:
+        """Return the accounts that operators sign; None without operators."""
+        return self.logins.signed
 
     @property
     def keeper(self) -> LakeKeeper | None:
@@ -428,60 +343,14 @@ class Node:
             else:
                 self._cleanups.append(lambda: ports_file.remove(path))
 
-    # ------------------------------------------------------------------ logins
-    def _ways_in(self, options: Options) -> dict[str, Authenticator]:
-        """Return the checks of credentials by kind of client."""
-        if options.operators is not None:
-            signed = Authenticator(options, self._hash_checks, signed=self._signed_way)
-            return dict.fromkeys((STANDARD, WEBSOCKET, LEAFNODE), signed)
-        make = partial(Authenticator, checks=self._hash_checks, ask=self._ask)
-        found = dict.fromkeys((STANDARD, WEBSOCKET, LEAFNODE), make(options))
-        if options.websocket.port:
-            from lakestream.config.websocket import for_websocket
-
-            found[WEBSOCKET] = make(for_websocket(options), shown=bool(options.websocket.no_auth_user))
-        if options.leafnodes.port:
-            from lakestream.config.leafnodes import for_leafnodes
-
-            found[LEAFNODE] = make(for_leafnodes(options))
-        return found
-
-    def _ask(self, credentials: Credentials, done: Done) -> None:
-        """Ask the service of the auth callout about a login."""
-        from lakestream.net.accounts.callout import ConfiguredRuling
-
-        callout = self.options.callout
-        assert callout is not None  # else there is no such way
-        self._callouts.ask(ConfiguredRuling(callout, self.options), credentials, done)
-
-    @cached_property
-    def _callouts(self) -> Callouts:
-        from lakestream.net.accounts.callout import Asker, Callouts  # with keys and tokens, which few servers need
-
-        key = self.key
-        assert key is not None  # `start` made it
-        return Callouts(
-            self.accounts.bus,
-            lambda: Asker(
-                identity=self.identity,
-                key=key,
-                xkey=self.curve_key,
-                cluster=self.cluster.name,
-                tags=self.options.server_tags,
-            ),
-            lambda: self.options.auth_timeout_ns,
-            self.clock,
-            self.log,
-        )
-
     # ------------------------------------------------------------------ Owner
     def authenticator_for(self, kind: str) -> Authenticator:
-        return self._authenticators[kind]
+        return self.logins.of(kind)
 
     def info(
         self, connection: Connection, second: bool = False, lame_duck: bool = False, *, hidden: bool = False
     ) -> bytes:
-        authenticator = self._authenticators[connection.kind]
+        authenticator = self.logins.of(connection.kind)
         websocket = self.websocket if connection.kind == WEBSOCKET else None
         return self.identity.info(
             connection.id,
@@ -491,7 +360,7 @@ class Node:
             auth_required=authenticator.configured if second else authenticator.required,
             tls=tls_fields(self.options, connection.tls_first) if websocket is None else websocket.tls_fields,
             nonce="" if second else connection.nonce,
-            xkey=self.curve_key.public,
+            xkey=self.logins.curve_key.public,
             account=connection.account.name,
             is_system=connection.account.is_system,
             max_payload=connection.max_payload,
@@ -557,11 +426,11 @@ class Node:
             self.log.reopen(options.log_file)
         before, self.options = self.options, options
         self._secure(before, tls)
-        authenticators, self._authenticators = self._authenticators, self._ways_in(options)
+        authenticators = self.logins.reload(options)
         if not AFFECTED_BY.isdisjoint(changed):
             self.accounts.configure(options)
             clients = self.connections.values()
-            reload_clients(clients, authenticators, self._authenticators, self.accounts)
+            reload_clients(clients, authenticators, self.logins.by_kind, self.accounts)
             self.log.info("Reloaded: accounts")
         if "max_connections" in changed and options.max_connections:
             close_surplus(self.connections.values(), options.max_connections, self.log)

@@ -109,8 +109,11 @@ class Monitored(Protocol):
     tls: ServerContext | None
     unsent: Unsent
     io: ThreadIo
-    signed: SignedAccounts | None
     lame_duck: bool
+
+    @property
+    def signed(self) -> SignedAccounts | None:
+        """Return the accounts that operators sign; None without operators."""
 
     @property
     def websocket(self) -> WebPort | None:

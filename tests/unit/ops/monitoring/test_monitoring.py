@@ -100,7 +100,7 @@ class Node:
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
         self.jetstream = self.remotes = self.leafnodes = self.signed = self.tls = None
         self.unsent, self.io = SimpleNamespace(stalled=2), SimpleNamespace(waiting=1, waits=IoWaits)
-        self.websocket_port = 0
+        self.websocket = None
         self.cluster = Standalone()
         self.bound_http_port = 8222
         self.lame_duck = False
