@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
@@ -33,6 +34,10 @@ ACCEPTED_IN_A_TURN = 16
 
 MAX_HANDSHAKES = 1024
 """TLS handshakes of one listener at the same time (1,024); further clients wait, within the timeout of TLS."""
+
+HANDSHAKES_IN_A_TURN = 8
+"""TLS handshakes of one listener that begin in one turn of the event loop (8): each takes about a millisecond of the
+processor, and clients that come back together must not hold up the others."""
 
 EXHAUSTED_PAUSE_NS = 1_000_000_000
 """Time without accepting when the process has no file descriptors left (1 s)."""
@@ -239,6 +244,8 @@ class Listener:
         self._tls, self._proxied = tls, proxied
         self._loop = asyncio.get_running_loop()
         self._handshakes = asyncio.Semaphore(MAX_HANDSHAKES)
+        self._begun = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._server: asyncio.AbstractServer | None = None
         self._accepting = self._closed = False
 
@@ -348,6 +355,7 @@ class Listener:
             return
         made.secured_by = tls.server
         async with self._handshakes:
+            await self._paced()
             left = max(until - self._loop.time(), 0.001)
             try:
                 await self._loop.connect_accepted_socket(
@@ -357,6 +365,25 @@ class Listener:
                 text = tls.server.failure(error)
                 level: Level = "debug" if text in (NOT_TLS, "i/o timeout") else "error"
                 raise SetupError(f"TLS handshake error: {text}", HANDSHAKE_FAILED, level) from error
+
+    async def _paced(self) -> None:
+        """Wait for a turn of the event loop in which a handshake may begin."""
+        while self._begun >= HANDSHAKES_IN_A_TURN:
+            waiting = self._loop.create_future()
+            self._waiting.append(waiting)
+            await waiting
+        if not self._begun:
+            self._loop.call_soon(self._next_turn)
+        self._begun += 1
+
+    def _next_turn(self) -> None:
+        self._begun = 0
+        for _ in range(min(len(self._waiting), HANDSHAKES_IN_A_TURN)):
+            waiting = self._waiting.popleft()
+            if not waiting.done():  # its connection was given up
+                waiting.set_result(None)
+        if self._waiting:
+            self._loop.call_soon(self._next_turn)
 
     def _greet(self, accepted: socket.socket, made: Arrival) -> None:
         accepted.send(made.greeting())

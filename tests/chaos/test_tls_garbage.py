@@ -1,7 +1,7 @@
 """Garbage before, in and after the handshake of TLS, and in PROXY headers: it harms nobody else.
 
 `LAKESTREAM_TLS_ROUNDS` connections (400) send inputs drawn from `LAKESTREAM_FUZZ_SEED`, while another client of the
-same server measures its pings. The limit of those is a limit of a campaign: in `make test` other tests use the processors.
+same server measures its pings.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ class _Watch:
 
     Attributes:
         times_s: of the pings.
-        holds_s: the same without the time for which the server's thread waited for a processor (Linux's schedstat).
+        holds_s: of the processor's time that the server's thread used meanwhile (Linux's schedstat): a ping that waited
+            because other processes ran is no hold.
     """
 
     def __init__(self, wire: Wire, pid: int) -> None:
@@ -142,15 +143,15 @@ class _Watch:
 
     def ping(self) -> None:
         """Measure one ping, and pause."""
-        waited, began = self._waited_ns(), time.perf_counter()
+        used, began = self._used_ns(), time.perf_counter()
         self._wire.ping()
         took = time.perf_counter() - began
         self.times_s.append(took)
-        self.holds_s.append(took - (self._waited_ns() - waited) / 1e9)
+        self.holds_s.append(min(took, (self._used_ns() - used) / 1e9))
         time.sleep(0.002)
 
-    def _waited_ns(self) -> int:
-        return int(self._schedule.read_text().split()[1])
+    def _used_ns(self) -> int:
+        return int(self._schedule.read_text().split()[0])
 
 
 @contextmanager
