@@ -14,7 +14,8 @@ import msgspec
 
 from lakestream.config.conf import Item
 from lakestream.config.errors import StartError
-from lakestream.config.options import FREE_PORT, MAX_PORT, ClusterOptions, Flags, RouteUrl, TlsOptions
+from lakestream.config.options import FREE_PORT, MAX_PORT, ClusterOptions, Flags, RouteUrl
+from lakestream.config.tls import as_tls
 from lakestream.config.values import (
     LOGIN,
     Rule,
@@ -28,6 +29,7 @@ from lakestream.config.values import (
     converted,
     expected,
     go_kind,
+    not_served,
 )
 
 DEFAULT_PORT = 6222
@@ -104,40 +106,31 @@ def _authorization(key: str, item: Item) -> dict[str, Any]:
     return values
 
 
-def _verify(key: str, item: Item) -> dict[str, Any]:
-    """Convert `verify`: nodes always verify each other's certificates."""
-    if as_boolean(key, item):
-        return {}
-    return {"warnings": [f'{item.file}:{item.line}: "{key}" has no effect here: nodes always verify certificates']}
-
-
-_TLS: dict[str, Rule] = {
-    "verify": ("*", _verify),
-    "cert_file": ("cert_file", as_text),
-    "key_file": ("key_file", as_text),
-    "ca_file": ("ca_file", as_text),
-    "insecure": ("insecure", as_boolean),
-    "timeout": ("timeout_ns", as_positive_duration),
-}
-_TLS_HARMLESS = ("handshake_first", "connection_rate_limit", "min_version")
-"""`min_version`: always 1.2."""
+_TLS_HARMLESS = ("handshake_first", "first", "immediate", "connection_rate_limit")
 _TLS_MISSING = {
-    **dict.fromkeys(("cipher_suites", "curve_preferences"), "OpenSSL's defaults apply"),
-    **dict.fromkeys(
-        ("verify_and_map", "verify_cert_and_check_known_urls", "pinned_certs", "ocsp_peer"),
-        "a node is known by a certificate of ca_file",
-    ),
-    **dict.fromkeys(("certs", "cert_store", "cert_match", "cert_match_by"), "use cert_file and key_file"),
+    "verify_and_map": "nodes of a cluster are no users; a certificate of ca_file makes a node",
+    "verify_cert_and_check_known_urls": "set pinned_certs, or a ca_file that signs nodes only",
+    **dict.fromkeys(("certs", "certificates"), "use cert_file and key_file"),
 }
 
 
 def _tls(key: str, item: Item) -> dict[str, Any]:
-    values = converted(as_map(key, item), _TLS, harmless=_TLS_HARMLESS, missing=_TLS_MISSING)
-    warnings = values.pop("warnings", ())
-    for file in ("cert_file", "key_file"):
-        if not values.get(file):
-            raise item.error(f"missing '{file}' in TLS configuration")
-    return {"tls": TlsOptions(**values), "warnings": warnings}
+    warnings: list[str] = []
+    for written, inner in item.value.items() if isinstance(item.value, dict) else ():
+        name = written.lower()
+        place = f'{inner.file}:{inner.line}: "{written}" has no effect here'
+        if name in _TLS_MISSING and inner.value not in (False, []):
+            raise not_served(written, inner, _TLS_MISSING[name])
+        if name in _TLS_HARMLESS:
+            warnings.append(place)
+        if name == "verify" and inner.value is False:
+            warnings.append(f"{place}: nodes always verify certificates")
+    tls = as_tls(key, item)
+    if not tls.cert_file:
+        raise item.error("missing 'cert_file' in TLS configuration")
+    # With a negative timeout every handshake fails, as in nats-server.
+    tls = msgspec.structs.replace(tls, timeout_ns=max(tls.timeout_ns, 1_000_000))
+    return {"tls": tls, "warnings": warnings}
 
 
 def _name(key: str, item: Item) -> str:

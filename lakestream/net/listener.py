@@ -35,8 +35,8 @@ ACCEPTED_IN_A_TURN = 16
 MAX_HANDSHAKES = 1024
 """TLS handshakes of one listener at the same time (1,024); further clients wait, within the timeout of TLS."""
 
-HANDSHAKES_IN_A_TURN = 8
-"""TLS handshakes of one listener that begin in one turn of the event loop (8): each takes about a millisecond of the
+HANDSHAKES_IN_A_TURN = 4
+"""TLS handshakes of one listener that begin in one turn of the event loop (4): each takes about a millisecond of the
 processor, and clients that come back together must not hold up the others."""
 
 EXHAUSTED_PAUSE_NS = 1_000_000_000

@@ -32,7 +32,7 @@ ROUNDS = int(os.environ.get("LAKESTREAM_TLS_ROUNDS", "400"))
 """Number of connections, over all settings."""
 CAMPAIGN = 5_000
 """From this number of connections on, a run is a campaign: the longest hold of the event loop is asserted."""
-PROCESSES, CLIENTS = 2, 32
+PROCESSES, CLIENTS = 2, 24
 """Attacking processes, and clients of each at the same time."""
 SECONDS_EACH = 0.03
 """Time of a connection, generously."""

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import ssl
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, RouteUrl, TlsOptions
 from lakestream.net.peers import link as peer_link
+from lakestream.net.tls import key_of
 from lakestream.raft.group.ports import Channel
 from tests.cluster.peer_world import WAIT_S, Authority, World, free_port
 from tests.servers import Kind, Server
@@ -68,6 +71,40 @@ async def test_an_insecure_node_takes_any_certificate_of_the_other(world: World,
     await world.together(seed, b)
 
 
+async def test_a_pinned_certificate_is_the_only_one_that_connects(world: World, tmp_path: Path) -> None:
+    ca = Authority(tmp_path, "ca")
+    known, unknown = ca.options("127.0.0.1"), ca.options("localhost")
+    pins = (key_of(ssl.PEM_cert_to_DER_cert(Path(known.cert_file).read_text())),)
+    known = msgspec.structs.replace(known, pinned_certs=pins)
+    seed = await world.node("seed", tls=known)
+    good = await world.node("good", seed, tls=known)
+    await world.together(seed, good)
+    await world.node("bad", seed, tls=unknown, auth_timeout_ns=SECOND)
+    await world.until(lambda: seed.log.with_text("TLS handshake error: certificate not pinned"))
+    assert seed.peers.connected() == ["good"]
+
+
+@pytest.mark.parametrize("version", ["", "1.3"])
+async def test_versions_and_ciphers(world: World, tmp_path: Path, version: str) -> None:
+    ca = Authority(tmp_path, "ca")
+    limits = {"min_version": version, "cipher_suites": ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",)}
+    a = await world.node("a", tls=ca.options("127.0.0.1", **limits))
+    b = await world.node("b", a, tls=ca.options("127.0.0.1", **limits))
+    await world.together(a, b)
+    with socket.create_connection(("127.0.0.1", a.peers.bound_port)) as plain:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        assert a.peers.options.tls is not None
+        context.load_cert_chain(a.peers.options.tls.cert_file, a.peers.options.tls.key_file)
+        shake = asyncio.to_thread(context.wrap_socket, plain)
+        if version:
+            with pytest.raises(ssl.SSLError):
+                await shake
+        else:
+            assert (await shake).cipher()[0] == "ECDHE-ECDSA-AES128-GCM-SHA256"
+
+
 async def test_a_reload_reads_new_certificates_from_the_same_files(world: World, tmp_path: Path) -> None:
     ca = Authority(tmp_path, "ca")
     tls, good = ca.options("elsewhere.example"), ca.options("127.0.0.1")
@@ -79,18 +116,18 @@ async def test_a_reload_reads_new_certificates_from_the_same_files(world: World,
     a.peers.reload(a.peers.options)
     await world.together(a, b)
     Path(tls.cert_file).write_text("nothing")
-    with pytest.raises(StartError, match="cluster: tls: cannot use"):
+    with pytest.raises(StartError, match="tls: cannot use"):
         a.peers.reload(a.peers.options)
     assert a.peers.connected() == ["b"]
 
 
 async def test_a_certificate_that_cannot_be_read_stops_the_start(world: World, tmp_path: Path) -> None:
     missing = TlsOptions(cert_file=str(tmp_path / "no.pem"), key_file=str(tmp_path / "no.key"))
-    with pytest.raises(StartError, match=r"cluster: tls: cannot read '.*no\.pem': No such file"):
+    with pytest.raises(StartError, match=r"tls: cannot read '.*no\.pem': No such file"):
         await world.node("a", tls=missing)
     (tmp_path / "bad.pem").write_text("nothing")
     bad = TlsOptions(cert_file=str(tmp_path / "bad.pem"), key_file=str(tmp_path / "bad.pem"))
-    with pytest.raises(StartError, match=r"cluster: tls: cannot use '.*bad\.pem'"):
+    with pytest.raises(StartError, match=r"tls: cannot use '.*bad\.pem'"):
         await world.node("a", tls=bad)
 
 

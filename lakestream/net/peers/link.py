@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from lakestream.config.options import RouteUrl
+from lakestream.net.tls import key_of
 from lakestream.protocol import peer_wire as wire
 from lakestream.protocol.peer_wire import Control, FrameReader, NodeInfo, WireError
 
@@ -124,6 +125,13 @@ class Link(asyncio.Protocol):
     def made(self) -> bool:
         """Return True once there was a socket."""
         return self._transport is not None
+
+    @property
+    def key(self) -> str:
+        """Return the digest of the other side's public key, as `pinned_certs` has it; "" without TLS."""
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        der = tls.getpeercert(binary_form=True) if tls is not None else None
+        return key_of(der) if der else ""
 
     @property
     def dialled(self) -> bool:

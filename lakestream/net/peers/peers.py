@@ -22,7 +22,7 @@ from lakestream.config.options import ClusterOptions, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import tls as peer_tls
 from lakestream.net.accounts.auth import HashChecks, is_hashed, same_text
-from lakestream.net.listener import ListenError, check_port, listen_error
+from lakestream.net.listener import HANDSHAKE_FAILED, ListenError, check_port, listen_error
 from lakestream.net.peers.dialler import Dialler, Target
 from lakestream.net.peers.handshake import Decision, Table
 from lakestream.net.peers.link import ALIVE_NS, STALE_NS, Link
@@ -94,7 +94,7 @@ class Peers:
         options, loop = self.options, asyncio.get_running_loop()
         kwargs: dict[str, Any] = {}
         if options.tls is not None:
-            self._tls = peer_tls.listening(options.tls)
+            self._tls = peer_tls.ServerContext(msgspec.structs.replace(options.tls, verify=True)).context
             kwargs = {"ssl": self._tls, "ssl_handshake_timeout": options.tls.timeout_ns / 1e9}
         self._dialler.prepare()
         try:
@@ -258,8 +258,12 @@ class Peers:
 
     def made(self, link: Link) -> None:
         self._log.debug(f"{link} - Route connection created")
+        tls = self.options.tls
         if not self._open:
             link.abort("Server Shutdown")
+        elif tls is not None and tls.pinned_certs and link.key not in tls.pinned_certs:
+            self._log.error(f"{link} - TLS handshake error: certificate not pinned")
+            link.abort(HANDSHAKE_FAILED)
         elif link.target is not None:
             url = link.target.url
             who = (url.user, url.password) if url.user else (self.options.user, self.options.password)

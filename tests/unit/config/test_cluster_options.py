@@ -21,9 +21,27 @@ from lakestream.config.settings import read_settings
 from lakestream.net.identity import Identity
 from lakestream.net.peers.cluster import client_urls
 from lakestream.net.peers.peers import parse_address
+from tests.certificates import write
 from tests.unit.conf_files import Load
 
 pytestmark = pytest.mark.unit
+
+TLS = "tls { cert_file: '@/server.pem', key_file: '@/server.key'"
+"""Begins a block; `@` stands for the directory of the certificates."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the directory of the certificates."""
+    directory = tmp_path_factory.mktemp("cluster") / "certificates"
+    write(directory)
+    return str(directory)
+
+
+@pytest.fixture
+def options(options: Load, place: str) -> Load:
+    """Return a function `options(text of nats.conf, flags)`."""
+    return lambda text, line="": options(text and text.replace("@/", f"{place}/"), line)
 
 
 def cluster(options: Options) -> ClusterOptions:
@@ -49,10 +67,30 @@ def cluster(options: Options) -> ClusterOptions:
             {"port": 1, "user": "u", "password": "p", "auth_timeout_ns": SECOND // 2},
         ),
         (
-            "port: 1, tls { cert_file: c, key_file: k, ca_file: a, verify: true, insecure: true, timeout: 5 }",
+            f"port: 1, {TLS}, ca_file: '@/ca.pem', verify: true, insecure: true, timeout: 5, min_version: '1.3' }}",
             {
                 "port": 1,
-                "tls": TlsOptions(cert_file="c", key_file="k", ca_file="a", insecure=True, timeout_ns=5 * SECOND),
+                "tls": TlsOptions(
+                    cert_file="@/server.pem",
+                    key_file="@/server.key",
+                    ca_file="@/ca.pem",
+                    verify=True,
+                    insecure=True,
+                    timeout_ns=5 * SECOND,
+                    min_version="1.3",
+                ),
+            },
+        ),
+        (
+            f"port: 1, {TLS}, timeout: -1, pinned_certs: ['{'A' * 64}'] }}",
+            {
+                "port": 1,
+                "tls": TlsOptions(
+                    cert_file="@/server.pem",
+                    key_file="@/server.key",
+                    timeout_ns=SECOND // 1000,
+                    pinned_certs=("a" * 64,),
+                ),
             },
         ),
         ("port: 1, advertise: 'h:9', no_advertise: true", {"port": 1, "advertise": "h:9", "no_advertise": True}),
@@ -61,7 +99,12 @@ def cluster(options: Options) -> ClusterOptions:
         ("port: 1, connect_retries: -1", {"port": 1}),
     ],
 )
-def test_keys_of_the_block_become_options(options: Load, block: str, expected: dict[str, Any]) -> None:
+def test_keys_of_the_block_become_options(options: Load, place: str, block: str, expected: dict[str, Any]) -> None:
+    if "tls" in expected:
+        files = {
+            name: getattr(expected["tls"], name).replace("@", place) for name in ("cert_file", "key_file", "ca_file")
+        }
+        expected = expected | {"tls": msgspec.structs.replace(expected["tls"], **files)}
     assert cluster(options(f"cluster {{ {block}, insecure: true }}")) == ClusterOptions(**expected, insecure=True)
 
 
@@ -92,8 +135,12 @@ def test_keys_without_effect_warn_with_file_and_line(options: Load) -> None:
         ("authorization { user: u }", "needs both user and password"),
         ("authorization { permissions: {import: a} }", "trust each other"),
         ("tls { cert_file: x }", "missing 'key_file' in TLS configuration"),
+        ("tls { cert_file: x, key_file: y }", "error parsing X509 certificate/key pair: open x: no such file"),
         ("tls { insecure: true }", "missing 'cert_file' in TLS configuration"),
-        ("tls { pinned_certs: [a] }", '"pinned_certs" is not supported'),
+        ("tls { pinned_certs: [a] }", "'pinned_certs' key a does not look like"),
+        ("tls { verify_and_map: true }", '"verify_and_map" is not supported: nodes of a cluster are no users'),
+        ("tls { verify_cert_and_check_known_urls: true }", "is not supported: set pinned_certs"),
+        ("tls { certs: [{cert_file: a, key_file: b}] }", '"certs" is not supported: use cert_file and key_file'),
         ("advertise: 'h:x'", "the port must be"),
         ("permissions { import: a }", '"permissions" is not supported: nodes of a cluster trust each other'),
         ("route: []", 'did you mean "routes"?'),
@@ -174,7 +221,6 @@ def test_wrong_flags_are_refused_with_what_to_do(options: Load, line: str, words
 # ---------------------------------------------------------------------- authorization
 
 OPEN = "any server that knows the cluster's name can join at"
-TLS = "tls { cert_file: c, key_file: k"
 
 
 @pytest.mark.parametrize("listen", ["port: 1", "listen: '10.0.0.1:1'", "listen: 'node1:1'", "listen: '[::]:1'"])
@@ -188,7 +234,7 @@ def test_a_cluster_that_anybody_can_join_is_refused(options: Load, listen: str) 
         options(None, "--cluster nats://0.0.0.0:1")
 
 
-@pytest.mark.parametrize("more", ["authorization { user: u, password: p }", f"{TLS}, ca_file: a }}"])
+@pytest.mark.parametrize("more", ["authorization { user: u, password: p }", f"{TLS}, ca_file: '@/ca.pem' }}"])
 def test_a_cluster_with_a_password_or_certificates_may_listen_anywhere(options: Load, more: str) -> None:
     made = options(f"cluster {{ name: C, port: 1, {more} }}")
     assert made.warnings == ()
@@ -238,13 +284,13 @@ def test_a_reload_takes_the_port_that_was_found_for_a_free_one(options: Load) ->
     [
         (BEFORE.replace("name: C", "name: D"), "a reload cannot change 'cluster.name'; restart"),
         (BEFORE.replace("port: 1", "port: 2"), "config reload not supported for cluster port: old=1, new=2"),
-        (BEFORE.replace("port: 1", "port: 1, tls {cert_file: c, key_file: k}"), "cannot change 'cluster.tls'"),
+        (BEFORE.replace("port: 1", f"port: 1, {TLS} }}"), "cannot change 'cluster.tls'"),
         ("debug: true", "a reload cannot turn the cluster on or off"),
     ],
 )
-def test_a_reload_refuses_what_needs_a_restart(options: Load, text: str, words: str) -> None:
+def test_a_reload_refuses_what_needs_a_restart(options: Load, place: str, text: str, words: str) -> None:
     before = options(BEFORE)
-    Path(before.config_file).write_text(text)
+    Path(before.config_file).write_text(text.replace("@/", f"{place}/"))
     with pytest.raises(StartError) as caught:
         reload(before)
     assert words in str(caught.value)
