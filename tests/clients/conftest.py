@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.clients.ways_in import configuration, is_secure
+from tests.clients.ways_in import KINDS, answer_callouts, configuration, is_secure
 from tests.servers import Kind, Server
 
 ServerFor = Callable[[str, str], Server]
@@ -24,6 +24,8 @@ def server_for(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             store = folder / f"{way}-{'tls' if secure else 'plain'}"
             started[way, secure] = server = Server(kind, store, config=configuration(way, secure=secure))
             server.start()
+            if KINDS[way].asks:
+                answer_callouts(server, secure=secure)
         return started[way, secure]
 
     yield get

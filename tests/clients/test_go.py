@@ -44,9 +44,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _run(program: Path, server: Server, transport: str, login: Login, folder: Path, *more: str) -> str:
     """Return what the program says."""
     given = {"url": url_of(server, transport), "user": login.user, "password": login.password, "token": login.token}
-    if login.seed:
-        given["seed"] = str(folder / "seed")
-        (folder / "seed").write_text(login.seed)
+    for name, text in (("seed", login.seed), ("creds", login.creds)):
+        if text:
+            given[name] = str(folder / name)
+            (folder / name).write_text(text)
     if is_secure(transport):
         given["ca"] = str(server.certificates / "ca.pem")
     if login.certificate:

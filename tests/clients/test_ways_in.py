@@ -7,6 +7,7 @@ from typing import Any
 import nats
 import nats.errors
 import pytest
+from nats.aio.client import RawCredentials
 
 from tests.certificates import client_context
 from tests.clients.conftest import ServerFor
@@ -27,6 +28,8 @@ def _options(server: Server, transport: str, login: Login) -> dict[str, Any]:
         "nkeys_seed_str": login.seed,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if login.creds:
+        options["user_credentials"] = RawCredentials(login.creds)
     if is_secure(transport):
         options["tls"] = client_context(server.certificates, login.certificate)
     if transport == "tls_first":

@@ -1,30 +1,40 @@
 """Ways in: each kind of login with the configuration of a server that takes it, and each transport.
 
-Belongs here: one list of the kinds and one of the transports, which the tests of every client library share, and the
-servers for them. A kind needs one server without TLS and one with it, each with a listener for WebSocket.
+Belongs here: one list of the kinds and one of the transports, which the tests of every client library share, the
+servers for them, and the service that auth callouts ask. A kind needs one server without TLS and one with it, each with
+a listener for WebSocket.
 """
 
 from __future__ import annotations
 
+import threading
+
 import bcrypt
 import msgspec
 
-from tests.certificates import PLACE
-from tests.keys import user_key
+from tests.certificates import PLACE, client_context
+from tests.keys import NO_LIMITS, Operator, account_key, callout_response, claims_of, creds, user_jwt, user_key
 from tests.servers import Server
+from tests.wire import Closed, Secure, Wire, WireTimeout
 
 PASSWORD = "the password of a test"
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
 NKEY = user_key("ways in")
+OPERATOR = Operator()
+ISSUER = account_key("ways in")
 
 
 class Login(msgspec.Struct, frozen=True):
-    """What a client logs in with; "": it does without. `certificate` is the name of one of `tests.certificates`."""
+    """Credentials of a client; "": it does without.
+
+    `creds` is the text of a creds file, `certificate` the name of one of `tests.certificates`.
+    """
 
     user: str = ""
     password: str = ""
     token: str = ""
     seed: str = ""
+    creds: str = ""
     certificate: str = ""
 
 
@@ -36,16 +46,24 @@ class Kind(msgspec.Struct, frozen=True):
         login: what a client gives.
         wrong: a login that the same server refuses.
         tls: what is added to the server's `tls` blocks; a kind that needs it exists over TLS only.
+        asks: the server asks `answer_callouts`.
     """
 
     config: str
     login: Login
     wrong: Login
     tls: str = ""
+    asks: bool = False
 
 
-def _user(config: str) -> Kind:
-    return Kind(config, Login(user="ann", password=PASSWORD), Login(user="ann", password="another"))
+def _user(config: str, *, asks: bool = False) -> Kind:
+    right, wrong = Login(user="ann", password=PASSWORD), Login(user="ann", password="another")
+    return Kind(config, right, wrong, asks=asks)
+
+
+def _creds(signer: str) -> str:
+    """Return the creds file of a user whom another account has signed."""
+    return creds(user_jwt(OPERATOR.user, "U", account_key(signer)), OPERATOR.user)
 
 
 KINDS = {
@@ -56,6 +74,12 @@ KINDS = {
         f"authorization {{ users: [{{ nkey: {NKEY.public} }}] }}",
         Login(seed=NKEY.seed),
         Login(seed=user_key("another").seed),
+    ),
+    "jwt": Kind(OPERATOR.config, Login(creds=OPERATOR.credentials), Login(creds=_creds("stranger"))),
+    "callout": _user(
+        f"authorization {{ auth_callout {{ issuer: {ISSUER.public}, auth_users: [auth], account: AUTH }} }}\n"
+        "accounts { AUTH { users: [{ user: auth, password: p }] }, APP { jetstream: enabled } }",
+        asks=True,
     ),
     "certificate": Kind(
         'authorization { users: [{ user: "ann@example.com" }] }',
@@ -96,3 +120,28 @@ def configuration(kind: str, *, secure: bool) -> str:
     files = f"{_FILES}, {chosen.tls}" if chosen.tls else _FILES
     tls = f"tls {{ {files}, handshake_first: auto }}"
     return f"{chosen.config}\n{tls}\n{websocket.format(f'tls {{ {files} }}')}\n"
+
+
+def answer_callouts(server: Server, *, secure: bool) -> None:
+    """Answer the auth callouts of a server until it ends: the user and password of `KINDS` are right."""
+    context = Secure(client_context(server.certificates)) if secure else None
+    wire = Wire(server.address, connect={"user": "auth", "pass": "p"}, secure=context, timeout=600)
+    wire.subscribe("$SYS.REQ.USER.AUTH")
+    wire.ping()
+    threading.Thread(target=_answer, args=(wire,), daemon=True).start()
+
+
+def _answer(wire: Wire) -> None:
+    try:
+        while True:
+            asked = wire.message("$SYS.REQ.USER.AUTH")
+            request = claims_of(asked.data.decode())["nats"]
+            user, said = request["user_nkey"], request["connect_opts"]
+            if (said.get("user"), said.get("pass")) == ("ann", PASSWORD):
+                fields = {"type": "user", "pub": {}, "sub": {}, **NO_LIMITS}
+                answer = {"jwt": ISSUER.signed(user, "ann", fields, aud="APP")}
+            else:
+                answer = {"error": "unknown user or password"}
+            wire.publish(asked.reply, callout_response(user, request["server_id"]["id"], ISSUER, **answer).encode())
+    except (Closed, WireTimeout, OSError):
+        wire.close()
