@@ -119,7 +119,7 @@ class Arrival(asyncio.Protocol):
 
 
 class TlsEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """How TLS begins on a listener.
+    """Setting of TLS on a listener: certificates, and who may do without.
 
     Attributes:
         server: certificates and settings of new connections.

@@ -42,8 +42,8 @@ class Kind(msgspec.Struct, frozen=True):
     """A kind of login.
 
     Attributes:
-        config: what the server's configuration has for it.
-        login: what a client gives.
+        config: settings of the server.
+        login: credentials that it accepts.
         wrong: a login that the same server refuses.
         tls: what is added to the server's `tls` blocks; a kind that needs it exists over TLS only.
         asks: the server asks `answer_callouts`.
