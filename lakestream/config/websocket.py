@@ -131,8 +131,14 @@ def _ping_interval(key: str, item: Item) -> dict[str, Any]:
     return values
 
 
+def _no_users(key: str, item: Item) -> None:
+    """Reject a list of users, which only the server has; the similar key `user` is no way to give one."""
+    raise item.error(f"unknown field {quoted(key)}")
+
+
 _AUTHORIZATION: dict[str, Rule] = {
     **LOGIN,
+    "users": ("users", _no_users),
     "token": ("token", as_text),
     "timeout": ("auth_timeout_ns", as_positive_duration),
 }
@@ -192,8 +198,8 @@ def check_websocket(options: Options) -> None:
     _allowed(websocket.allowed_origins)
     has_users = any(account.users for account in options.accounts) or (options.users and not options.single_user)
     if websocket.no_auth_user:
-        known = {user.user for user in options.users}.union(
-            *({user.user for user in account.users} for account in options.accounts)
+        known = {user.name for user in options.users}.union(
+            *({user.name for user in account.users} for account in options.accounts)
         )
         if not has_users:
             raise StartError(f'no_auth_user: "{websocket.no_auth_user}" present, but users/nkeys are not defined')

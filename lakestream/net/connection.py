@@ -416,7 +416,7 @@ class Connection(Outbox, Arrival):
             tls=self.tls,
             certificate=self.certificate,
         )
-        self.user = credentials.nkey or credentials.user or self.user
+        self.user = credentials.name or self.user
         if self._auth_timer is not None:  # the client did its part, however long the decision takes
             self._auth_timer.cancel()
             self._auth_timer = None
@@ -482,6 +482,8 @@ class Connection(Outbox, Arrival):
             self.user = self.user or login.user.user
         if token is not None:
             self.user = self.user or token.sub
+        elif not self.user and login.user is not None:
+            self.user = login.user.name  # of no_auth_user
         elif self.owner.authenticator_for(self.kind).by_certificate and login.user is not None:
             self.user = login.user.user
         self._connected = True

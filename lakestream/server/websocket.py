@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from lakestream.config.errors import StartError, reason_of
-from lakestream.config.options import MAX_PORT, SECOND, WebSocketOptions
+from lakestream.config.errors import StartError
+from lakestream.config.options import SECOND, WebSocketOptions
 from lakestream.logging import Logger
 from lakestream.net.connection import Connection
 from lakestream.net.identity import advertised, urls_of
-from lakestream.net.listener import Listener, TlsEntry, bind
+from lakestream.net.listener import Listener, ListenError, TlsEntry, bind
 from lakestream.net.tls import ServerContext
 from lakestream.net.websocket.transport import WebSockets
 from lakestream.net.websocket.upgrade import Upgrade
@@ -51,16 +51,10 @@ class WebSocketListener:
             raise StartError(
                 f"Unable to get websocket connect URLs: address {options.advertise}: too many colons in address"
             )
-        if not -1 <= options.port <= MAX_PORT:
-            wrong = f"address {options.port}: invalid port"
-            raise StartError(f"Unable to listen for websocket connections: listen tcp: {wrong}")
         try:
             listening = bind(options.host, options.port)
-        except OSError as error:
-            raise StartError(
-                f"Unable to listen for websocket connections: listen tcp {options.host}:{options.port}: bind: "
-                f"{reason_of(error).lower()}"
-            ) from error
+        except ListenError as error:
+            raise StartError(f"Unable to listen for websocket connections: {error}") from error
         self._listener = Listener(listening, self._sockets.accepted, clock, tls=tls)
         self.port = self._listener.port
         self.urls = urls_of(options.host, self.port, advertised(options.advertise, self.port))

@@ -109,6 +109,11 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         given: dict[str, Any] = {name: str(connect.get(key) or "") for name, key in _GIVEN.items()}
         return cls(**given, connect=connect, **known)
 
+    @property
+    def name(self) -> str:
+        """Return the name or key of the user as monitoring and events show it; a token is not shown."""
+        return self.nkey or self.user or ("[REDACTED]" if self.token else "")
+
     def shown(self, known_jwt: str = "") -> str:
         """Return the name of the user in the log, the most telling one as in nats-server; secrets are not shown.
 
@@ -240,11 +245,10 @@ def kept_from_callouts(user: User, default: Permissions | None) -> User:
 
 
 def anonymously(login: Login) -> Way:
-    """Return the way for clients without credentials. A token or a signature without a key is none, as in
-    nats-server."""
+    """Return the way for clients without credentials. A JWT or a signature without a key is none, as in nats-server."""
 
     def way(given: Credentials) -> Login | Refusal | None:
-        if given.user or given.token or given.nkey:
+        if given.user or given.password or given.token or given.nkey:
             return None
         return login if _may_use(login, given) else REFUSED
 

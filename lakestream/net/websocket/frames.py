@@ -87,19 +87,22 @@ class _Inflater:
 
     Args:
         limit: bytes of the inflated message.
+
+    Attributes:
+        empty: no byte of the message came yet. A whole one without any is corrupt.
     """
 
     def __init__(self, limit: int) -> None:
         self._left = limit
         self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
-        self._empty = True
+        self.empty = True
 
     def feed(self, data: bytes, last: bool) -> bytes:
         """Return what this part of the message inflates to. Raises FrameError."""
-        self._empty = self._empty and not data
+        self.empty = self.empty and not data
+        if self.empty:
+            return b""
         if last:
-            if self._empty:
-                raise FrameError("flate: corrupt input before offset 1", 0)
             data += _TAIL
         try:
             inflated = self._zlib.decompress(data, self._left + 1)
@@ -135,6 +138,7 @@ class FrameReader:
         self._decoder = _Decoder(masked, deflated)
         self._inside_frame = self._inside_message = False
         self._inflater: _Inflater | None = None
+        self._corrupt = False  # the last message is compressed and empty; the next byte ends the stream
 
     def feed(self, data: bytes) -> None:
         """Add bytes of the stream."""
@@ -150,6 +154,8 @@ class FrameReader:
         size = 0
         try:
             for _ in range(BATCH_FRAMES):
+                if self._corrupt and self._decoder.buffer:
+                    raise FrameError("flate: corrupt input before offset 5", 0)
                 frame = self._decoder.process_buffer()
                 if frame is None:
                     self.more = False
@@ -169,6 +175,7 @@ class FrameReader:
                 self._inside_message = not last
                 if self._inflater is not None:
                     data = self._inflater.feed(data, last)
+                    self._corrupt = last and self._inflater.empty
                 parts.append(data)
                 size += len(data)
                 if size >= BATCH_BYTES:
