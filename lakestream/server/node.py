@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING
 from lakestream import __version__
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
-    FREE_PORT,
     LEAFNODE,
     STANDARD,
     WEBSOCKET,
     LeafOptions,
     Options,
-    RouteUrl,
 )
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
@@ -33,12 +31,10 @@ from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity, advertised, new_server_id, tls_fields
-from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
 from lakestream.net.peers.cluster import Cluster, Standalone
 from lakestream.net.statistics import Statistics
-from lakestream.net.tls import ServerContext
 from lakestream.net.unsent import Unsent
-from lakestream.ops import ports_file
+from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.runtime import LoopClock, ThreadIo
@@ -46,6 +42,7 @@ from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
 from lakestream.server.lake.api import announce, withdraw
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.server.listeners import Listeners
 from lakestream.server.logins import Logins
 from lakestream.server.reloading import (
     AFFECTED_BY,
@@ -53,7 +50,6 @@ from lakestream.server.reloading import (
     close_unpinned,
     limit_changes,
     reload_clients,
-    tls_changes,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +57,6 @@ if TYPE_CHECKING:
     from lakestream.net.leaf.accepted import AcceptedLeaf
     from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.net.remote.remotes import Remotes
-    from lakestream.server.websocket import WebSocketListener
 
 SWITCH_INTERVAL_S = 0.0005
 """Time for which the event loop may keep the interpreter from an I/O thread that has finished its fsync (0.5 ms)."""
@@ -80,18 +75,13 @@ class Node:
         self.log = log
         self.started_ns = self.config_loaded_ns = time.time_ns()
         self.statistics = Statistics()
-        self.bound_http_port = 0
         self.connections: dict[int, Connection] = {}
         self.jetstream: JetStream | None = None
         self.cluster: Cluster | Standalone = Standalone(options.cluster.name)
         self.remotes: Remotes | None = None
-        self.websocket: WebSocketListener | None = None
         self.leafnodes: LeafNodes | None = None
         self.lame_duck = False
         self._ids = itertools.count(1)
-        self.tls: ServerContext | None = None
-        self._clients: Listener | None = None
-        self._monitoring: Listener | None = None
         self._cleanups: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ the event loop
@@ -146,8 +136,9 @@ class Node:
             )
             self._cleanups.append(self.jetstream.stores.close)
             self.jetstream.recover()
+        self.listeners = Listeners(options, self._connection, self._make_leafnodes(), self.clock, self.log)
         self._handle_signals(loop)
-        await self._listen(loop)
+        await self._listen()
         self.log.info("Server is ready")
         await self.cluster.start()
         if self.jetstream is not None:
@@ -155,6 +146,16 @@ class Node:
         self._connect_remotes()
         if self.leafnodes is not None:
             self.leafnodes.connect()
+
+    def _connection(self, upgrade: Upgrade | None) -> Connection:
+        return Connection(self, next(self._ids), upgrade)
+
+    def _make_leafnodes(self) -> LeafNodes | None:
+        if self.options.leafnodes != LeafOptions():
+            from lakestream.net.leaf.nodes import LeafNodes  # with keys and S2, which few servers need
+
+            self.leafnodes = LeafNodes(self, self.io.call, self.cluster.others)
+        return self.leafnodes
 
     def _connect_remotes(self) -> None:
         """Connect to the remote servers as they are configured."""
@@ -217,82 +218,20 @@ class Node:
         """Return the lake's keeper; None without a lake."""
         return self.jetstream.keeper if self.jetstream is not None else None
 
-    # ------------------------------------------------------------------ listeners
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        options = self.options
-        self.tls = ServerContext(options.tls) if options.tls is not None else None
-        if options.http_port or options.https_port:
-            from lakestream.ops.monitoring import port as monitoring
-
-            self._monitoring = http = await monitoring.serve(self, self.system.pages, self.clock)
-            # Not closed by lame duck mode: it answers to the end.
-            self._cleanups.append(http.close)
-            self.bound_http_port = http.port
-            scheme = "https" if options.https_port else "http"
-            self.log.info(f"Starting {scheme} monitor on {options.http_host or options.host}:{http.port}")
-        if options.websocket.port:
-            await self._listen_websocket()
-        try:
-            listening = bind(options.host, options.port)
-        except ListenError as error:
-            port = options.port if options.port != FREE_PORT else 0
-            raise StartError(f'Error listening on port: {RouteUrl(options.host, port).address}, "{error}"') from error
-        self._rate = RateLimit(options.tls.rate_limit if options.tls is not None else 0, self.clock, self.log)
-        self._clients = Listener(
-            listening,
-            lambda: Connection(self, next(self._ids)),
-            self.clock,
-            tls=self._tls_entry(),
-            proxied=options.proxy_protocol,
-        )
-        bound = self._clients.port
-        self.identity = self._identity(self.identity.server_id, bound)
-        await self._clients.start()
+    async def _listen(self) -> None:
+        """Open the listeners, and tell the cluster and the lake of them."""
+        port = await self.listeners.open(self, self.system.pages)
+        self.identity = self._identity(self.identity.server_id, port)
         self.system.start()
         self.clock.watch_steps()
-        self.log.info(f"Listening for client connections on {RouteUrl(options.host, bound).address}")
-        if options.tls is not None:
-            self.log.info("TLS required for client connections")
-            if options.tls.first and not options.tls.fallback_ns:
-                self.log.warn('Clients that are not using "TLS Handshake First" option will fail to connect')
-        leaf_urls: tuple[str, ...] = ()
-        if options.leafnodes != LeafOptions():
-            leaf_urls = await self._listen_leafnodes()
-        await self.cluster.listen(self.identity, self.websocket.urls if self.websocket is not None else (), leaf_urls)
-        self._write_files()
+        await self.listeners.accept()
+        await self.cluster.listen(self.identity, self.listeners.websocket_urls, self.listeners.leaf_urls)
+        self._cleanups.append(self.listeners.end)
+        self.listeners.write_files(self.cluster.port)
         if self.keeper is not None:
-            root, urls = self.keeper.root, ports_file.urls(self._scheme, options.host, bound)
+            root, urls = self.keeper.root, self.listeners.urls
             self.keeper.lake_id = await self.io.call(lambda: announce(root, self.identity, urls, self.log))
             self._cleanups.append(lambda: withdraw(root, self.identity, urls, self.log))
-
-    @property
-    def _scheme(self) -> str:
-        return "nats" if self.tls is None else "tls"
-
-    def _tls_entry(self) -> TlsEntry | None:
-        if self.tls is None:
-            return None
-        return TlsEntry(server=self.tls, optional=self.options.allow_non_tls, admits=self._rate.admits)
-
-    async def _listen_websocket(self) -> None:
-        from lakestream.server.websocket import WebSocketListener  # with HTTP and frames, which few servers need
-
-        self.websocket = WebSocketListener(
-            self.options.websocket,
-            lambda upgrade: Connection(self, next(self._ids), upgrade),
-            self.clock,
-            self.log,
-        )
-        await self.websocket.open()
-
-    async def _listen_leafnodes(self) -> tuple[str, ...]:
-        """Open the listener for leaf nodes, if there is one; return the addresses to announce."""
-        from lakestream.net.leaf.nodes import LeafNodes  # with keys and S2, which few servers need
-
-        self.leafnodes = LeafNodes(self, self.io.call, self.cluster.others)
-        if self.options.leafnodes.port:
-            await self.leafnodes.open()
-        return () if self.options.leafnodes.no_advertise else self.leafnodes.urls
 
     # ------------------------------------------------------------------ surroundings of leaf nodes
     def leaf_urls(self) -> tuple[str, ...]:
@@ -311,38 +250,6 @@ class Node:
     def leaf_left(self, leaf: AcceptedLeaf) -> None:
         self.system.events.leaf_disconnected(leaf)
 
-    @property
-    def leaf_port(self) -> int:
-        return self.leafnodes.port if self.leafnodes is not None else 0
-
-    def _write_files(self) -> None:
-        """Write the PID file and the ports file, once every listener is up."""
-        options = self.options
-        if options.pid_file:
-            ports_file.write_pid_file(options.pid_file)
-            self._cleanups.append(lambda: ports_file.remove(options.pid_file))
-        if options.ports_file_dir:
-            websocket, websocket_port = options.websocket, self.websocket.port if self.websocket is not None else 0
-            listening = (
-                ("nats", self._scheme, options.host, self.identity.port),
-                ("websocket", websocket.scheme, websocket.host, websocket_port),
-                (
-                    "monitoring",
-                    "https" if options.https_port else "http",
-                    options.http_host or options.host,
-                    self.bound_http_port,
-                ),
-                ("cluster", "nats", options.cluster.host, self.cluster.port),
-                ("leafnodes", "nats", options.leafnodes.host, self.leaf_port),
-            )
-            listeners = {kind: ports_file.urls(scheme, host, port) for kind, scheme, host, port in listening if port}
-            try:
-                path = ports_file.write_ports_file(options.ports_file_dir, listeners)
-            except StartError as error:
-                self.log.error(str(error))
-            else:
-                self._cleanups.append(lambda: ports_file.remove(path))
-
     # ------------------------------------------------------------------ Owner
     def authenticator_for(self, kind: str) -> Authenticator:
         return self.logins.of(kind)
@@ -351,7 +258,7 @@ class Node:
         self, connection: Connection, second: bool = False, lame_duck: bool = False, *, hidden: bool = False
     ) -> bytes:
         authenticator = self.logins.of(connection.kind)
-        websocket = self.websocket if connection.kind == WEBSOCKET else None
+        websocket = self.listeners.websocket if connection.kind == WEBSOCKET else None
         return self.identity.info(
             connection.id,
             "" if hidden else connection.host,
@@ -415,9 +322,7 @@ class Node:
 
         try:
             options, changed = reload(self.options, self.cluster.port)
-            tls = ServerContext(options.tls) if options.tls is not None else None
-            if self.websocket is not None:
-                self.websocket.renew()
+            tls = self.listeners.renewed(options)
             self.cluster.reload(options)
         except StartError as error:
             self.log.error(f"Failed to reload server configuration: {error}")
@@ -425,7 +330,9 @@ class Node:
         if "log_file" in changed:
             self.log.reopen(options.log_file)
         before, self.options = self.options, options
-        self._secure(before, tls)
+        self.listeners.reload(options, tls)
+        if tls is not None and tls.options.pinned_certs:
+            close_unpinned([each for each in self.connections.values() if each.kind == STANDARD], tls, self.log)
         authenticators = self.logins.reload(options)
         if not AFFECTED_BY.isdisjoint(changed):
             self.accounts.configure(options)
@@ -449,21 +356,6 @@ class Node:
         self.log.info("Reloaded server configuration")
         return ""
 
-    def _secure(self, before: Options, tls: ServerContext | None) -> None:
-        """Apply TLS of a new configuration; connections keep what they have."""
-        self.tls = tls
-        if self._clients is not None and (tls is not None or before.tls is not None):
-            self._clients.secure(self._tls_entry())
-        if self._monitoring is not None and self.options.https_port and self.options.tls is not None:
-            from lakestream.ops.monitoring import port as monitoring
-
-            self._monitoring.secure(monitoring.entry(self.options.tls))
-        for line in tls_changes(before, self.options):
-            self.log.info(f"Reloaded: {line}")
-        if tls is not None and tls.options.pinned_certs:
-            clients = [each for each in self.connections.values() if each.kind == STANDARD]
-            close_unpinned(clients, tls, self.log)
-
     def enter_lame_duck(self) -> None:
         """Accept no new clients, tell the others to reconnect elsewhere, close them over `lame_duck_duration`
         (docs/internals/protocol.md#lame-duck)."""
@@ -475,17 +367,9 @@ class Node:
         if self.jetstream is not None:
             self.jetstream.node.yield_leadership()
         self.cluster.enter_lame_duck()
-        self._close_listeners()
+        self.listeners.close()
         self._announce()
         self.clock.spawn(self._close_evenly())
-
-    def _close_listeners(self) -> None:
-        if self._clients is not None:
-            self._clients.close()
-        if self.websocket is not None:
-            self.websocket.close()
-        if self.leafnodes is not None:
-            self.leafnodes.close()
 
     async def _close_evenly(self) -> None:
         leaves = list(self.leafnodes.leaves.values()) if self.leafnodes is not None else []
@@ -501,7 +385,7 @@ class Node:
     async def stop(self) -> None:
         """Close listeners and clients, let writes finish, write checkpoints."""
         self.system.events.stopping()
-        self._close_listeners()
+        self.listeners.close()
         if self.jetstream is not None:
             await self.jetstream.stop()
         if self.remotes is not None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lakestream.config.errors import StartError, reason_of
+from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, LeafOptions, LeafRemote, Options, Permissions, SubjectRule, TlsOptions
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
@@ -22,7 +22,7 @@ from lakestream.net.leaf.account import LeafAccount
 from lakestream.net.leaf.dialled import DialledLeaf
 from lakestream.net.leaf.exchange import DOMAIN_SUBJECTS, USER_INFO, Ended, Exchange
 from lakestream.net.leaf.rights import of_user
-from lakestream.net.listener import Listener, RateLimit, TlsEntry, bind
+from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
 from lakestream.net.statistics import Traffic
 from lakestream.net.tls import ServerContext
 from lakestream.net.unsent import Unsent
@@ -143,11 +143,8 @@ class LeafNodes:
         settings = self._settings
         try:
             listening = bind(settings.host, settings.port)
-        except OSError as error:
-            raise StartError(
-                f"Error listening on leafnode port: {settings.port} - listen tcp {settings.host}:{settings.port}: "
-                f"bind: {reason_of(error).lower()}"
-            ) from error
+        except ListenError as error:
+            raise StartError(f"Error listening on leafnode port: {settings.port} - {error}") from error
         if settings.tls is not None:
             self._rate = RateLimit(settings.tls.rate_limit, self.clock, self.log)
         self._listener = Listener(

@@ -91,6 +91,17 @@ class WebPort(Protocol):
         """Return the end of the certificate's validity (RFC 3339); "" without TLS."""
 
 
+class Listening(Protocol):
+    """The listeners of a server, as /varz shows them."""
+
+    http_port: int
+    tls: ServerContext | None
+
+    @property
+    def websocket(self) -> WebPort | None:
+        """Return the listener for WebSocket; None: there is none."""
+
+
 class Monitored(Protocol):
     """The server; the node implements it."""
 
@@ -105,8 +116,6 @@ class Monitored(Protocol):
     statistics: Statistics
     started_ns: int
     config_loaded_ns: int
-    bound_http_port: int
-    tls: ServerContext | None
     unsent: Unsent
     io: ThreadIo
     lame_duck: bool
@@ -116,8 +125,8 @@ class Monitored(Protocol):
         """Return the accounts that operators sign; None without operators."""
 
     @property
-    def websocket(self) -> WebPort | None:
-        """Return the listener for WebSocket; None: there is none."""
+    def listeners(self) -> Listening:
+        """Return the listeners."""
 
     @property
     def jetstream(self) -> Streams | None:

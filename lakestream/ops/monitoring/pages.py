@@ -137,7 +137,7 @@ class Pages:
     def _websocket(self) -> dict[str, Any]:
         """Return the `websocket` object of /varz: what is set, without secrets."""
         options = self._node.options.websocket
-        listener = self._node.websocket
+        listener = self._node.listeners.websocket
         if listener is None:
             return {}
         timeout = options.auth_timeout_ns / SECOND
@@ -195,7 +195,7 @@ class Pages:
             "ping_interval": options.ping_interval_ns,
             "ping_max": options.ping_max,
             "http_host": options.http_host or options.host,
-            "http_port": 0 if options.https_port else node.bound_http_port,
+            "http_port": 0 if options.https_port else node.listeners.http_port,
             "http_base_path": options.http_base_path,
             "https_port": options.https_port,
             "auth_timeout": options.auth_timeout_ns / SECOND,
@@ -211,8 +211,9 @@ class Pages:
             "tls_timeout": (options.tls or TlsOptions()).timeout_ns / SECOND,
             "write_deadline": options.write_deadline_ns,
         }
-        if node.tls is not None and node.tls.not_after:
-            page["tls_cert_not_after"] = node.tls.not_after
+        tls = node.listeners.tls
+        if tls is not None and tls.not_after:
+            page["tls_cert_not_after"] = tls.not_after
         uptime = max(1, now - node.started_ns)
         page |= {"start": format_time(node.started_ns), "now": format_time(now), "uptime": uptime_text(uptime)}
         machine = self._machine(uptime)

@@ -98,11 +98,10 @@ class Node:
         self.started_ns = self.config_loaded_ns = NOW
         self.statistics = Statistics()
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
-        self.jetstream = self.remotes = self.leafnodes = self.signed = self.tls = None
+        self.jetstream = self.remotes = self.leafnodes = self.signed = None
         self.unsent, self.io = SimpleNamespace(stalled=2), SimpleNamespace(waiting=1, waits=IoWaits)
-        self.websocket = None
         self.cluster = Standalone()
-        self.bound_http_port = 8222
+        self.listeners = SimpleNamespace(http_port=8222, tls=None, websocket=None)
         self.lame_duck = False
         self._connections: dict[int, Any] = {}
 

@@ -70,11 +70,10 @@ class Node:
         self.started_ns = self.config_loaded_ns = self.clock.now()
         self.statistics = Statistics()
         self.accounts = Accounts(self.options, Turn(lambda callback: None), self.log)
-        self.jetstream = self.remotes = self.leafnodes = self.signed = self.tls = None
+        self.jetstream = self.remotes = self.leafnodes = self.signed = None
         self.unsent, self.io = SimpleNamespace(stalled=0), SimpleNamespace(waiting=0, waits=IoWaits)
-        self.websocket = None
         self.cluster = Standalone()
-        self.bound_http_port = 0
+        self.listeners = SimpleNamespace(http_port=0, tls=None, websocket=None)
         self.lame_duck = False
         self.connections: dict[int, Any] = {}
         self.wrong = ""

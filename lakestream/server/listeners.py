@@ -1,0 +1,189 @@
+"""The listeners of a server.
+
+Belongs here: opening the ports for clients, WebSocket, leaf nodes and monitoring, their TLS at the start and after a
+reload, the end of accepting, and the files that name the ports. The socket for the other nodes of a cluster is in
+net/peers/. What is spoken on a port is up to its own module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lakestream.config.errors import StartError
+from lakestream.config.options import FREE_PORT, Options, RouteUrl
+from lakestream.logging import Logger
+from lakestream.net.connection import Connection
+from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
+from lakestream.net.tls import ServerContext
+from lakestream.net.websocket.upgrade import Upgrade
+from lakestream.ops import ports_file
+from lakestream.ops.monitoring.monitored import Monitored
+from lakestream.ops.monitoring.pages import Pages
+from lakestream.ports import Clock
+from lakestream.server.reloading import tls_changes
+
+if TYPE_CHECKING:
+    from lakestream.net.leaf.nodes import LeafNodes
+    from lakestream.server.websocket import WebSocketListener
+
+
+class Listeners:
+    """The listeners of one server.
+
+    Args:
+        options: its settings.
+        make: makes the connection of an accepted client; of one over WebSocket from its handshake.
+        leafnodes: its leaf nodes; None: it has none.
+
+    Attributes:
+        tls: of the port for clients; None: plain text.
+        websocket: the listener for WebSocket; None: there is none.
+        http_port: bound port for monitoring; 0: there is none.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        make: Callable[[Upgrade | None], Connection],
+        leafnodes: LeafNodes | None,
+        clock: Clock,
+        log: Logger,
+    ) -> None:
+        self._options, self._make, self._leafnodes = options, make, leafnodes
+        self._clock, self._log = clock, log
+        self.tls: ServerContext | None = None
+        self.websocket: WebSocketListener | None = None
+        self.http_port = 0
+        self._clients: Listener | None = None
+        self._monitoring: Listener | None = None
+        self._files: list[str] = []
+
+    # ------------------------------------------------------------------ opening
+    async def open(self, node: Monitored, pages: Pages) -> int:
+        """Open the ports for monitoring and WebSocket, and bind the one for clients; return that.
+
+        Raises:
+            StartError: an address or a certificate cannot be used.
+        """
+        options = self._options
+        self.tls = ServerContext(options.tls) if options.tls is not None else None
+        if options.http_port or options.https_port:
+            from lakestream.ops.monitoring import port as monitoring
+
+            self._monitoring = await monitoring.serve(node, pages, self._clock)
+            self.http_port = self._monitoring.port
+            self._log.info(f"Starting {self._http} monitor on {options.http_host or options.host}:{self.http_port}")
+        if options.websocket.port:
+            from lakestream.server.websocket import WebSocketListener  # with HTTP and frames, which few servers need
+
+            self.websocket = WebSocketListener(options.websocket, self._make, self._clock, self._log)
+            await self.websocket.open()
+        try:
+            listening = bind(options.host, options.port)
+        except ListenError as error:
+            port = options.port if options.port != FREE_PORT else 0
+            raise StartError(f'Error listening on port: {RouteUrl(options.host, port).address}, "{error}"') from error
+        self._rate = RateLimit(options.tls.rate_limit if options.tls is not None else 0, self._clock, self._log)
+        self._clients = Listener(
+            listening, lambda: self._make(None), self._clock, tls=self._tls_entry(), proxied=options.proxy_protocol
+        )
+        self._port = self._clients.port
+        return self._port
+
+    async def accept(self) -> None:
+        """Begin to accept clients, then open the port for leaf nodes. Raises StartError."""
+        options = self._options
+        assert self._clients is not None
+        await self._clients.start()
+        self._log.info(f"Listening for client connections on {RouteUrl(options.host, self._port).address}")
+        if options.tls is not None:
+            self._log.info("TLS required for client connections")
+            if options.tls.first and not options.tls.fallback_ns:
+                self._log.warn('Clients that are not using "TLS Handshake First" option will fail to connect')
+        if self._leafnodes is not None and options.leafnodes.port:
+            await self._leafnodes.open()
+
+    def _tls_entry(self) -> TlsEntry | None:
+        if self.tls is None:
+            return None
+        return TlsEntry(server=self.tls, optional=self._options.allow_non_tls, admits=self._rate.admits)
+
+    # ------------------------------------------------------------------ what others are told
+    @property
+    def urls(self) -> list[str]:
+        """Return the URLs for clients."""
+        return ports_file.urls("nats" if self.tls is None else "tls", self._options.host, self._port)
+
+    @property
+    def websocket_urls(self) -> tuple[str, ...]:
+        """Return `host:port` for clients over WebSocket, as the cluster announces them."""
+        return self.websocket.urls if self.websocket is not None else ()
+
+    @property
+    def leaf_urls(self) -> tuple[str, ...]:
+        """Return `host:port` for leaf nodes, as the cluster announces them."""
+        leafnodes = self._leafnodes
+        return leafnodes.urls if leafnodes is not None and not self._options.leafnodes.no_advertise else ()
+
+    @property
+    def _http(self) -> str:
+        return "https" if self._options.https_port else "http"
+
+    def write_files(self, cluster_port: int) -> None:
+        """Write the PID file and the ports file, once every listener is up. Raises StartError."""
+        options = self._options
+        if options.pid_file:
+            ports_file.write_pid_file(options.pid_file)
+            self._files.append(options.pid_file)
+        if not options.ports_file_dir:
+            return
+        listening = (
+            ("websocket", options.websocket.scheme, options.websocket.host, self.websocket and self.websocket.port),
+            ("monitoring", self._http, options.http_host or options.host, self.http_port),
+            ("cluster", "nats", options.cluster.host, cluster_port),
+            ("leafnodes", "nats", options.leafnodes.host, self._leafnodes and self._leafnodes.port),
+        )
+        urls = {kind: ports_file.urls(scheme, host, port) for kind, scheme, host, port in listening if port}
+        try:
+            self._files.append(ports_file.write_ports_file(options.ports_file_dir, {"nats": self.urls, **urls}))
+        except StartError as error:
+            self._log.error(str(error))
+
+    # ------------------------------------------------------------------ reload and end
+    def renewed(self, options: Options) -> ServerContext | None:
+        """Read the certificates again, those for WebSocket at once; return TLS for `reload`.
+
+        Raises:
+            StartError: one cannot be used; then nothing has changed.
+        """
+        tls = ServerContext(options.tls) if options.tls is not None else None
+        if self.websocket is not None:
+            self.websocket.renew()
+        return tls
+
+    def reload(self, options: Options, tls: ServerContext | None) -> None:
+        """Apply TLS of a new configuration; connections keep what they have."""
+        before, self._options = self._options, options
+        self.tls = tls
+        if self._clients is not None and (tls is not None or before.tls is not None):
+            self._clients.secure(self._tls_entry())
+        if self._monitoring is not None and options.https_port and options.tls is not None:
+            from lakestream.ops.monitoring import port as monitoring
+
+            self._monitoring.secure(monitoring.entry(options.tls))
+        for line in tls_changes(before, options):
+            self._log.info(f"Reloaded: {line}")
+
+    def close(self) -> None:
+        """Accept no more clients and leaf nodes; connections stay, and monitoring answers on. Idempotent."""
+        for listener in (self._clients, self.websocket, self._leafnodes):
+            if listener is not None:
+                listener.close()
+
+    def end(self) -> None:
+        """Close the port for monitoring and remove the files."""
+        for path in reversed(self._files):
+            ports_file.remove(path)
+        if self._monitoring is not None:
+            self._monitoring.close()
