@@ -34,7 +34,7 @@ from lakestream.config.values import (
 from lakestream.protocol.durations import parse_duration
 from lakestream.protocol.goquote import quoted
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
 _ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}")
 _NOT_IN_HOSTS = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f]')
 
@@ -43,11 +43,12 @@ _NOT_IN_HOSTS = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f]')
 
 
 class Origin(NamedTuple):
-    """Scheme, host and port of a page, in lower case. The port is the scheme's where the text has none."""
+    """Scheme, host and port of a page, in lower case. The port is the scheme's where the text has none, and otherwise
+    as it is written: no number is too large."""
 
     scheme: str
     host: str
-    port: int
+    port: str
 
 
 def origin_of(text: str) -> Origin:
@@ -60,12 +61,14 @@ def origin_of(text: str) -> Origin:
         raise ValueError(f"parse {quoted(text)}: invalid URL escape {quoted(escape.group())}")
     if wrong := _NOT_IN_HOSTS.search(authority):
         raise ValueError(f"parse {quoted(text)}: invalid character {quoted(wrong.group())} in host name")
+    _, colon, port = authority.rpartition("@")[2].rpartition("]")[2].partition(":")
+    if re.fullmatch("[0-9]*", port) is None and colon:
+        raise ValueError(f"parse {quoted(text)}: invalid port {quoted(colon + port)} after host")
     try:
         parts = urlsplit(text)
-        port = parts.port
     except ValueError:
-        raise ValueError(f"parse {quoted(text)}: invalid port after host") from None
-    return Origin(parts.scheme, parts.hostname or "", port or _DEFAULT_PORTS.get(parts.scheme, 80))
+        raise ValueError(f"parse {quoted(text)}: missing ']' in host") from None
+    return Origin(parts.scheme, parts.hostname or "", (colon and port) or _DEFAULT_PORTS.get(parts.scheme, "80"))
 
 
 def _allowed(texts: Sequence[str]) -> tuple[str, ...]:
@@ -216,6 +219,20 @@ def check_websocket(options: Options) -> None:
     for given, what in ((websocket.user, "username"), (websocket.token, "token")):
         if given and has_users:
             raise StartError(f"websocket authentication {what} not compatible with presence of users/nkeys")
+    _check_headers(websocket.headers)
+
+
+_OWN_HEADERS = frozenset({"host", "content-length", "connection", "upgrade", "nats-no-masking"})
+"""Header fields that the handshake sets or that would make its answer another one."""
+_OWN_PREFIX = "Sec-WebSocket-"
+
+
+def _check_headers(headers: Sequence[tuple[str, str]]) -> None:
+    for name, _ in headers:
+        if name.lower() in _OWN_HEADERS:
+            raise StartError(f"websocket: invalid header {quoted(name)} not allowed")
+        if name.lower().startswith(_OWN_PREFIX.lower()):
+            raise StartError(f"websocket: invalid header {quoted(name)}, {quoted(_OWN_PREFIX)} prefix not allowed")
 
 
 _SECRET = ("user", "token", "headers")

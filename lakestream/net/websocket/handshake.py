@@ -145,11 +145,16 @@ class Handshake:
             return ""
         try:
             origin = origin_of(text)
-            scheme = "http" if options.tls is None else "https"
-            if options.same_origin and origin != origin_of(f"{scheme}://{fields.first('host')}"):
-                return "not same origin"
         except ValueError as error:
             return str(error)
+        if options.same_origin:
+            scheme = "http" if options.tls is None else "https"
+            try:
+                own = origin_of(f"{scheme}://{fields.first('host')}")
+            except ValueError:
+                own = None
+            if origin != own:
+                return "not same origin"
         if options.allowed_origins and origin not in map(origin_of, options.allowed_origins):
             return "not in the allowed list"
         return ""
@@ -200,12 +205,12 @@ def _cookies(values: Iterable[str]) -> dict[str, str]:
 
 
 def _address(text: str) -> str:
-    """Return the text if it is one IP address, else ""."""
+    """Return the text if it is one IP address, of IPv6 in brackets; else ""."""
     try:
-        ipaddress.ip_address(text)
+        version = ipaddress.ip_address(text).version
     except ValueError:
         return ""
-    return text
+    return text if version == 4 else f"[{text}]"
 
 
 def _error(status: int, *, closing: bool) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+import time
 
 from tests.conformance.harness import Script, configured, table
 from tests.conformance.logins import (
@@ -129,3 +130,54 @@ def a_second_connect_is_another_login(t: Script) -> None:
 def a_nonce_is_of_one_connection(t: Script) -> None:
     nonce = t.connect_bare().info["nonce"]
     attempt(t, "signed for another connection", lambda _: proof(ANN, nonce))
+
+
+PAGES = 'http: "127.0.0.1:-1"\n'
+ANONYMOUS = Setup(
+    f"""{PAGES}no_auth_user: {ANN.public}
+authorization {{ users: [{{nkey: {ANN.public}}}, {{user: u, password: p}}] }}
+""",
+    (),
+)
+
+
+def _who(t: Script, fields: Fields) -> None:
+    """Record what is said to a login, and the user that the page of connections names."""
+    name = f"login {time.monotonic_ns()}"
+    attempt(t, "CONNECT", lambda nonce: {**fields(nonce), "name": name})
+    deadline = time.monotonic() + t.timeout
+    while time.monotonic() < deadline:
+        pages = t.server.page("/connz?auth=1&state=any")["connections"]
+        if shown := [each for each in pages if each.get("name") == name]:
+            break
+        time.sleep(0.01)
+    t.note("user", [each.get("authorized_user") for each in shown])
+
+
+@table(
+    [
+        ("nothing", only()),
+        ("password_alone", only(**{"pass": "p"})),
+        ("signature_alone", lambda nonce: {"sig": ANN.sign(nonce)}),
+        ("jwt", only(jwt="garbage")),
+        ("token", only(auth_token="x")),
+        ("password", only(user="u", **{"pass": "p"})),
+        ("unknown", with_nkey(STRANGER)),
+    ],
+    ANONYMOUS,
+)
+def no_auth_user_with_a_key(t: Script, fields: Fields) -> None:
+    _who(t, fields)
+
+
+@table(
+    [
+        ("right", only(auth_token="secret")),
+        ("wrong", only(auth_token="x")),
+        ("beside_a_user", only(auth_token="secret", user="u")),
+        ("none", only()),
+    ],
+    Setup(f"{PAGES}authorization {{ token: secret }}\n", ()),
+)
+def tokens_are_not_shown(t: Script, fields: Fields) -> None:
+    _who(t, fields)

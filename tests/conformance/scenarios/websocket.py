@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.conformance.harness import Script, configured, table
+from tests.keys import user_key
 from tests.pairs import Setup
 from tests.websocket import DEFLATE, MASK, USUAL, Framed, WebSocket, frame, request, shake
 from tests.wire import Closed, WireTimeout
 
 Fields = Mapping[str, str | None]
 
+KEY = user_key("no_auth_user")
 TOP = 'http: "127.0.0.1:-1"\n'
 
 
@@ -341,6 +343,7 @@ _PUBLISHED = _deflated(b"SUB a 1\r\nPUB a 5\r\nhello\r\nPING\r\n")
         ("up_to_the_maximum_payload", frame(2, _deflated(b"PONG\r\n" * 165 + b"PING\r\n"), reserved=4)),
         ("garbage", frame(2, b"\xff\xff\xff\xff", reserved=4)),
         ("empty", frame(2, b"", reserved=4)),
+        ("empty_before_another", frame(2, b"", reserved=4) + PING),
         ("bit_of_a_continuation", frame(2, _PUBLISHED[:9], final=False, reserved=4) + frame(0, b"x", reserved=4)),
         ("bit_of_a_ping", frame(9, b"", reserved=4)),
     ],
@@ -412,6 +415,7 @@ def _accepted(t: Script, origin: str | None, header: str = "Origin") -> None:
         ("same_with_a_path", "http://{here}/page"),
         ("another_scheme_same_port", "https://{here}"),
         ("another_port", "http://127.0.0.1"),
+        ("port_too_large", "http://127.0.0.1:99999"),
         ("another_host", "http://evil.example"),
         ("null", "null"),
         ("no_url", "x"),
@@ -434,6 +438,8 @@ def same_origin(t: Script, origin: str | None) -> None:
         ("second_without_its_port", "http://b.example"),
         ("upper_case", "HTTPS://A.EXAMPLE"),
         ("below_it", "https://www.a.example"),
+        ("port_0", "https://a.example:0"),
+        ("port_that_is_none", "https://a.example:x"),
         ("another", "https://c.example"),
         ("null", "null"),
     ],
@@ -537,6 +543,22 @@ def own_token(t: Script, connect: Mapping[str, str]) -> None:
     _setup("no_auth_user: bob", f"no_auth_user: ann\n{TWO}"),
 )
 def own_no_auth_user(t: Script, connect: Mapping[str, str]) -> None:
+    _login(t, connect, None)
+
+
+@table(
+    [
+        ("none", {}),
+        ("password_alone", {"pass": "p"}),
+        ("token", {"auth_token": "x"}),
+        ("ann", {"user": "ann", "pass": "p"}),
+    ],
+    _setup(
+        f"no_auth_user: {KEY.public}",
+        f"authorization {{ users: [{{user: ann, password: p}}, {{nkey: {KEY.public}}}] }}",
+    ),
+)
+def own_no_auth_user_with_a_key(t: Script, connect: Mapping[str, str]) -> None:
     _login(t, connect, None)
 
 
