@@ -50,9 +50,6 @@ CLOSE_WAIT_NS = 2_000_000_000
 FIRST_PING_NS = 2_000_000_000
 """Time of the first PING after the connection is made (2 s): it measures the round trip."""
 
-LOGIN_CHECK_NS = 3_600_000_000_000
-"""Longest time between two looks at the end of a login (1 hour)."""
-
 TOO_MANY_SUBS_NS = 20_000_000
 """Time from such a login, or from a new limit, to the end (20 ms)."""
 
@@ -149,7 +146,7 @@ class Connection(Outbox, Arrival):
         self._max_subscriptions = owner.options.max_subscriptions or -1
         self._timer: Timer | None = None
         self._auth_timer: Timer | None = None
-        self._login_timer: Timer | None = None
+        self._login_end = auth.LoginEnd(owner.clock, self._login_ended)
         self._registered = False
 
     # ------------------------------------------------------------------ before there is a transport
@@ -282,10 +279,11 @@ class Connection(Outbox, Arrival):
 
     def _leave(self) -> None:
         """Remove the client from its account and end its subscriptions."""
-        for timer in (self._timer, self._auth_timer, self._login_timer):
+        self._login_end.cancel()
+        for timer in (self._timer, self._auth_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._auth_timer = self._login_timer = None
+        self._timer = self._auth_timer = None
         subs, self.subs = self.subs, {}
         for sub in subs.values():
             self.hub.leave(sub)
@@ -541,7 +539,7 @@ class Connection(Outbox, Arrival):
             self.account, self.hub = account, account.hub
             self.client = replace(self.client, account=account.name)
         self.login = replace(login, account=account.name)
-        self._watch_login()
+        self._login_end.watch(self.login)
         self.limit()
         self.permit()
         for sid, sub in moved.items():
@@ -552,19 +550,9 @@ class Connection(Outbox, Arrival):
                 self._removed(sub)
         return True
 
-    def _watch_login(self) -> None:
-        """End the connection when its login ends."""
-        if self._login_timer is not None:
-            self._login_timer.cancel()
-            self._login_timer = None
-        if not self.login.expires_ns:
-            return
-        wait = self.login.expires_ns - self.owner.clock.now()
-        if wait <= 0:
-            self.owner.log.debug(f"{self.described()} - User Authentication Expired")
-            self.turn_away("User Authentication Expired", "Authentication Expired")
-        else:  # not for long at a time, as clocks are set
-            self._login_timer = self.owner.clock.call_later(min(wait, LOGIN_CHECK_NS), self._watch_login)
+    def _login_ended(self) -> None:
+        self.owner.log.debug(f"{self.described()} - {auth.EXPIRED[0]}")
+        self.turn_away(*auth.EXPIRED)
 
     def limit(self) -> None:
         """Apply the limits of the account, or of the server where they are lower."""

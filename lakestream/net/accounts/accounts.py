@@ -31,15 +31,11 @@ MAX_RULES = 1024
 """Sets of permissions that an account remembers (default), for users who have the same. Cleared when full."""
 
 
-class Client(Counted, Protocol):
-    """A client connection, as its account and monitoring see it."""
+class Member(Protocol):
+    """A connection that logged in to an account: a client or a leaf node."""
 
+    id: int
     login: Login
-    subs: dict[bytes, Subscription]
-
-    @property
-    def pending_bytes(self) -> int:
-        """Return the bytes not yet sent."""
 
     def turn_away(self, text: str, reason: str) -> None:
         """Close with -ERR `text`; `reason` is shown by monitoring."""
@@ -57,6 +53,16 @@ class Client(Counted, Protocol):
         """Close because the user may not log in any more; `shown` names it in the log."""
 
 
+class Client(Counted, Member, Protocol):
+    """A client connection, as its account and monitoring see it."""
+
+    subs: dict[bytes, Subscription]
+
+    @property
+    def pending_bytes(self) -> int:
+        """Return the bytes not yet sent."""
+
+
 class Account:
     """One account of a running server.
 
@@ -66,7 +72,7 @@ class Account:
         options: its configuration.
         is_system: True for the system account.
         jetstream: its JetStream limits; None: JetStream is off.
-        connections: connected clients by client id.
+        connections: connected clients by client id; `leaves`: leaf nodes, which are not among them.
         imports: the imports that work; `complete`: that is all of them.
         others: returns the number of its clients on other nodes.
     """
@@ -78,6 +84,7 @@ class Account:
         self.hub = hub
         self.is_system = is_system
         self.connections: dict[int, Client] = {}
+        self.leaves: dict[int, Member] = {}
         self.others: Callable[[], int] = lambda: 0
         self.imports: tuple[StreamImport | ServiceImport, ...] = ()
         self._mapped: tuple[tuple[SubjectMapping, ...], str] = ((), "")
@@ -90,6 +97,11 @@ class Account:
         self._rules: dict[Permissions, Rules] = {}
 
     @property
+    def members(self) -> list[Member]:
+        """Return the connected clients and leaf nodes."""
+        return [*self.connections.values(), *self.leaves.values()]
+
+    @property
     def complete(self) -> bool:
         return len(self.imports) == len(self.options.imports)
 
@@ -100,9 +112,13 @@ class Account:
             self._mapped = wanted
             self.hub.mappings = Mappings(*wanted) if self.options.mappings else None
 
+    def permissions(self, user: User | None) -> Permissions | None:
+        """Return the permissions of a user as configured, by default those of the account; None: unrestricted."""
+        return None if user is None else user.permissions or self.options.default_permissions
+
     def rules(self, user: User | None) -> Rules | None:
-        """Return the permissions of a user, by default those of the account; None: unrestricted."""
-        permissions = None if user is None else user.permissions or self.options.default_permissions
+        """Return the decisions about a user's subjects; None: unrestricted."""
+        permissions = self.permissions(user)
         if permissions is None:
             return None
         if permissions not in self._rules:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from lakestream.config.options import STANDARD, CalloutOptions, Options, Permissions, SubjectRule, User
 from lakestream.net.accounts.certificates import user_of
 from lakestream.net.tls import PeerCertificate, TlsState
+from lakestream.ports import Clock, Timer
 from lakestream.protocol import nkeys
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
 
 _NONCE_BYTES = 11
+
+LOGIN_CHECK_NS = 3_600_000_000_000
+"""Longest time between two looks at the end of a login (1 hour)."""
+
+EXPIRED = ("User Authentication Expired", "Authentication Expired")
+"""Text of -ERR and close reason at the end of a login."""
 
 CALLOUT_SUBJECT = b"$SYS.REQ.USER.AUTH"
 """Requests to a service that decides about logins. In its account nobody else may publish there."""
@@ -171,6 +178,35 @@ class Refusal(msgspec.Struct, frozen=True):
 
 Outcome = Login | Refusal
 Done = Callable[[Outcome], None]
+
+
+class LoginEnd:
+    """The timer of one connection's login.
+
+    Args:
+        ended: is called when the login has expired.
+    """
+
+    def __init__(self, clock: Clock, ended: Callable[[], None]) -> None:
+        self._clock, self._ended = clock, ended
+        self._timer: Timer | None = None
+
+    def watch(self, login: Login) -> None:
+        """Wait for the end of this login instead of an earlier one."""
+        self.cancel()
+        if not login.expires_ns:
+            return
+        wait = login.expires_ns - self._clock.now()
+        if wait <= 0:
+            self._ended()
+        else:  # not for long at a time, as clocks are set
+            self._timer = self._clock.call_later(min(wait, LOGIN_CHECK_NS), lambda: self.watch(login))
+
+    def cancel(self) -> None:
+        """Wait no more. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Later(msgspec.Struct, frozen=True):

@@ -408,6 +408,7 @@ def account_options(token: AccountToken) -> AccountOptions:
             max_connections=claims.limits.conn,
             max_subscriptions=claims.limits.subs,
             max_payload=claims.limits.payload,
+            max_leafnodes=claims.limits.leaf,
         ),
         exports=tuple(_export(one) for one in claims.exports if valid_subject(one.subject.encode())),
         imports=tuple(_import(one) for one in claims.imports),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from lakestream.config.options import SECOND, AccountOptions
 from lakestream.logging import Logger
-from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.accounts.accounts import Account, Accounts, Member
 from lakestream.net.accounts.auth import Credentials, Done, Later, Login, Outcome, Refusal
 from lakestream.net.accounts.callout import Ruling, warned
 from lakestream.net.accounts.operators import (
@@ -165,7 +165,7 @@ class SignedAccounts:
             while len(self._void) > MAX_VOID:
                 del self._void[next(iter(self._void))]
             account = self._accounts.put(AccountOptions(name=key))
-            for client in list(account.connections.values()):
+            for client in account.members:
                 client.turn_away(*ACCOUNT_ENDED)
 
     def _watch_end(self, key: str, end_s: int) -> None:
@@ -180,9 +180,8 @@ class SignedAccounts:
             self._ends[key] = self._clock.call_later(min(wait, MAX_WAIT_NS), lambda: self._watch_end(key, end_s))
 
     def _apply(self, account: Account) -> None:
-        """Apply the account's token to its connected clients; close those that may not stay."""
-        clients = list(account.connections.values())
-        for client in clients:
+        """Apply the account's token to its clients and leaf nodes; close those that may not stay."""
+        for client in account.members:
             user = client.login.user
             ended = self.trust.remains(account.options, user) if user is not None else None
             if ended is None:
@@ -194,9 +193,11 @@ class SignedAccounts:
                 client.unauthorized(f'JWT User "{user.nkey}"')
             else:
                 client.turn_away(*ended)
-        most = account.options.limits.max_connections
-        for client in list(account.connections.values())[most:] if most >= 0 else ():
-            client.turn_away("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
+        limits = account.options.limits
+        clients, leaves = list[Member](account.connections.values()), list(account.leaves.values())
+        for members, most in ((clients, limits.max_connections), (leaves, limits.max_leafnodes)):
+            for surplus in members[most:] if most >= 0 else ():
+                surplus.turn_away("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
 
     # ------------------------------------------------------------------ users
     def way(self, credentials: Credentials) -> Login | Refusal | Later:

@@ -12,10 +12,21 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from lakestream.config.leafnodes import version_of
-from lakestream.config.options import LEAFNODE, OFF, LeafOptions, Options, lower_limit
+from lakestream.config.options import LEAFNODE, OFF, LeafOptions, Options, Permissions, lower_limit
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account
-from lakestream.net.accounts.auth import Authenticator, Credentials, Later, Login, Outcome, Refusal, new_nonce
+from lakestream.net.accounts.auth import (
+    ANYBODY,
+    EXPIRED,
+    Authenticator,
+    Credentials,
+    Later,
+    Login,
+    LoginEnd,
+    Outcome,
+    Refusal,
+    new_nonce,
+)
 from lakestream.net.leaf.exchange import Ended, Exchange
 from lakestream.net.leaf.packing import Packing, agreed
 from lakestream.net.listener import Arrival, SetupError, peer_of
@@ -102,6 +113,8 @@ class AcceptedLeaf(Accepted, Arrival):
         kind: LEAFNODE.
         peer: as its CONNECT describes it; None before.
         account: the account that it is in; None before the login.
+        login: its user; that of nobody before it logged in.
+        permissions: of its user when it logged in; None: all.
         exchange: None before the login.
         nonce: what it is to sign.
         compression: the mode that is shown.
@@ -117,7 +130,9 @@ class AcceptedLeaf(Accepted, Arrival):
         self.nonce = new_nonce()
         self.peer: Peer | None = None
         self.account: Account | None = None
-        self.login: Login | None = None
+        self.login: Login = ANYBODY
+        self.permissions: Permissions | None = None
+        self._login_end = LoginEnd(owner.clock, self._login_ended)
         self.exchange: Exchange | None = None
         self.compression = OFF
         self.tls: TlsState | None = None
@@ -245,6 +260,7 @@ class AcceptedLeaf(Accepted, Arrival):
             if timer is not None:
                 timer.cancel()
         self._timer = self._auth_timer = None
+        self._login_end.cancel()
         if self.exchange is not None:
             self.exchange.end()
         self.release()
@@ -338,13 +354,17 @@ class AcceptedLeaf(Accepted, Arrival):
             text = f'connection rejected since minimum version required is "{least}"'
             raise Ended(text, "Minimum Version Required", text)
         self.exchange = exchange
-        if self.account is not None:
-            most = self.account.options.limits.max_payload
-            self._parser.max_payload = lower_limit(most, self._owner.options.max_payload)
+        self.limit()
         self._owner.entered(self, exchange)
         self._timer = self._owner.clock.call_later(min(FIRST_PING_NS, self._owner.options.ping_interval_ns), self._ping)
+        self._login_end.watch(self.login)
         for data in held:
-            self._received(data)
+            if not self.close_reason:
+                self._received(data)
+
+    def _login_ended(self) -> None:
+        self._owner.log.debug(f"{self.label} - {EXPIRED[0]}")
+        self.fail(*EXPIRED)
 
     def _refused(self, credentials: Credentials, refusal: Refusal) -> None:
         log, label = self._owner.log, self.label
@@ -359,6 +379,24 @@ class AcceptedLeaf(Accepted, Arrival):
     def _refuse(self, user: str) -> None:
         self._owner.log.error(" - ".join(filter(None, (self.label, "authentication error", user))))
         self.fail(VIOLATION, REFUSED)
+
+    # ------------------------------------------------------------------ member of an account
+    def limit(self) -> None:
+        options, user = self._owner.options, self.login.user
+        most = options.max_payload
+        if self.account is not None:
+            most = lower_limit(self.account.options.limits.max_payload, most)
+        if user is not None and user.token is not None and not self.login.called_out:
+            most = lower_limit(user.max_payload, most)
+        self._parser.max_payload = most
+
+    def permit(self) -> None:
+        """Close when the permissions are not those of the login: the other side was told them in INFO."""
+        if self.account is not None and self.account.permissions(self.login.user) != self.permissions:
+            self.fail(VIOLATION, REFUSED)
+
+    def unauthorized(self, shown: str) -> None:
+        self._refuse(shown)
 
     # ------------------------------------------------------------------ Line
     def answered(self) -> None:

@@ -216,10 +216,12 @@ class LeafNodes:
             self._listener.secure(self._entry(settings.tls))
         now = self.authenticator
         for leaf in list(self.leaves.values()):
-            user = leaf.login.user if leaf.login is not None else None
-            name = user.name if user is not None else ""
-            if leaf.login is not None and (user and now.login_of(name)) != (user and authenticator.login_of(name)):
+            user = leaf.login.user
+            if user is not None and now.login_of(user.name) != authenticator.login_of(user.name):
                 leaf.fail("Authorization Violation", "Authentication Failure")
+            else:
+                leaf.limit()
+                leaf.permit()
         if self._dialling and (settings.remotes or before.remotes):
             self.connect()
 
@@ -285,7 +287,7 @@ class LeafNodes:
             name = self._settings.account or name
         account = server.accounts.of(name)
         most = account.options.limits.max_leafnodes
-        if 0 <= most <= self.count(account):
+        if 0 <= most <= len(account.leaves):
             leaf.account = account
             raise Ended(FULL, "Maximum Account Connections Exceeded", FULL)
         if peer.cluster and peer.cluster == server.cluster_name:
@@ -296,7 +298,8 @@ class LeafNodes:
             known = other.peer if other.exchange is not None and other.account is account else None
             if peer.name and known is not None and key == (known.name, known.remote_account):
                 other.fail(DUPLICATE, DUPLICATE)
-        leaf.account, leaf.login = account, login
+        leaf.account, leaf.login, leaf.permissions = account, login, account.permissions(login.user)
+        account.leaves[leaf.id] = leaf
         client = ClientInfo(id=leaf.id, host=leaf.host, account=account.name, name=peer.name, kind="Leafnode")
         return Exchange(
             leaf,
@@ -344,15 +347,13 @@ class LeafNodes:
     def closed(self, leaf: AcceptedLeaf) -> None:
         """Unregister a connection."""
         self.leaves.pop(leaf.id, None)
+        if leaf.account is not None:
+            leaf.account.leaves.pop(leaf.id, None)
         if leaf.exchange is not None:
             self._ended.add(leaf.exchange)
             self._server.leaf_left(leaf)
 
     # ------------------------------------------------------------------ monitoring
-    def count(self, account: Account) -> int:
-        """Return the number of leaf nodes in an account."""
-        return sum(1 for leaf in self.leaves.values() if leaf.exchange is not None and leaf.account is account)
-
     def in_account(self, account: Account) -> list[AcceptedLeaf]:
         """Return the leaf nodes in an account."""
         return [leaf for leaf in self.leaves.values() if leaf.exchange is not None and leaf.account is account]
@@ -428,10 +429,7 @@ def _remote(remote: LeafRemote) -> dict[str, Any]:
 
 def _permissions(leaf: AcceptedLeaf) -> dict[str, Any]:
     """Return the permissions of a leaf node's user as INFO tells it, from the leaf node's point of view."""
-    user, account = leaf.login.user if leaf.login is not None else None, leaf.account
-    if user is None or account is None:
-        return {}
-    permissions = user.permissions or account.options.default_permissions or Permissions()
+    permissions = leaf.permissions or Permissions()
     fields: dict[str, Any] = {}
     if permissions.subscribe is not None:
         fields["import"] = _rule(permissions.subscribe)

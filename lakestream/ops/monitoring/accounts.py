@@ -15,7 +15,7 @@ from typing import Any
 from lakestream.config.options import SECOND, Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.responses import Responses
-from lakestream.ops.monitoring.monitored import Monitored, account_of, configured, leaf_count, sublist_stats
+from lakestream.ops.monitoring.monitored import Monitored, account_of, configured, sublist_stats
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol import jwt
 from lakestream.protocol.gotime import format_time
@@ -69,7 +69,7 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
         "expired": False,
         "complete": account.complete,
         "jetstream_enabled": node.jetstream is not None and name in node.jetstream.served,
-        "leafnode_connections": leaf_count(node, account),
+        "leafnode_connections": len(account.leaves),
         "client_connections": len(account.connections),
         "subscriptions": len(account.hub.interest_graph),
     }

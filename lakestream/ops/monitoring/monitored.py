@@ -136,11 +136,6 @@ class Monitored(Protocol):
         """Read the configuration file again. Returns the error, or ""."""
 
 
-def leaf_count(node: Monitored, account: Account) -> int:
-    """Return the number of leaf nodes in an account."""
-    return node.leafnodes.count(account) if node.leafnodes is not None else 0
-
-
 def configured(node: Monitored) -> list[Account]:
     """Return the configured and signed accounts, without those that only other nodes have or that a reload removed."""
     names = {GLOBAL_ACCOUNT, node.accounts.system.name, *(account.name for account in node.options.accounts)}

@@ -207,7 +207,9 @@ class SystemAccount:
         return asked
 
     def _kick(self, cid: int) -> str:
-        connection = self._node.connections.get(cid)
+        node = self._node
+        leaves = node.leafnodes.leaves if node.leafnodes is not None else {}
+        connection = node.connections.get(cid) or leaves.get(cid)
         if connection is None:
             return "no such client or leafnode id"
         connection.close("Kicked")
