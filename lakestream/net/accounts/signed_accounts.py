@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from lakestream.config.options import SECOND, AccountOptions
 from lakestream.logging import Logger
-from lakestream.net.accounts.accounts import Account, Accounts, Member
+from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Credentials, Done, Later, Login, Outcome, Refusal
 from lakestream.net.accounts.callout import Ruling, warned
 from lakestream.net.accounts.operators import (
@@ -193,11 +193,10 @@ class SignedAccounts:
                 client.unauthorized(f'JWT User "{user.nkey}"')
             else:
                 client.turn_away(*ended)
-        limits = account.options.limits
-        clients, leaves = list[Member](account.connections.values()), list(account.leaves.values())
-        for members, most in ((clients, limits.max_connections), (leaves, limits.max_leafnodes)):
-            for surplus in members[most:] if most >= 0 else ():
-                surplus.turn_away("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
+        # A lower max_leafnodes is for later leaf nodes alone, as in nats-server.
+        most = account.options.limits.max_connections
+        for surplus in list(account.connections.values())[most:] if most >= 0 else ():
+            surplus.turn_away("maximum account active connections exceeded", "Maximum Account Connections Exceeded")
 
     # ------------------------------------------------------------------ users
     def way(self, credentials: Credentials) -> Login | Refusal | Later:

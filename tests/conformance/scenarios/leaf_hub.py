@@ -13,6 +13,7 @@ from tests.conformance.operators import REVOKED_AT
 from tests.keys import (
     account_jwt,
     account_key,
+    login,
     operator_config,
     operator_jwt,
     operator_key,
@@ -68,6 +69,15 @@ CLIENTS = Setup(_USERS + _LISTEN.format(""), ())
 
 OPERATOR = operator_key("leaf operator")
 SYSTEM, TENANT, LIMITED = (account_key(f"leaf {name}") for name in ("SYS", "TENANT", "LIMITED"))
+_CHANGES: dict[str, dict[str, Any]] = {
+    "revoked": {"revocations": {KEY.public: REVOKED_AT + 10**9}},
+    "no_leaf_nodes": {"limits": {"leaf": 0}},
+    "one_leaf_node": {"limits": {"leaf": 1}},
+    "small_messages": {"limits": {"payload": 2}},
+    "nothing": {},
+}
+"""Claims of later tokens of accounts, each for an account of its own."""
+_CHANGED = {name: account_key(f"leaf {name}") for name in _CHANGES}
 OPERATED = Setup(
     operator_config(
         operator_jwt(OPERATOR, system_account=SYSTEM.public),
@@ -75,6 +85,7 @@ OPERATED = Setup(
             SYSTEM.public: account_jwt(SYSTEM, "SYS", OPERATOR),
             TENANT.public: account_jwt(TENANT, "TENANT", OPERATOR, revocations={OTHER.public: REVOKED_AT}),
             LIMITED.public: account_jwt(LIMITED, "LIMITED", OPERATOR, limits={"leaf": 0}),
+            **{key.public: account_jwt(key, name, OPERATOR) for name, key in _CHANGED.items()},
         },
         SYSTEM.public,
         _LISTEN.format(""),
@@ -566,6 +577,40 @@ def a_token_that_expires(t: Script) -> None:
     peer = _peer(t, _with_token(token))
     assert _told(t, "CONNECT", peer)
     t.note("until closed", shown(peer.until_closed()))
+
+
+@table([(name, name) for name in _CHANGES], OPERATED)
+def an_account_changes(t: Script, name: str) -> None:
+    key, admin = _CHANGED[name], user_key("leaf admin")
+    system = t.keep(login((t.server.host, t.server.port), admin, user_jwt(admin, "admin", SYSTEM)))
+    peers = []
+    for other in ("first", "second"):
+        peers.append(_peer(t, lambda info, other=other: {"name": other, **_with_token(user_jwt(KEY, "u", key))(info)}))
+        peers[-1].heard()
+
+    def update(**claims: Any) -> None:
+        token = account_jwt(key, name, OPERATOR, **claims)
+        answer = system.request(f"$SYS.REQ.ACCOUNT.{key.public}.CLAIMS.UPDATE", token.encode()).json()
+        t.note("updated", answer["data"]["code"])
+
+    update(**_CHANGES[name])
+    for which, peer in zip(("first", "second"), peers, strict=True):
+        t.note(which, shown(peer.settled()))
+        t.note(f"{which} sends", shown(peer.heard(lmsg("x", b"more"))))
+    update()
+
+
+@configured(OPERATED)
+def requests_about_one_leaf_node(t: Script) -> None:
+    admin = user_key("leaf admin")
+    system = t.keep(login((t.server.host, t.server.port), admin, user_jwt(admin, "admin", SYSTEM)))
+    peer = _peer(t, _with_token(user_jwt(KEY, "leaf", TENANT)))
+    peer.heard()
+    for request in ("LDM", "KICK", "KICK"):
+        body = json.dumps({"cid": peer.info["client_id"]}).encode()
+        answer = system.request(f"$SYS.REQ.SERVER.{system.info['server_id']}.{request}", body).json()
+        t.note(request, answer.get("error"))
+        t.note(f"told at {request}", shown(peer.settled()))
 
 
 @configured(CLIENTS)
