@@ -43,6 +43,7 @@ from lakestream.config.values import (
     as_text,
     converted,
     go_kind,
+    not_served,
 )
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.durations import parse_duration
@@ -70,6 +71,12 @@ def _flag(key: str, item: Item) -> bool:
     if not isinstance(item.value, bool):
         raise item.error(f"interface conversion: interface {{}} is {go_kind(item.value)}, not bool")
     return item.value
+
+
+def _in_order(key: str, item: Item) -> dict[str, Any]:
+    """Check a flag that says what is so anyway: addresses are dialled in the configured order."""
+    _flag(key, item)
+    return {}
 
 
 def _port(key: str, item: Item) -> int:
@@ -168,6 +175,7 @@ def _nkey(key: str, item: Item) -> str:
     return item.value
 
 
+_AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
 _AUTHORIZATION: dict[str, Rule] = {
     **LOGIN,
     "nkey": ("nkey", _nkey),
@@ -179,7 +187,7 @@ _AUTHORIZATION: dict[str, Rule] = {
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
     block = as_map(key, item)
-    values = converted(block, _AUTHORIZATION)
+    values = converted(block, _AUTHORIZATION, missing=_AUTHORIZATION_MISSING)
     user, password, nkey = (values.pop(name, "") for name in ("user", "password", "nkey"))
     if (user or nkey) and values.get("logins"):
         raise item.error("can not have a single user/pass and a users array")
@@ -202,6 +210,10 @@ def _name(item: Item) -> str:
 # ---------------------------------------------------------------------- remotes
 
 
+_ISOLATE = ("isolate_leafnode_interest", "isolate")
+_INSTEAD_OF_WEBSOCKET = "use the port of the other side's `leafnodes` block"
+
+
 def _urls(key: str, item: Item) -> tuple[Address, ...]:
     entries = item.value if isinstance(item.value, list) else [item]
     texts = [as_text(key, entry) for entry in entries]
@@ -212,9 +224,7 @@ def _urls(key: str, item: Item) -> tuple[Address, ...]:
             f"remote leaf node configuration cannot have a mix of websocket and non-websocket urls: [{shown}]"
         )
     if over_websocket:
-        raise item.error(
-            f'"{key}": leaf nodes over WebSocket are not supported: use the port of the other side\'s `leafnodes` block'
-        )
+        raise not_served(key, item, f"leaf nodes over WebSocket are not supported: {_INSTEAD_OF_WEBSOCKET}")
     found: dict[Address, None] = {}
     for entry, text in zip(entries, texts, strict=True):
         try:
@@ -269,14 +279,18 @@ _REMOTE: dict[str, Rule] = {
     **dict.fromkeys(("deny_exports", "deny_export"), ("deny_exports", _denied)),
     "compression": ("compression", _compression),
     "request_isolation": ("isolate", _flag),
-    "no_randomize": ("no_randomize", _flag),
+    **dict.fromkeys(_ISOLATE, ("isolated", _flag)),
+    **dict.fromkeys(("no_randomize", "dont_randomize"), ("*", _in_order)),
     "disabled": ("disabled", _flag),
 }
+_OVER_WEBSOCKET = (
+    *("ws_compress", "ws_compression", "websocket_compress", "websocket_compression"),
+    *("ws_no_masking", "websocket_no_masking"),
+)
 _REMOTE_MISSING = {
-    "ws_compression": "leaf nodes over WebSocket are not supported",
-    "ws_no_masking": "leaf nodes over WebSocket are not supported",
+    **dict.fromkeys(_OVER_WEBSOCKET, f"leaf nodes over WebSocket are not supported: {_INSTEAD_OF_WEBSOCKET}"),
     "proxy": "connect to the other side directly",
-    "jetstream_cluster_migrate": "leaders of streams stay where they are",
+    **dict.fromkeys(("jetstream_cluster_migrate", "js_cluster_migrate"), "leaders of streams stay where they are"),
     "hub": "this side is the leaf node; let the other side connect here",
 }
 _REMOTE_HARMLESS = ("first_info_timeout",)
@@ -318,13 +332,13 @@ _KEYS: dict[str, Rule] = {
     "listen": ("*", _listen),
     "port": ("port", _port),
     **dict.fromkeys(("host", "net"), ("host", as_text)),
-    "advertise": ("advertise", as_text),
+    **dict.fromkeys(("advertise", "leafnode_advertise"), ("advertise", as_text)),
     "no_advertise": ("no_advertise", _flag),
     **dict.fromkeys(("authorization", "authentication"), ("*", _authorization)),
     "tls": ("tls", as_tls),
     "compression": ("compression", _compression),
     "min_version": ("min_version", _min_version),
-    "isolate_leafnode_interest": ("isolate", _flag),
+    **dict.fromkeys(_ISOLATE, ("isolate", _flag)),
     **dict.fromkeys(("reconnect", "reconnect_delay", "reconnect_interval"), ("reconnect_ns", _reconnect)),
     "remotes": ("*", _remotes),
 }

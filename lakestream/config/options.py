@@ -499,8 +499,7 @@ class LeafRemote(msgspec.Struct, frozen=True, kw_only=True):
         dial: its addresses and the credentials there; `account` is the one that is joined here.
         deny_imports: subjects whose messages are not taken from there; `deny_exports`: not sent there.
         compression: one of COMPRESSIONS.
-        isolate: ask for no interest of its other leaf nodes.
-        no_randomize: dial the addresses in the configured order.
+        isolate: ask for no interest of its other leaf nodes; `isolated`: tell it no interest of other leaf nodes.
         disabled: do not dial.
     """
 
@@ -509,7 +508,7 @@ class LeafRemote(msgspec.Struct, frozen=True, kw_only=True):
     deny_exports: tuple[str, ...] = ()
     compression: str = S2_AUTO
     isolate: bool = False
-    no_randomize: bool = False
+    isolated: bool = False
     disabled: bool = False
 
 

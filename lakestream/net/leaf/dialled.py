@@ -350,6 +350,7 @@ class DialledLeaf:
             client,
             self._clock,
             cluster=str(info.get("cluster") or ""),
+            isolated=remote.isolated,
             strict=False,
         )
         exchange.open(self._always())

@@ -10,6 +10,7 @@ import pytest
 from lakestream.config import cluster, settings
 from lakestream.config.conf import ConfError
 from lakestream.config.errors import StartError
+from lakestream.config.operators import OPERATOR_KEYS
 from lakestream.config.options import (
     ClusterOptions,
     JetStreamOptions,
@@ -78,6 +79,7 @@ CHECKED = {
     "store_dir": "moved into the jetstream block",
     "cipher": "always refused",
     "enabled": "JetStream is on or off",
+    **dict.fromkeys((option for option, _ in OPERATOR_KEYS.values()), "`settle_operators` makes one option of them"),
 }
 """Rules that set no option: the converter checks the value, or the caller uses it."""
 

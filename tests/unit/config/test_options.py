@@ -211,8 +211,8 @@ def test_every_wrong_setting_is_told_but_what_is_not_served_only_once_all_else_i
         '3:13: unknown field "bar"',
         '3:21: unknown field "zip"',
     ]
-    assert [line.split(":")[2] for line in told("resolver: MEMORY\ngateway { name: g }")] == [
-        ' "resolver" is not supported',
+    assert [line.split(":")[2] for line in told("prof_port: 1\ngateway { name: g }")] == [
+        ' "prof_port" is not supported',
         ' "gateway" is not supported',
     ]
 

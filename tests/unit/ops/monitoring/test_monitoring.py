@@ -36,6 +36,7 @@ from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.jetstream import _api
 from lakestream.ops.monitoring.pages import Answer, Pages
 from lakestream.ops.monitoring.port import MAX_BODY, MAX_OPEN
+from lakestream.ports import ClientInfo
 from lakestream.protocol.accounts import JetStreamLimits
 from lakestream.protocol.durations import uptime_text
 from lakestream.runtime import IoWaits, LoopClock
@@ -48,10 +49,14 @@ NOW = 1_767_323_045_000_000_000
 class Connection(SimpleNamespace):
     """Attributes of a connection that the pages read."""
 
+    @property
+    def client(self) -> ClientInfo:
+        return ClientInfo(id=self.id, host=self.host, account=self.account.name)
+
 
 def connection(number: int, account: str = "$G", **fields: Any) -> Connection:
     plain = {
-        "account": SimpleNamespace(name=account),
+        "account": SimpleNamespace(name=account, options=AccountOptions(name=account)),
         "id": number,
         "name": f"client {number}",
         "lang": "python3",
@@ -289,7 +294,9 @@ def several() -> Node:
         AccountOptions(name="B", imports=imports),
         AccountOptions(name="SYS"),
     )
-    return Node(accounts=accounts, system_account="SYS")
+    node = Node(accounts=accounts, system_account="SYS")
+    node.accounts.of("B").imports = imports
+    return node
 
 
 def detail_of(node: Node, account: str) -> Any:

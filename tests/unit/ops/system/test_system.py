@@ -58,6 +58,10 @@ class Client(SimpleNamespace):
     def send_info(self, *, lame_duck: bool) -> None:
         self.told_to_leave = lame_duck
 
+    @property
+    def client(self) -> ClientInfo:
+        return ClientInfo(id=self.id, host=self.host, account=self.account.name)
+
 
 class Node:
     """Server without sockets, whose time the test advances."""
