@@ -262,7 +262,7 @@ def test_port_in_use(tmp_path: Path) -> None:
 def test_store_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     line = _refused("-a", "127.0.0.1", "-p", "-1", "-js", "-sd", str(tmp_path / "file" / "store"))
-    assert str(tmp_path / "file") in line
+    assert line.endswith("[FTL] Can't start JetStream: storage directory is not a directory")
 
 
 def test_store_not_writable(tmp_path: Path) -> None:
@@ -290,23 +290,20 @@ def test_store_used_by_another_server(start_server: StartServer, kind: Kind, tmp
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "says"),
     [
-        ("port: 4222\nhost: a\njetstrem { }\n", 3, "jetstrem"),
-        ("jetstream {\n  store_dirr: x\n}\n", 2, "store_dirr"),
-        ("port: no\n", 1, "port"),
-        ("jetstream {\n  store_dir: x\n", 0, ""),
-        ("port: 70000\n", 1, "70000"),
-        ("port 4222 host }\n", 1, ""),
+        ("port: 4222\nhost: a\njetstrem { }\n", '{path}:3:1: unknown field "jetstrem"'),
+        ("jetstream {\n  store_dirr: x\n}\n", '{path}:2:3: unknown field "store_dirr"'),
+        ("port: no\n", '{path}:1:0: "port" must be a whole number'),
+        ("jetstream {\n  store_dir: x\n", "Parse error on line 3: 'Unexpected EOF processing map.'"),
+        ("port: 70000\n", '[FTL] Error listening on port: 0.0.0.0:70000, "listen tcp: address 70000: invalid port"'),
+        ("port 4222 host }\n", "Parse error on line 1: 'Expected a top-level value to end with a new line"),
     ],
     ids=["unknown_field", "unknown_inner_field", "wrong_type", "not_closed", "out_of_range", "bad_syntax"],
 )
-def test_broken_configuration(tmp_path: Path, text: str, line: int, says: str) -> None:
+def test_broken_configuration(tmp_path: Path, text: str, says: str) -> None:
     path = _config(tmp_path, text)
-    said = _refused("-c", path)
-    assert path in said
-    assert not line or f"{path}:{line}" in said
-    assert says in said
+    assert says.format(path=path) in _refused("-c", path)
 
 
 def test_a_misspelt_field_is_guessed(tmp_path: Path) -> None:
@@ -317,9 +314,23 @@ def test_missing_configuration(tmp_path: Path) -> None:
     assert str(tmp_path / "none.conf") in _refused("-c", str(tmp_path / "none.conf"))
 
 
-@pytest.mark.parametrize("flags", [["--no_such_flag"], ["-p", "many"], ["-p"], ["-p", "99999"]])
-def test_wrong_flag(flags: list[str]) -> None:
-    assert flags[0].lstrip("-") in _refused(*flags) or "99999" in _refused(*flags)
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--no_such_flag"], "flag provided but not defined: -no_such_flag"),
+        (["-p", "many"], 'invalid value "many" for flag -p: parse error'),
+        (["-p"], "flag needs an argument: -p"),
+    ],
+    ids=["unknown", "no_number", "no_argument"],
+)
+def test_wrong_flag(flags: list[str], says: str) -> None:
+    done = run_to_end(Kind.OURS, *flags)
+    assert (done.returncode, done.stderr) == (0, f"{says}\n")  # 0 as in nats-server
+    assert done.stdout.strip().startswith("Usage: lakestream serve")
+
+
+def test_a_flag_out_of_range() -> None:
+    assert 'Error listening on port: 0.0.0.0:99999, "listen tcp' in _refused("-p", "99999")
 
 
 def test_a_closed_or_timed_out_peer_is_noticed_by_the_wire_client(start_server: StartServer) -> None:
