@@ -17,7 +17,6 @@ from lakestream.config.errors import StartError
 from lakestream.config.options import (
     COMPRESSIONS,
     LEAF,
-    MAX_PORT,
     OFF,
     S2_AUTO,
     AccountOptions,
@@ -367,15 +366,6 @@ def check_leafnodes(options: Options) -> None:
     for remote in leaf.remotes:
         if remote.dial.account not in known:
             raise StartError(f"cannot find local account {quoted(remote.dial.account)} specified in leafnode remote")
-    if leaf.port and not -1 <= leaf.port <= MAX_PORT:
-        raise StartError(
-            f"[FTL] Error listening on leafnode port: {leaf.port} - listen tcp: address {leaf.port}: invalid port"
-        )
-    if leaf.advertise.count(":") > 1 and not leaf.advertise.startswith("["):
-        raise StartError(
-            f"[FTL] Error setting leafnode INFO with LeafNode.Advertise value of {leaf.advertise}, "
-            f"err=address {leaf.advertise}: too many colons in address"
-        )
 
 
 _RELOADABLE = frozenset({"tls", "logins", "single_login", "account", "auth_timeout_ns", "remotes", "warnings"})

@@ -318,7 +318,7 @@ def test_listeners_that_launchers_of_clients_configure(agree: Agree, tmp_path: P
     def see(server: Server) -> Any:
         ports = server.wait_ports(tmp_path)
         _route_address(server)
-        if server.kind is Kind.OURS:  # nats-server's file lacks the port for leaf nodes
+        if server.kind is Kind.OURS:  # one more than in nats-server: launchers look for every listener there
             assert ports.pop("leafnodes") == [f"nats://127.0.0.1:{server.leaf_port}"]
         return [sorted(ports), sorted(re.sub(r":\d+$", "", line) for line in server.logged("Listening"))]
 

@@ -145,6 +145,12 @@ class LeafNodes:
             listening = bind(settings.host, settings.port)
         except ListenError as error:
             raise StartError(f"Error listening on leafnode port: {settings.port} - {error}") from error
+        if settings.advertise.count(":") > 1 and not settings.advertise.startswith("["):
+            listening.close()
+            raise StartError(
+                f"Error setting leafnode INFO with LeafNode.Advertise value of {settings.advertise}, "
+                f"err=address {settings.advertise}: too many colons in address"
+            )
         if settings.tls is not None:
             self._rate = RateLimit(settings.tls.rate_limit, self.clock, self.log)
         self._listener = Listener(
