@@ -210,7 +210,10 @@ def _name(item: Item) -> str:
 
 
 _ISOLATE = ("isolate_leafnode_interest", "isolate")
-_INSTEAD_OF_WEBSOCKET = "use the port of the other side's `leafnodes` block"
+_NO_WEBSOCKET = (
+    "leaf nodes connect by TCP or TLS: use the port of the other side's `leafnodes` block "
+    "(docs/not-served.md#leaf-nodes-over-websocket)"
+)
 
 
 def _urls(key: str, item: Item) -> tuple[Address, ...]:
@@ -223,7 +226,7 @@ def _urls(key: str, item: Item) -> tuple[Address, ...]:
             f"remote leaf node configuration cannot have a mix of websocket and non-websocket urls: [{shown}]"
         )
     if over_websocket:
-        raise not_served(key, item, f"leaf nodes over WebSocket are not supported: {_INSTEAD_OF_WEBSOCKET}")
+        raise not_served(key, item, _NO_WEBSOCKET)
     found: dict[Address, None] = {}
     for entry, text in zip(entries, texts, strict=True):
         try:
@@ -287,7 +290,7 @@ _OVER_WEBSOCKET = (
     *("ws_no_masking", "websocket_no_masking"),
 )
 _REMOTE_MISSING = {
-    **dict.fromkeys(_OVER_WEBSOCKET, f"leaf nodes over WebSocket are not supported: {_INSTEAD_OF_WEBSOCKET}"),
+    **dict.fromkeys(_OVER_WEBSOCKET, _NO_WEBSOCKET),
     "proxy": "connect to the other side directly",
     **dict.fromkeys(("jetstream_cluster_migrate", "js_cluster_migrate"), "leaders of streams stay where they are"),
     "hub": "this side is the leaf node; let the other side connect here",

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
 from typing import Any
 
 import pytest
 
-from tests.conformance.leaf_world import both_ways, copied, create, hub_of, leaf_of, linked, page, reaches, until
+from tests.conformance.leaf_world import (
+    both_ways,
+    copied,
+    create,
+    hub_of,
+    leaf_of,
+    linked,
+    messages,
+    page,
+    reaches,
+    until,
+)
 from tests.conftest import StartServer
 from tests.servers import Kind, Server
 from tests.wire import Wire
@@ -130,22 +140,23 @@ def test_mirrors_go_on_when_either_side_is_killed(start_server: StartServer, kin
     hub, leaf = _both(start_server, kinds)
     assert hub.config
     hub.config = hub.config.replace("listen: '127.0.0.1:-1'", f"listen: '127.0.0.1:{hub.leaf_port}'")
-    seqs = itertools.count(1)
     with Wire(hub.address) as here, Wire(leaf.address) as there:
         both_ways(here, there)
         for owner, user, domain in ((here, there, "hub"), (there, here, "leaf")):
             create(owner, "O", subjects=[f"o.{domain}"])
             create(user, "M", mirror={"name": "O", "external": {"api": f"$JS.{domain}.API"}})
-    for victim in (None, hub, leaf):
-        if victim is not None:
+    for victim, last in ((hub, 400), (leaf, 800), (None, 1000)):
+        with Wire(hub.address) as here, Wire(leaf.address) as there:
+            for wire, subject in ((here, "o.hub"), (there, "o.leaf")):
+                while wire.request(subject, subject.encode()).json()["seq"] < last:
+                    pass
+        if victim is not None:  # while copies are under way
             victim.kill()
             victim.start()
-        last = next(seqs)
-        with Wire(hub.address) as here, Wire(leaf.address) as there:
-            assert here.request("o.hub", b"m").json()["seq"] == last
-            assert there.request("o.leaf", b"m").json()["seq"] == last
-            for wire in (here, there):
-                copied(wire, "M", last)
+    with Wire(hub.address) as here, Wire(leaf.address) as there:
+        for origin, mirror in ((here, there), (there, here)):
+            copied(mirror, "M", 1000)
+            assert messages(mirror, "M") == messages(origin, "O")
 
 
 @pairs

@@ -58,6 +58,7 @@ class Attempt:
 
     def _simple(self, line: str) -> str:
         line = line.replace(str(self._certificates), "CERTS").replace(str(self._directory), "HERE")
+        line = re.sub(r', did you mean "\w+"\?$', "", line)  # only here
         return re.sub(r"sha256:[0-9a-f]{64}", "<digest>", line)
 
 
