@@ -146,7 +146,7 @@ class Connection(Outbox, Arrival):
         self._max_subscriptions = owner.options.max_subscriptions or -1
         self._timer: Timer | None = None
         self._auth_timer: Timer | None = None
-        self._login_end = auth.LoginEnd(owner.clock, self._login_ended)
+        self._login_end = auth.LoginEnd(owner.clock)
         self._registered = False
 
     # ------------------------------------------------------------------ before there is a transport
@@ -539,7 +539,7 @@ class Connection(Outbox, Arrival):
             self.account, self.hub = account, account.hub
             self.client = replace(self.client, account=account.name)
         self.login = replace(login, account=account.name)
-        self._login_end.watch(self.login)
+        self._login_end.watch(self.login, self._login_ended)
         self.limit()
         self.permit()
         for sid, sub in moved.items():

@@ -119,7 +119,7 @@ class Arrival(asyncio.Protocol):
 
 
 class TlsEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Setting of TLS on a listener: certificates, and who may do without.
+    """The beginning of TLS on a listener.
 
     Attributes:
         server: certificates and settings of new connections.

@@ -135,6 +135,7 @@ def test_a_bucket_is_written_and_read_across(start_server: StartServer, kinds: t
             copied(user, copy, 1)
 
 
+@pytest.mark.heavy  # nats-server's mirrors wait up to 40 s before they try again
 @pairs
 def test_mirrors_go_on_when_either_side_is_killed(start_server: StartServer, kinds: tuple[Kind, Kind]) -> None:
     hub, leaf = _both(start_server, kinds)

@@ -181,26 +181,22 @@ Done = Callable[[Outcome], None]
 
 
 class LoginEnd:
-    """The timer of one connection's login.
+    """The timer of one connection's login."""
 
-    Args:
-        ended: is called when the login has expired.
-    """
-
-    def __init__(self, clock: Clock, ended: Callable[[], None]) -> None:
-        self._clock, self._ended = clock, ended
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._timer: Timer | None = None
 
-    def watch(self, login: Login) -> None:
-        """Wait for the end of this login instead of an earlier one."""
+    def watch(self, login: Login, ended: Callable[[], None]) -> None:
+        """Wait for the end of this login instead of an earlier one, and call back."""
         self.cancel()
         if not login.expires_ns:
             return
         wait = login.expires_ns - self._clock.now()
         if wait <= 0:
-            self._ended()
+            ended()
         else:  # not for long at a time, as clocks are set
-            self._timer = self._clock.call_later(min(wait, LOGIN_CHECK_NS), lambda: self.watch(login))
+            self._timer = self._clock.call_later(min(wait, LOGIN_CHECK_NS), lambda: self.watch(login, ended))
 
     def cancel(self) -> None:
         """Wait no more. Idempotent."""

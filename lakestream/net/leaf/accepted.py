@@ -132,7 +132,7 @@ class AcceptedLeaf(Accepted, Arrival):
         self.account: Account | None = None
         self.login: Login = ANYBODY
         self.permissions: Permissions | None = None
-        self._login_end = LoginEnd(owner.clock, self._login_ended)
+        self._login_end = LoginEnd(owner.clock)
         self.exchange: Exchange | None = None
         self.compression = OFF
         self.tls: TlsState | None = None
@@ -357,7 +357,7 @@ class AcceptedLeaf(Accepted, Arrival):
         self.limit()
         self._owner.entered(self, exchange)
         self._timer = self._owner.clock.call_later(min(FIRST_PING_NS, self._owner.options.ping_interval_ns), self._ping)
-        self._login_end.watch(self.login)
+        self._login_end.watch(self.login, self._login_ended)
         for data in held:
             if not self.close_reason:
                 self._received(data)
