@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.leaf_peer import LeafPeer
 from tests.conformance.leaf_world import (
     both_ways,
     copied,
@@ -195,6 +196,33 @@ def test_a_reload_disconnects_leaf_nodes_whose_user_changed(start_server: StartS
     with Wire(hub.address) as here, Wire(kept.address) as there:
         both_ways(here, there)
         assert "authentication error" in hub.log()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("publish: old", "publish: new"), ("subscribe: old", "subscribe: new")], ids=["own", "default"]
+)
+def test_permissions_that_a_reload_changes_hold_for_leaf_nodes(start_server: StartServer, old: str, new: str) -> None:
+    users = "{user: leaf, password: p, permissions: {publish: old}}, {user: plain, password: p}"
+    account = f"accounts {{ A {{ users: [{users}], default_permissions: {{subscribe: old}} }} }}"
+    hub = hub_of(start_server, "", f"{LAKE}{account}", of=Kind.OURS)
+    login = {"user": "leaf" if "publish" in old else "plain", "pass": "p"}
+
+    def joined() -> LeafPeer:
+        peer = LeafPeer((hub.host, hub.leaf_port), login)
+        peer.heard()
+        return peer
+
+    def allowed(peer: LeafPeer) -> list[str]:
+        return [text for rule in ("export", "import") for text in peer.infos[-1].get(rule, {}).get("allow", ())]
+
+    first = joined()
+    assert allowed(first) == ["old"]
+    assert hub.config
+    hub.reload(hub.config + "\n# nothing else")
+    assert not first.heard()
+    hub.reload(hub.config.replace(old, new))
+    assert [frame.verb for frame in first.until_closed()] == ["-ERR", "CLOSED"]
+    assert allowed(joined()) == ["new"]
 
 
 def test_lame_duck_mode_closes_leaf_connections(start_server: StartServer) -> None:
