@@ -182,7 +182,6 @@ def number_in(lowest: int, highest: int) -> Integer:
 
 INT32 = (1 << 31) - 1
 INT64 = (1 << 63) - 1
-as_positive32 = number_in(1, INT32)
 as_port = as_number
 """A port out of range is reported by the listener, as in nats-server."""
 
