@@ -29,10 +29,17 @@ class Engines:
 
     Args:
         node: creates this server's meta node; by default that of a server without a cluster.
+        needed: called with each account that gets an engine, which may have it served.
     """
 
-    def __init__(self, shared: Shared, node: Callable[[Shared, Engines], MetaNode] = solo_node) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        node: Callable[[Shared, Engines], MetaNode] = solo_node,
+        needed: Callable[[str], None] = lambda account: None,
+    ) -> None:
         self.shared = shared
+        self._made = needed
         self._engines: dict[str, Engine] = {}
         self._unmarked: set[str] = set()
         """Uids of the streams whose failure to write the synced mark was logged."""
@@ -45,6 +52,7 @@ class Engines:
         if engine is None:
             engine = self._engines[account] = Engine(account, self.shared, self.shared.bus_of(account))
             engine.node = self.node
+            self._made(account)
         return engine
 
     def get(self, account: str) -> Engine | None:

@@ -85,6 +85,10 @@ class FileStores:
         """Return the directory of a stream, whether it exists or not."""
         return self._root.stream_directory(account, name)
 
+    def accounts(self) -> list[str]:
+        """Return every account that ever had streams here. Raise OSError."""
+        return self._root.accounts(self.files)
+
     def found(self, tell: Tell) -> list[tuple[str, str]]:
         """Return (account, stream) of every log on disk; report everything unknown there with `tell`."""
         self._settle(tell)

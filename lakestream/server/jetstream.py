@@ -69,6 +69,7 @@ class JetStream:
     Args:
         options: with a `jetstream` block.
         cluster: the server's part in a cluster.
+        needed: called with each account that has streams here or on other nodes.
 
     Raises:
         StartError: the store cannot be used.
@@ -83,6 +84,7 @@ class JetStream:
         io: ThreadIo,
         log: Logger,
         cluster: Cluster | Standalone,
+        needed: Callable[[str], None],
     ) -> None:
         assert options.jetstream is not None  # Invariant: see the arguments.
         self._options, self._accounts, self._io, self._log = options.jetstream, accounts, io, log
@@ -99,6 +101,8 @@ class JetStream:
             )
         try:
             self.stores = open_stores(self._options, options.lake, io)
+            self.found = self.stores.accounts()
+            """Accounts that had streams here before this start."""
         except (LogError, OSError) as error:
             raise StartError(
                 f"Can't start JetStream: cannot use the store {self._options.store_dir!r}: {error}"
@@ -115,7 +119,8 @@ class JetStream:
         if options.lake.enabled:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
             shared.lake = self.keeper = LakeKeeper(lake, options.lake, clock, io, log)
-        self.engines = Engines(shared, self._joining(cluster) if isinstance(cluster, Cluster) else solo_node)
+        node = self._joining(cluster) if isinstance(cluster, Cluster) else solo_node
+        self.engines = Engines(shared, node, needed)
         self.node = self.engines.node
         """This server's part in the streams of all nodes."""
 

@@ -7,7 +7,7 @@ callouts, comparisons of hashes. What is decided about credentials is in net/acc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -85,6 +85,23 @@ class Logins:
                 raise SettingsError(f"error resolving system account: {outcome.reason}")
         elif operators.operators:
             log.warn("Trusted Operators should utilize a System Account")
+
+    async def load(self, accounts: Iterable[str]) -> None:
+        """Load the accounts of operators that have streams here, unless other servers must be asked for their tokens:
+        these are not connected yet."""
+        if self.signed is None:
+            return
+        looks: list[asyncio.Future[None]] = []
+        for account in accounts:
+            if not self.signed.resolver.is_remote(account):
+                looks.append(look := asyncio.get_running_loop().create_future())
+                self.signed.need(account, partial(look.set_result, None))
+        await asyncio.gather(*looks)
+
+    def need(self, account: str) -> None:
+        """Load an account that has streams, if it is one of an operator."""
+        if self.signed is not None:
+            self.signed.need(account)
 
     def of(self, kind: str) -> Authenticator:
         """Return the check of credentials of clients of this kind."""

@@ -132,9 +132,17 @@ class Node:
         if options.jetstream is not None:
             self.log.info("Starting JetStream")
             self.jetstream = JetStream(
-                options, self.identity, self.accounts, self.clock, self.io, self.log, self.cluster
+                options,
+                self.identity,
+                self.accounts,
+                self.clock,
+                self.io,
+                self.log,
+                self.cluster,
+                self.logins.need,
             )
             self._cleanups.append(self.jetstream.stores.close)
+            await self.logins.load(self.jetstream.found)
             self.jetstream.recover()
         self.listeners = Listeners(options, self._connection, self._make_leafnodes(), self.clock, self.log)
         self._handle_signals(loop)

@@ -28,7 +28,8 @@ from tests.conformance.scenarios.resolver import (
     directory,
     system_of,
 )
-from tests.keys import ISSUED_AT, account_jwt, account_key, login, user_jwt
+from tests.conftest import StartServer
+from tests.keys import ISSUED_AT, JETSTREAM, account_jwt, account_key, login, user_jwt
 from tests.pairs import Setup
 from tests.servers import Server, StartFailed
 from tests.wire import Wire
@@ -69,6 +70,72 @@ def test_tokens_are_there_after_a_restart(compare_scripts: CompareScripts) -> No
         t.note("preloaded or newer", found == newer.encode())
 
     compare_scripts(directory(), script)
+
+
+def _streaming(t: Script) -> None:
+    """Make two streams in an account: one that publishes to itself every second, one that copies it."""
+    with login(t.address, U, user_jwt(U, "u", FIRST)) as wire:
+        config = {"name": "S", "subjects": ["s.>"], "storage": "file", "allow_msg_schedules": True}
+        assert "error" not in wire.api("STREAM.CREATE.S", config)
+        assert "error" not in wire.api("STREAM.CREATE.C", {"name": "C", "storage": "file", "sources": [{"name": "S"}]})
+        plan = {"Nats-Schedule": "@every 1s", "Nats-Schedule-Target": "s.now"}
+        assert "error" not in wire.request("s.plan", b"x", plan).json()
+
+
+def _stored(t: Script, account: str = FIRST.public) -> dict[str, int]:
+    """Return the messages of each stream that is open, as monitoring has them."""
+    accounts = t.server.page("/jsz?accounts=true&streams=true").get("account_details") or []
+    streams = [stream for one in accounts if one["id"] == account for stream in one.get("stream_detail") or []]
+    return {stream["name"]: stream["state"]["messages"] for stream in streams}
+
+
+def _growing(t: Script, name: str, more: int) -> None:
+    """Wait until both streams have so many more messages, while no client is connected."""
+    deadline, began = time.monotonic() + 15, _stored(t)
+    while not (len(now := _stored(t)) == 2 and all(now[each] >= began.get(each, 0) + more for each in now)):
+        assert time.monotonic() < deadline, (began, now, t.server.log())
+        time.sleep(0.05)
+    t.note(name, sorted(now))
+
+
+def test_streams_of_signed_accounts_run_without_clients(compare_scripts: CompareScripts) -> None:
+    def script(t: Script) -> None:
+        system = system_of(t)
+        ask(t, system, "CLAIMS.UPDATE", account_jwt(FIRST, "FIRST", OPERATOR, limits=JETSTREAM))
+        _streaming(t)
+        system.close()
+        _growing(t, "before", 1)
+        t.server.stop()
+        t.address = t.server.start().address
+        _growing(t, "after", 2)
+
+    compare_scripts(directory(), script)
+
+
+@pytest.mark.parametrize("by", ["push", "login"])
+def test_streams_wait_for_the_token_of_their_account(start_server: StartServer, by: str) -> None:
+    server = start_server(config=directory().config)
+    t = Script(server, 5.0)
+    token = account_jwt(FIRST, "FIRST", OPERATOR, limits=JETSTREAM)
+    system = system_of(t)
+    ask(t, system, "CLAIMS.UPDATE", token)
+    _streaming(t)
+    server.stop()
+    path = server.tokens / f"{FIRST.public}.jwt"
+    path.unlink()
+    t.address = server.start().address
+    assert _stored(t) == {}
+    system = system_of(t)
+    deadline = time.monotonic() + 10
+    while not server.logged("has streams here that are closed until its token can be used"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    if by == "push":
+        ask(t, system, "CLAIMS.UPDATE", token)
+    else:
+        path.write_text(token)
+        login(t.address, U, user_jwt(U, "u", FIRST)).close()
+    _growing(t, "after", 1)
 
 
 def test_a_token_survives_a_kill_once_its_push_is_answered(compare_scripts: CompareScripts) -> None:

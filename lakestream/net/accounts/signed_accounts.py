@@ -34,6 +34,10 @@ from lakestream.protocol.jwt import JwtError
 MAX_WAIT_NS = 24 * 3600 * SECOND
 """Longest time to the next look at the end of an account (1 day), as clocks are set."""
 
+NEEDED_AGAIN_NS = SECOND
+MAX_NEEDED_AGAIN_NS = 30 * SECOND
+"""Pause until the token of an account with streams here is looked up again: 1 s, doubled each time up to 30 s."""
+
 MAX_VOID = 10_000
 """Deleted or expired accounts whose last token is remembered (default 10,000). The oldest are forgotten."""
 
@@ -74,6 +78,8 @@ class SignedAccounts:
         self._waiting: dict[str, list[Loaded]] = {}
         """Callbacks by account, while its token is looked up."""
         self._ends: dict[str, Timer] = {}
+        self._needed: dict[str, int] = {}
+        """Accounts with streams here whose token is not known; the pause before the last look, in ns."""
         self._void: dict[str, str] = {}
         """Signatures of tokens of accounts that were ended: a deleted account comes back with another token only."""
 
@@ -95,6 +101,44 @@ class SignedAccounts:
         else:
             self._waiting[key] = [done]
             self.resolver.lookup(key, lambda answer: self._answered(key, answer))
+
+    def need(self, key: str, looked: Callable[[], None] = lambda: None) -> None:
+        """Load an account that has streams on this server, which are closed until its token is found.
+
+        Args:
+            looked: called once, after the first look.
+        """
+        if self.loaded(key) is not None or key in self._needed or not nkeys.is_public(key, nkeys.ACCOUNT):
+            looked()
+            return
+        self._needed[key] = 0
+        self._look(key, looked)
+
+    def _look(self, key: str, looked: Callable[[], None] = lambda: None) -> None:
+        """Look for the token of a needed account, until there is one."""
+
+        def loaded(outcome: Account | Unusable) -> None:
+            if isinstance(outcome, Unusable):
+                before = self._needed[key]
+                if not before:
+                    what = f'account "{key}" has streams here that are closed until its token can be used'
+                    self._log.warn(f"{what}: {outcome.reason}")
+                wait = self._needed[key] = min(max(2 * before, NEEDED_AGAIN_NS), MAX_NEEDED_AGAIN_NS)
+                self._clock.call_later(wait, lambda: self._look(key))
+            elif self._needed.pop(key):
+                self._log.info(f'account "{key}" has its token: its streams are served')
+            looked()
+
+        self.load(key, loaded)
+
+    def renew(self, key: str, text: str) -> None:
+        """Use a token that came unasked, if the account is in use or should be; else the next login finds it.
+
+        Raises:
+            JwtError: it cannot be used; the account stays as it was.
+        """
+        if self.loaded(key) is not None or key in self._needed or key in self._void:
+            self.update(key, text)
 
     def _answered(self, key: str, answer: Answer) -> None:
         if isinstance(answer, Missing):

@@ -176,10 +176,8 @@ class Claims:
 
     def _use(self, account: str, text: str) -> None:
         """Let an account that is in use have its new token."""
-        if self._signed.loaded(account) is None:
-            return  # the next login finds it
         try:
-            self._signed.update(account, text)
+            self._signed.renew(account, text)
         except JwtError as error:
             kind = "DirResolver - " if isinstance(self._signed.resolver, DirectoryResolver) else ""
             self._log.error(f'{kind}Update for account "{account}" resulted in error {error}')
