@@ -25,7 +25,7 @@ from lakestream.config.options import (
 )
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
-from lakestream.net.accounts.auth import Authenticator
+from lakestream.net.accounts.auth import Authenticator, has_plain_passwords
 from lakestream.net.accounts.imports import AccountImports
 from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
@@ -128,6 +128,7 @@ class Node:
         )
         self.links.connect()
         await self.logins.start()
+        self._warn()  # not before: about accounts of operators there is nothing to say without a system account
         self.system = System(self, self.clock)
         if options.jetstream is not None:
             self.log.info("Starting JetStream")
@@ -207,9 +208,10 @@ class Node:
             self.log.info(f"  Cluster:  {self.options.cluster.name or '(generated)'}")
         self.log.info(f"  Name:     {self.identity.server_name}")
         self.log.info(f"  ID:       {self.identity.server_id}")
+        if has_plain_passwords(self.options):
+            self.log.warn("Plaintext passwords detected, use nkeys or bcrypt")
         if self.options.config_file:
             self.log.info(f"Using configuration file: {self.options.config_file}")
-        self._warn()
 
     def _warn(self) -> None:
         """Log what is odd about the configuration."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,14 @@ def new_nonce() -> str:
 def is_hashed(stored: str) -> bool:
     """Return True if a configured secret is a bcrypt hash (as nats-server's `mkpasswd` makes them)."""
     return stored.startswith(_BCRYPT)
+
+
+def has_plain_passwords(options: Options) -> bool:
+    """Return True if clients log in with a password that the configuration has as it is, or with none."""
+    mapped = options.tls is not None and options.tls.verify_and_map  # certificates tell the users
+    needless = mapped or options.single_user  # of a single user nats-server does not notice that it has no password
+    users = itertools.chain(options.users, *(account.users for account in options.accounts))
+    return any(not is_hashed(user.password) and (user.password or not needless) for user in users if not user.nkey)
 
 
 def same_text(given: str, stored: str) -> bool:
