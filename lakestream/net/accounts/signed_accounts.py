@@ -60,6 +60,7 @@ class SignedAccounts:
     Attributes:
         trust: judges tokens.
         resolver: has the tokens of accounts.
+        updated: when each account got its token, ns since the epoch.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class SignedAccounts:
         self._ask = ask
         self.trust, self.resolver = trust, resolver
         self._accounts, self._clock, self._log, self._sentinel = accounts, clock, log, sentinel
+        self.updated: dict[str, int] = {}
         self._waiting: dict[str, list[Loaded]] = {}
         """Callbacks by account, while its token is looked up."""
         self._ends: dict[str, Timer] = {}
@@ -190,6 +192,7 @@ class SignedAccounts:
         """
         token = self.trust.account(key, text, self._clock.now() // SECOND)
         account = self._accounts.put(account_options(token))
+        self.updated[key] = self._clock.now()
         self._void.pop(key, None)
         self._watch_end(key, token.exp)
         self._apply(account)

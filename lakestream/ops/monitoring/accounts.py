@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakestream.config.options import SECOND, Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.responses import Responses
 from lakestream.ops.monitoring.monitored import Monitored, account_of, configured, sublist_stats
 from lakestream.ops.monitoring.query import BadQuery, Query
-from lakestream.protocol import jwt
 from lakestream.protocol.gotime import format_time
+
+if TYPE_CHECKING:
+    from lakestream.protocol import jwt  # with time zones, which a server without operators does without
 
 MAX_PATHS_SHOWN = 1024
 """Open reply paths of an account that /accountz shows; others are left out."""
@@ -62,11 +64,13 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
     account = account_of(node, name)
     if account is None:
         raise BadQuery(f"Account {name} does not exist")
-    page: dict[str, Any] = {"account_name": name, "update_time": format_time(node.config_loaded_ns)}
+    signed = node.signed
+    updated_ns = signed.updated.get(name, 0) if signed is not None else 0
+    page: dict[str, Any] = {"account_name": name, "update_time": format_time(updated_ns or node.config_loaded_ns)}
     if account.is_system:
         page["is_system"] = True
     page |= {
-        "expired": False,
+        "expired": signed is not None and name in signed.ended,
         "complete": account.complete,
         "jetstream_enabled": node.jetstream is not None and name in node.jetstream.served,
         "leafnode_connections": len(account.leaves),
@@ -90,7 +94,9 @@ def account_detail(node: Monitored, name: str) -> dict[str, Any]:
 
 def _signed(token: jwt.Token[jwt.Account]) -> dict[str, Any]:
     """Return what is shown of an account's token."""
-    page: dict[str, Any] = {"jwt": token.text, "issuer_key": token.iss, "decoded_jwt": jwt.claims_of(token.text)}
+    from lakestream.protocol.jwt import claims_of  # loaded already where there are tokens
+
+    page: dict[str, Any] = {"jwt": token.text, "issuer_key": token.iss, "decoded_jwt": claims_of(token.text)}
     if token.nats.tags:
         page["tags"] = list(token.nats.tags)
     if token.nats.revocations:

@@ -227,6 +227,11 @@ class Pages:
         if options.server_metadata:
             page["metadata"] = options.server_metadata
         page["feature_flags"] = FEATURE_FLAGS
+        if node.options.operators is not None and (operators := node.options.operators.operators):
+            from lakestream.protocol.jwt import claims_of  # loaded already where there are tokens
+
+            page["trusted_operators_jwt"] = [one.text for one in operators]
+            page["trusted_operators_claim"] = [claims_of(one.text) for one in operators]
         page["system_account"] = node.accounts.system.name
         nodes = node.cluster.traffic()
         page["slow_consumer_stats"] = _by_kind(node.statistics.slow_consumers, nodes.slow_consumers)
