@@ -195,7 +195,8 @@ def test_tokens_of_users_are_shown_nowhere(start_server: StartServer) -> None:
 
 def test_passwords_of_a_callout_are_shown_nowhere(start_server: StartServer) -> None:
     config = (
-        f"{LOUD}authorization {{ auth_callout {{ issuer: {ISSUER.public}, auth_users: [auth, sys], account: AUTH }} }}\n"
+        f"{LOUD}authorization {{ auth_callout {{ issuer: {ISSUER.public}, auth_users: [auth, sys], "
+        "account: AUTH } }\n"
         "accounts { AUTH { users: [{user: auth, password: s3cret-auth}] }, APP {}, "
         "SYS { users: [{user: sys, password: s3cret-sys}] } }\nsystem_account: SYS\n"
     )
