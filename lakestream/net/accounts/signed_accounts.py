@@ -139,7 +139,8 @@ class SignedAccounts:
         Raises:
             JwtError: it cannot be used; the account stays as it was.
         """
-        if self.loaded(key) is not None or key in self._needed or key in self._void:
+        ended = self._void.get(key)
+        if self.loaded(key) is not None or key in self._needed or (ended is not None and ended != _signature(text)):
             self.update(key, text)
 
     def _answered(self, key: str, answer: Answer) -> None:
