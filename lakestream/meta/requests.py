@@ -10,6 +10,7 @@ know the subscription to the reply subject yet.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -31,7 +32,8 @@ MAX_HOPS = 4
 HOLD_NS = 2_000_000_000
 """Requests wait for a missing leader for up to 2 s; after that they fail at once (10008)."""
 MAX_HELD = 10_000
-"""Maximum number of waiting requests; further ones fail at once (10008)."""
+"""Maximum number of waiting requests; further ones fail at once (10008). As many may wait until an account of an
+operator is loaded here; further ones are dropped."""
 
 
 class Forwarded(msgspec.Struct, array_like=True, frozen=True):
@@ -78,6 +80,8 @@ class Requests:
         """Publishes (account, reply subject, answer, header) from another node to a client of this one."""
         self._accept: dict[tuple[str, str], Callable[[Forwarded], None]] = {}
         """Handlers by account and pattern."""
+        self._early: deque[tuple[int, Forwarded]] = deque()
+        """Requests (with the steady time, ns) of accounts that this node does not know yet, oldest first."""
         self._held: dict[_Held, None] = {}
         self._missing: dict[tuple[Where, str, str], int] = {}
         """Times (ns) since which a stream of an account, or the meta group, has had no known leader."""
@@ -87,6 +91,8 @@ class Requests:
 
     def accept(self, account: str, pattern: str, handler: Callable[[Forwarded], None]) -> None:
         self._accept[account, pattern] = handler
+        if self._early:
+            self._clock.call_soon(self._handle_early)  # soon: the rest of the account's API is being made
 
     def dispatch(self, request: Request, where: Where, here: Callable[[], None]) -> None:
         key = (where, *(("", "") if where is Where.META else (request.about, request.tokens[0])))
@@ -177,8 +183,30 @@ class Requests:
 
     def _handle(self, forwarded: Forwarded) -> None:
         handler = self._accept.get((forwarded.account, forwarded.pattern))
-        if handler is not None:  # else the request of a newer release: its client times out
+        if handler is None:
+            self._node.accounts.of(forwarded.account)  # an account of an operator is loaded now
+            handler = self._accept.get((forwarded.account, forwarded.pattern))
+        if handler is not None:
             handler(forwarded)
+            return
+        now = self._clock.steady()
+        while self._early and self._early[0][0] < now - HOLD_NS:
+            self._early.popleft()
+        if len(self._early) < MAX_HELD:  # of an unknown account or a newer release: its client may time out
+            self._early.append((now, forwarded))
+
+    def _handle_early(self) -> None:
+        """Handle requests whose account is known by now, and drop those that are too old."""
+        oldest = self._clock.steady() - HOLD_NS
+        early, self._early = self._early, deque()
+        for came_ns, forwarded in early:
+            handler = self._accept.get((forwarded.account, forwarded.pattern))
+            if came_ns < oldest:
+                continue
+            if handler is None:
+                self._early.append((came_ns, forwarded))
+            else:
+                handler(forwarded)
 
 
 class Leads(msgspec.Struct, array_like=True, frozen=True):
