@@ -5,16 +5,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.nodes import until
 from tests.cluster.peer_world import free_ports
-from tests.keys import ISSUED_AT, account_jwt, account_key, login, operator_jwt, operator_key, user_jwt, user_key
+from tests.keys import (
+    ISSUED_AT,
+    JETSTREAM,
+    account_jwt,
+    account_key,
+    login,
+    operator_jwt,
+    operator_key,
+    user_jwt,
+    user_key,
+)
 from tests.servers import Kind, Server
-from tests.wire import Closed, Wire
+from tests.wire import Closed, Wire, WireTimeout
 
 pytestmark = pytest.mark.cluster
 
@@ -29,9 +41,10 @@ class World:
 
     Args:
         kinds: of each server: `full` or `cache`.
+        jetstream: they have JetStream.
     """
 
-    def __init__(self, kind: Kind, folder: Path, kinds: Sequence[str]) -> None:
+    def __init__(self, kind: Kind, folder: Path, kinds: Sequence[str], *, jetstream: bool = False) -> None:
         ports = free_ports(3)
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
         self.servers = [
@@ -46,7 +59,7 @@ class World:
                     cluster {{ name: C, listen: "127.0.0.1:{port}", routes: [{routes}] }}
                 """,
                 name=f"n{number}",
-                jetstream=False,
+                jetstream=jetstream,
             )
             for number, (port, resolver) in enumerate(zip(ports, kinds, strict=True))
         ]
@@ -140,3 +153,93 @@ def test_an_empty_answer_is_not_the_last_one(world: World, kind: Kind) -> None:
     assert admitted(third, A) or kind is Kind.REAL
     assert stored(third, A.public) == token or kind is Kind.REAL
     assert not stored(second, A.public)
+
+
+def _api(wire: Wire, subject: str, body: object) -> Any:
+    """Ask until a leader of the cluster answers without a passing error."""
+
+    def answer() -> Any:
+        with contextlib.suppress(WireTimeout):
+            said = wire.api(subject, body)
+            return None if said.get("error", {}).get("err_code") in (10008, 10023, 10005) else said
+        return None
+
+    return until(answer, subject)
+
+
+@pytest.fixture
+def storing(kind: Kind, tmp_path: Path) -> Iterator[World]:
+    made = World(kind, tmp_path, ("full",) * 3, jetstream=True)
+    yield made
+    for server in made.servers:
+        server.kill()
+
+
+def _held(server: Server, account: str) -> dict[str, int]:
+    """Return the messages of the account's streams on one server."""
+    accounts = server.page("/jsz?accounts=true&streams=true").get("account_details") or []
+    streams = [stream for one in accounts if one["id"] == account for stream in one.get("stream_detail") or []]
+    return {stream["name"]: stream["state"]["messages"] for stream in streams}
+
+
+def test_nodes_serve_streams_of_accounts_that_nobody_logged_into_there(storing: World) -> None:
+    servers = storing.servers
+    storing.start(*servers)
+    push(storing, servers[0], account_jwt(A, "A", OPERATOR, limits=JETSTREAM), 3)
+    with login(servers[0].address, USER, user_jwt(USER, "u", A), timeout=10) as wire:
+        for number in range(6):  # more streams than nodes: no node has them all
+            config = {"name": f"S{number}", "subjects": [f"s{number}.>"], "storage": "file", "num_replicas": 1}
+            config["allow_msg_schedules"] = True
+            assert "error" not in _api(wire, f"STREAM.CREATE.S{number}", config)
+            assert "error" not in wire.request(f"s{number}.x", b"x").json()
+            plan = {"Nats-Schedule": "@every 1s", "Nats-Schedule-Target": f"s{number}.now"}
+            assert "error" not in wire.request(f"s{number}.plan", b"x", plan).json()
+    held = [set(_held(server, A.public)) for server in servers]
+    assert sum(map(len, held)) == 6
+    assert max(map(len, held)) < 6
+    for server in servers:
+        server.stop()
+    storing.start(*servers)
+    before = {name: count for server in servers for name, count in _held(server, A.public).items()}
+
+    def grown() -> bool:
+        now = {name: count for server in servers for name, count in _held(server, A.public).items()}
+        return len(now) == 6 and all(count > before.get(name, 0) + 1 for name, count in now.items())
+
+    until(grown, "schedules without clients")
+
+
+def test_tiers_of_an_account_are_limits_of_one_replica(storing: World) -> None:
+    """As measured on nats-server, by which this test passes, too (`--against real`)."""
+    storing.start(*storing.servers)
+    tiers = {
+        "R1": {"mem_storage": 0, "disk_storage": 10_000, "streams": 2, "consumer": 2},
+        "R3": {"mem_storage": 0, "disk_storage": 30_000, "streams": 1, "consumer": 2},
+    }
+    push(storing, storing.servers[0], account_jwt(A, "A", OPERATOR, limits={"tiered_limits": tiers}), 3)
+    for server in storing.servers:
+        with login(server.address, USER, user_jwt(USER, "u", A), timeout=10) as wire:
+            told = []
+            for name, replicas, size in (
+                ("ONE", 1, 5000),
+                ("THREE", 3, 5000),
+                ("BIG", 1, 6000),
+                ("TWO", 1, 5000),
+                ("FULL", 1, -1),
+                ("MORE", 3, 1000),
+                ("PAIR", 2, 1000),
+            ):
+                config = {
+                    "name": name,
+                    "subjects": [name],
+                    "storage": "file",
+                    "num_replicas": replicas,
+                    "max_bytes": size,
+                }
+                told.append(_api(wire, f"STREAM.CREATE.{name}", config).get("error", {}).get("err_code", 0))
+            shown = _api(wire, "INFO", {})["tiers"]
+            used = {name: (tier["reserved_storage"], tier["streams"]) for name, tier in shown.items()}
+            for name in ("ONE", "THREE", "TWO"):
+                assert _api(wire, f"STREAM.DELETE.{name}", None)["success"]
+        assert told == [0, 0, 10047, 0, 10027, 10027, 10120]
+        assert used == {"R1": (10_000, 2), "R3": (5000, 1)}

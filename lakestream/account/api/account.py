@@ -107,16 +107,21 @@ class AccountApi:
 
     def _tiers(self, usage: dict[str, TierUsage]) -> dict[str, Any]:
         node, account = self._engine.node, self._engine.account
-        streams = [tier_of(node.config_of(each).num_replicas) for each in node.assignments(account)]
+        configs = [node.config_of(each) for each in node.assignments(account)]
         shown = {}
         for name, limits in self._engine.limits.tiers:
             own = usage.get(name, _NOTHING)
+            streams = [config for config in configs if tier_of(config.num_replicas) == name]
+            # As the limits of a tier, what is reserved is that of one replica of each stream.
+            reserved = {"memory": 0, "file": 0}
+            for config in streams:
+                reserved[config.storage] += max(0, config.max_bytes)
             shown[name] = {
                 "memory": own.memory,
                 "storage": own.file,
-                "reserved_memory": own.reserved_memory,
-                "reserved_storage": own.reserved_file,
-                "streams": streams.count(name),
+                "reserved_memory": reserved["memory"],
+                "reserved_storage": reserved["file"],
+                "streams": len(streams),
                 "consumers": own.consumers,
                 "limits": limits_shown(limits),
             }
