@@ -46,6 +46,10 @@ class OutlineInfo(msgspec.Struct, frozen=True):
     rows: int
 
 
+# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
+_INFO = msgspec.msgpack.Decoder(OutlineInfo)
+
+
 class OutlineFile:
     """An outline on disk, with its columns while they are in memory."""
 
@@ -71,6 +75,10 @@ class _Content(msgspec.Struct):
     ids: bytes
     sizes: bytes
     times: bytes
+
+
+# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
+_CONTENT = msgspec.msgpack.Decoder(_Content)
 
 
 class Outline:
@@ -209,7 +217,7 @@ def read_outline(files: Files, path: str) -> Outline:
     info, at, crc = _info(path, data)
     if crc32(memoryview(data)[at:]) != crc:
         raise CorruptLog(path, at, "the crc of the outline does not match")
-    content = msgspec.msgpack.decode(data[at:], type=_Content)
+    content = _CONTENT.decode(data[at:])
     made = Outline()
     made.runs = Runs.of(content.runs)
     assert made.runs.rows == info.rows
@@ -227,4 +235,4 @@ def _info(path: str, data: bytes) -> tuple[OutlineInfo, int, int]:
     head = data[_HEAD.size : _HEAD.size + length]
     if magic != _MAGIC or version != VERSION or crc32(head) != head_crc:
         raise CorruptLog(path, 0, "the head of the outline is damaged")
-    return msgspec.msgpack.decode(head, type=OutlineInfo), _HEAD.size + length, content_crc
+    return _INFO.decode(head), _HEAD.size + length, content_crc

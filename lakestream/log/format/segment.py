@@ -102,6 +102,10 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     departures: builtins.bytes | None = None
 
 
+# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
+_FOOTER = msgspec.msgpack.Decoder(Footer)
+
+
 class Packing(msgspec.Struct, frozen=True):
     """Compression of a segment: the end of the frames in the plain file, their bytes in each block, and the lengths of
     the blocks behind the header."""
@@ -115,6 +119,10 @@ class _Packed(msgspec.Struct):
     """The part of the metadata that describes compression."""
 
     packing: Packing | None = None
+
+
+# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
+_PACKED = msgspec.msgpack.Decoder(_Packed)
 
 
 class SealedSegment(msgspec.Struct, frozen=True):
@@ -341,8 +349,8 @@ def read_end(files: Files, fd: int) -> SealedEnd | None:
     metadata = tail[-TRAILER_SIZE - metadata_length : -TRAILER_SIZE]
     if crc32(trailer[:-8], crc32(metadata)) != crc:
         return None
-    footer = msgspec.msgpack.decode(metadata, type=Footer)
-    packing = msgspec.msgpack.decode(metadata, type=_Packed).packing
+    footer = _FOOTER.decode(metadata)
+    packing = _PACKED.decode(metadata).packing
     frames_end = packing.frames_end if packing is not None else tables_at
     return SealedEnd(footer, frames_end, tables_at, rows, tables_crc, size, packing)
 

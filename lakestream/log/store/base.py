@@ -37,6 +37,10 @@ class Origin(msgspec.Struct, frozen=True):
     through: int
 
 
+# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
+_ORIGIN = msgspec.msgpack.Decoder(Origin)
+
+
 class Base:
     """A base, as read from its files."""
 
@@ -127,7 +131,7 @@ class BaseWriter:
 def origin_of(files: Files, directory: str) -> Origin | None:
     """Return the origin of the base in a stream's directory, or None. Block. Raise CorruptLog, OSError."""
     found = read_checkpoint(files, os.path.join(directory, DIRECTORY, CHECKPOINT))
-    return None if found is None else msgspec.msgpack.decode(found[0].extra, type=Origin)
+    return None if found is None else _ORIGIN.decode(found[0].extra)
 
 
 def read_base(files: Files, directory: str) -> Base | None:
@@ -136,7 +140,7 @@ def read_base(files: Files, directory: str) -> Base | None:
     if found is None:
         return None
     state, subjects, _ = found
-    origin = msgspec.msgpack.decode(state.extra, type=Origin)
+    origin = _ORIGIN.decode(state.extra)
     live = SequenceSet.from_bytes(state.live)
     return Base(origin, live, subjects, state.size, state.last_time, outlines_of(files, directory))
 

@@ -76,6 +76,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     erased_runs: bytes = b""
 
 
+# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
+_STATE = msgspec.msgpack.Decoder(State)
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """A copy of the state, taken in the event loop and written in a thread."""
 
@@ -89,6 +93,10 @@ class _Directory(msgspec.Struct, frozen=True):
     firsts: list[bytes]
     lengths: bytes
     rows: bytes
+
+
+# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
+_DIRECTORY = msgspec.msgpack.Decoder(_Directory)
 
 
 def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
@@ -180,7 +188,7 @@ def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] 
         raise CorruptLog(path, length, "the checkpoint does not have the length that it claims" + _REBUILD)
     if _crc_of(file, size) != crc:
         raise CorruptLog(path, _HEAD.size, "the crc of the checkpoint does not match" + _REBUILD)
-    state = msgspec.msgpack.decode(file.read(_HEAD.size, state_length), type=State)
+    state = _STATE.decode(file.read(_HEAD.size, state_length))
     at = _HEAD.size + state_length
     if version == 1:
         return state, _first_version(file.read(at, subjects_length)), size
@@ -196,7 +204,7 @@ def _crc_of(file: BlockFile, size: int) -> int:
 
 def _read_subjects(file: BlockFile, at: int, end: int, last_seq: int) -> SubjectIndex:
     length = int.from_bytes(file.read(end - 4, 4), "little")
-    directory = msgspec.msgpack.decode(file.read(end - 4 - length, length), type=_Directory)
+    directory = _DIRECTORY.decode(file.read(end - 4 - length, length))
     rows = array("I", directory.rows)
     places = pairwise(accumulate(array("I", directory.lengths), initial=at))
     if sum(rows) > LEFT_SUBJECTS:

@@ -121,10 +121,14 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return backoff[min(deliveries, len(backoff)) - 1] if backoff else self.ack_wait
 
 
+# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
+_CONFIG = msgspec.json.Decoder(ConsumerConfig)
+
+
 def stored_config(name: str, stored: bytes) -> ConsumerConfig:
     """Read a consumer's configuration from the log. Raise Unsupported, which takes its stream offline."""
     try:
-        return read_stored(stored, ConsumerConfig)
+        return read_stored(stored, _CONFIG)
     except JsonError:
         raise Unsupported(f'stopped - unsupported consumer "{name}"') from None
 

@@ -26,6 +26,11 @@ class _Metadata(msgspec.Struct):
     metadata: dict[str, str] = {}
 
 
+# Made here: msgspec builds them at the first use otherwise, and crashes when two threads do so at once.
+_METADATA = msgspec.json.Decoder(_Metadata)
+_CONFIG = msgspec.json.Decoder(StreamConfig)
+
+
 class Unsupported(LogError):
     """Raised when this release does not support a stream; the message says why, in nats-server's words."""
 
@@ -36,7 +41,7 @@ class Unsupported(LogError):
 def stream_config(stored: bytes) -> StreamConfig:
     """Read a stream's configuration from its log. Raise Unsupported."""
     try:
-        return read_stored(stored, StreamConfig)
+        return read_stored(stored, _CONFIG)
     except JsonError as error:
         raise Unsupported(str(error)) from None
 
@@ -50,14 +55,14 @@ def refusal(stored: bytes) -> str:
     return ""
 
 
-def read_stored(stored: bytes, kind: type[C]) -> C:
+def read_stored(stored: bytes, decoder: msgspec.json.Decoder[C]) -> C:
     """Decode a stored configuration. Raise JsonError if this release does not support all of it."""
-    config = msgspec.json.decode(stored, type=kind)  # what it does not know it leaves out
-    level = msgspec.json.decode(stored, type=_Metadata).metadata.get(REQUIRED_LEVEL, "")
+    config = decoder.decode(stored)  # what it does not know it leaves out
+    level = _METADATA.decode(stored).metadata.get(REQUIRED_LEVEL, "")
     if level and not (level.isdigit() and int(level[:20]) <= API_LEVEL):
         raise JsonError(f"unsupported - required API level: {level}, current API level: {API_LEVEL}")
     try:
-        parse(stored, kind)
+        parse(stored, decoder.type)
     except JsonError as error:
         raise JsonError(f"decoding error: {error}") from None
     return config
