@@ -21,10 +21,11 @@ OPERATOR = Operator()
 
 
 def _blocks() -> list[str]:
-    """Return the examples of configuration on the page: indented lines, and fenced blocks that are no log."""
-    text = PAGE.read_text()
-    fenced = [block for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE) if block[0] != "["]
-    text = re.sub(r"^```\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    """Return the examples of configuration on the page: indented lines, and fenced blocks without a language that are
+    no log."""
+    text, fences = PAGE.read_text(), re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    fenced = [block for language, block in fences.findall(text) if not language and block[0] != "["]
+    text = fences.sub("", text)
     return fenced + re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
 
 
