@@ -34,7 +34,7 @@ _TYPES = ("jwt",)
 _ALGORITHMS = ("ed25519", "ed25519-nkey")
 _HEAD = {"typ": "JWT", "alg": "ed25519-nkey"}
 _URL = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
-_BLOCK = re.compile(r"\s*(?:-{3,}[^-\n]*-{3,}\r?\n)?\s*([\w.-]+?)\s*(?:-{3,}[^-\n]*-{3,}\s*)?", re.ASCII)
+_TOKEN = re.compile(r"[\w.-]+", re.ASCII)
 
 Int = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
@@ -335,8 +335,20 @@ def kind_of(text: str) -> str:
 
 def undecorated(text: str) -> str:
     """Return the token of a file, which may have lines of dashes around it."""
-    found = _BLOCK.fullmatch(text)
-    return found[1] if found else text.strip()
+    body = text.strip()
+    first, _, rest = body.partition("\n")
+    if rest and _is_dashed(first):
+        body = rest.strip()
+    before, _, last = body.rpartition("\n")
+    if before and _is_dashed(last):
+        body = before.strip()
+    return body if _TOKEN.fullmatch(body) else text.strip()
+
+
+def _is_dashed(line: str) -> bool:
+    """Return True for a line such as `-----BEGIN NATS ACCOUNT JWT-----`."""
+    line = line.strip()
+    return line.startswith("---") and line.endswith("---") and "-" not in line.strip("-")
 
 
 def claims_of(text: str) -> dict[str, Any]:
