@@ -73,6 +73,9 @@ class _Origin(msgspec.Struct):
     created: bool = False
 
 
+_ORIGIN = msgspec.json.Decoder(_Origin)
+
+
 class _Target(msgspec.Struct, frozen=True):
     """The stream of an import, as its options describe it.
 
@@ -440,7 +443,7 @@ def _metadata(config: dict[str, Any]) -> dict[str, str]:
 def _noted(config: dict[str, Any]) -> _Origin | None:
     """Return the last import into a stream; None without one."""
     noted = _metadata(config).get(IMPORT_KEY)
-    return msgspec.json.decode(noted, type=_Origin) if noted else None
+    return _ORIGIN.decode(noted) if noted else None
 
 
 def _with_origin(config: dict[str, Any], origin: _Origin) -> dict[str, Any]:

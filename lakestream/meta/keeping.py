@@ -28,6 +28,7 @@ MAX_WAITING = 10_000
 """Requests that may wait until an account's streams are open; further ones fail with 10008."""
 SETTLE_NS = 10_000_000
 """Interval at which a stream that is being closed is checked for uncommitted entries (10 ms)."""
+_STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
 
 
 class SoloKeeping:
@@ -221,7 +222,7 @@ def _known(found: Recovered) -> tuple[bytes, str, int]:
     if create is None:
         return msgspec.json.encode({"name": found.name}), f"{found.account} {found.name}", 0
     try:
-        msgspec.json.decode(create.config, type=StreamConfig)
+        _STREAM_CONFIG.decode(create.config)
     except msgspec.MsgspecError:
         return msgspec.json.encode({"name": found.name}), create.uid, create.created_ns
     return create.config, create.uid, create.created_ns

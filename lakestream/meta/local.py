@@ -31,6 +31,7 @@ SETTLE_NS = 1_000_000_000
 """Interval at which a leader proposes `SettleStream` (1 s) until it is applied."""
 CAMPAIGNS_NS = (0, 30_000_000, 100_000_000, 200_000_000, 400_000_000)
 """Delays after which the preferred leader of a new stream campaigns, while the others still create their files."""
+_STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
 
 
 class LocalStreams:
@@ -240,7 +241,7 @@ class LocalStreams:
             # members may be missing in it. `reconcile` repeats this.
             return
         if assignment.uid not in self.updating and msgspec.json.encode(stream.config) != assignment.config:
-            wanted = msgspec.json.decode(assignment.config, type=StreamConfig)
+            wanted = _STREAM_CONFIG.decode(assignment.config)
             if wanted != stream.config:
                 stream.propose(UpdateStream(assignment.config))
         if replica.uid not in self._scaling and (assignment.moving or self._unsettled(replica, assignment)):

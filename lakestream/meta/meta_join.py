@@ -83,6 +83,9 @@ class JoinAnswer(msgspec.Struct, frozen=True):
     leads: bool
 
 
+_JOIN_ANSWER = msgspec.msgpack.Decoder(JoinAnswer)
+
+
 def decide(me: str, routes_met: bool, others: Mapping[str, Seen]) -> Wait | Begin | Apply:
     """Decide the next step of a node without a meta log.
 
@@ -244,7 +247,7 @@ class MetaJoin:
         def answered(body: bytes | None, why: str) -> None:
             self._asked.discard(node)
             if body is not None and not self._stopped:
-                then(msgspec.msgpack.decode(body, type=JoinAnswer))
+                then(_JOIN_ANSWER.decode(body))
 
         self._calls.call(node, method, b"", answered, CALL_TIMEOUT_NS)
 

@@ -48,6 +48,9 @@ class MetaSent(msgspec.Struct, frozen=True):
     wrong: str = ""
 
 
+_META_SENT = msgspec.msgpack.Decoder(MetaSent)
+
+
 class MetaTransfer:
     """Serves and fetches the state of the meta group. Create it before the group is opened."""
 
@@ -81,7 +84,7 @@ class MetaTransfer:
     # ------------------------------------------------------------------ the member that is behind
     def _install(self, sender: str, install: Install, done: Callable[[Replacement | None], None]) -> None:
         def received(body: bytes | None, why: str) -> None:
-            sent = msgspec.msgpack.decode(body, type=MetaSent) if body is not None else MetaSent(wrong=why)
+            sent = _META_SENT.decode(body) if body is not None else MetaSent(wrong=why)
             if not sent.wrong and sent.index < install.index:
                 sent = MetaSent(wrong=f"it is only as of entry {sent.index}")
             if sent.wrong:

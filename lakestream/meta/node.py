@@ -34,6 +34,7 @@ PROPOSE = "meta.propose"
 """The call that asks the meta leader to propose an entry."""
 CALL_TIMEOUT_NS = 4_000_000_000
 """Timeout of a call between nodes (4 s), below that of clients (5 s)."""
+_STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
 
 
 class CallFailed(msgspec.Struct, frozen=True):
@@ -53,6 +54,9 @@ class CallFailed(msgspec.Struct, frozen=True):
         return ApiError(self.code, self.err_code, self.description)
 
 
+_CALL_FAILED = msgspec.msgpack.Decoder(CallFailed | None)
+
+
 def encode_failure(error: ApiError | None) -> bytes:
     """Encode the answer to a call that has no result: its error, or None."""
     return msgspec.msgpack.encode(CallFailed.of(error))
@@ -62,7 +66,7 @@ def decode_failure(answer: bytes | None) -> ApiError | None:
     """Return the error in an answer of `encode_failure`; 10008 without an answer."""
     if answer is None:
         return api_error(10008)
-    failed = msgspec.msgpack.decode(answer, type=CallFailed | None)
+    failed = _CALL_FAILED.decode(answer)
     return failed.error() if failed is not None else None
 
 
@@ -296,7 +300,7 @@ class MetaNode:
             return replica.stream.config
         known = self._configs.get(assignment.uid)
         if known is None or known[0] is not assignment.config:
-            config = msgspec.json.decode(assignment.config, type=StreamConfig)
+            config = _STREAM_CONFIG.decode(assignment.config)
             known = self._configs[assignment.uid] = (assignment.config, config)
         return known[1]
 

@@ -16,6 +16,8 @@ from lakestream.stream.assembly import Stream
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
 from lakestream.stream.core.state import StreamState
 
+_STREAM_STATE = msgspec.msgpack.Decoder(StreamState)
+
 
 class Recovered(msgspec.Struct):
     """A log that was opened. `stream` is None without an `error` if there never was a stream; `create` is the stream's
@@ -47,7 +49,7 @@ def recover(site: Site, account: str, name: str) -> Recovered:
 
 def _replayed(site: Site, store: Store, found: Recovered) -> Stream | None:
     frames = store.replay()
-    state = msgspec.msgpack.decode(store.extra, type=StreamState) if store.extra else None
+    state = _STREAM_STATE.decode(store.extra) if store.extra else None
     if state is not None:
         found.create = _owned(found, state.create)
         stream = site.stream(state.create, store)

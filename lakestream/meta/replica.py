@@ -39,6 +39,7 @@ REST_NS = 10_000_000
 
 CURRENT_LAG = 0
 """Maximum number of entries that a current member lacks."""
+_STREAM_STATE = msgspec.msgpack.Decoder(StreamState)
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -316,7 +317,7 @@ class Replica:
 
     def _recover(self, store: Store, commit_through: int) -> Stream:
         """Return the stream as of entry `commit_through`. Block."""
-        state = msgspec.msgpack.decode(store.extra, type=StreamState) if store.extra else None
+        state = _STREAM_STATE.decode(store.extra) if store.extra else None
         stream = self._site.stream(state.create if state is not None else self.create, store)
         if state is not None:
             stream.load(store.extra)

@@ -61,6 +61,9 @@ class _Answer(msgspec.Struct, array_like=True, frozen=True):
     header: bytes = b""
 
 
+_ANSWER = msgspec.msgpack.Decoder(_Answer)
+
+
 class _Held:
     """A request that is held until there is a leader."""
 
@@ -137,7 +140,7 @@ class Requests:
         return self._calls.tell(origin, ANSWER, msgspec.msgpack.encode(answer))
 
     def _on_answered(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        answered = msgspec.msgpack.decode(body, type=_Answer)
+        answered = _ANSWER.decode(body)
         self.on_answer(answered.account, answered.reply, answered.body, answered.header)
 
     def changed(self) -> None:

@@ -7,6 +7,7 @@ mark above which deliveries wait. What a client asks for, and when its connectio
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from lakestream.net.accounts.guard import Guard
@@ -22,7 +23,7 @@ HIGH_WATER = 1 << 20
 A turn's output is written early at this size, so that this limit and max_pending also hold within a turn."""
 
 
-class Accepted(Receiver):
+class Accepted(Receiver, ABC):
     """The back-pressure of an accepted connection.
 
     Attributes:
@@ -96,9 +97,9 @@ class Accepted(Receiver):
         elif self.abandon is not None:
             self.abandon()
 
+    @abstractmethod
     def _leave(self) -> None:
         """Take no more part in the account."""
-        raise NotImplementedError
 
 
 class Outbox(Accepted):

@@ -54,6 +54,9 @@ class Usage(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(Usage(*map(operator.add, mine, its)), tiers=both)
 
 
+_USAGE = msgspec.msgpack.Decoder(Usage)
+
+
 _NOTHING = TierUsage()
 
 
@@ -132,7 +135,7 @@ class AccountApi:
         usage, node = self._own_usage(), self._engine.node
 
         def answered(bodies: list[bytes]) -> None:
-            whole = sum((msgspec.msgpack.decode(body, type=Usage) for body in bodies), usage)
+            whole = sum((_USAGE.decode(body) for body in bodies), usage)
             done(msgspec.structs.replace(whole, streams=len(node.assignments(self._engine.account))))
 
         method = of_account(USAGE, self._engine.account)

@@ -62,6 +62,7 @@ INFOS = "stream.infos"
 """The call that asks a node for StreamInfo of the streams that it leads."""
 LIST_WAIT_NS = 2_000_000_000
 """Longest wait of STREAM.LIST for the streams' leaders (2 s)."""
+_STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
 
 
 class ChangeAsked(msgspec.Struct, frozen=True):
@@ -70,6 +71,9 @@ class ChangeAsked(msgspec.Struct, frozen=True):
     uid: str
     config: bytes
     leader: str
+
+
+_CHANGE_ASKED = msgspec.msgpack.Decoder(ChangeAsked)
 
 
 class StreamInfoRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,7 +285,7 @@ class StreamApi:
         self._node.calls.call(leader, method, asked, logged, CALL_TIMEOUT_NS)
 
     def _change_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        asked = msgspec.msgpack.decode(body, type=ChangeAsked)
+        asked = _CHANGE_ASKED.decode(body)
 
         def applied(outcome: Applied | ApiError) -> None:
             self._changing.pop(asked.uid, None)
@@ -292,7 +296,7 @@ class StreamApi:
         except ApiError as error:
             answer(encode_failure(error))
             return
-        self._changing[asked.uid] = msgspec.json.decode(asked.config, type=StreamConfig)
+        self._changing[asked.uid] = _STREAM_CONFIG.decode(asked.config)
         self._node.meta.propose(op, applied)
 
     def _changed(self, asked: ChangeAsked) -> ChangeStream:
@@ -303,7 +307,7 @@ class StreamApi:
         assignment = node.meta.state.by_uid.get(asked.uid)
         if assignment is None or assignment.account != self._engine.account:
             raise api_error(10059)
-        old, new = node.config_of(assignment), msgspec.json.decode(asked.config, type=StreamConfig)
+        old, new = node.config_of(assignment), _STREAM_CONFIG.decode(asked.config)
         whole = self._engine.limits
         limits = account_limits.of_tier(whole, new)
         if not account_limits.in_tier(whole, old, new):
@@ -494,7 +498,7 @@ class StreamApi:
 
     def _assign_restored(self, asked: AssignAsked, done: Callable[[ApiError | None], None]) -> None:
         """Propose the assignment of a stream that a node restores; on the meta leader. Raise ApiError."""
-        node, config = self._node, msgspec.json.decode(asked.config, type=StreamConfig)
+        node, config = self._node, _STREAM_CONFIG.decode(asked.config)
         if not node.meta.leading:
             raise api_error(10008)
         if config.num_replicas > 1 and not node.placing.several:

@@ -64,6 +64,9 @@ class ExportRequest(msgspec.Struct, frozen=True):
     start_time_ns: int = 0
 
 
+_EXPORT_REQUEST = msgspec.json.Decoder(ExportRequest)
+
+
 class Refused(Exception):
     """Raised when the stream rejects a record. `again`: it may accept it later."""
 
@@ -177,7 +180,7 @@ class TransferApi:
             stream = self._engine.node.asked_here(self._engine.account, name)
             if stream is None:
                 return
-            request = msgspec.json.decode(body or b"{}", type=ExportRequest)
+            request = _EXPORT_REQUEST.decode(body or b"{}")
         except ApiError as error:
             self._bus.publish(reply, b"", b"", b"-" + dumps(error.as_dict()))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -115,6 +115,9 @@ class _ConsumerJson(msgspec.Struct, frozen=True):
     state: ConsumerState | None = None
 
 
+_CONSUMER_JSON = msgspec.json.Decoder(_ConsumerJson)
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One entry; see the module."""
 
@@ -325,7 +328,7 @@ class Archive:
             raise ArchiveError(TOO_MANY_CONSUMERS)
         name = found.name[len(CONSUMERS) :].decode("utf-8", "replace")
         try:
-            read = msgspec.json.decode(found.body, type=_ConsumerJson)
+            read = _CONSUMER_JSON.decode(found.body)
             if read.state is not None and any(
                 not seq.isascii() or not seq.isdigit() or len(seq) > 18
                 for seq in (*read.state.pending, *read.state.redelivered)

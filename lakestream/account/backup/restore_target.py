@@ -47,6 +47,9 @@ class AssignAsked(msgspec.Struct, frozen=True):
     node: str
 
 
+_ASSIGN_ASKED = msgspec.msgpack.Decoder(AssignAsked)
+
+
 class Part(msgspec.Struct, frozen=True):
     """An entry for the stream's log. `count`: number of messages in it."""
 
@@ -62,12 +65,18 @@ class PutAsked(msgspec.Struct, frozen=True):
     part: Part
 
 
+_PUT_ASKED = msgspec.msgpack.Decoder(PutAsked)
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The answer to `PUT` and `SHOW`. `elsewhere`: the node does not lead the stream and has done nothing."""
 
     elsewhere: bool = False
     failed: CallFailed | None = None
     shown: bytes = b""
+
+
+_ANSWER = msgspec.msgpack.Decoder(Answer)
 
 
 class RestoreTargets:
@@ -96,7 +105,7 @@ class RestoreTargets:
             answer(encode_failure(error))
 
         try:
-            self._assign(msgspec.msgpack.decode(body, type=AssignAsked), done)
+            self._assign(_ASSIGN_ASKED.decode(body), done)
         except ApiError as error:
             done(error)
 
@@ -106,7 +115,7 @@ class RestoreTargets:
         return stream if stream is not None and stream.leading and stream.applier.created else None
 
     def _put_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
-        asked = msgspec.msgpack.decode(body, type=PutAsked)
+        asked = _PUT_ASKED.decode(body)
         stream = self._leading(asked.uid)
         if stream is None:
             answer(msgspec.msgpack.encode(Answer(elsewhere=True)))
@@ -189,7 +198,7 @@ class RestoreTarget:
                 got = await self._call(peer, method, body)
                 if got is None:
                     raise api_error(10008)
-                answer = msgspec.msgpack.decode(got, type=Answer)
+                answer = _ANSWER.decode(got)
                 if answer.failed is not None:
                     raise answer.failed.error()
                 if not answer.elsewhere:

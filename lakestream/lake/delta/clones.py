@@ -63,6 +63,9 @@ class Clone(msgspec.Struct, frozen=True):
     made: bool = False
 
 
+_CLONE = msgspec.json.Decoder(Clone)
+
+
 def is_registered(storage: Storage, table: str) -> bool:
     """Return True if a table is a registered clone."""
     return storage.exists(entry_path(storage, table))
@@ -88,7 +91,7 @@ def registered(storage: Storage) -> list[Clone]:
             continue
         try:
             content = storage.read(entry.path)
-            each = msgspec.json.decode(content, type=Clone)
+            each = _CLONE.decode(content)
             gone = each.target.startswith(storage.root + "/") and not storage.names(log_directory(each.target))
             if not gone or not (each.made or time.time_ns() - each.created_ns > FRESH_NS):
                 found.append(each)

@@ -54,6 +54,9 @@ class _Hint(msgspec.Struct, frozen=True):
     parts: int | None = None
 
 
+_HINT = msgspec.json.Decoder(_Hint)
+
+
 class Commit(msgspec.Struct, frozen=True):
     """One commit: its actions in the order of the file, and when the file was written (ns since the epoch)."""
 
@@ -195,7 +198,7 @@ class Log:
         The hint file spares the listing where it is of use.
         """
         try:
-            hint = msgspec.json.decode(self._storage.read(f"{self.directory}/_last_checkpoint"), type=_Hint)
+            hint = _HINT.decode(self._storage.read(f"{self.directory}/_last_checkpoint"))
         except (FileNotFoundError, msgspec.DecodeError):
             hint = None
         # The hint is valid while its own commit exists: then later commits were not cleaned up either.

@@ -194,7 +194,7 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
 def of_config(config: bytes) -> StreamPolicy:
     """Return the policy of a stream whose configuration is given as JSON, as in segments and the staging area."""
     try:
-        metadata = msgspec.json.decode(config or b"{}", type=_Config).metadata
+        metadata = _CONFIG.decode(config or b"{}").metadata
     except msgspec.DecodeError as error:
         raise BadPolicy("metadata", f"the stream's configuration does not decode: {error}") from None
     return parse(metadata or {})
@@ -202,6 +202,9 @@ def of_config(config: bytes) -> StreamPolicy:
 
 class _Config(msgspec.Struct):
     metadata: dict[str, str] | None = None
+
+
+_CONFIG = msgspec.json.Decoder(_Config)
 
 
 def _one_of(values: dict[str, str], key: str, choices: tuple[str, ...]) -> str:

@@ -48,10 +48,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     undone: list[tuple[int, int]] = []
 
 
+_PROGRESS = msgspec.json.Decoder(Progress)
+
+
 def progress_of(info: CommitInfo) -> Progress | None:
     """Return what a commit states about the stream; None when its userMetadata is missing or of another writer."""
     try:
-        return msgspec.json.decode(info.user_metadata or "", type=Progress)
+        return _PROGRESS.decode(info.user_metadata or "")
     except msgspec.DecodeError:
         return None
 

@@ -421,6 +421,9 @@ class Request(msgspec.Struct, frozen=True):
     lasting: list[str] = []
 
 
+_REQUEST = msgspec.json.Decoder(Request)
+
+
 # ---------------------------------------------------------------------- the server's side
 def ask(lake: str, stream: StreamIdentity, damaged: Sequence[Damage]) -> None:
     """Ask the compactor to repair the table. Staged segments have to stay from before this call on."""
@@ -445,7 +448,7 @@ def asked(storage: Storage, directory: str) -> Request | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return msgspec.json.decode(content, type=Request)
+        return _REQUEST.decode(content)
     except msgspec.DecodeError:  # cut by a power loss; the server writes it again
         return Request()
 

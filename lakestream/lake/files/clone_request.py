@@ -64,6 +64,9 @@ class CloneRequest(msgspec.Struct, frozen=True, kw_only=True):
     selections: list[Picked] = []
 
 
+_CLONE_REQUEST = msgspec.json.Decoder(CloneRequest)
+
+
 class CloneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a request.
 
@@ -87,6 +90,9 @@ class CloneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
     copied: bool = False
     seconds: float = 0.0
+
+
+_CLONE_ANSWER = msgspec.json.Decoder(CloneAnswer)
 
 
 def request(lake: str, mirror: StreamIdentity, asked: CloneRequest) -> None:
@@ -142,7 +148,7 @@ def asked_of(storage: Storage, directory: str) -> CloneRequest | None:
         content = storage.read(f"{directory}/{REQUEST_FILE}")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return msgspec.json.decode(content, type=CloneRequest)
+    return _CLONE_REQUEST.decode(content)
 
 
 def answered(storage: Storage, directory: str) -> CloneAnswer | None:
@@ -151,7 +157,7 @@ def answered(storage: Storage, directory: str) -> CloneAnswer | None:
         content = storage.read(f"{directory}/{ANSWER_FILE}")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return msgspec.json.decode(content, type=CloneAnswer)
+    return _CLONE_ANSWER.decode(content)
 
 
 def decide(storage: Storage, directory: str, said: CloneAnswer) -> CloneAnswer:

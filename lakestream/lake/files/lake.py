@@ -42,10 +42,13 @@ class LakeFile(msgspec.Struct, frozen=True):
     created_ns: int = 0
 
 
+_LAKE_FILE = msgspec.json.Decoder(LakeFile)
+
+
 def read_id(storage: Storage) -> str:
     """Return the lake's id; "" when it has none, or the file is unreadable."""
     try:
-        return msgspec.json.decode(storage.read(paths.lake_file(storage.root)), type=LakeFile).id
+        return _LAKE_FILE.decode(storage.read(paths.lake_file(storage.root))).id
     except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
         return ""
 

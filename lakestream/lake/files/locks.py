@@ -181,6 +181,9 @@ class _Terms(msgspec.Struct, frozen=True):
     number: int
 
 
+_TERMS = msgspec.json.Decoder(_Terms)
+
+
 class Lease:
     """A lock in an object store.
 
@@ -211,7 +214,7 @@ class Lease:
         tag: str | None = None
         with contextlib.suppress(FileNotFoundError):
             content, entry = self._storage.read_entry(self._path)
-            if not self._is_free(msgspec.json.decode(content, type=_Terms), entry.modified_ns):
+            if not self._is_free(_TERMS.decode(content), entry.modified_ns):
                 self._looked = now
                 return False
             tag = entry.tag
@@ -285,7 +288,7 @@ def is_held(path: str) -> bool:
     if not paths.is_local(path):
         try:
             content, entry = open_storage(path).read_entry(path)
-            terms = msgspec.json.decode(content, type=_Terms)
+            terms = _TERMS.decode(content)
         except (FileNotFoundError, msgspec.DecodeError):
             return False
         return bool(terms.owner) and time.time_ns() - entry.modified_ns <= int((terms.seconds + 1) * 1e9)

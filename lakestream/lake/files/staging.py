@@ -34,6 +34,9 @@ class StreamIdentity(msgspec.Struct, frozen=True):
     config: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+_STREAM_IDENTITY = msgspec.json.Decoder(StreamIdentity)
+
+
 class StagedSegment(msgspec.Struct, frozen=True, order=True):
     """A staged file of `size` bytes with the log entries `first_index` to `last_index`."""
 
@@ -165,7 +168,7 @@ def read_identity(directory: str) -> StreamIdentity | None:
         content = open_storage(directory).read(f"{directory}/{paths.STREAM_FILE}")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return msgspec.json.decode(content, type=StreamIdentity)
+    return _STREAM_IDENTITY.decode(content)
 
 
 def live_identity(storage: Storage, name_directory: str) -> StreamIdentity | None:

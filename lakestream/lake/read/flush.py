@@ -52,6 +52,9 @@ class ServerFile(msgspec.Struct, frozen=True):
     urls: list[str]
 
 
+_SERVER_FILE = msgspec.json.Decoder(ServerFile)
+
+
 class Credentials(msgspec.Struct, frozen=True):
     """Login to a server; `creds` is the path of a credentials file."""
 
@@ -100,6 +103,9 @@ class Flushed(msgspec.Struct, frozen=True):
         return self.error is not None and self.error.code in (400, 404)
 
 
+_FLUSHED = msgspec.json.Decoder(Flushed)
+
+
 def named_servers(storage: Storage) -> list[ServerFile]:
     """Return the servers that the lake names, the one started last first.
 
@@ -135,7 +141,7 @@ def _file_of(storage: Storage, server: ServerFile) -> str:
 
 def _read(storage: Storage, path: str) -> ServerFile | None:
     try:
-        return msgspec.json.decode(storage.read(path), type=ServerFile)
+        return _SERVER_FILE.decode(storage.read(path))
     except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
         return None
 
@@ -294,7 +300,7 @@ class Flusher:
         where = [client.connected_url.geturl() if client.connected_url else "?"]
         try:
             body = (await client.request(f"{FLUSH}{stream}", b"", timeout=timeout)).data
-            answer = msgspec.json.decode(body, type=Flushed)
+            answer = _FLUSHED.decode(body)
         except Exception as error:
             raise self._failed(where, stream, error) from None
         reason = self._judge(answer)

@@ -65,6 +65,7 @@ LOCK_SECONDS = 30.0
 """Maximum time to wait for a table's lock."""
 DELETES = 4
 """Maximum number of DELETEs on a clone; more become one MERGE, which costs as much as some of them."""
+_CLONE_ANSWER = msgspec.json.Decoder(CloneAnswer)
 
 
 class CloneMaker:
@@ -117,7 +118,7 @@ class CloneMaker:
             position = PositionWatch(self._table.path, self._identity.uid).read()
             if CLONED_PROPERTY not in found.properties or position != asked.index:
                 return CloneAnswer(state=REFUSED, reason=f"{self._table.path} is there already", index=asked.index)
-            return msgspec.json.decode(found.properties[CLONED_PROPERTY], type=CloneAnswer)
+            return _CLONE_ANSWER.decode(found.properties[CLONED_PROPERTY])
         if found is not None:
             self._check()
             if found.uid.startswith(MAKING):

@@ -46,7 +46,6 @@ class OutlineInfo(msgspec.Struct, frozen=True):
     rows: int
 
 
-# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
 _INFO = msgspec.msgpack.Decoder(OutlineInfo)
 
 
@@ -77,7 +76,6 @@ class _Content(msgspec.Struct):
     times: bytes
 
 
-# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
 _CONTENT = msgspec.msgpack.Decoder(_Content)
 
 

@@ -102,7 +102,6 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     departures: builtins.bytes | None = None
 
 
-# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
 _FOOTER = msgspec.msgpack.Decoder(Footer)
 
 
@@ -121,7 +120,6 @@ class _Packed(msgspec.Struct):
     packing: Packing | None = None
 
 
-# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
 _PACKED = msgspec.msgpack.Decoder(_Packed)
 
 

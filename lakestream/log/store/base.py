@@ -37,7 +37,6 @@ class Origin(msgspec.Struct, frozen=True):
     through: int
 
 
-# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
 _ORIGIN = msgspec.msgpack.Decoder(Origin)
 
 

@@ -76,7 +76,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     erased_runs: bytes = b""
 
 
-# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
 _STATE = msgspec.msgpack.Decoder(State)
 
 
@@ -95,7 +94,6 @@ class _Directory(msgspec.Struct, frozen=True):
     rows: bytes
 
 
-# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
 _DIRECTORY = msgspec.msgpack.Decoder(_Directory)
 
 

@@ -53,6 +53,9 @@ class _Conns(msgspec.Struct):
     conns: int
 
 
+_CONNS = msgspec.json.Decoder(_Conns)
+
+
 class ClientCounts:
     """The clients of accounts with max_connections on the other nodes.
 
@@ -96,7 +99,7 @@ class ClientCounts:
 
     def _hear(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         try:
-            event = msgspec.json.decode(payload, type=_Conns)
+            event = _CONNS.decode(payload)
         except msgspec.DecodeError:
             return  # invented by a user of the system account
         self._counts.setdefault(event.acc, {})[event.server.id] = event.conns

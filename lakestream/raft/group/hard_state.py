@@ -65,6 +65,9 @@ class PersistentState(msgspec.Struct, frozen=True):
     past_term: int = 0
 
 
+_PERSISTENT_STATE = msgspec.msgpack.Decoder(PersistentState)
+
+
 def updated(kept: PersistentState, core: Core, durable: int) -> PersistentState:
     """Return `kept` brought up to date with the core; entries through `durable` are durable."""
     terms = core.log.terms
@@ -144,4 +147,4 @@ def _decode(data: bytes) -> tuple[int, PersistentState | None]:
     end = _HEAD.size + length
     if magic != _MAGIC or end > len(data) or crc32(memoryview(data)[8:end]) != crc:
         return 0, None
-    return number, msgspec.msgpack.decode(data[_HEAD.size : end], type=PersistentState)
+    return number, _PERSISTENT_STATE.decode(data[_HEAD.size : end])

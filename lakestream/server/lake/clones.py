@@ -61,6 +61,7 @@ NOT_COME = "the moment has not come"
 NOT_YET = "the copy waits for the table of its origin to reach that moment"
 
 Result = TypeVar("Result")
+_STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -205,8 +206,8 @@ class LakeClones:
         expected = (source.name, mirror.account, flushed.uid)  # the answer on the bus must not choose another table
         if origin is None or (origin.name, origin.account, origin.uid) != expected:
             return _Found(never=f"nothing of {source.name} is in the lake")
-        config = msgspec.json.decode(origin.config, type=StreamConfig)
-        why = why_not(config, msgspec.json.decode(mirror.config, type=StreamConfig))
+        config = _STREAM_CONFIG.decode(origin.config)
+        why = why_not(config, _STREAM_CONFIG.decode(mirror.config))
         if why:
             return _Found(never=f"{source.name}: {why}")
         clone_request.request(self.root, mirror, _request(source, origin, wanted, flushed.last_index))

@@ -27,9 +27,12 @@ class _Config(msgspec.Struct):
     storage: str = "file"
 
 
+_CONFIG = msgspec.json.Decoder(_Config)
+
+
 def identity_of(create: CreateStream) -> StreamIdentity | None:
     """Return a deleted stream's identity in the lake; None for a memory stream, which the lake never had."""
-    config = msgspec.json.decode(create.config, type=_Config)
+    config = _CONFIG.decode(create.config)
     if config.storage == "memory":
         return None
     return StreamIdentity(config.name, create.account, create.uid, create.created_ns, msgspec.Raw(create.config))

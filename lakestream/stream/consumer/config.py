@@ -121,7 +121,6 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return backoff[min(deliveries, len(backoff)) - 1] if backoff else self.ack_wait
 
 
-# Made here: msgspec builds it at the first use otherwise, and crashes when two threads do so at once.
 _CONFIG = msgspec.json.Decoder(ConsumerConfig)
 
 

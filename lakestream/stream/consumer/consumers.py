@@ -43,6 +43,9 @@ class _State(msgspec.Struct):
     """Messages whose removal was decided but not on disk: acks and TTLs that led to it are no longer known."""
 
 
+_STATE = msgspec.msgpack.Decoder(_State)
+
+
 class Consumers(Feature, Mapping[str, Consumer]):
     """The consumers of one stream, by name."""
 
@@ -230,7 +233,7 @@ class Consumers(Feature, Mapping[str, Consumer]):
         }
 
     def load(self, checkpoint: bytes) -> None:
-        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        state = _STATE.decode(checkpoint)
         self.retention.load(state.removing)
         for name, snapshot in state.consumers:
             self._by_name[name] = Consumer.restore(self._stream, self, name, snapshot)

@@ -26,7 +26,6 @@ class _Metadata(msgspec.Struct):
     metadata: dict[str, str] = {}
 
 
-# Made here: msgspec builds them at the first use otherwise, and crashes when two threads do so at once.
 _METADATA = msgspec.json.Decoder(_Metadata)
 _CONFIG = msgspec.json.Decoder(StreamConfig)
 

@@ -28,9 +28,12 @@ class _Named(msgspec.Struct):
     name: str
 
 
+_NAMED = msgspec.json.Decoder(_Named)
+
+
 def stream_name(create: CreateStream) -> str:
     """Return the name of a stream, whose configuration may be a newer release's."""
-    return msgspec.json.decode(create.config, type=_Named).name
+    return _NAMED.decode(create.config).name
 
 
 class UpdateStream(msgspec.Struct, frozen=True, tag="update_stream"):

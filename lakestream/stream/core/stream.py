@@ -35,6 +35,8 @@ from lakestream.stream.core.state import Asked, Done, Foreign, StreamState, enco
 from lakestream.stream.core.storage_use import AccountUse
 from lakestream.stream.core.view import ProposedView
 
+_STREAM_STATE = msgspec.msgpack.Decoder(StreamState)
+
 
 class StreamCore:
     """One stream on this server.
@@ -350,7 +352,7 @@ class StreamCore:
 
     def load(self, checkpoint: bytes) -> None:
         """Take back what `dump` returned, before the frames after the checkpoint are applied."""
-        self.applier.created = msgspec.msgpack.decode(checkpoint, type=StreamState).created
+        self.applier.created = _STREAM_STATE.decode(checkpoint).created
         for feature in self.features:
             feature.load(checkpoint)
 

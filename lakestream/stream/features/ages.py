@@ -37,6 +37,9 @@ class _State(msgspec.Struct):
     """Reading of the steady clock in ns; 0 in a checkpoint of an earlier release, which has wall-clock times."""
 
 
+_STATE = msgspec.msgpack.Decoder(_State)
+
+
 class Ages(Feature):
     """The ages of one stream's messages, for the features that let messages expire. Times are ns since the epoch."""
 
@@ -110,7 +113,7 @@ class Ages(Feature):
         return {"ages": self.runs(self._store.first_seq), "steady_ns": self._clock.steady()}
 
     def load(self, checkpoint: bytes) -> None:
-        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        state = _STATE.decode(checkpoint)
         behind = self.behind_ns = max(0, state.steady_ns - self._clock.steady())
         runs = state.ages or [_ALWAYS]
         self._set([(first, max(begin - behind, _ALWAYS[1]), ahead + behind) for first, begin, ahead in runs])

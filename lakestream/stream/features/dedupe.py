@@ -239,6 +239,9 @@ class _State(msgspec.Struct):
     """Entries of the duplicate window; see `MessageIds.dump`."""
 
 
+_STATE = msgspec.msgpack.Decoder(_State)
+
+
 def _check_id(view: View, message: Publish, given: Given) -> Duplicate | None:
     seq = view.staged(MSG_ID, given[_HEADER]) or view.feature(Dedupe).seen(given[_HEADER])
     return Duplicate(seq) if seq else None
@@ -300,5 +303,5 @@ class Dedupe(Feature):
         return {"dedupe": [], "last_msg_id": last_id, "last_msg_id_seq": last_seq, "ids": ids}
 
     def load(self, checkpoint: bytes) -> None:
-        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        state = _STATE.decode(checkpoint)
         self.ids.load(state.ids, state.last_msg_id, state.last_msg_id_seq, state.dedupe, self._ages.behind_ns)

@@ -93,6 +93,9 @@ class _State(msgspec.Struct):
     """(deadline by the steady clock, sequence) of every TTL; deadline -1 means never."""
 
 
+_STATE = msgspec.msgpack.Decoder(_State)
+
+
 class Expiry(Feature):
     """The expiry of one stream's messages. Nothing is scanned: the oldest message says when to look."""
 
@@ -158,7 +161,7 @@ class Expiry(Feature):
         return {"ttls": [*self._ttls, *self._taken, *((-1, seq) for seq in self._forever)]}
 
     def load(self, checkpoint: bytes) -> None:
-        ttls, behind = msgspec.msgpack.decode(checkpoint, type=_State).ttls, self._ages.behind_ns
+        ttls, behind = _STATE.decode(checkpoint).ttls, self._ages.behind_ns
         self._cursor = 0
         self._forever = {seq: None for deadline, seq in ttls if deadline < 0}
         self._ttls = [(max(0, deadline - behind), seq) for deadline, seq in ttls if deadline >= 0]

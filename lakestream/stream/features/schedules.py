@@ -62,6 +62,9 @@ class _State(msgspec.Struct):
     """(subject, interval) of those that fire at intervals."""
 
 
+_STATE = msgspec.msgpack.Decoder(_State)
+
+
 class Entry(msgspec.Struct):
     """One schedule: its message, and when it fires next. It is alive as long as the message is in the stream."""
 
@@ -186,7 +189,7 @@ class Schedules(Feature):
         }
 
     def load(self, checkpoint: bytes) -> None:
-        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        state = _STATE.decode(checkpoint)
         every = dict(state.intervals)
         self._entries = {subject: Entry(seq, at, every.get(subject, 0)) for subject, seq, at in state.schedules}
         self._sweep_at = 2 * len(self._entries) + SLACK

@@ -41,6 +41,9 @@ class _State(msgspec.Struct):
     """See `Mirroring.near`."""
 
 
+_STATE = msgspec.msgpack.Decoder(_State)
+
+
 class Mirroring(Feature):
     """The mirror, or the sources, of one stream."""
 
@@ -200,7 +203,7 @@ class Mirroring(Feature):
         return {"sources": self.positions.dump(), "near": self.near}
 
     def load(self, checkpoint: bytes) -> None:
-        state = msgspec.msgpack.decode(checkpoint, type=_State)
+        state = _STATE.decode(checkpoint)
         self.positions.load(state.sources)
         self.near = state.near
 

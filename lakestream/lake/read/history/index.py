@@ -92,6 +92,9 @@ class _Schema(msgspec.Struct, frozen=True):
     fields: list[_Field] = []
 
 
+_SCHEMA = msgspec.json.Decoder(_Schema)
+
+
 class Shape(msgspec.Struct, frozen=True):
     """Properties of the table as a whole. `direct`: its files can be read directly; `archive`: it has an archive's
     column."""
@@ -277,7 +280,7 @@ class TableIndex:
 
 
 def _shape(data: MetaData, direct: bool) -> Shape:
-    fields = msgspec.json.decode(data.schema_string, type=_Schema).fields
+    fields = _SCHEMA.decode(data.schema_string).fields
     mapped = data.configuration.get("delta.columnMapping.mode", "none") != "none"
     return Shape(
         direct and not mapped,
