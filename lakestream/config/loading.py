@@ -159,6 +159,10 @@ def reload(options: Options, cluster_port: int = 0) -> tuple[Options, list[str]]
                     f"{new.config_file}: with JetStream a reload cannot add the first account or remove the last one; "
                     "restart the server for that"
                 )
+        elif name == "operators":
+            from lakestream.config import operators as operator_settings
+
+            operator_settings.check_reload(options.operators, new.operators)
         elif name == "callout":
             raise StartError("config reload not supported for AuthCallout; restart the server for that")
         elif name == "websocket":

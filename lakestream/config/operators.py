@@ -283,6 +283,17 @@ def check_operators(options: Options, operators: OperatorOptions) -> None:
         raise StartError("no_auth_user not compatible with Trusted Operator")
 
 
+def check_reload(old: OperatorOptions | None, new: OperatorOptions | None) -> None:
+    """Raise StartError when a reload would change more than preloaded and pinned accounts and the sentinel."""
+    for field, name in (
+        ("operators", "TrustedOperators"),
+        ("trusted_keys", "TrustedKeys"),
+        ("resolver", "AccountResolver"),
+    ):
+        if getattr(old, field, ()) != getattr(new, field, ()):
+            raise StartError(f"config reload not supported for {name}; restart the server for that")
+
+
 def _check_version(operator: Token[jwt.Operator]) -> None:
     wanted = operator.nats.assert_server_version
     if not wanted:

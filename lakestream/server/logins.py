@@ -109,7 +109,11 @@ class Logins:
 
     def reload(self, options: Options) -> dict[str, Authenticator]:
         """Check credentials by other settings; return the checks before, by kind of client."""
-        self._options = options
+        changed, self._options = options.operators != self._options.operators, options
+        if changed and self.signed is not None and (operators := options.operators) is not None:
+            from lakestream.net.accounts.operators import Trust
+
+            self.signed.reload(Trust(operators, options.system_account), operators.sentinel, operators.preload)
         before, self._authenticators = self._authenticators, self._made()
         return before
 

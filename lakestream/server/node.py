@@ -46,9 +46,11 @@ from lakestream.server.listeners import Listeners
 from lakestream.server.logins import Logins
 from lakestream.server.reloading import (
     AFFECTED_BY,
+    LIMITS,
     close_surplus,
     close_unpinned,
     limit_changes,
+    limit_clients,
     reload_clients,
 )
 
@@ -349,6 +351,8 @@ class Node:
             clients = self.connections.values()
             reload_clients(clients, authenticators, self.logins.by_kind, self.accounts)
             self.log.info("Reloaded: accounts")
+        elif not LIMITS.isdisjoint(changed):
+            limit_clients(self.connections.values())
         if "max_connections" in changed and options.max_connections:
             close_surplus(self.connections.values(), options.max_connections, self.log)
         for line in limit_changes(options, changed):

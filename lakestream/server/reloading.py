@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from lakestream.net.connection import Connection
     from lakestream.net.tls import ServerContext
 
-AFFECTED_BY = frozenset(
-    {"accounts", "mappings", "users", "token", "max_payload", "max_subscriptions", "tls", "max_control_line"}
-)
+AFFECTED_BY = frozenset({"accounts", "mappings", "users", "token", "tls"})
 """Options that change who may connect, or what clients may do."""
+
+LIMITS = frozenset({"max_payload", "max_subscriptions", "max_control_line"})
+"""Options that change the limits of connected clients."""
 
 
 def limit_changes(options: Options, changed: Iterable[str]) -> list[str]:
@@ -80,6 +81,13 @@ def close_surplus(connections: Iterable[Connection], limit: int, log: Logger) ->
         log.info(f"Closed {len(surplus)} connections to fall within max_connections")
 
 
+def limit_clients(connections: Iterable[Connection]) -> None:
+    """Apply changed limits to connected clients."""
+    for connection in list(connections):
+        if connection.ready and not connection.close_reason:
+            connection.limit()
+
+
 def reload_clients(
     connections: Iterable[Connection],
     before: Mapping[str, Authenticator],
@@ -90,8 +98,8 @@ def reload_clients(
 
     As in nats-server: a client whose account changed or whose user is gone is just closed, and one that the service of
     an auth callout let in, which is asked again when the client comes back; one that would need another password gets
-    -ERR. A password counts as changed when it is written differently, for instance hashed anew, also for clients by
-    `no_auth_user`. An account whose max_connections shrinks keeps its oldest clients.
+    -ERR. A client with a token stays. A password counts as changed when it is written differently, for instance hashed
+    anew, also for clients by `no_auth_user`. An account whose max_connections shrinks keeps its oldest clients.
 
     Args:
         before, after: the checks of credentials by kind of client.
@@ -119,6 +127,8 @@ def _login(connection: Connection, authenticator: Authenticator, same_token: boo
     """Return the new login of a client (None: not allowed any more), and whether it authenticated by itself and gets no
     -ERR."""
     before = connection.login
+    if before.token is not None:
+        return before, True  # its account and its operators decide, not the configuration
     if before.called_out:
         return None, True
     if before.user is None:

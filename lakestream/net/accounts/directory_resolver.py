@@ -8,7 +8,7 @@ are answered in ops/system/claims.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -114,6 +114,15 @@ class DirectoryResolver:
 
     def is_remote(self, account: str) -> bool:
         return account not in self.files
+
+    def preload(self, tokens: Iterable[tuple[str, str]], changed: Callable[[str, str], None]) -> None:
+        def added(written: list[tuple[str, str]] | None, error: str) -> None:
+            if error:
+                self._log.error(f"DirResolver - resolver_preload: {error}")
+            for account, token in written or ():
+                changed(account, token)
+
+        self._work(lambda: self.files.add(tokens), added)
 
     def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
         self._work(lambda: self.files.write(account, token), lambda _, error: done(error))

@@ -95,6 +95,10 @@ class Trust:
         """Return True if this is the key, or a signing key, of a trusted operator."""
         return key in self._keys
 
+    def admits(self, account: str) -> bool:
+        """Return True if users of this account may log in (resolver_pinned_accounts)."""
+        return not self._pinned or account in self._pinned
+
     # ------------------------------------------------------------------ accounts
     def account(self, key: str, text: str, now_s: int) -> AccountToken:
         """Return the token of an account that may be used now. Raises JwtError."""
@@ -113,7 +117,7 @@ class Trust:
         if issues := [*token.time_issues(now_s), *jwt.user_issues(token.nats)]:
             return Refusal(f"User JWT no longer valid: &{{Issues:[{' '.join(issues)}]}}")
         issuer = issuer_account(token)
-        if self._pinned and issuer not in self._pinned:
+        if not self.admits(issuer):
             return Refusal(f"Account {issuer} not listed as operator pinned account")
         return token
 

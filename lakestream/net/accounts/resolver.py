@@ -41,12 +41,19 @@ class Resolver(Protocol):
     def is_remote(self, account: str) -> bool:
         """Return True if other servers of the cluster would be asked for the token of this account."""
 
+    def preload(self, tokens: Iterable[tuple[str, str]], changed: Callable[[str, str], None]) -> None:
+        """Take the tokens of the configuration after a reload, by the keys of their accounts.
+
+        Args:
+            changed: called with each account that has another token now, and with that token ("": none).
+        """
+
     def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
         """Keep the token of an account instead of the one before. Call back once, with "" or why it is not kept."""
 
 
 class MemoryResolver:
-    """Keeps tokens until the server stops.
+    """Keeps tokens until the server stops, or a reload replaces them.
 
     Args:
         preload: tokens of the configuration, by the keys of their accounts.
@@ -61,6 +68,12 @@ class MemoryResolver:
 
     def is_remote(self, account: str) -> bool:
         return False
+
+    def preload(self, tokens: Iterable[tuple[str, str]], changed: Callable[[str, str], None]) -> None:
+        before, self._tokens = self._tokens, dict(tokens)
+        for account in before.keys() | self._tokens.keys():
+            if before.get(account) != (token := self._tokens.get(account)):
+                changed(account, token or "")
 
     def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
         self._tokens[account] = token

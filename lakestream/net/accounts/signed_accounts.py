@@ -6,14 +6,14 @@ does to connected clients; and the way of users with tokens. What a token allows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from msgspec.structs import replace
 
 from lakestream.config.options import SECOND, AccountOptions
 from lakestream.logging import Logger
-from lakestream.net.accounts.accounts import Account, Accounts
+from lakestream.net.accounts.accounts import Account, Accounts, Member
 from lakestream.net.accounts.auth import Credentials, Done, Later, Login, Outcome, Refusal
 from lakestream.net.accounts.callout import Ruling, warned
 from lakestream.net.accounts.operators import (
@@ -83,7 +83,8 @@ class SignedAccounts:
         self._needed: dict[str, int] = {}
         """Accounts with streams here whose token is not known; the pause before the last look, in ns."""
         self._void: dict[str, str] = {}
-        """Signatures of tokens of accounts that were ended: a deleted account comes back with another token only."""
+        """Signatures of tokens of accounts that were ended: a deleted account comes back with another token only, one
+        that a reload took away ("") with any."""
 
     # ------------------------------------------------------------------ accounts
     def loaded(self, key: str) -> Account | None:
@@ -202,19 +203,51 @@ class SignedAccounts:
     @property
     def ended(self) -> Collection[str]:
         """Return the keys of accounts that were used and have ended."""
-        return self._void.keys()
+        return [key for key, signature in self._void.items() if signature]
 
     def remove(self, key: str) -> None:
         """End an account: its clients are closed, and nobody may log in until another token comes."""
         self._watch_end(key, 0)
-        if (before := self.loaded(key)) is not None:
-            if before.options.token is not None:
-                self._void[key] = _signature(before.options.token.text)
-            while len(self._void) > MAX_VOID:
-                del self._void[next(iter(self._void))]
-            account = self._accounts.put(AccountOptions(name=key))
-            for client in account.members:
+        before = self.loaded(key)
+        if before is not None and before.options.token is not None:
+            for client in self._without_token(key, _signature(before.options.token.text)):
                 client.turn_away(*ACCOUNT_ENDED)
+
+    def _without_token(self, key: str, void: str) -> list[Member]:
+        """Take the token of an account away, and return its clients, which are to be closed."""
+        self._void[key] = void
+        while len(self._void) > MAX_VOID:
+            del self._void[next(iter(self._void))]
+        return self._accounts.put(AccountOptions(name=key)).members
+
+    # ------------------------------------------------------------------ reload
+    def reload(self, trust: Trust, sentinel: str, preload: Iterable[tuple[str, str]]) -> None:
+        """Use other settings from now on, and close the clients that they do not admit."""
+        self.trust, self._sentinel = trust, sentinel
+        self.resolver.preload(preload, self._preloaded)
+        for account in self._accounts:
+            if self.loaded(account.name) is not None and not trust.admits(account.name):
+                _shut_out(account.members)
+
+    def _preloaded(self, key: str, text: str) -> None:
+        """Use the token that the configuration has for an account ("": none), if it is in use or should be."""
+        try:
+            if not text:
+                raise JwtError(INVALID)
+            self.renew(key, text)
+        except JwtError:
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        """End an account whose token a reload took away."""
+        if self.loaded(key) is None:
+            return
+        if key == self._accounts.system.name:
+            self._log.warn(f'the system account "{key}" keeps its token: the configuration has none that can be used')
+            return
+        self._log.info(f'Reloaded: deleting account [removed]: "{key}"')
+        self._watch_end(key, 0)
+        _shut_out(self._without_token(key, ""))
 
     def _watch_end(self, key: str, end_s: int) -> None:
         if (timer := self._ends.pop(key, None)) is not None:
@@ -324,6 +357,13 @@ class SignedRuling:
     def _not_permitted(self, key: str) -> Refusal:
         what = f"not permitted as valid account option for auth callout for account {quoted(self.account)}"
         return warned(f"Account {quoted(key)} {what}")
+
+
+def _shut_out(members: Iterable[Member]) -> None:
+    """Close clients whose account is not served any more."""
+    for client in members:
+        user = client.login.user
+        client.unauthorized(f'JWT User "{user.nkey}"' if user is not None else "")
 
 
 def _signature(token: str) -> str:

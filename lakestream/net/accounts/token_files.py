@@ -75,9 +75,17 @@ class TokenFiles:
                 os.unlink(os.path.join(self._directory, name))
             elif name.endswith(_SUFFIX) and is_public(name.removesuffix(_SUFFIX), ACCOUNT):
                 self.read(name.removesuffix(_SUFFIX))
-        for account, token in preload:
-            if is_newer(token, self.read(account)):
-                self.write(account, token)
+        self.add(preload)
+
+    def add(self, preload: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Write those of the preloaded tokens that are missing or newer than in the directory; return them.
+
+        Raises OSError, and ResolverError for more than the limit allows.
+        """
+        written = [(account, token) for account, token in preload if is_newer(token, self.read(account))]
+        for account, token in written:
+            self.write(account, token)
+        return written
 
     def read(self, account: str) -> str:
         """Return the token of an account, "" without one; also of a file that something else wrote."""

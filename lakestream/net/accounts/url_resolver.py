@@ -10,7 +10,7 @@ import http.client
 import ssl
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from lakestream.config.errors import reason_of
@@ -60,6 +60,9 @@ class UrlResolver:
 
     def is_remote(self, account: str) -> bool:
         return False
+
+    def preload(self, tokens: Iterable[tuple[str, str]], changed: Callable[[str, str], None]) -> None:
+        """Do nothing: there are no preloaded tokens beside a URL."""
 
     def store(self, account: str, token: str, done: Callable[[str], None]) -> None:
         """Keep nothing: the token is used until the server stops."""
