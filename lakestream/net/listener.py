@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
@@ -22,6 +23,7 @@ from lakestream.config.errors import reason_in_words
 from lakestream.config.options import FREE_PORT, MAX_PORT, SECOND, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import proxy
+from lakestream.net.client_hello import RECORD_HEAD, offered_groups, record_size
 from lakestream.net.proxy import ProxyError
 from lakestream.net.tls import NOT_TLS, ServerContext
 from lakestream.ports import Clock
@@ -355,16 +357,37 @@ class Listener:
             return
         made.secured_by = tls.server
         async with self._handshakes:
+            context = await self._context(tls.server, accepted, until)
             await self._paced()
             left = max(until - self._loop.time(), 0.001)
             try:
                 await self._loop.connect_accepted_socket(
-                    lambda: made, accepted, ssl=tls.server.context, ssl_handshake_timeout=left
+                    lambda: made, accepted, ssl=context, ssl_handshake_timeout=left
                 )
             except OSError as error:  # ssl.SSLError is one
                 text = tls.server.failure(error)
                 level: Level = "debug" if text in (NOT_TLS, "i/o timeout") else "error"
                 raise SetupError(f"TLS handshake error: {text}", HANDSHAKE_FAILED, level) from error
+
+    async def _context(self, server: ServerContext, accepted: socket.socket, until: float) -> ssl.SSLContext:
+        """Return the context for this client; where it depends on the curves, look at the client's first record."""
+        if not server.chooses_curve:
+            return server.context
+        record = await self._peeked(accepted, RECORD_HEAD, until)
+        if len(record) == RECORD_HEAD:
+            record = await self._peeked(accepted, record_size(record), until)
+        return server.context_for(offered_groups(record))
+
+    async def _peeked(self, accepted: socket.socket, size: int, until: float) -> bytes:
+        """Return the first bytes, which stay unread; fewer than `size` at the end of the stream or of the time."""
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+        try:
+            async with asyncio.timeout_at(until):
+                await self._readable(accepted)
+        except TimeoutError:
+            return b""
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        return accepted.recv(size, socket.MSG_PEEK)
 
     async def _paced(self) -> None:
         """Wait for a turn of the event loop in which a handshake may begin."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import ssl
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import RemoteTls, RouteUrl, TlsOptions
 from lakestream.config.tls import CIPHERS, CURVES, INSECURE_CIPHERS, load_pair
+from lakestream.net.client_hello import GROUPS
 from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:
@@ -171,6 +173,7 @@ class ServerContext:
     Attributes:
         context: of connections.
         not_after: end of the first certificate's validity (RFC 3339); "" without a certificate.
+        warnings: lines for the log about settings without effect.
 
     Raises:
         TlsError: a file cannot be used.
@@ -188,6 +191,11 @@ class ServerContext:
         contexts = [self._made(*pair) for pair in pairs]
         self.context = contexts[0] if contexts else self._made("", "")
         self._has_certificate = bool(contexts)
+        curves, unknown = _known(tls.curves)
+        self.warnings = [f"curve_preferences: OpenSSL here does not have {curve}" for curve in unknown]
+        self._by_group = {GROUPS[curve]: self._made(*(pairs or (("", ""),))[0], curve) for curve in curves[1:]}
+        if self._by_group:
+            self._by_group = {GROUPS[curves[0]]: self.context, **self._by_group}
         for (cert_file, _), context in zip(pairs, contexts, strict=True):
             with open(cert_file, "rb") as stream:
                 certificate = x509.load_pem_x509_certificate(stream.read())
@@ -196,13 +204,23 @@ class ServerContext:
                 for name in _peer_certificate(certificate).names:
                     self._by_name.setdefault(name.lower(), context)
         if self._by_name:
-            self.context.sni_callback = self._choose
+            for context in (self.context, *self._by_group.values()):
+                context.sni_callback = self._choose
         if self._verifies:
             for der in self.context.get_ca_certs(binary_form=True):
                 authority = x509.load_der_x509_certificate(der)
                 self._authorities[authority.subject] = authority
 
-    def _made(self, cert_file: str, key_file: str) -> ssl.SSLContext:
+    @property
+    def chooses_curve(self) -> bool:
+        """Return True if the context depends on the curves that the client offers."""
+        return bool(self._by_group)
+
+    def context_for(self, groups: Collection[int]) -> ssl.SSLContext:
+        """Return the context for a client that offers these curves: of the first configured one that is among them."""
+        return next((context for group, context in self._by_group.items() if group in groups), self.context)
+
+    def _made(self, cert_file: str, key_file: str, curve: str = "") -> ssl.SSLContext:
         tls = self.options
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -213,7 +231,7 @@ class ServerContext:
         if self._verifies:
             context.verify_mode = ssl.CERT_REQUIRED
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        _limit(context, tls)
+        _limit(context, tls, curve)
         return context
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
@@ -342,8 +360,8 @@ def _load(context: ssl.SSLContext, cert_file: str, key_file: str, ca_file: str, 
         raise TlsError(f"tls: cannot read {file!r}: {reason_of(error)}") from error
 
 
-def _limit(context: ssl.SSLContext, tls: TlsOptions) -> None:
-    """Apply versions, cipher suites and curves. Raises TlsError."""
+def _limit(context: ssl.SSLContext, tls: TlsOptions, curve: str = "") -> None:
+    """Apply versions, cipher suites and one curve, by default the first one. Raises TlsError."""
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.min_version == "1.3" else ssl.TLSVersion.TLSv1_2
     names = tls.cipher_suites or tuple(CIPHERS)
     wanted = [(CIPHERS | INSECURE_CIPHERS)[name] for name in names if name in CIPHERS or name in INSECURE_CIPHERS]
@@ -352,11 +370,23 @@ def _limit(context: ssl.SSLContext, tls: TlsOptions) -> None:
     except ssl.SSLError:  # OpenSSL has none of them: only TLS 1.3 is left, whose suites are not configured
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     if tls.curves:
-        # The ssl module sets one curve; the first is the one that is preferred.
+        known, unknown = _known(tls.curves)
+        if not known:
+            raise TlsError(f"curve_preferences: OpenSSL here does not have {', '.join(unknown)}")
+        context.set_ecdh_curve(CURVES[curve or known[0]])  # the ssl module sets one for a context
+
+
+def _known(curves: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the curves that OpenSSL has, and those that it has not."""
+    known: list[str] = []
+    trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for curve in curves:
         try:
-            context.set_ecdh_curve(CURVES[tls.curves[0]])
-        except ValueError as error:
-            raise TlsError(f"curve_preferences: OpenSSL here does not know {tls.curves[0]}") from error
+            trial.set_ecdh_curve(CURVES[curve])
+            known.append(curve)
+        except ValueError:
+            continue
+    return known, [curve for curve in curves if curve not in known]
 
 
 def _purpose(context: ssl.SSLContext) -> ssl.Purpose:

@@ -101,6 +101,8 @@ class Listeners:
             self._log.info("TLS required for client connections")
             if options.tls.first and not options.tls.fallback_ns:
                 self._log.warn('Clients that are not using "TLS Handshake First" option will fail to connect')
+        for line in self.tls.warnings if self.tls is not None else ():
+            self._log.warn(line)
         if self._leafnodes is not None and options.leafnodes.port:
             await self._leafnodes.open()
 
@@ -174,6 +176,8 @@ class Listeners:
             self._monitoring.secure(monitoring.entry(options.tls))
         for line in tls_changes(before, options):
             self._log.info(f"Reloaded: {line}")
+        for line in tls.warnings if tls is not None else ():
+            self._log.warn(line)
 
     def close(self) -> None:
         """Accept no more clients and leaf nodes; connections stay, and monitoring answers on. Idempotent."""

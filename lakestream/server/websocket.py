@@ -45,6 +45,7 @@ class WebSocketListener:
         self, options: WebSocketOptions, make: Callable[[Upgrade], Connection], clock: Clock, log: Logger
     ) -> None:
         self._options, self._log = options, log
+        self._warnings: list[str] = []
         tls = self._tls_entry()
         self._sockets = WebSockets(options, make, clock, log)
         if options.advertise.count(":") > 1 and not options.advertise.startswith("["):
@@ -66,6 +67,8 @@ class WebSocketListener:
         self._log.info(f"Listening for websocket clients on {options.scheme}://{options.host}:{self.port}")
         if options.tls is None:
             self._log.warn("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
+        for line in self._warnings:
+            self._log.warn(f"websocket: {line}")
 
     @property
     def address(self) -> tuple[str, int]:
@@ -95,5 +98,6 @@ class WebSocketListener:
             return None
         time_ns = self._options.handshake_timeout_ns or TLS_HANDSHAKE_NS
         server = ServerContext(replace(tls, first=True, fallback_ns=0, timeout_ns=time_ns))
+        self._warnings = server.warnings
         self.not_after = server.not_after
         return TlsEntry(server=server)

@@ -19,7 +19,7 @@ import pytest
 
 from tests.certificates import PLACE, client_context, fingerprint
 from tests.conformance.remotes import wait
-from tests.conftest import Agree
+from tests.conftest import Agree, StartServer
 from tests.servers import Kind, Server
 from tests.wire import Closed, Frame, Secure, Wire, WireTimeout
 
@@ -233,6 +233,61 @@ def test_several_certificates_by_name(agree: Agree) -> None:
     agree(see, config=_config(f"certs: [{pairs}]", files=""), jetstream=False)
 
 
+def test_a_certificate_by_name_with_another_curve_than_the_first(agree: Agree) -> None:
+    """The name and the curve are chosen independently of each other."""
+
+    def see(server: Server) -> Any:
+        context = client_context(server.certificates)
+        context.check_hostname = False
+        context.set_ecdh_curve("secp384r1")
+        with Wire(server.address, {}, secure=Secure(context, name="a.example")) as wire:
+            wire.ping()
+            assert isinstance(wire.socket, ssl.SSLSocket)
+            return dict(part[0] for part in wire.socket.getpeercert()["subject"])
+
+    pairs = ", ".join(f'{{cert_file: "{PLACE}/{n}.pem", key_file: "{PLACE}/{n}.key"}}' for n in ("server", "inner"))
+    inside = f'certs: [{pairs}], curve_preferences: ["X25519", "CurveP384"]'
+    agree(see, config=_config(inside, files=""), jetstream=False)
+
+
+def test_curves_that_openssl_does_not_have(start_server: StartServer) -> None:
+    """Leaving them out is logged."""
+    config = _config('curve_preferences: ["SecP384r1MLKEM1024", "X25519"]')
+    server = start_server(config=config, jetstream=False)
+    assert _login(server, _secure(server)) == {"tls_required": True}
+    try:
+        ssl.create_default_context().set_ecdh_curve("SecP384r1MLKEM1024")
+        left_out = []
+    except ValueError:
+        left_out = ["curve_preferences: OpenSSL here does not have SecP384r1MLKEM1024"]
+    assert server.logged("does not have") == left_out
+
+
+def test_a_first_record_that_comes_in_pieces(start_server: StartServer) -> None:
+    """The server waits for the whole record before it chooses by the curves that the client offers."""
+    server = start_server(config=_config('curve_preferences: ["X25519", "CurveP384"]'), jetstream=False)
+    context = client_context(server.certificates)
+    context.set_ecdh_curve("secp384r1")
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, sent, server_hostname="localhost")
+    with socket.create_connection(server.address, timeout=5) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        assert client.recv(4096).startswith(b"INFO ")
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                for byte in sent.read():
+                    client.sendall(bytes([byte]))
+                received.write(client.recv(65536))
+        client.sendall(sent.read())
+        tls.write(b"CONNECT {}\r\nPING\r\n")
+        client.sendall(sent.read())
+        received.write(client.recv(65536))
+        assert b"+OK" in (answer := tls.read()) or b"PONG" in answer
+
+
 @pytest.mark.parametrize("inside", ["", "certs: []"], ids=["empty", "no_certs"])
 def test_a_block_without_a_certificate(agree: Agree, inside: str) -> None:
     def see(server: Server) -> Any:
@@ -283,6 +338,10 @@ V12, V13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
         ('curve_preferences: ["CurveP384"]', V13, "", "secp384r1"),
         ('curve_preferences: ["CurveP256", "CurveP384"]', V13, "", "prime256v1"),
         ('curve_preferences: ["X25519"]', V13, "", "secp384r1"),
+        ('curve_preferences: ["CurveP256", "CurveP384"]', V13, "", "secp384r1"),
+        ('curve_preferences: ["X25519", "CurveP256"]', V12, "", "prime256v1"),
+        ('curve_preferences: ["X25519", "CurveP256"]', V13, "", "secp384r1"),
+        ('curve_preferences: ["X25519MLKEM768", "X25519"]', V13, "", "X25519"),
     ],
 )
 def test_versions_and_ciphers(agree: Agree, inside: str, most: ssl.TLSVersion, ciphers: str, curve: str) -> None:
