@@ -73,6 +73,18 @@ def addresses(host: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def ipv6_addresses(host: str) -> list[str]:
+    """Return the IPv6 addresses of this machine if a listener on `host` is reached at all of them, else none."""
+    if host not in _WILDCARDS or not socket.has_dualstack_ipv6():
+        return []
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as interfaces:
+            found = [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in interfaces]
+    except OSError:  # not Linux, or IPv6 is turned off
+        return []
+    return sorted(found, key=lambda address: address != "::1")
+
+
 def urls_of(host: str, port: int, advertise: tuple[str, int] | None) -> tuple[str, ...]:
     """Return `host:port` of a listener for clients: as configured, else its addresses; 127.0.0.1 only when there is no
     other."""

@@ -13,12 +13,18 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from lakestream.config.errors import StartError, reason_in_words
-from lakestream.net.identity import addresses
+from lakestream.config.options import RouteUrl
+from lakestream.net.identity import addresses, ipv6_addresses
 
 
-def urls(scheme: str, host: str, port: int) -> list[str]:
-    """Return the URLs of a listener, e.g. `nats://127.0.0.1:4222`."""
-    return [f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}" for name in addresses(host)]
+def urls(scheme: str, host: str, port: int, *, ipv6: bool = False) -> list[str]:
+    """Return the URLs of a listener, e.g. `nats://127.0.0.1:4222`.
+
+    Args:
+        ipv6: for a wildcard, add the IPv6 addresses of this machine.
+    """
+    names = [*addresses(host), *(ipv6_addresses(host) if ipv6 else ())]
+    return [f"{scheme}://{RouteUrl(name, port).address}" for name in names]
 
 
 def write_ports_file(directory: str, listeners: Mapping[str, Sequence[str]]) -> str:

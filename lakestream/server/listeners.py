@@ -73,7 +73,8 @@ class Listeners:
 
             self._monitoring = await monitoring.serve(node, pages, self._clock)
             self.http_port = self._monitoring.port
-            self._log.info(f"Starting {self._http} monitor on {options.http_host or options.host}:{self.http_port}")
+            where = RouteUrl(options.http_host or options.host, self.http_port).address
+            self._log.info(f"Starting {self._http} monitor on {where}")
         if options.websocket.port:
             from lakestream.server.websocket import WebSocketListener  # with HTTP and frames, which few servers need
 
@@ -141,14 +142,15 @@ class Listeners:
         if not options.ports_file_dir:
             return
         listening = (
+            ("nats", "nats" if self.tls is None else "tls", options.host, self._port),
             ("websocket", options.websocket.scheme, options.websocket.host, self.websocket and self.websocket.port),
             ("monitoring", self._http, options.http_host or options.host, self.http_port),
             ("cluster", "nats", options.cluster.host, cluster_port),
             ("leafnodes", "nats", options.leafnodes.host, self._leafnodes and self._leafnodes.port),
         )
-        urls = {kind: ports_file.urls(scheme, host, port) for kind, scheme, host, port in listening if port}
+        urls = {kind: ports_file.urls(scheme, host, port, ipv6=True) for kind, scheme, host, port in listening if port}
         try:
-            self._files.append(ports_file.write_ports_file(options.ports_file_dir, {"nats": self.urls, **urls}))
+            self._files.append(ports_file.write_ports_file(options.ports_file_dir, urls))
         except StartError as error:
             self._log.error(str(error))
 

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import time
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,23 @@ def test_listeners_that_launchers_of_clients_configure(agree: Agree, tmp_path: P
     config = f"""{PAGES}leafnodes {{ listen: "127.0.0.1:-1" }}\nwebsocket {{ port: -1, no_tls: true }}
 cluster {{ name: X, listen: "127.0.0.1:-1" }}\n"""
     agree(see, config=config, args=["--ports_file_dir", str(tmp_path)], jetstream=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "::1", "127.0.0.1"])
+def test_addresses_in_the_ports_file(agree: Agree, tmp_path: Path, host: str) -> None:
+    """Only those of the loopback interface are compared: others differ between machines."""
+
+    def see(server: Server) -> Any:
+        found = [urllib.parse.urlsplit(url) for url in server.wait_ports(tmp_path)["nats"]]
+        local = sorted({str(url.hostname) for url in found} & {"127.0.0.1", "::1"})
+        for url in found:
+            if not str(url.hostname).startswith("fe80:"):  # needs the name of an interface
+                assert url.port == server.port
+                with Wire((str(url.hostname), server.port)) as wire:
+                    wire.ping()
+        return [local, [line.rpartition(":")[0] for line in server.logged("Starting http monitor")]]
+
+    agree(see, args=["-a", host, "-m", "-1", "--ports_file_dir", str(tmp_path)], jetstream=False)
 
 
 def _urls_told(start: Callable[[str], Server], more: str) -> Any:

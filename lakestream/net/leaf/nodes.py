@@ -12,7 +12,16 @@ from typing import Any, Protocol
 import msgspec
 
 from lakestream.config.errors import StartError
-from lakestream.config.options import SECOND, LeafOptions, LeafRemote, Options, Permissions, SubjectRule, TlsOptions
+from lakestream.config.options import (
+    SECOND,
+    LeafOptions,
+    LeafRemote,
+    Options,
+    Permissions,
+    RouteUrl,
+    SubjectRule,
+    TlsOptions,
+)
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, Login
@@ -159,7 +168,7 @@ class LeafNodes:
         self.port = self._listener.port
         self.urls = urls_of(settings.host, self.port, advertised(settings.advertise, self.port))
         await self._listener.start()
-        self.log.info(f"Listening for leafnode connections on {settings.host}:{self.port}")
+        self.log.info(f"Listening for leafnode connections on {RouteUrl(settings.host, self.port).address}")
         if settings.tls is not None:
             self.log.info("TLS required for leafnode connections")
 
