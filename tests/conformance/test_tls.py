@@ -504,6 +504,27 @@ def test_monitoring_over_tls(agree: Agree, inside: str) -> None:
     agree(see, config=config, jetstream=False)
 
 
+def _subject_of_monitoring(server: Server) -> str:
+    context = client_context(server.certificates)
+    plain = socket.create_connection((server.host, server.http_port), timeout=5)
+    with context.wrap_socket(plain, server_hostname="localhost") as opened:
+        certificate = opened.getpeercert()
+    assert certificate is not None
+    return str(certificate["subject"])
+
+
+def test_a_reload_takes_new_certificates_for_monitoring(start_server: StartServer, tmp_path: Path) -> None:
+    """nats-server goes on with the old ones until its next start."""
+    directory = Server(Kind.REAL, tmp_path / "store").certificates
+    _put_live(directory, "server")
+    config = f'cert_file: "{PLACE}/live.pem", key_file: "{PLACE}/live.key"'
+    server = start_server(config=f"tls {{ {config} }}\n", args=["-ms", "-1"], jetstream=False)
+    assert "localhost" in _subject_of_monitoring(server)
+    _put_live(directory, "second")
+    server.reload()
+    assert "second" in _subject_of_monitoring(server)
+
+
 # ---------------------------------------------------------------------- flags
 CERT = ["--tlscert", f"{PLACE}/server.pem", "--tlskey", f"{PLACE}/server.key"]
 OTHER = ["--tlscert", f"{PLACE}/second.pem", "--tlskey", f"{PLACE}/second.key"]
