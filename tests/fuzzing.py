@@ -1,14 +1,15 @@
 """Inputs that nobody should send, made from inputs that somebody may send.
 
-Belongs here: the number of inputs and the seed of a campaign (`make chaos` draws many, with a random seed), and changes
-of bytes and texts.
+Belongs here: the number of inputs and the seed of a campaign (`make chaos` draws many, with a random seed), changes of
+bytes and texts, and how the time for an input grows with its size.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 ROUNDS = int(os.environ.get("LAKESTREAM_FUZZ_ROUNDS", "2000"))
@@ -43,3 +44,17 @@ def mutated(rng: random.Random, text: Text, others: Sequence[Text], *, changes: 
             case _:
                 text = text[:at]
     return text
+
+
+def growth(run: Callable[[int], object], size: int, *, times: int = 4, attempts: int = 7) -> float:
+    """Return how many times more processor time `run` takes for `times` the size: 4 if it is linear, 16 if quadratic.
+
+    The best of several attempts counts for each size, alternately, so that what else the machine does matters little.
+    """
+    best = [float("inf"), float("inf")]
+    for _ in range(attempts):
+        for at, each in enumerate((size, times * size)):
+            began = time.process_time_ns()
+            run(each)
+            best[at] = min(best[at], time.process_time_ns() - began)
+    return best[1] / max(best[0], 1)

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import random
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -276,10 +275,8 @@ def test_templates_give_no_more_subjects_than_allowed() -> None:
     at_most = _resolved("{{tag(t)}}.{{tag(t)}}", tags=tags)
     assert at_most is not None
     assert len(at_most) == MAX_TEMPLATED
-    began = time.perf_counter()
     assert _resolved("{{tag(t)}}.{{tag(t)}}", "x", tags=tags) is None
-    assert _resolved(".".join(["{{tag(t)}}"] * 30), tags=tags) is None
-    assert time.perf_counter() - began < 1
+    assert _resolved(".".join(["{{tag(t)}}"] * 30), tags=tags) is None  # 64^30 subjects would never be made
 
 
 # ---------------------------------------------------------------------- accounts as options
