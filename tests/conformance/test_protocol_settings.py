@@ -17,6 +17,7 @@ import pytest
 from tests.conformance.remotes import wait
 from tests.conftest import Agree, Recorded
 from tests.servers import Kind, Server
+from tests.websocket import WebSocket
 from tests.wire import Closed, Wire, WireTimeout, dial, pub
 
 pytestmark = pytest.mark.conformance
@@ -383,6 +384,30 @@ def test_clients_are_told_of_nodes_that_come_and_go(start_server: StartServer, r
 
     expected = recorded(lambda: _urls_told(start({"of": Kind.REAL}), more))
     assert json.loads(json.dumps(_urls_told(start({}), more))) == expected
+
+
+def _told_over_websocket(start: Callable[[str], Server]) -> Any:
+    """Return where clients over WebSocket are told to connect, by two nodes of which one advertises its address."""
+    first = start(_cluster("n1", more='websocket { listen: "127.0.0.1:-1", no_tls: true }'))
+    advertised = 'websocket { listen: "127.0.0.1:-1", no_tls: true, advertise: "b.example:443" }'
+    second = start(_cluster("n2", _route_address(first), advertised))
+    wait("both", lambda: len(first.page("/varz").get("ws_connect_urls", ())) == 2)
+    told = []
+    for server in (first, second):
+        opened = WebSocket((server.host, server.websocket_port))
+        info = json.loads(opened.next().data.decode().removeprefix("INFO "))
+        opened.close()
+        urls = [url.replace(str(first.websocket_port), "first") for url in info["connect_urls"]]
+        told.append([sorted(urls), info["port"] == server.websocket_port, "ws_connect_urls" in info])
+    return told
+
+
+def test_clients_over_websocket_are_told_of_websocket_addresses(start_server: StartServer, recorded: Recorded) -> None:
+    def start(of: dict[str, Any]) -> Callable[[str], Server]:
+        return lambda config: start_server(**of, config=config, jetstream=False, name=config.split()[1])
+
+    expected = recorded(lambda: _told_over_websocket(start({"of": Kind.REAL})))
+    assert _told_over_websocket(start({})) == expected
 
 
 # ---------------------------------------------------------------------- lame duck

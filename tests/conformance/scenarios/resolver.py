@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 from tests.conformance.harness import Script, configured, table
@@ -15,6 +16,7 @@ from tests.keys import (
     Key,
     account_jwt,
     account_key,
+    activation_jwt,
     claims_of,
     operator_jwt,
     operator_key,
@@ -351,6 +353,53 @@ def imports_follow_what_is_pushed(t: Script) -> None:
         there.publish("e.x", b"%d" % number)
         there.ping()
         t.frames(f"heard {number}", here.ping())
+
+
+_PRIVATE = {"name": "e", "subject": "e.>", "type": "stream", "token_req": True}
+
+
+def _activated(t: Script, system: Wire, name: str, **claims: Any) -> Callable[[str], None]:
+    """Make an account that imports a private stream by an activation token; return a function that publishes there and
+    records if it is heard here."""
+    exporter, importer = account_key(f"resolver {name} from"), account_key(f"resolver {name} to")
+    token = activation_jwt(importer.public, exporter, "e.>", "stream", claims=claims)
+    wanted = {"name": "e", "subject": "e.>", "account": exporter.public, "type": "stream", "token": token}
+    for key, fields in ((exporter, {"exports": [_PRIVATE]}), (importer, {"imports": [wanted]})):
+        system.request("$SYS.REQ.CLAIMS.UPDATE", _version(key, fields, 0).encode())
+    there = admitted(t, with_token(V, user_jwt(V, "v", exporter)))
+    here = admitted(t, with_token(U, user_jwt(U, "u", importer)))
+    here.subscribe("e.>")
+    here.ping()
+
+    def publish(label: str) -> None:
+        there.publish("e.x", label.encode())
+        there.ping()
+        t.note(label, [frame.data.decode() for frame in here.ping()])
+
+    return publish
+
+
+@configured(FULL)
+def an_activation_that_expires(t: Script) -> None:
+    """The import ends with its token, without anything that is pushed."""
+    ends = int(time.time()) + 2
+    publish = _activated(t, system_of(t), "activation", exp=ends)
+    publish("before")
+    time.sleep(ends + 1.2 - time.time())
+    publish("after")
+
+
+@configured(FULL)
+def an_activation_that_is_revoked(t: Script) -> None:
+    """The exporter revokes it in its own token, and takes that back."""
+    system = system_of(t)
+    publish = _activated(t, system, "revocation")
+    publish("before")
+    exporter, importer = account_key("resolver revocation from"), account_key("resolver revocation to")
+    for number, revocations in ((1, {importer.public: ISSUED_AT}), (2, {})):
+        fields = {"exports": [{**_PRIVATE, "revocations": revocations}]}
+        system.request("$SYS.REQ.CLAIMS.UPDATE", _version(exporter, fields, number).encode())
+        publish(f"after update {number}")
 
 
 @configured(FULL)
