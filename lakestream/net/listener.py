@@ -347,6 +347,10 @@ class Listener:
         if tls is None or not tls.server.options.first:
             self._greet(accepted, made)
         if self._proxied:
+            fallback_ns = tls.server.options.fallback_ns if tls is not None and not made.greeted else 0
+            # A client without a header may wait for the greeting.
+            if fallback_ns and await self._first_byte(accepted, fallback_ns) is None:
+                self._greet(accepted, made)
             await self._read_proxy_header(accepted, made, f"{host}:{port}")
         if tls is None:
             await self._loop.connect_accepted_socket(lambda: made, accepted)

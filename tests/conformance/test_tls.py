@@ -136,6 +136,14 @@ def test_info_comes_after_the_delay_of_handshake_first(agree: Agree) -> None:
     agree(see, config=_config('handshake_first: "300ms"'), jetstream=False)
 
 
+@pytest.mark.parametrize("inside", ["handshake_first: auto", "handshake_first: true", "handshake_first: false"])
+def test_a_client_without_the_proxy_header_that_may_come(agree: Agree, inside: str) -> None:
+    def see(server: Server) -> Any:
+        return [_login(server, _secure(server, first=first)) for first in (False, True)]
+
+    agree(see, config=_config(inside, "proxy_protocol: true"), jetstream=False)
+
+
 def test_log_lines_and_ports_file_with_tls(agree: Agree, tmp_path: Path) -> None:
     def see(server: Server) -> Any:
         ports = server.wait_ports(tmp_path)
