@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.clients.ways_in import KINDS, answer_callouts, configuration, is_secure
+from tests.clients.ways_in import KINDS, Tls, answer_callouts, configuration, tls_of
 from tests.servers import Kind, Server
 
 ServerFor = Callable[[str, str], Server]
@@ -16,17 +16,17 @@ ServerFor = Callable[[str, str], Server]
 def server_for(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFor]:
     """Yield a function that returns a server for a kind of login and a transport, which tests of a module share."""
     folder = tmp_path_factory.mktemp("ways")
-    started: dict[tuple[str, bool], Server] = {}
+    started: dict[tuple[str, Tls], Server] = {}
 
     def get(way: str, transport: str) -> Server:
-        secure = is_secure(transport)
-        if (way, secure) not in started:
-            store = folder / f"{way}-{'tls' if secure else 'plain'}"
-            started[way, secure] = server = Server(kind, store, config=configuration(way, secure=secure))
+        tls = tls_of(transport)
+        if (way, tls) not in started:
+            store = folder / f"{way}-{tls.value}"
+            started[way, tls] = server = Server(kind, store, config=configuration(way, tls))
             server.start()
             if KINDS[way].asks:
-                answer_callouts(server, secure=secure)
-        return started[way, secure]
+                answer_callouts(server, tls)
+        return started[way, tls]
 
     yield get
     for server in started.values():

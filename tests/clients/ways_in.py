@@ -1,12 +1,13 @@
 """Ways in: each kind of login with the configuration of a server that takes it, and each transport.
 
 Belongs here: one list of the kinds and one of the transports, which the tests of every client library share, the
-servers for them, and the service that auth callouts ask. A kind needs one server without TLS and one with it, each with
-a listener for WebSocket.
+servers for them, and the service that auth callouts ask. A kind needs a server for each `Tls`, with a listener for
+WebSocket.
 """
 
 from __future__ import annotations
 
+import enum
 import threading
 
 import bcrypt
@@ -93,6 +94,25 @@ TRANSPORTS = ("tcp", "tls", "tls_first", "ws", "wss")
 _FILES = f'cert_file: "{PLACE}/server.pem", key_file: "{PLACE}/server.key"'
 
 
+class Tls(enum.Enum):
+    """TLS of a server.
+
+    `handshake_first: auto` would do for both kinds with TLS, but a client that sends nothing within 50 ms, on a machine
+    with other work, gets INFO first.
+    """
+
+    NONE = "plain"
+    AFTER_INFO = "tls"
+    FIRST = "tls_first"
+
+
+def tls_of(transport: str) -> Tls:
+    """Return the TLS of the server for a transport."""
+    if transport == "tls_first":
+        return Tls.FIRST
+    return Tls.AFTER_INFO if is_secure(transport) else Tls.NONE
+
+
 def is_secure(transport: str) -> bool:
     """Return True if the transport is encrypted."""
     return transport in ("tls", "tls_first", "wss")
@@ -111,21 +131,22 @@ def url_of(server: Server, transport: str) -> str:
     return f"{'tls' if is_secure(transport) else 'nats'}://localhost:{server.port}"
 
 
-def configuration(kind: str, *, secure: bool) -> str:
+def configuration(kind: str, security: Tls) -> str:
     """Return the configuration of a server for this kind of login."""
     chosen = KINDS[kind]
     websocket = 'websocket {{ listen: "127.0.0.1:-1", {} }}'
-    if not secure:
+    if security is Tls.NONE:
         return f"{chosen.config}\n{websocket.format('no_tls: true')}\n"
     files = f"{_FILES}, {chosen.tls}" if chosen.tls else _FILES
-    tls = f"tls {{ {files}, handshake_first: auto }}"
+    tls = f"tls {{ {files}, handshake_first: {'true' if security is Tls.FIRST else 'false'} }}"
     return f"{chosen.config}\n{tls}\n{websocket.format(f'tls {{ {files} }}')}\n"
 
 
-def answer_callouts(server: Server, *, secure: bool) -> None:
+def answer_callouts(server: Server, security: Tls) -> None:
     """Answer the auth callouts of a server until it ends: the user and password of `KINDS` are right."""
-    context = Secure(client_context(server.certificates)) if secure else None
-    wire = Wire(server.address, connect={"user": "auth", "pass": "p"}, secure=context, timeout=600)
+    first = security is Tls.FIRST
+    secure = Secure(client_context(server.certificates), first) if security is not Tls.NONE else None
+    wire = Wire(server.address, connect={"user": "auth", "pass": "p"}, secure=secure, timeout=600)
     wire.subscribe("$SYS.REQ.USER.AUTH")
     wire.ping()
     threading.Thread(target=_answer, args=(wire,), daemon=True).start()
