@@ -20,6 +20,12 @@ def _level(text: str, keys: str) -> Level:
     return Level(text, tuple(keys.split()))
 
 
+TLS = """
+    cert_file key_file ca_file verify verify_and_map verify_cert_and_check_known_urls cipher_suites
+    curve_preferences timeout connection_rate_limit pinned_certs insecure allow_insecure_cipher_suites
+    handshake_first first immediate min_version certs certificates ocsp_peer cert_store cert_match
+    cert_match_by ca_certs_match cert_match_skip_invalid
+"""
 LEVELS: dict[str, Level] = {
     "top": _level(
         "%s",
@@ -106,15 +112,10 @@ LEVELS: dict[str, Level] = {
         "cluster { authorization { %s } }",
         "user username pass password timeout users token permissions default_permissions auth_callout",
     ),
-    "tls": _level(
-        "tls { %s }",
-        """
-        cert_file key_file ca_file verify verify_and_map verify_cert_and_check_known_urls cipher_suites
-        curve_preferences timeout connection_rate_limit pinned_certs insecure allow_insecure_cipher_suites
-        handshake_first first immediate min_version certs certificates ocsp_peer cert_store cert_match
-        cert_match_by ca_certs_match cert_match_skip_invalid
-        """,
-    ),
+    "tls": _level("tls { %s }", TLS),
+    "cluster_tls": _level("cluster { tls { %s } }", TLS),
+    "leafnodes_tls": _level("leafnodes { tls { %s } }", TLS),
+    "remote_tls": _level("leafnodes { remotes: [{ tls { %s } }] }", TLS),
     "jetstream": _level(
         "jetstream { %s }",
         """

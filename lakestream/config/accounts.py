@@ -189,7 +189,7 @@ def _limits(key: str, item: Item) -> dict[str, Any]:
 def _nkey(key: str, item: Item) -> bool:
     """Check the public key of an account, which has no effect without operators."""
     if not isinstance(item.value, str) or not is_public(item.value, ACCOUNT):
-        raise item.error(f'Not a valid public nkey for an account: "{item.value}"')
+        raise item.error(f'Not a valid public nkey for an account: "{shown(item)}"')
     return True
 
 

@@ -29,8 +29,8 @@ from lakestream.config.options import (
     RemoteTls,
     User,
 )
-from lakestream.config.remote import as_remote_tls, remote_url
-from lakestream.config.tls import as_tls
+from lakestream.config.remote import remote_url
+from lakestream.config.tls import as_dialling_tls, as_tls
 from lakestream.config.values import (
     LOGIN,
     Rule,
@@ -43,6 +43,7 @@ from lakestream.config.values import (
     converted,
     go_kind,
     not_served,
+    shown,
 )
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.durations import parse_duration
@@ -174,13 +175,23 @@ def _nkey(key: str, item: Item) -> str:
     return item.value
 
 
+def _timeout(key: str, item: Item) -> int:
+    if isinstance(item.value, str):
+        try:
+            parse_duration(item.value)
+        except ValueError:
+            wrong = "error parsing leafnode authorization config, 'timeout' time: invalid duration"
+            raise item.error(f"{wrong} {quoted(item.value)}") from None
+    return as_positive_duration(key, item)
+
+
 _AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
 _AUTHORIZATION: dict[str, Rule] = {
     **LOGIN,
     "nkey": ("nkey", _nkey),
     "account": ("account", as_text),
     "users": ("logins", _logins),
-    "timeout": ("auth_timeout_ns", as_positive_duration),
+    "timeout": ("auth_timeout_ns", _timeout),
 }
 
 
@@ -217,13 +228,15 @@ _NO_WEBSOCKET = (
 
 
 def _urls(key: str, item: Item) -> tuple[Address, ...]:
+    if not isinstance(item.value, list | str):
+        raise item.error(f"Expected remote leafnode url to be an array or string, got {shown(item)}")
     entries = item.value if isinstance(item.value, list) else [item]
     texts = [as_text(key, entry) for entry in entries]
     over_websocket = [text for text in texts if text.split("://")[0] in ("ws", "wss")]
     if over_websocket and len(over_websocket) < len(texts):
-        shown = " ".join(map(quoted, texts))
+        mixed = " ".join(map(quoted, texts))
         raise StartError(
-            f"remote leaf node configuration cannot have a mix of websocket and non-websocket urls: [{shown}]"
+            f"remote leaf node configuration cannot have a mix of websocket and non-websocket urls: [{mixed}]"
         )
     if over_websocket:
         raise not_served(key, item, _NO_WEBSOCKET)
@@ -272,7 +285,7 @@ _DIAL: dict[str, Rule] = {
     **dict.fromkeys(("account", "local"), ("account", as_text)),
     **dict.fromkeys(("credentials", "creds"), ("credentials", as_text)),
     **dict.fromkeys(("nkey", "seed"), ("nkey", _seed)),
-    "tls": ("tls", as_remote_tls),
+    "tls": ("*", as_dialling_tls),
     "ignore_discovered_servers": ("ignore_discovered", as_boolean),
 }
 _REMOTE: dict[str, Rule] = {
@@ -296,7 +309,7 @@ _REMOTE_MISSING = {
     "hub": "this side is the leaf node; let the other side connect here",
 }
 _REMOTE_HARMLESS = ("first_info_timeout",)
-_OF_DIAL = {option for option, _ in _DIAL.values()}
+_OF_DIAL = {"tls", *(option for option, _ in _DIAL.values())}
 
 
 def _remotes(key: str, item: Item) -> dict[str, Any]:

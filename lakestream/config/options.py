@@ -293,7 +293,8 @@ class RemoteTls(msgspec.Struct, frozen=True, kw_only=True):
     """TLS with a remote. PEM files; `ca_file` "": the system's authorities, `cert_file` "": no client certificate.
 
     `insecure` accepts any certificate (encrypted, but without protection from a man in the middle). `first`: TLS begins
-    before INFO. `server_name`: the name in the certificate, "": the host of the URL.
+    before INFO. `server_name`: the name in the certificate, "": the host of the URL. The other options are those of
+    `TlsOptions`.
     """
 
     ca_file: str = ""
@@ -303,6 +304,9 @@ class RemoteTls(msgspec.Struct, frozen=True, kw_only=True):
     first: bool = False
     server_name: str = ""
     timeout_ns: int = 5 * SECOND
+    min_version: str = ""
+    cipher_suites: tuple[str, ...] = ()
+    curves: tuple[str, ...] = ()
 
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):

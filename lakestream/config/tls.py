@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lakestream.config.conf import Item
 from lakestream.config.errors import StartError
-from lakestream.config.options import SECOND, TlsOptions
-from lakestream.config.values import Rule, as_duration, converted, go_kind, shown
+from lakestream.config.options import SECOND, RemoteTls, TlsOptions
+from lakestream.config.values import Rule, as_duration, as_text, converted, go_kind, shown
 
 AUTO_FALLBACK_NS = 50_000_000
 """`handshake_first: auto`: INFO is sent to a client that sends nothing for this long (50 ms)."""
@@ -224,21 +224,52 @@ _BLOCK: dict[str, Rule] = {
 _MISSING = dict.fromkeys(
     ("cert_match", "cert_match_by", "cert_match_skip_invalid", "ca_certs_match"), "use cert_file and key_file"
 )
+_OF_LISTENERS = ("verify", "verify_and_map", "connection_rate_limit")
+"""Keys without effect for the side that dials: it always verifies the other one's certificate."""
+_NOT_DIALLING = {
+    "pinned_certs": "use ca_file, with the one authority that signs the other side's certificate",
+    **dict.fromkeys(("certs", "certificates"), "use cert_file and key_file"),
+    "ocsp_peer": "use ca_file, with the one authority that signs the other side's certificate",
+}
+_DIALLING: dict[str, Rule] = {
+    **{name: rule for name, rule in _BLOCK.items() if name not in (*_OF_LISTENERS, *_NOT_DIALLING)},
+    "server_name": ("server_name", as_text),
+}
 OCSP_NEEDS_VERIFY = "OCSP peer verification for client connections requires TLS verify (mTLS) to be enabled"
 
 
 def as_tls(key: str, item: Item) -> TlsOptions:
     """Convert the block of a listener, and check the files that it names."""
-    if not isinstance(item.value, dict):
-        kind = go_kind(item.value)
-        raise item.error(f"interface conversion: interface {{}} is {kind}, not map[string]interface {{}}")
-    values = converted(item.value, _BLOCK, missing=_MISSING, unknown=f'{_ERROR}, unknown field "{{}}"')
-    values.pop("warnings", None)
-    values.pop("known_urls", None)
+    values = _values(item, _BLOCK)
     if values.pop("ocsp_peer", False):
         if not values.get("verify") and not values.get("verify_and_map"):
             raise StartError(OCSP_NEEDS_VERIFY)
         raise item.error('"ocsp_peer" is not supported: use short-lived client certificates, or pinned_certs')
+    return _checked(item, values)
+
+
+def as_dialling_tls(key: str, item: Item) -> dict[str, Any]:
+    """Convert the block of a connection that this server opens, and check the files that it names."""
+    if item.value is True:
+        return {"tls": RemoteTls()}
+    values = _values(item, _DIALLING, _NOT_DIALLING, _OF_LISTENERS)
+    warnings, name = values.pop("warnings", []), values.pop("server_name", "")
+    _checked(item, values)
+    return {
+        "tls": RemoteTls(server_name=name, **{key: value for key, value in values.items() if key != "fallback_ns"}),
+        "warnings": warnings,
+    }
+
+
+def _values(
+    item: Item, rules: Mapping[str, Rule], missing: Mapping[str, str] = {}, harmless: Iterable[str] = ()
+) -> dict[str, Any]:
+    if not isinstance(item.value, dict):
+        kind = go_kind(item.value)
+        raise item.error(f"interface conversion: interface {{}} is {kind}, not map[string]interface {{}}")
+    unknown = f'{_ERROR}, unknown field "{{}}"'
+    values = converted(item.value, rules, harmless=harmless, missing={**_MISSING, **missing}, unknown=unknown)
+    values.pop("known_urls", None)
     allow_insecure = values.pop("allow_insecure", False)
     insecure = [name for name in values.get("cipher_suites", ()) if name in INSECURE_CIPHERS]
     if insecure and not allow_insecure:
@@ -251,6 +282,10 @@ def as_tls(key: str, item: Item) -> TlsOptions:
             raise item.error(f"missing '{absent}' in TLS configuration")
     if values.get("cert_file") and values.get("certs"):
         raise item.error(f"{_ERROR}, cannot combine 'cert_file' option with 'certs' option")
+    return values
+
+
+def _checked(item: Item, values: Mapping[str, Any]) -> TlsOptions:
     tls = TlsOptions(**values)
     try:
         check_files(tls)

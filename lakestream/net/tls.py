@@ -298,10 +298,7 @@ def dialling(tls: TlsOptions | RemoteTls) -> ssl.SSLContext:
     if tls.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if isinstance(tls, TlsOptions):
-        _limit(context, tls)
-    else:
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _limit(context, tls)
     return context
 
 
@@ -360,7 +357,7 @@ def _load(context: ssl.SSLContext, cert_file: str, key_file: str, ca_file: str, 
         raise TlsError(f"tls: cannot read {file!r}: {reason_of(error)}") from error
 
 
-def _limit(context: ssl.SSLContext, tls: TlsOptions, curve: str = "") -> None:
+def _limit(context: ssl.SSLContext, tls: TlsOptions | RemoteTls, curve: str = "") -> None:
     """Apply versions, cipher suites and one curve, by default the first one. Raises TlsError."""
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.min_version == "1.3" else ssl.TLSVersion.TLSv1_2
     names = tls.cipher_suites or tuple(CIPHERS)

@@ -48,10 +48,10 @@ class WebSocketListener:
         self._warnings: list[str] = []
         tls = self._tls_entry()
         self._sockets = WebSockets(options, make, clock, log)
-        if options.advertise.count(":") > 1 and not options.advertise.startswith("["):
-            raise StartError(
-                f"Unable to get websocket connect URLs: address {options.advertise}: too many colons in address"
-            )
+        try:
+            advertised(options.advertise, options.port)
+        except ValueError as error:
+            raise StartError(f"Unable to get websocket connect URLs: {error}") from error
         try:
             listening = bind(options.host, options.port)
         except ListenError as error:

@@ -174,6 +174,7 @@ BAD_WEBSOCKET = {
     "jwt_cookie_is_a_number": f"{LISTEN}, jwt_cookie: 5",
     "no_auth_user_without_users": f"{LISTEN}, no_auth_user: x",
     "advertise_is_no_address": f'{LISTEN}, advertise: ":::"',
+    "advertise_with_a_bad_port": f'{LISTEN}, advertise: "a.example:x"',
     "ping_interval_is_a_word": f'{LISTEN}, ping_interval: "x"',
     "headers_are_a_number": f"{LISTEN}, headers: 5",
     "header_is_a_number": f"{LISTEN}, headers {{ a: 5 }}",
@@ -191,6 +192,53 @@ BAD_WEBSOCKET = {
 @pytest.mark.parametrize("inside", BAD_WEBSOCKET.values(), ids=BAD_WEBSOCKET.keys())
 def test_websocket(tmp_path: Path, kind: Kind, recorded: Recorded, inside: str) -> None:
     _compare(tmp_path, kind, recorded, f"websocket {{\n  {inside}\n}}\n")
+
+
+HOST = 'host: "127.0.0.1", port: -1'
+REMOTE = 'remotes: [{{ url: "nats-leaf://127.0.0.1:1", {} }}]'.format
+BAD_LEAFNODES = {
+    "listen_is_no_address": "listen: x",
+    "listen_with_a_bad_port": 'listen: "127.0.0.1:x"',
+    "port_is_a_word": 'port: "x"',
+    "port_is_too_large": 'host: "127.0.0.1", port: 99999',
+    "port_is_negative": 'host: "127.0.0.1", port: -2',
+    "address_of_nobody": 'host: "192.0.2.77", port: -1',
+    "advertise_with_a_bad_port": f'{HOST}, advertise: "a.example:x"',
+    "advertise_with_colons": f'{HOST}, advertise: "::1"',
+    "compression_of_no_kind": f"{HOST}, compression: nope",
+    "min_version_too_low": f'{HOST}, min_version: "1.0.0"',
+    "no_advertise_is_a_number": f"{HOST}, no_advertise: 5",
+    "reconnect_is_a_word": f"{HOST}, reconnect: x",
+    "tls_without_a_key": f"{HOST}, tls {{ cert_file: x }}",
+    "unknown_field": f"{HOST}, shoe_size: 44",
+    "user_and_users": f"{HOST}, authorization {{ user: u, password: p, users: [{{user: a, password: b}}] }}",
+    "a_user_twice": f"{HOST}, authorization {{ users: [{{user: a, password: b}}, {{user: a, password: c}}] }}",
+    "user_in_an_absent_account": f"{HOST}, authorization {{ users: [{{user: a, password: b, account: NOPE}}] }}",
+    "absent_account": f"{HOST}, authorization {{ account: NOPE }}",
+    "key_that_is_none": f"{HOST}, authorization {{ nkey: UABC }}",
+    "timeout_is_a_word": f"{HOST}, authorization {{ timeout: x }}",
+    "token": f"{HOST}, authorization {{ token: t }}",
+    "remotes_are_a_number": "remotes: 5",
+    "url_is_a_number": "remotes: [{ url: 5 }]",
+    "urls_of_two_kinds": 'remotes: [{ urls: ["ws://127.0.0.1:1", "nats-leaf://127.0.0.1:1"] }]',
+    "remote_of_an_absent_account": REMOTE("account: NOPE"),
+    "remote_denies_no_subject": REMOTE('deny_imports: "a b"'),
+    "remote_with_a_seed_that_is_none": REMOTE("nkey: SUA"),
+    "remote_with_an_unknown_field": REMOTE("shoe_size: 44"),
+    "remote_with_a_bad_compression": REMOTE("compression: 5"),
+    "remote_tls_without_a_key": REMOTE(f'tls {{ cert_file: "{PLACE}/server.pem" }}'),
+    "remote_tls_with_an_absent_file": REMOTE("tls { cert_file: /nowhere.pem, key_file: /nowhere.key }"),
+    "remote_tls_with_an_absent_authority": REMOTE("tls { ca_file: /nowhere.pem }"),
+    "remote_tls_with_a_garbage_authority": REMOTE(f'tls {{ ca_file: "{PLACE}/garbage.pem" }}'),
+    "remote_tls_is_a_number": REMOTE("tls: 5"),
+    "remote_tls_with_an_unknown_field": REMOTE("tls { shoe_size: 44 }"),
+    "remote_tls_with_an_old_version": REMOTE('tls { min_version: "1.1" }'),
+}
+
+
+@pytest.mark.parametrize("inside", BAD_LEAFNODES.values(), ids=BAD_LEAFNODES.keys())
+def test_leafnodes(tmp_path: Path, kind: Kind, recorded: Recorded, inside: str) -> None:
+    _compare(tmp_path, kind, recorded, f"leafnodes {{\n  {inside}\n}}\n")
 
 
 USERS = "authorization { users: [{user: a, password: b}] }"
@@ -322,6 +370,10 @@ GOOD = {
       advertise: "a.example:443", ping_interval: "30s", headers {{ "X-A": "b" }}, authorization {{ timeout: 5 }}
     }}""",
     "leafnodes_with_an_address": 'leafnodes { listen: "127.0.0.1:-1" }',
+    "leafnodes_with_tls_to_another": f"""leafnodes {{ remotes: [{{ url: "tls://127.0.0.1:1", tls {{
+      {FILES} {CA}, verify: true, timeout: 2.5, min_version: "1.3", curve_preferences: ["X25519"], insecure: false
+      cipher_suites: ["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"], handshake_first: auto, connection_rate_limit: 5
+    }} }}] }}""",
     "protocol": """proxy_protocol: true, no_header_support: true, max_connections: 5, max_control_line: 1k
       max_pending: 10MB, write_deadline: "2s", write_timeout: close, ping_max: 3, client_advertise: "a.example:4222"
       lame_duck_duration: "30s", lame_duck_grace_period: "5s", max_subscriptions: 10, allow_non_tls: true""",

@@ -154,19 +154,19 @@ class LeafNodes:
             listening = bind(settings.host, settings.port)
         except ListenError as error:
             raise StartError(f"Error listening on leafnode port: {settings.port} - {error}") from error
-        if settings.advertise.count(":") > 1 and not settings.advertise.startswith("["):
+        self.port = listening.getsockname()[1]
+        try:
+            self.urls = urls_of(settings.host, self.port, advertised(settings.advertise, self.port))
+        except ValueError as error:
             listening.close()
             raise StartError(
-                f"Error setting leafnode INFO with LeafNode.Advertise value of {settings.advertise}, "
-                f"err=address {settings.advertise}: too many colons in address"
-            )
+                f"Error setting leafnode INFO with LeafNode.Advertise value of {settings.advertise}, err={error}"
+            ) from error
         if settings.tls is not None:
             self._rate = RateLimit(settings.tls.rate_limit, self.clock, self.log)
         self._listener = Listener(
             listening, lambda: AcceptedLeaf(self, self._server.next_id()), self.clock, tls=self._entry(settings.tls)
         )
-        self.port = self._listener.port
-        self.urls = urls_of(settings.host, self.port, advertised(settings.advertise, self.port))
         await self._listener.start()
         self.log.info(f"Listening for leafnode connections on {RouteUrl(settings.host, self.port).address}")
         if settings.tls is not None:
