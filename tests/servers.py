@@ -298,10 +298,20 @@ class Server:
         return "\n".join(list(self._lines)[-last:])
 
 
-def run_to_end(kind: Kind, *flags: str, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
+WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--")
+"""Command before a program for which the modes of files hold, even if it runs as root."""
+
+
+def run_to_end(
+    kind: Kind, *flags: str, timeout: float = 30.0, before: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     """Run the program with exactly these flags until it exits by itself, for starts that must fail.
+
+    Args:
+        before: words before the command, such as `WITHOUT_PRIVILEGES`.
 
     Raises:
         subprocess.TimeoutExpired: it did not exit in time; it is killed then.
     """
-    return subprocess.run([*program(kind), *flags], capture_output=True, text=True, timeout=timeout, check=False)
+    command = [*before, *program(kind), *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)

@@ -105,6 +105,21 @@ def test_a_certificate_of_nobody_is_refused(start_server: StartServer, tmp_path:
     leaf.kill()
 
 
+@pytest.mark.parametrize(("curve", "joins"), [("CurveP384", True), ("X25519", False)])
+def test_a_leaf_node_offers_the_curves_that_are_configured(
+    start_server: StartServer, tmp_path: Path, kind: Kind, curve: str, joins: bool
+) -> None:
+    of = Authority(tmp_path, "ca").options("127.0.0.1")
+    files = f"cert_file: '{of.cert_file}', key_file: '{of.key_file}', ca_file: '{of.ca_file}'"
+    hub = hub_of(start_server, f"tls {{ {files}, curve_preferences: [CurveP384] }}")
+    leaf = leaf_of(start_server, hub, f"tls {{ {files}, curve_preferences: [{curve}] }}", scheme="tls", of=kind)
+    if joins:
+        linked(hub, leaf)
+    else:
+        until(lambda: "TLS leafnode handshake error" in hub.log(), "the hub refuses", SOON_S)
+        assert not page(hub, "/leafz")["leafs"]
+
+
 USERS = f"""
 accounts {{
   A {{ users: [{{user: a, password: p}}, {{nkey: {NKEY.public}}}], jetstream: enabled }}

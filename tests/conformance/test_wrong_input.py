@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from tests import certificates
 from tests.certificates import PLACE
 from tests.conftest import Recorded
-from tests.servers import Kind, run_to_end
+from tests.servers import WITHOUT_PRIVILEGES, Kind, run_to_end
 
 pytestmark = pytest.mark.conformance
 
@@ -45,10 +47,11 @@ class Attempt:
     def _placed(self, text: str) -> str:
         return text.replace(PLACE, str(self._certificates)).replace("@here@", str(self._directory))
 
-    def made_by(self, kind: Kind) -> dict[str, Any]:
+    def made_by(self, kind: Kind, before: Sequence[str] = ()) -> dict[str, Any]:
         """Return the exit code, if anything went to stdout, and the lines on stderr that are no information."""
+        flags = ("-a", "127.0.0.1", "-p", "-1", *self._flags)
         try:
-            done = run_to_end(kind, "-a", "127.0.0.1", "-p", "-1", *self._flags, timeout=RUNNING_S)
+            done = run_to_end(kind, *flags, timeout=RUNNING_S, before=before)
         except subprocess.TimeoutExpired:
             return {"exit": "goes on running", "stdout": False, "stderr": []}
         lines = [_STAMP.sub("", line) for line in done.stderr.splitlines() if line.strip()]
@@ -437,6 +440,36 @@ def test_flags(tmp_path: Path, kind: Kind, recorded: Recorded, flags: list[str])
 
 def test_a_store_in_the_file_and_another_as_a_flag(tmp_path: Path, kind: Kind, recorded: Recorded) -> None:
     _compare(tmp_path, kind, recorded, "jetstream { store_dir: '@here@/a' }\n", "-js", "-sd", "@here@/b")
+
+
+@pytest.mark.parametrize(
+    ("locked", "mode"),
+    [("store", 0o555), ("store", 0o000), (".", 0o000), ("store/jetstream", 0o555)],
+    ids=["none_can_be_made_there", "not_searchable", "below_one_that_is_not_searchable", "not_writable"],
+)
+def test_a_store_without_permission(tmp_path: Path, kind: Kind, recorded: Recorded, locked: str, mode: int) -> None:
+    base = tmp_path / "base"
+    (base / locked).mkdir(parents=True)
+    (base / locked).chmod(mode)
+    attempt = Attempt(tmp_path, None, ("-js", "-sd", "@here@/base/store"))
+    before = WITHOUT_PRIVILEGES if os.geteuid() == 0 else ()
+    try:
+        expected = recorded(lambda: attempt.made_by(Kind.REAL, before))
+        assert attempt.made_by(kind, before) == expected
+    finally:
+        (base / locked).chmod(0o755)
+
+
+@pytest.mark.parametrize("flags", [("-nope",), ("-c", "/nowhere.conf"), ("-js", "-sd", "/dev/null"), ("-P", "/n/x")])
+def test_a_start_that_fails_takes_less_than_half_a_second(kind: Kind, flags: tuple[str, ...]) -> None:
+    def used() -> float:
+        """Return the processor time of ended processes; the time of the clock depends on what else runs."""
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before = used()
+    run_to_end(kind, "-a", "127.0.0.1", "-p", "-1", *flags)
+    assert used() - before < 0.5
 
 
 @pytest.fixture
