@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,27 @@ def test_publishes_without_reply_are_in_consumer_and_account_info(wire: Wire, st
     wire.send(pub("s", b"x") * 100)
     after = wire.api("INFO")
     assert after["memory"] + after["storage"] > before["memory"] + before["storage"]
+
+
+@pytest.mark.parametrize("storage", ["memory", "file"])
+def test_publishes_without_reply_are_in_every_answer_with_a_state(wire: Wire, storage: str) -> None:
+    _stream(wire, storage)
+    config = {"name": "S", "subjects": ["s"], "storage": storage}
+    named = {"stream_name": "S", "config": {"name": "n", "durable_name": "n", "ack_policy": "explicit"}}
+
+    def after_publishing(subject: str, body: dict[str, object]) -> dict[str, Any]:
+        wire.send(pub("s", b"x") * 10)
+        answer: dict[str, Any] = wire.api(subject, body)
+        return answer
+
+    assert after_publishing("STREAM.CREATE.S", config)["state"]["messages"] == 10
+    assert after_publishing("STREAM.UPDATE.S", {**config, "description": "x"})["state"]["messages"] == 20
+    assert after_publishing("CONSUMER.CREATE.S.n", named)["num_pending"] == 30
+    assert after_publishing("CONSUMER.LIST.S", {})["consumers"][0]["num_pending"] == 40
+    assert after_publishing("STREAM.SNAPSHOT.S", {"deliver_subject": "chunks"})["state"]["messages"] == 50
+    assert after_publishing("STREAM.MSG.GET.S", {"last_by_subj": "s"})["message"]["seq"] == 60
+    assert after_publishing("STREAM.MSG.DELETE.S", {"seq": 70})["success"] is True
+    assert after_publishing("STREAM.PURGE.S", {})["purged"] == 79
 
 
 @pytest.mark.parametrize("storage", ["memory", "file"])

@@ -188,7 +188,11 @@ class StreamApi:
             created = stage == CREATED or self._node.answers.recreated
             request.respond({**shown, "did_create": True} if created else shown)
 
-        self._node.requests.dispatch(request, Where.STREAM, lambda: request.run(answer))
+        def answer_applied() -> None:
+            self._engine.when_applied([find(self._engine, request.tokens[0])], lambda: request.run(answer))
+
+        work = answer if stage == CREATED else answer_applied
+        self._node.requests.dispatch(request, Where.STREAM, lambda: request.run(work))
 
     def _check_account(self, config: StreamConfig, *, stated: bool = True) -> None:
         """Check the account's limits for a new stream, before the rest of the configuration. Raise ApiError.
@@ -477,7 +481,12 @@ class StreamApi:
         if request.empty_body:
             raise api_error(10003)
         stream = find(self._engine, request.tokens[0])
-        self._snapshots.begin(request, request.parse(SnapshotRequest, "JSApiStreamSnapshotRequest"), stream)
+        asked = request.parse(SnapshotRequest, "JSApiStreamSnapshotRequest")
+
+        def begin() -> None:
+            self._snapshots.begin(request, asked, find(self._engine, request.tokens[0]))
+
+        self._engine.when_applied([stream], lambda: request.run(begin))
 
     def _restore(self, request: Request) -> None:
         if request.empty_body:
