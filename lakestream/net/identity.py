@@ -130,6 +130,11 @@ class Identity(msgspec.Struct, frozen=True):
     advertise: tuple[str, int] | None = None
     headers: bool = True
 
+    @property
+    def shown_address(self) -> tuple[str, int]:
+        """Return host and port of the server as others see it."""
+        return self.advertise or (self.host, self.port)
+
     def info(
         self,
         client_id: int,
@@ -166,7 +171,7 @@ class Identity(msgspec.Struct, frozen=True):
             connect_urls: `host:port` of every server that clients may connect to.
             listener: host and port where it connected; None: the listener for NATS, or what it advertises.
         """
-        host, port = listener or self.advertise or (self.host, self.port)
+        host, port = listener or self.shown_address
         fields: dict[str, Any] = {
             "server_id": self.server_id,
             "server_name": self.server_name,

@@ -47,6 +47,7 @@ from lakestream.server.logins import Logins
 from lakestream.server.reloading import (
     AFFECTED_BY,
     LIMITS,
+    check_advertised,
     close_surplus,
     close_unpinned,
     limit_changes,
@@ -334,6 +335,7 @@ class Node:
 
         try:
             options, changed = reload(self.options, self.cluster.port)
+            check_advertised(options)
             tls = self.listeners.renewed(options)
             self.cluster.reload(options)
         except StartError as error:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from lakestream.config.errors import StartError
 from lakestream.config.options import SECOND, Options, TlsOptions
 from lakestream.net.accounts.auth import ANYBODY, Authenticator, Login
 from lakestream.net.connection import TOO_MANY
+from lakestream.net.identity import advertised
 from lakestream.protocol.durations import format_duration
 
 if TYPE_CHECKING:
@@ -58,6 +60,14 @@ def tls_changes(before: Options, now: Options) -> list[str]:
     if old.pinned_certs != new.pinned_certs:
         lines.append(f"{len(new.pinned_certs)} pinned_certs")
     return lines
+
+
+def check_advertised(options: Options) -> None:
+    """Check the address that clients shall be told. Raises StartError."""
+    try:
+        advertised(options.client_advertise, options.port)
+    except ValueError as error:
+        raise StartError(f"invalid ClientAdvertise value of {options.client_advertise}, err={error}") from error
 
 
 def close_unpinned(connections: Iterable[Connection], server: ServerContext, log: Logger) -> None:

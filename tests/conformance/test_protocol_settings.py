@@ -115,10 +115,11 @@ def test_a_reload_changes_limits_of_connections(agree: Agree, line: str) -> None
 def test_a_reload_changes_the_address_that_is_advertised(agree: Agree) -> None:
     def see(server: Server) -> Any:
         shown = []
-        for line in ("client_advertise: 'b.example:4444'", ""):
-            server.reload(f"{PAGES}{line}\n")
+        for line in ("client_advertise: 'b.example:4444'", "client_advertise: 'c.example:x'", ""):
+            said = server.reload(f"{PAGES}{line}\n")
             with Wire(server.address, None) as wire:
                 shown.append([wire.info["host"], wire.info["port"] == server.port])
+            shown.append([each for each in said if "Failed" in each])
         return shown
 
     agree(see, config=f"{PAGES}client_advertise: 'a.example:4333'\n", jetstream=False)
@@ -277,7 +278,8 @@ def test_listening_at_ipv6(agree: Agree, host: str, reached: str) -> None:
 def test_an_address_that_is_advertised(agree: Agree, advertised: str) -> None:
     def see(server: Server) -> Any:
         with Wire(server.address, {"protocol": 1}) as wire:
-            told = [{name: info.get(name) for name in ("host", "port", "connect_urls")} for info in wire.told()]
+            pages = [*wire.told(), server.page("/varz")]
+        told = [{name: page.get(name) for name in ("host", "port", "connect_urls")} for page in pages]
         return [{**each, "port": 0 if each["port"] == server.port else each["port"]} for each in told]
 
     agree(see, config=f"{PAGES}client_advertise: '{advertised}'\n", jetstream=False)
@@ -314,6 +316,20 @@ def test_a_reload_with_the_port_that_was_found(agree: Agree) -> None:
         return [[line.partition(": old=")[0] for line in lines] for lines in failed]
 
     agree(see, config=config.format(port=-1), jetstream=False)
+
+
+def test_listeners_at_ipv6_that_are_not_for_clients(agree: Agree) -> None:
+    def see(server: Server) -> Any:
+        _route_address(server)
+        lines = sorted(re.sub(r":\d+$", "", line) for line in server.logged("Listening"))
+        ports = [server.websocket_port, server.leaf_port]
+        for port in ports:
+            socket.create_connection(("::1", port), timeout=5).close()
+        return [lines, all(ports)]
+
+    config = f"""{PAGES}leafnodes {{ listen: "[::1]:-1" }}\nwebsocket {{ listen: "[::1]:-1", no_tls: true }}
+cluster {{ name: X, listen: "[::1]:-1" }}\n"""
+    agree(see, config=config, jetstream=False)
 
 
 def test_listeners_that_launchers_of_clients_configure(agree: Agree, tmp_path: Path) -> None:

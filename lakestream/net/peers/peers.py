@@ -119,7 +119,7 @@ class Peers:
         log.info(f"Cluster name is {self._node.cluster}")
         if self.dynamic:
             log.warn("Cluster name was dynamically generated, consider setting one")
-        log.info(f"Listening for route connections on {options.host}:{self.bound_port}")
+        log.info(f"Listening for route connections on {RouteUrl(options.host, self.bound_port).address}")
         self._dialler.start()
         self._beat_ns = time.monotonic_ns()
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)

@@ -180,8 +180,8 @@ class Pages:
             "proto": 1,
             "git_commit": GIT_COMMIT,
             "go": GO_VERSION,
-            "host": identity.host,
-            "port": identity.port,
+            "host": identity.shown_address[0],
+            "port": identity.shown_address[1],
         }
         if identity.auth_required:
             page["auth_required"] = True

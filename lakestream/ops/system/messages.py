@@ -37,7 +37,7 @@ class SystemMessages:
         identity, options = self._node.identity, self._node.options
         page: dict[str, Any] = {
             "name": identity.server_name,
-            "host": identity.host,
+            "host": identity.shown_address[0],
             "id": identity.server_id,
         }
         if cluster := self._node.cluster.name:
@@ -239,7 +239,8 @@ def _mismatch(path: str, value: object, go_type: str) -> str:
 def concerns(node: Monitored, fields: dict[str, Any]) -> bool:
     """Return True if the fields of a request select this server."""
     identity, exact = node.identity, bool(fields.get("exact_match"))
-    names = (("server_name", identity.server_name), ("host", identity.host), ("cluster", node.cluster.name))
+    host = identity.shown_address[0]
+    names = (("server_name", identity.server_name), ("host", host), ("cluster", node.cluster.name))
     for key, own in names:
         wanted = fields.get(key)
         if wanted and (wanted != own if exact else wanted not in own):

@@ -180,7 +180,7 @@ class SystemAccount:
 
     def _idz(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         identity = self._node.identity
-        page = {"name": identity.server_name, "host": identity.host, "id": identity.server_id}
+        page = {"name": identity.server_name, "host": identity.shown_address[0], "id": identity.server_id}
         if reply:
             self._send(reply, header, dumps(page))
 
