@@ -392,7 +392,8 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     A segment is sealed at `seal_bytes` or when `seal_age_ns` old; `retain_bytes` of each stream's log stay local even
     when the lake holds them; the position of the tables is read every `poll_ns`. The compactor of `lakestream up`
     maintains the tables every `maintain_every_ns` (0: never). A staged segment that its table holds stays for
-    `staged_grace_ns`, for running readers, but at most `staged_grace_bytes` of a stream.
+    `staged_grace_ns`, for running readers, but at most `staged_grace_bytes` of a stream. `defaults` are those of
+    streams' metadata by patterns of their names.
     """
 
     enabled: bool = True
@@ -404,6 +405,7 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     staged_grace_ns: int = 300 * SECOND
     staged_grace_bytes: int = 1024 * MIB
     maintain_every_ns: int = 600 * SECOND
+    defaults: dict[str, dict[str, str]] = {}
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ from lakestream.config.values import (
     size_below,
 )
 from lakestream.config.websocket import as_websocket
-from lakestream.lake.errors import UnsupportedLake
+from lakestream.lake.errors import BadPolicy, UnsupportedLake
 from lakestream.lake.files import paths
 from lakestream.protocol.durations import parse_duration
 
@@ -352,6 +352,25 @@ def _lake_url(key: str, item: Item) -> str:
     return url
 
 
+def _lake_defaults(key: str, item: Item) -> dict[str, dict[str, str]]:
+    """Convert patterns of stream names with the metadata of their streams."""
+    from lakestream.lake.delta import defaults  # with much of the lake, which a start without them does not need
+
+    found = {}
+    for pattern, block in as_map(key, item).items():
+        metadata = {name: _as_metadata(name, value) for name, value in as_map(f"{key}.{pattern}", block).items()}
+        try:
+            found[pattern] = defaults.checked(metadata)
+        except BadPolicy as error:
+            raise block.error(f'"{key}" of "{pattern}": {error}') from None
+    return found
+
+
+def _as_metadata(key: str, item: Item) -> str:
+    """Convert a value of metadata, whose values are texts."""
+    return item.raw if isinstance(item.value, bool) else as_text(key, item)
+
+
 LAKE: dict[str, Rule] = {
     "enabled": ("enabled", as_boolean),
     "url": ("url", _lake_url),
@@ -362,6 +381,7 @@ LAKE: dict[str, Rule] = {
     "staged_grace": ("staged_grace_ns", as_pause),
     "staged_grace_bytes": ("staged_grace_bytes", as_bytes),
     "maintain_every": ("maintain_every_ns", as_pause),
+    "defaults": ("defaults", _lake_defaults),
 }
 
 

@@ -59,6 +59,13 @@ class LakeLink(Protocol):
     def refusal(self, config: StreamConfig) -> str | None:
         """Return the reason why the lake rejects a stream's metadata, or None."""
 
+    def created(self, config: StreamConfig, existing: StreamConfig | None) -> StreamConfig:
+        """Return the configuration of a creation with the lake's defaults in its metadata. `existing`: the stream's, if
+        it exists."""
+
+    def updated(self, config: StreamConfig, existing: StreamConfig | None) -> StreamConfig:
+        """Return the configuration of an update with the lake's defaults in its metadata."""
+
     def attached(self, stream: Stream) -> None:
         """Start compacting a stream that begins to serve."""
 
@@ -82,6 +89,12 @@ class _Lakeless:
 
     def refusal(self, config: StreamConfig) -> str | None:
         return None
+
+    def created(self, config: StreamConfig, existing: StreamConfig | None) -> StreamConfig:
+        return config
+
+    def updated(self, config: StreamConfig, existing: StreamConfig | None) -> StreamConfig:
+        return config
 
     def attached(self, stream: Stream) -> None: ...
 

@@ -17,7 +17,7 @@ from lakestream.protocol.subjects import Filters, overlaps, valid_subject
 from lakestream.protocol.transforms import Transform, TransformError, check_destination
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.core.account_limits import check_size
-from lakestream.stream.core.config import LAST_SEQ, REQUIRED_LEVEL, StreamConfig, StreamConsumerLimits, valid_name
+from lakestream.stream.core.config import LAKE, LAST_SEQ, REQUIRED_LEVEL, StreamConfig, StreamConsumerLimits, valid_name
 from lakestream.stream.mirroring.origin_rules import Find, checked_origins
 
 MAX_NAME = 255
@@ -130,6 +130,8 @@ def updated(old: StreamConfig, new: StreamConfig, consumers: Mapping[str, Consum
         raise invalid(_NO_COUNTER_TTL)  # creating lets the TTLs through that delete markers bring with them
     if new.storage != old.storage:
         raise invalid(change + "storage type")
+    if new.in_lake != old.in_lake:
+        raise invalid(f"{change}{LAKE}; mirror the stream into a new one")
     if new.retention != old.retention and "workqueue" in (new.retention, old.retention):
         raise invalid(change + "retention policy to/from workqueue")
     if old.sealed and not new.sealed:

@@ -65,6 +65,10 @@ LIST_WAIT_NS = 2_000_000_000
 _STREAM_CONFIG = msgspec.json.Decoder(StreamConfig)
 
 
+Complete = Callable[[StreamConfig, StreamConfig | None], StreamConfig]
+"""Adds defaults to a requested configuration; takes that of the existing stream, too, if there is one."""
+
+
 class ChangeAsked(msgspec.Struct, frozen=True):
     """The body of `CHANGE`: the new configuration as JSON, and the stream's leader."""
 
@@ -139,7 +143,7 @@ class StreamApi:
     def _create_next(self, request: Request, wanted: StreamConfigRequest, finished: Callable[[], None]) -> None:
         node, account = self._node, self._engine.account
         self._check_account(wanted.config(), stated=stated(request))
-        config = self._checked(wanted)
+        config = self._checked(wanted, self._engine.shared.lake.created)
         existing = node.find(account, config.name)
         if existing is not None:
             if why := node.shown.trouble(existing):
@@ -251,7 +255,7 @@ class StreamApi:
         self._in_turn(name, request, lambda finished: self._update_next(request, wanted, finished))
 
     def _update_next(self, request: Request, wanted: StreamConfigRequest, finished: Callable[[], None]) -> None:
-        checked = self._checked(wanted)
+        checked = self._checked(wanted, self._engine.shared.lake.updated)
         stream = find(self._engine, checked.name)
         stream.mirroring.check_update(checked)
         limited = {name: consumer.config for name, consumer in stream.consumers.items()}
@@ -331,8 +335,13 @@ class StreamApi:
             peers = node.placing.place(new, keep=keep)
         return ChangeStream(asked.uid, asked.config, peers)
 
-    def _checked(self, wanted: StreamConfigRequest) -> StreamConfig:
-        config = self._completed(wanted.config(), self._node.placing.several, wanted.pedantic)
+    def _checked(self, wanted: StreamConfigRequest, complete: Complete | None = None) -> StreamConfig:
+        """Return a requested configuration with its defaults, by `complete` those of the lake. Raise ApiError."""
+        config = wanted.config()
+        if complete is not None:
+            existing = self._node.find(self._engine.account, config.name)
+            config = complete(config, None if existing is None else self._node.config_of(existing))
+        config = self._completed(config, self._node.placing.several, wanted.pedantic)
         if offline.refusal(msgspec.json.encode(config)):  # no member could apply it
             raise api_error(10049, err="error creating store for stream")
         return config

@@ -6,7 +6,8 @@ meets none.
 
     lakestream.retention            follow | archive        rows of messages that the stream no longer has
     lakestream.partition            auto | subject | tokens:1,3 | bucket | bucket:N
-    lakestream.time_travel          12h, 30d …              how long old versions stay readable (maintenance)
+    lakestream.lake                 on | off                no table: all messages stay in the log
+    lakestream.time_travel          off, 12h, 30d …         how long old versions stay readable (maintenance)
     lakestream.on_delete            drop | keep             the table of a deleted stream
     lakestream.json_schema          price DOUBLE, qty INT   typed view of JSON payloads
     lakestream.clone                auto | always | never   whether a mirror's table begins as a clone of its origin's
@@ -42,6 +43,7 @@ RETENTION_PROPERTY = "lakestream.retention"
 TIME_TRAVEL_PROPERTY = "lakestream.time_travel"
 ON_DELETE_PROPERTY = "lakestream.on_delete"
 PARTITION_KEY = "lakestream.partition"
+LAKE_KEY = "lakestream.lake"
 CLONE_KEY = "lakestream.clone"
 CLONE_AS_OF_KEY = "lakestream.clone_as_of"
 CLONED_PROPERTY = "lakestream.cloned"
@@ -54,6 +56,7 @@ MANAGED_PROPERTIES = (
     PARTITION_KEY,
 )
 """Table properties that follow from the metadata; a table lacks those whose keys are not set."""
+OFF = "off"
 MAX_TOKENS = 4
 """Maximum number of subject tokens by which a table may be partitioned."""
 MAX_TOKEN = 32
@@ -127,7 +130,7 @@ class AsOfAsked(msgspec.Struct, frozen=True):
 
 class StreamPolicy(msgspec.Struct, frozen=True):
     """Parsed metadata of one stream. `time_travel_ns`: None leaves it to the maintainer's own setting. `clone` (auto,
-    always, never) and `clone_as_of` are for mirrors."""
+    always, never) and `clone_as_of` are for mirrors. Not `lake`: the stream has no table."""
 
     archive: bool = False
     partition: Partition = Partition()
@@ -137,6 +140,7 @@ class StreamPolicy(msgspec.Struct, frozen=True):
     properties: dict[str, str] = {}
     clone: str = "auto"
     clone_as_of: AsOfAsked | None = None
+    lake: bool = True
 
     def table_properties(self) -> dict[str, str]:
         """Return the table properties that follow from the policy, without those at their defaults."""
@@ -170,24 +174,26 @@ def parse(metadata: Mapping[str, str]) -> StreamPolicy:
             values[key] = value
     retention = _one_of(values, RETENTION_PROPERTY, ("follow", "archive"))
     partition = _partition(values.pop(PARTITION_KEY, "auto"))
-    time_travel = values.pop(TIME_TRAVEL_PROPERTY, None)
+    time_travel = values.pop(TIME_TRAVEL_PROPERTY, OFF)
+    lake = _one_of(values, LAKE_KEY, ("on", OFF))
     on_delete = _one_of(values, ON_DELETE_PROPERTY, ("drop", "keep"))
     schema = values.pop(JSON_SCHEMA_PROPERTY, None)
     clone = _one_of(values, CLONE_KEY, ("auto", "always", "never"))
     clone_as_of = values.pop(CLONE_AS_OF_KEY, None)
     if values:
-        known = ", ".join((RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
+        known = ", ".join((LAKE_KEY, RETENTION_PROPERTY, PARTITION_KEY, TIME_TRAVEL_PROPERTY, ON_DELETE_PROPERTY))
         more = f"{JSON_SCHEMA_PROPERTY}, {CLONE_KEY}, {CLONE_AS_OF_KEY}, {PROPERTIES}*"
         raise BadPolicy(min(values), f"no such setting; there are {known}, {more}")
     return StreamPolicy(
         archive=retention == "archive",
         partition=partition,
-        time_travel_ns=None if time_travel is None else _duration(time_travel),
+        time_travel_ns=None if time_travel == OFF else _duration(time_travel),
         keep_table=on_delete == "keep",
         json_schema=None if schema is None else _schema(schema),
         properties=properties,
         clone=clone,
         clone_as_of=None if clone_as_of is None else _as_of(clone_as_of),
+        lake=lake != OFF,
     )
 
 
@@ -245,7 +251,7 @@ def _within(text: str, most: int) -> bool:
 def _duration(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text!r} is no duration like 90m, 12h, 30d or 4w")
+        raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text!r} is no duration like 90m, 12h, 30d or 4w, nor off")
     duration = int(match[1]) * _UNITS[match[2]] * 1_000_000_000
     if duration < LEAST_TIME_TRAVEL_NS:
         raise BadPolicy(TIME_TRAVEL_PROPERTY, f"{text} is below 1h: VACUUM would take files that are in use")

@@ -18,6 +18,7 @@ from lakestream.logging import Logger
 from lakestream.net.identity import Identity
 from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.stream.core.config import LAKE
 
 if TYPE_CHECKING:
     from lakestream.account.engine import Engine
@@ -75,6 +76,8 @@ class FlushApi:
             raise ApiError(503, 0, "this server keeps no lake (lake.enabled: false)")
         if stream.config.storage == "memory":
             raise ApiError(400, 0, f"stream {name} has memory storage: its messages are not in the lake")
+        if not stream.config.in_lake:
+            raise ApiError(400, 0, f"stream {name} is not in the lake (its metadata has {LAKE}: off)")
         if stream.failed is not None:
             raise stream.failed
         flushing = self._under_way.get(name)

@@ -17,6 +17,7 @@ from lakestream.lake.files.staging import StreamIdentity
 from lakestream.log.format.files import Files
 from lakestream.log.store.root import sealed_in
 from lakestream.logging import Logger
+from lakestream.stream.core.config import in_lake
 from lakestream.stream.core.operations import CreateStream
 
 
@@ -25,15 +26,16 @@ class _Config(msgspec.Struct):
 
     name: str
     storage: str = "file"
+    metadata: dict[str, str] = {}
 
 
 _CONFIG = msgspec.json.Decoder(_Config)
 
 
 def identity_of(create: CreateStream) -> StreamIdentity | None:
-    """Return a deleted stream's identity in the lake; None for a memory stream, which the lake never had."""
+    """Return a deleted stream's identity in the lake; None for one that the lake never had."""
     config = _CONFIG.decode(create.config)
-    if config.storage == "memory":
+    if not in_lake(config.storage, config.metadata):
         return None
     return StreamIdentity(config.name, create.account, create.uid, create.created_ns, msgspec.Raw(create.config))
 

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
+from msgspec.structs import replace
+
 from lakestream.config.options import LakeOptions
-from lakestream.lake.delta import policy
+from lakestream.lake.delta import defaults, policy
 from lakestream.lake.delta.position import PositionWatch
 from lakestream.lake.delta.verify import Budget
 from lakestream.lake.errors import BadPolicy, LakeError, OlderLake, OlderStore
@@ -110,11 +112,28 @@ class LakeKeeper:
             return str(error)
         if wanted.clone_as_of is not None and config.mirror is not None and not can_begin_as_clone(config):
             return f"{AS_OF}: {ONLY_CLONES}"
+        if wanted.clone_as_of is not None and not wanted.lake:
+            return f"{AS_OF}: needs the lake, and {policy.LAKE_KEY} is off"
         return None
+
+    def created(self, config: StreamConfig, existing: StreamConfig | None) -> StreamConfig:
+        return self._with_defaults(config, existing, defaults.of_creation)
+
+    def updated(self, config: StreamConfig, existing: StreamConfig | None) -> StreamConfig:
+        return self._with_defaults(config, existing, defaults.of_update)
+
+    def _with_defaults(
+        self, config: StreamConfig, existing: StreamConfig | None, complete: defaults.Complete
+    ) -> StreamConfig:
+        if config.storage == "memory":
+            return config
+        found = defaults.of_name(config.name, self._options.defaults)
+        before = None if existing is None else existing.metadata
+        return replace(config, metadata=complete(config.metadata, before, found))
 
     def attached(self, stream: Stream) -> None:
         """Attach a stream, and stage segments that were sealed before a crash."""
-        if stream.config.storage == "memory":
+        if not stream.config.in_lake:
             return
         before = self._syncs.get((stream.account, stream.name))
         if before is not None:  # a replica that installed another node's state
@@ -166,7 +185,7 @@ class LakeKeeper:
         return sync is None or sync.stream.uid != identity.uid or not sync.ahead
 
     def ahead(self, streams: Sequence[Stream]) -> list[tuple[Stream, LogError]]:
-        filed = [stream for stream in streams if stream.config.storage != "memory"]
+        filed = [stream for stream in streams if stream.config.in_lake]
         if not filed:
             return []
         pool = ThreadPoolExecutor(min(LOOKING, len(filed)), thread_name_prefix="lake-look")

@@ -6,6 +6,7 @@ reply. Which values are allowed is in rules.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -19,6 +20,8 @@ Compression = Annotated[str, enum("server.StoreCompression", "none", "s2", refus
 PersistMode = Annotated[str, enum("server.PersistModeType", "default", "async", "")]
 REQUIRED_LEVEL = "_nats.req.level"
 """Metadata that names the API level which a configuration needs."""
+LAKE = "lakestream.lake"
+"""Metadata with which a stream stays out of the lake: `off`."""
 LAST_SEQ = 1 << 62
 """The highest sequence at which a stream begins, or that it is given by an archive or a purge: what is published later
 needs room behind it, and no table holds a sequence of 2^63."""
@@ -160,6 +163,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_batched: bool = False
     metadata: dict[str, str] = {}
 
+    @property
+    def in_lake(self) -> bool:
+        """Return True if the stream has a table where there is a lake."""
+        return in_lake(self.storage, self.metadata)
+
 
 class StreamConfigRequest(StreamConfig, frozen=True, kw_only=True):
     """The body of STREAM.CREATE and STREAM.UPDATE."""
@@ -178,3 +186,8 @@ _NOT_IN_NAMES = frozenset(" \t\r\n\f.*>\\/")
 def valid_name(name: str) -> bool:
     """Return True for a valid stream name (non-empty, without whitespace, `.`, `*`, `>` or path separators)."""
     return bool(name) and not _NOT_IN_NAMES.intersection(name)
+
+
+def in_lake(storage: str, metadata: Mapping[str, str]) -> bool:
+    """Return True if a stream with this storage and metadata has a table where there is a lake."""
+    return storage != "memory" and metadata.get(LAKE) != "off"

@@ -49,7 +49,7 @@ class _Moved(Exception):
 def travels(config: StreamConfig) -> bool:
     """Return True if a stream keeps its past. The table of an archive has a history of its own."""
     metadata = config.metadata
-    return TIME_TRAVEL in metadata and config.storage != "memory" and metadata.get(RETENTION) != "archive"
+    return metadata.get(TIME_TRAVEL, "off") != "off" and config.in_lake and metadata.get(RETENTION) != "archive"
 
 
 class TimeTravel(Feature):
