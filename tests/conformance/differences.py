@@ -19,7 +19,15 @@ class Difference(NamedTuple):
     why: str
 
 
+DEFAULT_TIME_TRAVEL = "lakestream.time_travel"
+"""Metadata that lakestream gives to buckets."""
+
 DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        "*",
+        f"*/metadata/{DEFAULT_TIME_TRAVEL}",
+        "buckets can be read as of any time of the last 7 days by default; nats-server has no such reads",
+    ),
     Difference(
         "streams.unknown_requests_are_not_answered",
         "NOTHING.LIKE.THIS*",

@@ -88,7 +88,7 @@ const refused = (lib, promise, code) =>
 function comparable(value) {
   if (Array.isArray(value)) return value.map(comparable);
   if (value === null || typeof value !== "object") return value;
-  const volatile = new Set(["ts", "created", "first_ts", "last_ts", "cluster", "domain", "mtime", "nuid"]);
+  const volatile = new Set(["ts", "created", "first_ts", "last_ts", "cluster", "domain", "mtime", "nuid", "lakestream.time_travel"]);
   const kept = Object.entries(value).filter(([key]) => !volatile.has(key));
   return Object.fromEntries(kept.map(([key, inner]) => [key, comparable(inner)]));
 }
