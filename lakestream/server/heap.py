@@ -27,11 +27,13 @@ def bound_arenas() -> bool:
 
 
 def trim() -> bool:
-    """Return free memory of the C library's heap to the system; return True if there was any.
+    """Return free memory of the heaps of pyarrow and the C library to the system; return True if the latter had any.
 
     glibc returns only the end of its heap by itself: after a gigabyte of unsent bytes has gone, one live block behind
     it keeps all of it. Other C libraries return memory themselves. It may take some ms: call it in a thread.
     """
+    if (pyarrow := sys.modules.get("pyarrow")) is not None:  # a server without tables never loads it
+        pyarrow.default_memory_pool().release_unused()
     return _glibc("malloc_trim", 0)
 
 

@@ -30,6 +30,7 @@ from lakestream.ops.monitoring.monitored import StreamLag
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
+from lakestream.server.heap import trim
 from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
@@ -42,6 +43,8 @@ from lakestream.stream.mirroring.clone import AS_OF, ONLY_CLONES, BaseUnreadable
 
 LEASE_LOOK_NS = 10_000_000_000
 """Interval (10 s) at which monitoring checks the compactor's lease in an object store."""
+TRIM_AFTER_NS = 5_000_000_000
+"""Time (5 s) after the last segments left their logs when the memory of their index is returned to the system."""
 LOOKING = 8
 """Number of tables that are read in parallel before their streams serve."""
 LOOK_SECONDS = 10.0
@@ -77,6 +80,8 @@ class LakeKeeper:
         self.attended = False
         """True if a compactor holds the lake's lock, by the last check."""
         self._attended_at = 0
+        self._released_at = 0
+        """Time at which segments left a log, until the memory of their index was returned to the system; else 0."""
         self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
     def _identity_of(self, stream: StreamCore) -> staging.StreamIdentity | None:
@@ -275,6 +280,9 @@ class LakeKeeper:
     def _poll(self) -> None:
         if self._stopped:
             return
+        if self._released_at and self._clock.now() - self._released_at >= TRIM_AFTER_NS:
+            self._released_at = 0
+            self._io.submit(trim, lambda _, __: None)
         # Schedule the next poll first: an error of one stream must not end it for all.
         self._clock.call_later(self._options.poll_ns, self._poll)
         self._budget = Budget()
@@ -367,6 +375,8 @@ class LakeKeeper:
         if store.checkpoint_frees(position):
             stream.checkpoint()
         dropped: list[SealedSegment] = store.drop_through(position)
+        if dropped:
+            self._released_at = self._clock.now()
         if dropped and self._log.debugging:
             self._log.debug(f"stream {stream.name}: {len(dropped)} segments left the log, the lake holds them")
 
