@@ -38,6 +38,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     version.add_argument("--version", type=int, metavar="N", help="version to clone (default: the newest)")
     version.add_argument("--as-of", type=_time, metavar="TIME", help="clone the version of this commit time, RFC 3339")
     job.add_spark(parser)
+    job.add_json(parser)
     return parser.parse_args(arguments)
 
 
@@ -71,7 +72,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         made = clone_maker.clone(spark, lake, table, options.target, version)
     finally:
         spark.stop()
-    job.say(f"{options.target} is a clone of {options.stream} at version {made}")
+    text = f"{options.target} is a clone of {options.stream} at version {made}"
+    job.tell(options.json, text, clone=options.target, stream=options.stream, version=made)
     return 0
 
 

@@ -75,6 +75,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="interval of the maintenance of jobs/maintain.py; 0: never (default: %(default)g)",
     )
     job.add_spark(parser)
+    job.add_json(parser)
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="stop when standard input is closed (not under spark-submit)"
     )
@@ -105,9 +106,11 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     lakes.require(lake, options.create)
     began, moved = time.monotonic(), 0
     if options.once and not _has_work(lake):
-        _say_result(0, 0, time.monotonic() - began)
+        _say_result(options.json, 0, 0, time.monotonic() - began)
         return 0
     spark = job.start_spark("lakestream compactor", lake, options, stop)
+    from lakestream.lake.delta.batches import Backlog
+    from lakestream.lake.progress import watched
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.stream_compaction import Options
 
@@ -116,7 +119,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     def report(batch: BatchReport) -> None:
         nonlocal moved
         moved += batch.streams
-        _say_batch(batch)
+        _say_batch(options.json, batch)
         if upkeep is not None:
             upkeep.note(batch.commits)
 
@@ -135,9 +138,11 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         if not job.become_only(compactor.acquire, "compactor", lake, options.once, stop):
             return 0 if stop.is_set() else 1
         if options.once:
-            failures = compactor.once().failures
+            backlog = Backlog(lake)
+            with watched("compact", backlog.total, backlog.done):
+                failures = compactor.once().failures
             if not moved:
-                _say_result(0, 0, time.monotonic() - began)
+                _say_result(options.json, 0, 0, time.monotonic() - began)
             return 1 if failures or stop.is_set() else 0
         return _serve(compactor, upkeep, options.interval, stop)
     finally:
@@ -188,13 +193,14 @@ def _has_work(lake: str) -> bool:
         return True
 
 
-def _say_result(streams: int, rows: int, seconds: float) -> None:
-    say(f"compacted {streams} {'stream' if streams == 1 else 'streams'}, {rows} rows, {seconds:.2f} s")
+def _say_result(as_json: bool, streams: int, rows: int, seconds: float) -> None:
+    text = f"compacted {streams} {'stream' if streams == 1 else 'streams'}, {rows} rows, {seconds:.2f} s"
+    job.tell(as_json, text, streams=streams, rows=rows, seconds=round(seconds, 3))
 
 
-def _say_batch(report: BatchReport) -> None:
+def _say_batch(as_json: bool, report: BatchReport) -> None:
     if report.streams:
-        _say_result(report.streams, report.rows, report.seconds)
+        _say_result(as_json, report.streams, report.rows, report.seconds)
     for directory, reason in report.failures.items():
         complain(f"{directory}: {reason}")
 

@@ -79,6 +79,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="pause between two rounds (default: %(default)g)",
     )
     job.add_spark(parser)
+    job.add_json(parser)
     return parser.parse_args(arguments)
 
 
@@ -104,7 +105,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
         retain_ns=int(options.retain_hours * maintenance_plan.HOUR_NS),
     )
     if options.dry_run:
-        return _dry_run(lake, policy, options.stream)
+        return _dry_run(lake, policy, options.stream, options.json)
     spark = job.start_spark("lakestream maintainer", lake, options, stop)
     from lakestream.lake.write.maintainer import Maintainer
 
@@ -130,16 +131,33 @@ def _cancel(stop: threading.Event, maintainer: Maintainer) -> None:
 
 
 def _rounds(maintainer: Maintainer, options: argparse.Namespace, lake: str, stop: threading.Event) -> int:
+    from lakestream.lake.files.lake import open_storage
+    from lakestream.lake.progress import Advance, progress
+    from lakestream.lake.write.maintainer import tables
+
     if not options.once:
         say("maintainer ready")
     while True:
         began = time.monotonic()
-        outcomes = maintainer.once(options.stream, _say)
+        with progress("maintain", len(tables(open_storage(lake)))) as advance:
+
+            def report(done: Done, advance: Advance = advance) -> None:
+                _say(done, options.json)
+                advance(1)
+
+            outcomes = maintainer.once(options.stream, report)
         if options.once and options.stream is not None and not outcomes and not stop.is_set():
             complain(f"there is no table of a stream {options.stream}")
             return 1
         noun = "table" if len(outcomes) == 1 else "tables"
-        say(f"looked after {len(outcomes)} {noun}, {time.monotonic() - began:.2f} s")
+        seconds = time.monotonic() - began
+        job.tell(
+            options.json,
+            f"looked after {len(outcomes)} {noun}, {seconds:.2f} s",
+            tables=len(outcomes),
+            failures=sum(done.failure is not None for done in outcomes),
+            seconds=round(seconds, 3),
+        )
         if options.once:
             return 1 if stop.is_set() or any(done.failure for done in outcomes) else 0
         maintainer.release()  # lets other programs take the lock, to detach a clone for instance
@@ -169,7 +187,7 @@ def _detach(maintainer: Maintainer, lake: str, name: str, account: str) -> int:
     return 0
 
 
-def _dry_run(lake: str, policy: Policy, stream: str | None) -> int:
+def _dry_run(lake: str, policy: Policy, stream: str | None, as_json: bool) -> int:
     from lakestream.lake.files.lake import open_storage
     from lakestream.lake.write import maintainer
 
@@ -178,15 +196,23 @@ def _dry_run(lake: str, policy: Policy, stream: str | None) -> int:
         facts = maintainer.look(storage, table, policy, time.time_ns())
         if facts is not None and stream in (None, facts.stream):
             plan = maintenance_plan.decide(facts, policy)
-            say(f"{facts.stream}: {len(facts.files)} files at version {facts.version}: {plan.describe()}")
+            job.tell(
+                as_json,
+                f"{facts.stream}: {len(facts.files)} files at version {facts.version}: {plan.describe()}",
+                stream=facts.stream,
+                files=len(facts.files),
+                version=facts.version,
+                plan=plan.describe(),
+                due=bool(plan),
+            )
     return 0
 
 
-def _say(done: Done) -> None:
+def _say(done: Done, as_json: bool) -> None:
     if done.failure is not None:
         complain(done.describe())
     elif done.plan:
-        say(done.describe())
+        job.tell(as_json, done.describe(), stream=done.stream, done=done.describe(), seconds=round(done.seconds, 3))
 
 
 if __name__ == "__main__":

@@ -1,31 +1,77 @@
 """The Typer application with every command of `lakestream`.
 
 Belongs here: the list of commands. Each is in its own module. `serve` and `up` take nats-server's flags, so their
-arguments pass through unread.
+arguments pass through unread; a shell completes them by the table of flags.
 """
 
 from __future__ import annotations
 
-import typer
+from typing import Annotated, Any, NamedTuple
 
+import typer
+from typer.core import TyperCommand
+
+from lakestream import __version__
+from lakestream.cli.bench import bench
+from lakestream.cli.config_command import config
 from lakestream.cli.demo import demo
+from lakestream.cli.doctor import doctor
+from lakestream.cli.flags import SECTIONS
 from lakestream.cli.jobs import clone, compact, maintain
 from lakestream.cli.restore import restore
 from lakestream.cli.sql import sql
+from lakestream.cli.status import status
+from lakestream.cli.top import top
 from lakestream.cli.transfer import export, import_
+
+RUN, DATA, LOOK, LAKE = "Run a server", "Query and move messages", "Look and measure", "Maintain a lake"
 
 app = typer.Typer(
     name="lakestream",
     help="A JetStream server whose stream store is a lakehouse.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _FLAGS_OF_NATS_SERVER = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
-@app.command(context_settings=_FLAGS_OF_NATS_SERVER)
+class _Completion(NamedTuple):
+    """A completion, as Typer's shells read it."""
+
+    value: str
+    help: str
+    type: str = "plain"
+
+
+class _ServerCommand(TyperCommand):
+    """A command with nats-server's flags: a shell completes them."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the flags that begin with the incomplete word; none for a value, which the shell completes."""
+        if not incomplete.startswith("-"):
+            return []
+        flags = [flag for _, section in SECTIONS for flag in section]
+        named = [(f"{'-' if len(name) < 3 else '--'}{name}", flag.help) for flag in flags for name in flag.names]
+        return [_Completion(name, text) for name, text in named if name.startswith(incomplete)]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"lakestream: v{__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A JetStream server whose stream store is a lakehouse."""
+
+
+@app.command(cls=_ServerCommand, context_settings=_FLAGS_OF_NATS_SERVER, rich_help_panel=RUN)
 def serve(context: typer.Context) -> None:
     """Start a server. Takes nats-server's flags; `lakestream serve -h` lists them."""
     from lakestream.cli import serve as command
@@ -33,7 +79,7 @@ def serve(context: typer.Context) -> None:
     raise typer.Exit(command.serve(context.args))
 
 
-@app.command(context_settings=_FLAGS_OF_NATS_SERVER)
+@app.command(cls=_ServerCommand, context_settings=_FLAGS_OF_NATS_SERVER, rich_help_panel=RUN)
 def up(context: typer.Context) -> None:
     """Start a server and its compactor over ./data. Takes the flags of serve."""
     from lakestream.cli import up as command
@@ -41,11 +87,16 @@ def up(context: typer.Context) -> None:
     raise typer.Exit(command.up(context.args))
 
 
-app.command()(sql)
-app.command("import")(import_)
-app.command()(export)
-app.command()(restore)
-app.command()(compact)
-app.command()(maintain)
-app.command()(clone)
-app.command()(demo)
+app.command(rich_help_panel=RUN)(demo)
+app.add_typer(config, name="config", rich_help_panel=RUN)
+app.command(rich_help_panel=DATA)(sql)
+app.command("import", rich_help_panel=DATA)(import_)
+app.command(rich_help_panel=DATA)(export)
+app.command(rich_help_panel=DATA)(restore)
+app.command(rich_help_panel=LOOK)(doctor)
+app.command(rich_help_panel=LOOK)(status)
+app.command(rich_help_panel=LOOK)(top)
+app.command(rich_help_panel=LOOK)(bench)
+app.command(rich_help_panel=LAKE)(compact)
+app.command(rich_help_panel=LAKE)(maintain)
+app.command(rich_help_panel=LAKE)(clone)

@@ -19,12 +19,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from lakestream.cli import flights
+from lakestream.cli.link import INTERRUPTED
+from lakestream.cli.terminal import JsonOption, complain, console, print_json
 from lakestream.lake.delta.time_travel import latest_progress
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
+from lakestream.lake.progress import progress
 from lakestream.lake.spark import jars
 
 if TYPE_CHECKING:
@@ -55,7 +59,7 @@ class DemoFailed(Exception):
 
 def demo(
     url: Annotated[
-        str | None, typer.Option("--url", help="A running server (with --lake); by default the demo starts its own.")
+        str | None, typer.Option("--url", help="A running server, with --lake (default: start one).")
     ] = None,
     lake: Annotated[str | None, typer.Option("--lake", help="The lake of the server at --url.")] = None,
     directory: Annotated[Path, typer.Option("--dir", help="Data directory of the demo's own server.")] = (
@@ -64,25 +68,27 @@ def demo(
     limit: Annotated[
         int | None, typer.Option("--flights", min=1, help="Number of flights to publish (default: all).")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Publish 336,776 flights, ask the lake three questions, and check the answers against the data set."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    out = console(stderr=as_json)
     try:
         data = flights.load(limit)
         with contextlib.ExitStack() as stack:
             if url is None:
-                url, lake = stack.enter_context(_own_server(directory, console))
+                url, lake = stack.enter_context(_own_server(directory, out))
             elif lake is None:
                 raise DemoFailed("--url needs --lake: the directory where that server's lake is")
-            passed = asyncio.run(_run(url, lake, data, console))
+            outcome = asyncio.run(_run(url, lake, data, out))
     except (DemoFailed, flights.DataMissing, LakeError) as error:
-        print(f"lakestream: {error}", file=sys.stderr)
+        complain(error)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    raise typer.Exit(0 if passed else 1)
+        print("stopped; the demo begins anew next time", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        print_json(outcome)
+    raise typer.Exit(0 if outcome.passed else 1)
 
 
 # ---------------------------------------------------------------------------- the server
@@ -143,19 +149,29 @@ def _wait_for_ports(server: subprocess.Popen[bytes], directory: Path, log: Path)
 # ---------------------------------------------------------------------------- the steps
 
 
-async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> bool:
+class Outcome(msgspec.Struct):
+    """Result of a demo: every answer was right, the number of messages, and seconds of its parts."""
+
+    passed: bool
+    messages: int
+    publish_seconds: float
+    compaction_seconds: float
+    answers: dict[str, bool]
+
+
+async def _run(url: str, lake: str, data: flights.DataSet, console: Console) -> Outcome:
     async with _connected(url) as client:
         js = client.jetstream(publish_async_max_pending=MAX_PENDING)
-        await _publish_flights(js, data, console)
+        published_s = await _publish_flights(js, data, console)
         passed = await _airports(client, js, data, console)
-        await _wait_for_tables(js, lake, console)
+        compacted_s = await _wait_for_tables(js, lake, console)
     from lakestream.lake.sql.session import Session  # loads DuckDB
 
     with Session(lake) as session:
-        for question in flights.QUESTIONS:
-            passed = _compare(session, question, data, console) and passed
+        answers = {question.title: _compare(session, question, data, console) for question in flights.QUESTIONS}
+    passed = passed and all(answers.values())
     console.print("\n[bold green]every answer is equal[/]" if passed else "\n[bold red]some answers differ[/]")
-    return passed
+    return Outcome(passed, len(data.flights), round(published_s, 3), round(compacted_s, 3), answers)
 
 
 @contextlib.asynccontextmanager
@@ -175,10 +191,9 @@ async def _connected(url: str) -> AsyncIterator[Client]:
         await client.close()
 
 
-async def _publish_flights(js: JetStreamContext, data: flights.DataSet, console: Console) -> None:
-    """Publish every flight, with thousands of publishes in flight, and check every ack."""
+async def _publish_flights(js: JetStreamContext, data: flights.DataSet, console: Console) -> float:
+    """Publish every flight, with thousands of publishes in flight, check every ack, and return the seconds."""
     from nats.js.errors import BadRequestError
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     try:
         await js.add_stream(name=flights.STREAM, subjects=[f"{flights.STREAM}.>"], allow_direct=True)
@@ -196,24 +211,24 @@ async def _publish_flights(js: JetStreamContext, data: flights.DataSet, console:
         else:
             acked.append(ack.result().seq)
 
-    columns = (TextColumn("publish   "), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-    began = time.perf_counter()
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        bar = progress.add_task("publish", total=total, rate="")
+    began, shown = time.perf_counter(), 0
+    with progress("publish", total) as advance:
         for number, (subject, payload) in enumerate(flights.flight_messages(data), 1):
             (await js.publish_async(subject, payload)).add_done_callback(settled)
             if number % 1000 == 0:
-                rate = f"{len(acked) / (time.perf_counter() - began):,.0f} acked/s"
-                progress.update(bar, completed=len(acked), rate=rate)
+                advance(len(acked) - shown)
+                shown = len(acked)
                 if failures:
                     break
         await js.publish_async_completed()
         await asyncio.sleep(0)  # the callbacks of the last acks run in the next turn
-        progress.update(bar, completed=len(acked))
+    seconds = time.perf_counter() - began
     if failures:
         raise DemoFailed(f"{len(failures)} publishes failed, the first with: {failures[0]}")
     if sorted(acked) != list(range(1, total + 1)):
         raise DemoFailed(f"{total} publishes were acked with other sequences than 1 to {total}")
+    console.print(f"publish    {total:,} flights acked in {seconds:.1f} s ({total / seconds:,.0f}/s)")
+    return seconds
 
 
 async def _airports(client: Client, js: JetStreamContext, data: flights.DataSet, console: Console) -> bool:
@@ -280,24 +295,28 @@ async def last_for(
         await replies.unsubscribe()
 
 
-async def _wait_for_tables(js: JetStreamContext, lake: str, console: Console) -> None:
-    """Wait until the tables hold all messages of the streams."""
+async def _wait_for_tables(js: JetStreamContext, lake: str, console: Console) -> float:
+    """Wait until the tables hold all messages of the streams; return the seconds."""
     began = moved = time.monotonic()
-    seen: dict[str, int] = {}
-    with console.status("") as status:
-        for stream in (flights.STREAM, f"KV_{flights.BUCKET}"):
-            last = (await js.stream_info(stream)).state.last_seq
-            while (reached := _reached(lake, stream)) < last:
-                if reached != seen.get(stream):
+    streams = (flights.STREAM, f"KV_{flights.BUCKET}")
+    wanted = {stream: (await js.stream_info(stream)).state.last_seq for stream in streams}
+    seen = dict.fromkeys(streams, 0)
+    with progress("compact", sum(wanted.values())) as advance:
+        for stream, last in wanted.items():
+            while (reached := min(_reached(lake, stream), last)) < last:
+                if reached != seen[stream]:
+                    advance(reached - seen[stream])
                     seen[stream], moved = reached, time.monotonic()
                 if time.monotonic() - moved > STALLED_S:
                     raise DemoFailed(
                         f"the table of {stream} holds {reached:,} of {last:,} messages, and nothing has moved for "
                         f"{STALLED_S:.0f} s; is a compactor running on this lake? The server's log says why not"
                     )
-                status.update(f"the compactor has written {reached:,} of {last:,} messages of {stream}")
                 await asyncio.sleep(0.2)
-    console.print(f"compactor  both tables are complete, {time.monotonic() - began:.1f} s after the last publish")
+            advance(last - seen[stream])
+    seconds = time.monotonic() - began
+    console.print(f"compactor  both tables are complete, {seconds:.1f} s after the last publish")
+    return seconds
 
 
 def _reached(lake: str, stream: str) -> int:

@@ -16,7 +16,10 @@ from typing import Annotated
 import typer
 
 from lakestream.cli.sql import LakeOption, default_lake
+from lakestream.cli.terminal import JsonOption, complain
 from lakestream.lake.errors import JavaMissing, LakeError
+
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print results as JSON, an object a line.")]
 
 
 class JobMissing(LakeError):
@@ -65,15 +68,16 @@ def compactor(lake: str, *options: str) -> list[str]:
 def compact(
     lake: LakeOption = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Compact what is staged now, then exit; by default run until stopped.")
+        bool, typer.Option("--once", help="Compact the messages staged now and exit (default: run until stopped).")
     ] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the lake if it does not exist.")] = False,
     maintain_every: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Interval of table maintenance (600); 0: never.")
     ] = None,
+    as_json: JsonLinesOption = False,
 ) -> None:
-    """Move staged segments into the streams' Delta tables, with Spark, in this process's place."""
-    options = [name for name, given in (("--once", once), ("--create", create)) if given]
+    """Run the compactor: write staged messages into the streams' Delta tables with Spark."""
+    options = [name for name, given in (("--once", once), ("--create", create), ("--json", as_json)) if given]
     options += [] if maintain_every is None else [f"--maintain-every={maintain_every}"]
     _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs none
 
@@ -81,14 +85,16 @@ def compact(
 def maintain(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[detach MIRROR]", help="Give this mirror's table its own files, then exit."),
+        typer.Argument(
+            metavar="[detach MIRROR]", help="Copy the files that this mirror's table shares with its origin, and exit."
+        ),
     ] = None,
     lake: LakeOption = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Do what is due now, then exit; by default run until stopped.")
+        bool, typer.Option("--once", help="Do the work that is due now and exit (default: run until stopped).")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what is due, change nothing. Needs no Java.")
+        bool, typer.Option("--dry-run", help="Show the work that is due, and change nothing (needs no Java).")
     ] = False,
     stream: Annotated[str | None, typer.Option(metavar="NAME", help="Only this stream's table.")] = None,
     target_mib: Annotated[int | None, typer.Option(metavar="MIB", help="Target file size of OPTIMIZE.")] = None,
@@ -96,19 +102,20 @@ def maintain(
         int | None, typer.Option(metavar="N", help="Minimum number of small files to rewrite.")
     ] = None,
     retain_hours: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="Retention: table versions up to this age stay readable.")
+        float | None, typer.Option(metavar="HOURS", help="Age up to which table versions stay readable.")
     ] = None,
     every: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Pause between two rounds of maintenance.")
     ] = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="Account of the stream to detach.")] = None,
+    as_json: JsonLinesOption = False,
 ) -> None:
-    """OPTIMIZE and VACUUM the streams' Delta tables, and clean their logs, with Spark, in this process's place.
+    """Maintain the streams' Delta tables with Spark: rewrite small files, delete old ones, shorten the logs.
 
-    `detach MIRROR` makes the table of a mirror that began as a clone independent of its origin's.
+    `maintain detach MIRROR` copies the files that the table of a cloned mirror shares with its origin.
     """
     if words and (len(words) != 2 or words[0] != "detach"):
-        print("lakestream: maintain takes `detach MIRROR`, or nothing but options", file=sys.stderr)
+        complain("maintain takes `detach MIRROR`, or nothing but options")
         raise typer.Exit(2)
     values = {
         "--detach": words[1] if words else None,
@@ -120,13 +127,13 @@ def maintain(
         "--every": every,
     }
     options = [f"{name}={value}" for name, value in values.items() if value is not None]
-    options += [name for name, given in (("--once", once), ("--dry-run", dry_run)) if given]
+    options += [name for name, given in (("--once", once), ("--dry-run", dry_run), ("--json", as_json)) if given]
     _become("maintain.py", lake, options, needs_java=not dry_run)
 
 
 def clone(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Path of the clone, which must not exist.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="New directory for the clone.")],
     lake: LakeOption = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="The stream's account.")] = None,
     version: Annotated[
@@ -135,14 +142,16 @@ def clone(
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help="Clone the version that was current at this time.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Clone a stream's Delta table (shallow clone) with Spark; maintenance keeps the files that the clone needs."""
+    """Make a shallow clone of a stream's Delta table with Spark."""
     values = {"--stream": stream, "--target": target, "--account": account, "--version": version, "--as-of": as_of}
-    _become("clone.py", lake, [f"{name}={value}" for name, value in values.items() if value is not None])
+    options = [f"{name}={value}" for name, value in values.items() if value is not None]
+    _become("clone.py", lake, options + (["--json"] if as_json else []))
 
 
 def _become(name: str, lake: str | None, options: Sequence[str], needs_java: bool = True) -> None:
-    """Run a program in this process's place: the scheduler that started us then watches, signals and reaps it."""
+    """Replace this process by a program, so that a scheduler watches, signals and reaps the program itself."""
     from lakestream.lake.spark import jars
 
     try:
@@ -150,6 +159,6 @@ def _become(name: str, lake: str | None, options: Sequence[str], needs_java: boo
             jars.find_java()
         command = [sys.executable, str(find(name)), "--lake", lake or str(default_lake()), *options]
     except (JavaMissing, JobMissing) as error:
-        print(f"lakestream: {error}", file=sys.stderr)
+        complain(error)
         raise typer.Exit(1) from None
     os.execv(command[0], command)

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 import msgspec
 import typer
 
+from lakestream.cli.server_options import Server
+from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
 from lakestream.lake.read.flush import plain_url
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
@@ -27,7 +29,6 @@ from lakestream.log.format.record import Record, encode_record, iter_records, re
 T = TypeVar("T")
 
 INTERRUPTED = 130
-DEFAULT_SERVER = "nats://127.0.0.1:4222"
 CONNECT_S = 5.0
 TIMEOUT_S = 30.0
 """Timeout of a request."""
@@ -65,7 +66,7 @@ def exits(stopped: str, *errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except expected as error:
-        print(f"lakestream: {error}", file=sys.stderr)
+        complain(error)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)
@@ -76,17 +77,21 @@ class Link:
     """One connection.
 
     Args:
-        url: the server's, optionally with user, password or token.
+        server: the server, or its URL.
 
     Raises:
         TransferFailed: it cannot be reached.
+        BadCredentials: a file of the login cannot be used.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, server: Server | str) -> None:
         import nats
         from nats.errors import Error
 
-        self.url = url
+        if isinstance(server, str):
+            server = Server(server)
+        self.url = url = server.url
+        login = server.login.arguments()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="nats", daemon=True)
@@ -107,12 +112,13 @@ class Link:
                 disconnected_cb=lost,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.2,
+                **login,
             )
 
         async def first() -> Any:
             # Retry only with a server that was reached before, not with a wrong address.
             async with asyncio.timeout(CONNECT_S):
-                probe = await nats.connect(url, error_cb=quiet, allow_reconnect=False)
+                probe = await nats.connect(url, error_cb=quiet, allow_reconnect=False, **login)
                 await probe.close()
             return await connect()
 

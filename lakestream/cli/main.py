@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import sys
 
+_OF_THE_APPLICATION = ("-h", "--help", "--install-completion", "--show-completion")
+"""Options without a command that are not flags of `serve`."""
+
 
 def main() -> None:
     """Entry point of the console script; ends the process with the command's exit code.
 
     Flags without a command (`lakestream -p 4222 -js`) mean `serve`: tools that start a server by a single executable
-    pass nats-server's flags straight to it.
+    pass nats-server's flags straight to it. A shell that completes a command line runs the program without arguments.
     """
     arguments = sys.argv[1:]
     if arguments[:1] == ["up"]:
@@ -22,7 +25,7 @@ def main() -> None:
         sys.exit(up(arguments[1:]))
     if arguments[:1] == ["serve"]:
         arguments = arguments[1:]
-    elif not arguments or not arguments[0].startswith("-") or arguments[0] in ("-h", "--help"):
+    elif not arguments or not arguments[0].startswith("-") or arguments[0] in _OF_THE_APPLICATION:
         from lakestream.cli.app import app
 
         app(prog_name="lakestream")

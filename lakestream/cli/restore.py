@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakestream.account.backup import archive
-from lakestream.cli.link import DEFAULT_SERVER, Link, TransferFailed, exits
+from lakestream.cli.link import Link, TransferFailed, exits
+from lakestream.cli.server_options import DEFAULT_SERVER, Server, with_server
 from lakestream.cli.sql import LakeOption, default_lake
+from lakestream.cli.terminal import JsonOption, print_json
 from lakestream.lake.delta.time_travel import instant
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
+from lakestream.lake.progress import Advance, progress
 from lakestream.log.format.record import Record
 from lakestream.protocol import s2
 from lakestream.protocol.instants import rfc3339
@@ -38,6 +41,7 @@ FINISH_S = 3600.0
 _LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
 
 
+@with_server
 def restore(
     stream: Annotated[str, typer.Option("--stream", help="The stream to restore.")],
     as_of: Annotated[
@@ -48,6 +52,7 @@ def restore(
             help="Restore the stream as of this time: '2026-05-01 12:30:00' (UTC), or RFC 3339.",
         ),
     ],
+    server: Server,
     to: Annotated[str, typer.Option("--to", metavar="STREAM", help="The new stream's name (default: the same).")] = "",
     account: Annotated[
         str,
@@ -57,21 +62,20 @@ def restore(
         ),
     ] = DEFAULT_ACCOUNT,
     lake: LakeOption = None,
-    server: Annotated[
-        str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server that stores the new stream.")
-    ] = DEFAULT_SERVER,
     subject: Annotated[list[str] | None, typer.Option(metavar="SUBJECT", help="Subjects of the new stream.")] = None,
     unlimited: Annotated[
         bool, typer.Option("--unlimited", help="Remove the limits that would delete old messages again.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Restore a stream as it was at a time: sequences, times, headers and gaps as they were."""
     from lakestream.lake.read.history.past import open_past  # loads pyarrow
 
     with exits("interrupted; nothing was restored"):
-        past = open_past(lake or str(default_lake()), stream, instant(as_of), account, server=_asked(server))
+        root = lake or str(default_lake())
+        past = open_past(root, stream, instant(as_of), account, server=_asked(server.url), credentials=server.login)
         with Link(server) as link:
-            _restore(link, past, to or stream, subject, unlimited)
+            _restore(link, past, to or stream, subject, unlimited, as_json)
 
 
 def _asked(server: str) -> str | None:
@@ -79,7 +83,7 @@ def _asked(server: str) -> str | None:
     return None if server == DEFAULT_SERVER else server
 
 
-def _restore(link: Link, past: Past, to: str, subjects: list[str] | None, unlimited: bool) -> None:
+def _restore(link: Link, past: Past, to: str, subjects: list[str] | None, unlimited: bool, as_json: bool) -> None:
     config = _config(link, past, to, subjects, unlimited)
     blocks = past.messages()
     first = next(blocks, None)
@@ -88,13 +92,35 @@ def _restore(link: Link, past: Past, to: str, subjects: list[str] | None, unlimi
     if past.note:
         print(f"lakestream: {past.note}", file=sys.stderr)
     began = time.perf_counter()
-    outcome = send(link, config, _state(first[0].seq), chain([first], blocks))
+    begins = first[0].seq
+    with progress("restore", max(past.last_seq - begins + 1, len(first))) as advance:
+        outcome = send(link, config, _state(begins), _counted(chain([first], blocks), begins, advance))
     seconds = time.perf_counter() - began
     kept = outcome["state"]
+    if as_json:
+        names = ("messages", "bytes", "first_seq", "last_seq")
+        print_json(
+            {
+                "stream": to,
+                "of": past.stream,
+                "as_of": rfc3339(past.at_ns),
+                "seconds": round(seconds, 3),
+                **{name: kept[name] for name in names},
+            }
+        )
+        return
     print(
         f"{to}: {kept['messages']:,} messages of {past.stream} as of {rfc3339(past.at_ns)} restored in {seconds:.1f} s "
         f"(sequences {kept['first_seq']:,} to {kept['last_seq']:,})"
     )
+
+
+def _counted(blocks: Iterable[list[Record]], begins: int, advance: Advance) -> Iterator[list[Record]]:
+    """Yield the blocks and advance a progress bar of sequences."""
+    for block in blocks:
+        yield block
+        advance(block[-1].seq + 1 - begins)
+        begins = block[-1].seq + 1
 
 
 def _config(link: Link, past: Past, to: str, subjects: list[str] | None, unlimited: bool) -> dict[str, Any]:

@@ -18,6 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from lakestream.cli.results import WRITERS, Rows
+from lakestream.cli.server_options import (
+    CaOption,
+    CertOption,
+    CredsOption,
+    KeyOption,
+    NkeyOption,
+    PasswordOption,
+    UserOption,
+)
+from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
@@ -64,7 +74,7 @@ class Engine(StrEnum):
 
 
 class Answerer(Protocol):
-    """A session, as the shell needs it."""
+    """Session of a query engine that the shell uses."""
 
     root: str
 
@@ -95,12 +105,17 @@ def sql(
         str | None,
         typer.Option("--server", "-s", help="Server to read the newest messages from (default: the lake's)."),
     ] = None,
-    user: Annotated[str, typer.Option("--user", envvar="NATS_USER", help="User name for the server.")] = "",
-    password: Annotated[str, typer.Option("--password", envvar="NATS_PASSWORD", help="Password for the server.")] = "",
-    creds: Annotated[str, typer.Option("--creds", envvar="NATS_CREDS", help="Credentials file for the server.")] = "",
     tail_bytes: Annotated[
         int, typer.Option("--tail-bytes", min=0, help="Maximum bytes of a stream to read beyond its table.")
     ] = TAIL_BYTES,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, the same as --format json.")] = False,
+    user: UserOption = "",
+    password: PasswordOption = "",
+    creds: CredsOption = "",
+    nkey: NkeyOption = "",
+    tls_cert: CertOption = "",
+    tls_key: KeyOption = "",
+    tls_ca: CaOption = "",
 ) -> None:
     """Query the lake: Spark SQL over delta.`streams/<STREAM>`, with TIMESTAMP AS OF, VERSION AS OF and as_of()."""
     try:
@@ -109,9 +124,12 @@ def sql(
             lakes.require(os.fspath(root))
         from lakestream.lake.sql.uncompacted import Server
 
-        asked = Server(server, Credentials(user=user, password=password, creds=creds))
+        login = Credentials(
+            user=user, password=password, creds=creds, nkey=nkey, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca
+        )
+        asked = Server(server, login)
         with contextlib.closing(_session(engine, root, committed, asked, tail_bytes)) as session:
-            shell = _Shell(session, format)
+            shell = _Shell(session, Format.json if as_json else format)
             if query is not None:
                 code = shell.script(query)
             elif sys.stdin.isatty():
@@ -119,7 +137,7 @@ def sql(
             else:
                 code = shell.script(sys.stdin.read())
     except LakeError as error:
-        _complain(error)
+        complain(error)
         code = 1
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -137,15 +155,7 @@ def _session(engine: Engine, lake: str | Path, committed: bool, server: Server, 
         return SparkEngine(lake)
     from lakestream.lake.sql.session import Session  # loads DuckDB
 
-    return Session(lake, committed=committed, server=server, tail_bytes=tail_bytes, notify=_notice)
-
-
-def _notice(text: str) -> None:
-    print(f"lakestream: {text}", file=sys.stderr)
-
-
-def _complain(error: LakeError) -> None:
-    print(f"lakestream: {error}", file=sys.stderr)
+    return Session(lake, committed=committed, server=server, tail_bytes=tail_bytes, notify=complain)
 
 
 class _Shell:
@@ -173,7 +183,7 @@ class _Shell:
             sys.stdout.flush()
         except LakeError as error:
             sys.stdout.flush()
-            _complain(error)
+            complain(error)
             return 1
         return 0
 
@@ -224,7 +234,7 @@ class _Shell:
         elif word == ".tables":
             return self.answer("SHOW TABLES")
         else:
-            print(f"lakestream: {line} is not a command; .help shows them", file=sys.stderr)
+            complain(f"{line} is not a command; .help shows them")
             return 1
         return 0
 

@@ -7,12 +7,11 @@ lake/transfer/unmapping.py, files in lake/transfer/tabular.py, the connection in
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
@@ -22,22 +21,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from lakestream.cli.link import DEFAULT_SERVER, Link, Sender, TransferFailed, exits, same
+from lakestream.cli.link import Link, Sender, TransferFailed, exits, same
+from lakestream.cli.server_options import Server, with_server
+from lakestream.cli.terminal import JsonOption, print_json
+from lakestream.lake.progress import progress
 from lakestream.lake.transfer import JSON, OWN
 from lakestream.log.format.record import Record
 from lakestream.protocol.instants import instant
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from lakestream.lake.transfer import mapping, tabular, unmapping
 
 IMPORT_KEY = "lakestream-import"
 """Metadata key of a stream with the import that fills it, so that an interrupted one continues."""
 SHOWN_BAD = 5
 """Bad rows that are shown; the rest is counted."""
-
-_Server = Annotated[str, typer.Option("--server", "-s", envvar="NATS_URL", help="The server's URL.")]
 
 
 class TimeUnit(StrEnum):
@@ -60,6 +58,38 @@ class Format(StrEnum):
 
 class _BadOption(Exception):
     """Raised for an invalid option; the text says which."""
+
+
+class _Done(msgspec.Struct, frozen=True):
+    """Result of a transfer: its target, the messages, and the rows or messages that were left out (the first ones)."""
+
+    verb: str
+    target: str
+    messages: int
+    seconds: float
+    left_out: int
+    bad: Sequence[Exception]
+
+    def show(self, as_json: bool) -> None:
+        """Print the result: on stdout, and what was left out on stderr."""
+        if as_json:
+            print_json(
+                {
+                    "target": self.target,
+                    "messages": self.messages,
+                    "seconds": round(self.seconds, 3),
+                    "left_out": self.left_out,
+                    "reasons": [str(each) for each in self.bad[:SHOWN_BAD]],
+                }
+            )
+            return
+        rate = self.messages / max(self.seconds, 1e-9)
+        print(f"{self.target}: {self.messages:,} messages {self.verb} in {self.seconds:.1f} s ({rate:,.0f}/s)")
+        if self.left_out:
+            noun = "rows" if self.verb == "imported" else "messages"
+            print(f"{self.left_out:,} {noun} left out", file=sys.stderr)
+            for each in self.bad[:SHOWN_BAD]:
+                print(f"  {each}", file=sys.stderr)
 
 
 class _Origin(msgspec.Struct):
@@ -121,10 +151,11 @@ class _Target(msgspec.Struct, frozen=True):
         return {"storage": "file", **given, "subjects": given.get("subjects") or mapping.subjects_of(self.template)}
 
 
+@with_server
 def import_(
     source: Annotated[str, typer.Argument(help="A Delta table, Parquet, CSV or JSON lines: directory, file or glob.")],
     stream: Annotated[str, typer.Option("--stream", help="The stream to fill.")],
-    server: _Server = DEFAULT_SERVER,
+    server: Server,
     subject: Annotated[
         str,
         typer.Option(help="Message subjects: a template 'orders.{country}.{id}', a column, or '=' and one subject."),
@@ -156,6 +187,7 @@ def import_(
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append to a stream that has messages.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first messages, send nothing.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Import a Delta or Parquet table into a stream: each row becomes a message, exactly once."""
 
@@ -180,16 +212,17 @@ def import_(
             table = tabular.Source(source, version, at, ("seq",))
         rows = _Rows(table, columns, skip_bad, bool(order_by) or columns is None)
         if dry_run:
-            _show(rows)
+            _show(rows, as_json)
             return
         with Link(server) as link:
-            _Import(link, rows, _Target.of(stream, create, append, subjects, config, subject)).run()
+            _Import(link, rows, _Target.of(stream, create, append, subjects, config, subject)).run(as_json)
 
 
+@with_server
 def export(
     stream: Annotated[str, typer.Argument(help="The stream.")],
     to: Annotated[str, typer.Option("--to", metavar="PATH", help="Output: a directory (Delta), or a file.")],
-    server: _Server = DEFAULT_SERVER,
+    server: Server,
     format: Annotated[
         Format | None, typer.Option("--format", "-f", help="Output format (default: by the file name).")
     ] = None,
@@ -207,6 +240,7 @@ def export(
     until: Annotated[str, typer.Option(metavar="TIME", help="Messages stored before this time (ISO 8601).")] = "",
     skip_bad: Annotated[bool, typer.Option(help="Skip messages that do not fit, and count them.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
 
@@ -221,7 +255,10 @@ def export(
         window = (_instant("--since", since), _instant("--until", until))
         kind = format.value if format is not None else tabular.format_of(to)
         with Link(server) as link:
-            _export(link, stream, unmapping.Unmapper(fields), (from_seq, to_seq), window, skip_bad, to, kind, overwrite)
+            done = _export(
+                link, stream, unmapping.Unmapper(fields), (from_seq, to_seq), window, skip_bad, to, kind, overwrite
+            )
+        done.show(as_json)
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
@@ -309,7 +346,7 @@ class _Import:
         self._config: dict[str, Any] = {}
         """The stream's configuration as it was found."""
 
-    def run(self) -> None:
+    def run(self, as_json: bool) -> None:
         """Send what is missing, and report."""
         first, last = self._begin()
         done = last - first + 1
@@ -317,18 +354,15 @@ class _Import:
             print(f"{self._stream}: {done:,} messages are there already, going on behind them", file=sys.stderr)
         sender = Sender(self._link, self._stream, last)
         began = time.perf_counter()
-        with _progress("rows", self._rows.source.rows, done) as advance:
+        with progress("import", self._rows.source.rows, done) as advance:
             for messages in self._behind(done, last):
                 sender.put(messages)
                 advance(len(messages))
             sender.finish()
-        seconds = time.perf_counter() - began
         count = sender.stored - last
-        print(f"{self._stream}: {count:,} messages imported in {seconds:.1f} s ({count / max(seconds, 1e-9):,.0f}/s)")
-        if self._rows.bad_count:
-            print(f"{self._rows.bad_count:,} rows left out", file=sys.stderr)
-            for bad in self._rows.bad:
-                print(f"  {bad}", file=sys.stderr)
+        _Done("imported", self._stream, count, time.perf_counter() - began, self._rows.bad_count, self._rows.bad).show(
+            as_json
+        )
 
     def _begin(self) -> tuple[int, int]:
         """Create or check the stream. Returns the first sequence of this import, and the stream's last one."""
@@ -450,9 +484,14 @@ def _with_origin(config: dict[str, Any], origin: _Origin) -> dict[str, Any]:
     return {**config, "metadata": {**_metadata(config), IMPORT_KEY: msgspec.json.encode(origin).decode()}}
 
 
-def _show(rows: _Rows) -> None:
+def _show(rows: _Rows, as_json: bool) -> None:
     """Print the first messages, one a line."""
-    for message in islice((each for some in rows.messages() for each in some), 10):
+    first = list(islice((each for some in rows.messages() for each in some), 10))
+    if as_json:
+        names = ("subject", "time_ns", "header", "data")
+        print_json([{name: getattr(message, name) for name in names} for message in first])
+        return
+    for message in first:
         at = datetime.fromtimestamp(message.time_ns // 1_000_000_000, UTC).isoformat() if message.time_ns else "now"
         header = f" {message.header!r}" if message.header else ""
         print(f"{message.subject.decode('utf-8', 'backslashreplace')} {at}{header} {message.data[:200]!r}")
@@ -471,7 +510,7 @@ def _export(
     to: str,
     kind: str,
     overwrite: bool,
-) -> None:
+) -> _Done:
     from lakestream.lake.transfer import tabular
 
     info = link.stream(stream)
@@ -498,27 +537,6 @@ def _export(
                 return  # times ascend: nothing behind it is earlier
 
     began = time.perf_counter()
-    with _progress("messages", int(info["state"]["messages"]) if first <= 1 else None) as advance:
+    with progress("export", int(info["state"]["messages"]) if first <= 1 else None) as advance:
         tabular.write(to, kind, unmapper.schema, batches(), overwrite)
-    seconds = time.perf_counter() - began
-    print(f"{to}: {count:,} messages exported in {seconds:.1f} s ({count / max(seconds, 1e-9):,.0f}/s)")
-    if bad:
-        print(f"{len(bad):,} messages left out", file=sys.stderr)
-        for each in bad[:SHOWN_BAD]:
-            print(f"  {each}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _progress(what: str, total: int | None, done: int = 0) -> Iterator[Any]:
-    """Return a function that advances a progress bar; on a terminal only."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    bar: Progress
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task: TaskID = bar.add_task(what, total=total, completed=done)
-        yield lambda count: bar.advance(task, count)
+    return _Done("exported", to, count, time.perf_counter() - began, len(bad), bad)

@@ -343,7 +343,7 @@ def _places(remote: LeafRemote) -> tuple[tuple[tuple[str, int], ...], str]:
 
 # ---------------------------------------------------------------------- the block
 
-_KEYS: dict[str, Rule] = {
+LEAFNODE_KEYS: dict[str, Rule] = {
     "listen": ("*", _listen),
     "port": ("port", _port),
     **dict.fromkeys(("host", "net"), ("host", as_text)),
@@ -364,7 +364,7 @@ def as_leafnodes(key: str, item: Item) -> LeafOptions:
     """Convert the block."""
     if not isinstance(item.value, dict):
         raise item.error(f"Expected map to define a leafnode, got {go_kind(item.value)}")
-    values = converted(item.value, _KEYS, harmless=_HARMLESS)
+    values = converted(item.value, LEAFNODE_KEYS, harmless=_HARMLESS)
     warnings = tuple(values.pop("warnings", ()))
     return LeafOptions(**values, warnings=warnings)
 

@@ -355,12 +355,13 @@ def default_max_file(store_dir: str) -> int:
         place = os.path.dirname(place)
     try:
         disk = os.statvfs(place)
-        return (disk.f_bavail * disk.f_frsize + _size_of(store_dir)) // 4 * 3
+        return (disk.f_bavail * disk.f_frsize + size_of(store_dir)) // 4 * 3
     except OSError:
         return MIB * MIB
 
 
-def _size_of(folder: str) -> int:
+def size_of(folder: str) -> int:
+    """Return the bytes of all files below a directory; 0 if it does not exist."""
     total = 0
     pending = [folder]
     while pending:

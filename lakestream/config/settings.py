@@ -209,7 +209,7 @@ def _auth_timeout(key: str, item: Item) -> int:
     return as_positive_duration(key, item)
 
 
-_AUTHORIZATION: dict[str, Rule] = {
+AUTHORIZATION: dict[str, Rule] = {
     **LOGIN,
     "token": ("token", as_text),
     "timeout": ("auth_timeout_ns", _auth_timeout),
@@ -221,7 +221,7 @@ _AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
-    values = converted(as_map(key, item), _AUTHORIZATION, missing=_AUTHORIZATION_MISSING)
+    values = converted(as_map(key, item), AUTHORIZATION, missing=_AUTHORIZATION_MISSING)
     user, password = values.pop("user", ""), values.pop("password", "")
     if user and "users" in values:
         raise item.error("Can not have a single user/pass and a users array")
@@ -274,18 +274,18 @@ def _cipher(key: str, item: Item) -> None:
 
 _STORE_DIR = ("store_dir", "storedir", "store")
 _NOT_ENCRYPTED = "streams are not encrypted at rest; use an encrypted disk"
-_BATCH_LIMITS: dict[str, Rule] = {
+BATCH_LIMITS: dict[str, Rule] = {
     "max_inflight_per_stream": ("batches_per_stream", as_limit),
     "max_inflight_total": ("batches_total", as_limit),
     "max_msgs": ("batch_max_msgs", as_limit),
     "timeout": ("batch_timeout_ns", as_pause),
 }
-_LIMITS: dict[str, Rule] = {
+LIMITS: dict[str, Rule] = {
     "max_request_batch": ("max_request_batch", as_limit),
     "max_ack_pending": ("max_ack_pending", as_limit),
     "duplicate_window": ("duplicate_window_ns", as_positive_duration),
     "default_max_consumers": ("default_max_consumers", number_in(-1, INT32)),
-    "batch": ("*", lambda key, item: converted(as_map(key, item), _BATCH_LIMITS)),
+    "batch": ("*", lambda key, item: converted(as_map(key, item), BATCH_LIMITS)),
 }
 JETSTREAM: dict[str, Rule] = {
     **dict.fromkeys(("enabled", "enable"), ("enabled", as_boolean)),
@@ -303,7 +303,7 @@ JETSTREAM: dict[str, Rule] = {
     "info_queue_limit": ("info_queue_limit", as_limit),
     "max_buffered_msgs": ("max_buffered_msgs", as_limit),
     "max_buffered_size": ("max_buffered_size", lambda key, item: max(as_size(key, item), 0)),
-    "limits": ("*", lambda key, item: converted(as_map(key, item), _LIMITS, harmless=("max_ha_assets",))),
+    "limits": ("*", lambda key, item: converted(as_map(key, item), LIMITS, harmless=("max_ha_assets",))),
     "unique_tag": ("unique_tag", as_text),
     "cipher": ("cipher", _cipher),
 }

@@ -201,7 +201,7 @@ def _ocsp_peer(key: str, item: Item) -> bool:
     return item.value is not False
 
 
-_BLOCK: dict[str, Rule] = {
+TLS_KEYS: dict[str, Rule] = {
     "cert_file": ("cert_file", _file),
     "key_file": ("key_file", _file),
     "ca_file": ("ca_file", _file),
@@ -232,7 +232,7 @@ _NOT_DIALLING = {
     "ocsp_peer": "use ca_file, with the one authority that signs the other side's certificate",
 }
 _DIALLING: dict[str, Rule] = {
-    **{name: rule for name, rule in _BLOCK.items() if name not in (*_OF_LISTENERS, *_NOT_DIALLING)},
+    **{name: rule for name, rule in TLS_KEYS.items() if name not in (*_OF_LISTENERS, *_NOT_DIALLING)},
     "server_name": ("server_name", as_text),
 }
 OCSP_NEEDS_VERIFY = "OCSP peer verification for client connections requires TLS verify (mTLS) to be enabled"
@@ -240,7 +240,7 @@ OCSP_NEEDS_VERIFY = "OCSP peer verification for client connections requires TLS 
 
 def as_tls(key: str, item: Item) -> TlsOptions:
     """Convert the block of a listener, and check the files that it names."""
-    values = _values(item, _BLOCK)
+    values = _values(item, TLS_KEYS)
     if values.pop("ocsp_peer", False):
         if not values.get("verify") and not values.get("verify_and_map"):
             raise StartError(OCSP_NEEDS_VERIFY)

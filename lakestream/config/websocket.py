@@ -145,7 +145,7 @@ _AUTHORIZATION: dict[str, Rule] = {
     "token": ("token", as_text),
     "timeout": ("auth_timeout_ns", as_positive_duration),
 }
-_KEYS: dict[str, Rule] = {
+WEBSOCKET_KEYS: dict[str, Rule] = {
     "listen": ("*", address("host", "port")),
     "port": ("port", as_number),
     **dict.fromkeys(("host", "net"), ("host", as_text)),
@@ -183,7 +183,7 @@ def as_websocket(key: str, item: Item) -> WebSocketOptions:
     for name, entry in item.value.items():
         if name.lower() == "listen" and isinstance(entry.value, str) and ":" not in entry.value:
             raise entry.error(f"could not parse address string {quoted(shown(entry))}")
-    values = converted(item.value, _KEYS)
+    values = converted(item.value, WEBSOCKET_KEYS)
     warnings = tuple(values.pop("warnings", ()))
     return WebSocketOptions(**values, warnings=warnings)
 

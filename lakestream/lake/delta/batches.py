@@ -7,6 +7,7 @@ does the same or nothing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -18,7 +19,7 @@ from lakestream.lake.delta.policy import StreamPolicy, of_config
 from lakestream.lake.delta.position import PositionWatch, Progress
 from lakestream.lake.delta.schema import REMOVED_COLUMN
 from lakestream.lake.delta.time_travel import CommitLog
-from lakestream.lake.errors import BadSegment, SegmentGap
+from lakestream.lake.errors import BadSegment, LakeError, SegmentGap
 from lakestream.lake.files import clone_request, paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.scan import Scanner
@@ -301,6 +302,35 @@ def _conditions(terms: list[str], runs: Sequence[tuple[int, int]]) -> list[str]:
         listed = ", ".join(map(str, some))
         conditions.append(f"seq BETWEEN {some[0]} AND {some[-1]} AND seq IN ({listed})")
     return conditions
+
+
+class Backlog:
+    """Log entries that are staged at its creation and not in their tables.
+
+    Args:
+        lake: the lake's root. Streams whose tables cannot be read do not count.
+    """
+
+    def __init__(self, lake: str) -> None:
+        storage = open_storage(lake)
+        live, _ = staging.current(Scanner(lake).scan())
+        self._watches = [
+            (stream.last_index, PositionWatch(paths.table(storage.root, name, account), uid))
+            for stream in live
+            for name, account, uid in [(stream.identity.name, stream.identity.account, stream.identity.uid)]
+        ]
+        self.total = self._left()
+
+    def done(self) -> int:
+        """Return the number of entries that have reached their tables since. Not for use by two threads at once."""
+        return self.total - self._left()
+
+    def _left(self) -> int:
+        left = 0
+        for last_index, watch in self._watches:
+            with contextlib.suppress(LakeError, OSError):
+                left += max(last_index - (watch.read() or 0), 0)
+        return left
 
 
 def has_work(lake: str) -> bool:

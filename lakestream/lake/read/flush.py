@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,8 @@ from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage
 
 if TYPE_CHECKING:
+    import ssl
+
     from nats.aio.client import Client
 
 FLUSH = "$LAKE.API.FLUSH."
@@ -35,6 +38,10 @@ T = TypeVar("T")
 
 class FlushFailed(LakeError):
     """Raised when no server could be asked, or the server did not stage the stream."""
+
+
+class BadCredentials(LakeError):
+    """Raised when the files of a login cannot be used."""
 
 
 class StreamNotFound(LakeError):
@@ -56,12 +63,23 @@ _SERVER_FILE = msgspec.json.Decoder(ServerFile)
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """Login to a server; `creds` is the path of a credentials file."""
+    """Login to a server.
+
+    Attributes:
+        creds: path of a credentials file.
+        nkey: path of a file with the seed of a user key.
+        tls_cert, tls_key: PEM files of a client certificate.
+        tls_ca: PEM file of the authorities that sign the server's certificate; "": the system's.
+    """
 
     user: str = ""
     password: str = ""
     token: str = ""
     creds: str = ""
+    nkey: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Credentials:
@@ -69,9 +87,37 @@ class Credentials(msgspec.Struct, frozen=True):
         return cls(**{name: options[name] for name in cls.__struct_fields__ if options.get(name)})
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments for nats-py."""
-        names = {"user": self.user, "password": self.password, "token": self.token, "user_credentials": self.creds}
-        return {name: value for name, value in names.items() if value}
+        """Return the arguments for nats-py.
+
+        Raises:
+            BadCredentials: a file is missing, or a certificate does not load.
+        """
+        values = {
+            "user": self.user,
+            "password": self.password,
+            "token": self.token,
+            "user_credentials": self.creds,
+            "nkeys_seed": self.nkey,
+        }
+        found: dict[str, Any] = {name: value for name, value in values.items() if value}
+        try:
+            for file in filter(None, (self.creds, self.nkey)):
+                os.stat(file)
+            if self.tls_ca or self.tls_cert:
+                found["tls"] = self.tls_context()
+        except OSError as error:  # also ssl's errors
+            files = ", ".join(filter(None, (self.creds, self.nkey, self.tls_ca, self.tls_cert, self.tls_key)))
+            raise BadCredentials(f"cannot log in with {files}: {error}") from None
+        return found
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the context of TLS with these certificates."""
+        import ssl
+
+        context = ssl.create_default_context(cafile=self.tls_ca or None)
+        if self.tls_cert:
+            context.load_cert_chain(self.tls_cert, self.tls_key or None)
+        return context
 
 
 class _Error(msgspec.Struct):

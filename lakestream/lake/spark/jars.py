@@ -92,6 +92,11 @@ def ensure_s3() -> list[str]:
     return _ensure(S3_PACKAGE, S3_FILES, _S3_EXCLUDED)
 
 
+def are_cached(s3: bool = False) -> bool:
+    """Return True if a Spark session starts without fetching a JAR; `s3` as for `ensure`."""
+    return _kept(FILES) is not None and (not s3 or _kept(S3_FILES) is not None)
+
+
 def _kept(files: Sequence[str]) -> list[str] | None:
     paths = [os.path.join(directory(), name) for name in files]
     return paths if all(map(os.path.isfile, paths)) else None

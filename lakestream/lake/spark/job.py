@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from lakestream.lake.errors import JarsMissing, LakeError
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.progress import waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +84,11 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option --json."""
+    parser.add_argument("--json", action="store_true", help="print results as JSON, an object a line")
+
+
 def run(name: str, work: Callable[[threading.Event], int]) -> int:
     """Run a program's `work` with an event that SIGTERM and SIGINT set; return the exit code.
 
@@ -113,7 +120,10 @@ def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threadin
     with contextlib.suppress(JarsMissing):  # only for log4j2.properties: without it Spark logs more
         os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
 
-    session = sessions.session(app, cores=options.cores, heap_mib=options.heap, lake=lake)
+    if not sessions.under_spark_submit():
+        jars.ensure(s3=not storage.local)  # before the line about Spark: a download has a bar of its own
+    with waiting("starting Spark"):
+        session = sessions.session(app, cores=options.cores, heap_mib=options.heap, lake=lake)
     _on_signals(stop, signal.SIGINT)  # PySpark takes SIGINT for itself when a session starts
     return session
 
@@ -138,6 +148,11 @@ def become_only(acquire: Callable[[], bool], name: str, lake: str, once: bool, s
 def say(text: str) -> None:
     """Print a line for people."""
     print(text, flush=True)
+
+
+def tell(as_json: bool, text: str, **fields: object) -> None:
+    """Print a result: a line for people, or its fields as a line of JSON."""
+    say(json.dumps(fields, ensure_ascii=False) if as_json else text)
 
 
 def complain(text: str) -> None:

@@ -22,11 +22,12 @@ from deltalake import DeltaTable
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import REMOVED_COLUMN
-from lakestream.lake.delta.time_travel import AsOf, NotATable, as_of
+from lakestream.lake.delta.time_travel import AsOf, CommitLog, NotATable, as_of
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live_rows
+from lakestream.lake.read.flush import Credentials
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.lake.read.live import open_view
 from lakestream.lake.read.live_rows import LiveView
@@ -50,6 +51,8 @@ class Past(msgspec.Struct, frozen=True):
     """The stream's configuration as JSON, as far as the lake knows it: `{}` for a deleted stream."""
     note: str
     view: LiveView
+    last_seq: int
+    """No message of that time has a higher sequence."""
 
     def messages(self) -> Iterator[list[Record]]:
         """Yield all messages, ascending, in blocks. Raises VersionGone, SegmentGone."""
@@ -75,7 +78,13 @@ class Past(msgspec.Struct, frozen=True):
 
 
 def open_past(
-    lake: str, stream: str, at_ns: int, account: str = paths.DEFAULT_ACCOUNT, *, server: str | None = None
+    lake: str,
+    stream: str,
+    at_ns: int,
+    account: str = paths.DEFAULT_ACCOUNT,
+    *,
+    server: str | None = None,
+    credentials: Credentials | None = None,
 ) -> Past:
     """Return the messages that a stream held at a time, by message time.
 
@@ -86,6 +95,7 @@ def open_past(
         account: the stream's account.
         server: the URL of the server, which stages what it has when the table does not reach that far yet; by default
             the servers that the lake names.
+        credentials: for logging in to it.
 
     Raises:
         StreamNotFound: neither lake nor server know the stream.
@@ -100,16 +110,18 @@ def open_past(
     if found.complete and found.version is None:
         raise NothingThen(stream, at_ns)
     # A table that reaches the time needs no flush; the view has the columns and paths.
-    view = open_view(lake, stream, account, server=server, flush=not found.complete)
-    note = ""
+    view = open_view(lake, stream, account, server=server, flush=not found.complete, credentials=credentials)
+    note, last_seq = "", view.last_seq
     if found.complete:
         assert found.version is not None
+        reached = CommitLog(view.table).progress(found.version)
+        last_seq = reached.last_seq if reached is not None else last_seq
         view = _at(view, found.version, departure_files.gone_as_of(open_storage(lake), view.table, found))
     else:
         view = view.at(found.point)
     if not (found.complete or view.flushed):
         note = f"what the server has not staged yet is missing: {view.note}"
-    return Past(stream, at_ns, _config(view), note, view)
+    return Past(stream, at_ns, _config(view), note, view, last_seq)
 
 
 def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
