@@ -89,6 +89,7 @@ class Tally:
         self._began = time.perf_counter()
         self._random = random.Random(plan.client)
         self._seen = 0
+        self._seconds = 0.0
         self.stopped = False
         self.count = 0
         self.errors = 0
@@ -108,6 +109,11 @@ class Tally:
             self.samples += [0] * (place + 1 - len(self.samples))
         self.samples[place] += count
         self.count += count
+        self.touch()
+
+    def touch(self) -> None:
+        """Count the time until now; waiting for messages that do not come is no part of it."""
+        self._seconds = time.perf_counter() - self._began
 
     def took(self, seconds: float) -> None:
         """Note a latency."""
@@ -123,7 +129,7 @@ class Tally:
             done=True,
             count=self.count,
             errors=self.errors,
-            seconds=time.perf_counter() - self._began,
+            seconds=self._seconds,
             samples=self.samples,
             latencies=self.latencies,
         )
@@ -142,6 +148,7 @@ async def _publish(client: Client, plan: Plan, tally: Tally) -> None:
         tally.add(count)
         await asyncio.sleep(0)
     await client.flush(int(TIMEOUT_S))
+    tally.touch()
 
 
 async def _js(client: Client, plan: Plan, tally: Tally) -> None:
@@ -183,7 +190,6 @@ async def _consume(client: Client, plan: Plan, tally: Tally) -> None:
         for message in found:
             await message.ack()
         tally.add(len(found))
-    await client.flush(int(TIMEOUT_S))
 
 
 async def _kv(client: Client, plan: Plan, tally: Tally) -> None:

@@ -69,7 +69,8 @@ def exits(stopped: str, *errors: type[Exception]) -> Iterator[None]:
         complain(error)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        print(stopped, file=sys.stderr)
+        if stopped:
+            print(stopped, file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -263,14 +263,15 @@ def warnings(now: Snapshot) -> list[str]:
     varz, lake = now.varz, now.lake
     if not now.healthy:
         found.append(f"the server is not healthy: {now.health}")
-    if lake and not (lake.get("compactor") or {}).get("alive") and now.streams:
+    attended = bool((lake.get("compactor") or {}).get("alive"))
+    if lake and not attended and now.streams:
         found.append(
             "no compactor is at work on the lake: start `lakestream compact`, or the server with `lakestream up`"
         )
     for name, error in (lake.get("errors") or {}).items():
         found.append(f"table of {name}: {error}")
     for stream in now.streams:
-        if stream.lag_seconds is not None and stream.lag_seconds > LAG_SECONDS:
+        if attended and stream.lag_seconds is not None and stream.lag_seconds > LAG_SECONDS:
             found.append(
                 f"stream {stream.title}: its table is {stream.lag_seconds:.0f} s behind; look at the compactor's log"
             )

@@ -28,7 +28,7 @@ DEFAULT, COMPUTED = "default", "computed"
 _SECRETS = frozenset({"password", "token", "nkey", "sentinel", "preload", "activation"})
 """Fields that hold secrets, or may."""
 _NOT_SETTINGS = frozenset(
-    {"flags", "warnings", "notices", "config_file", "config_digest", "single_user", "single_login"}
+    {"flags", "warnings", "notices", "config_file", "config_digest", "single_user", "single_login", "temporary_store"}
 )
 
 Path = tuple[str, ...]
@@ -82,7 +82,7 @@ def settings(options: Options) -> list[Setting]:
             above = next(
                 (origins[path[:end]] for end in range(len(path) - 1, 0, -1) if path[:end] in origins), COMPUTED
             )
-            origin = DEFAULT if value == default else above
+            origin = DEFAULT if value == default else COMPUTED if default is msgspec.NODEFAULT else above
         found.append(
             Setting(keys.get(path) or ".".join(_plain(part) for part in path), _shown(path[-1], value), origin)
         )
@@ -101,19 +101,24 @@ def _keys() -> dict[Path, str]:
 
 def _flat(path: Path, record: msgspec.Struct) -> Iterator[tuple[Path, Any, Any]]:
     """Iterate over (path, value, default) of all settings of a record and of the records in it."""
-    for field in msgspec.structs.fields(record):
-        if field.name in _NOT_SETTINGS:
+    for name, default in _defaults(type(record)).items():
+        if name in _NOT_SETTINGS:
             continue
-        value, place = getattr(record, field.name), (*path, field.name)
-        default = (
-            field.default_factory()
-            if field.default is msgspec.NODEFAULT and callable(field.default_factory)
-            else field.default
-        )
+        value, place = getattr(record, name), (*path, name)
         if isinstance(value, msgspec.Struct) and any(block.record == place for block in _BLOCKS):
             yield from _flat(place, value)
         else:
             yield place, value, default
+
+
+def _defaults(record: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the fields of a record with their defaults; NODEFAULT where there is none."""
+    fields, defaults = record.__struct_fields__, record.__struct_defaults__
+    filled = (msgspec.NODEFAULT,) * (len(fields) - len(defaults)) + defaults
+    return {
+        name: default.factory() if hasattr(default, "factory") else default
+        for name, default in zip(fields, filled, strict=True)
+    }
 
 
 def _origins(file: str) -> dict[Path, str]:
@@ -153,8 +158,9 @@ def _shown(name: str, value: Any) -> Any:
     if isinstance(value, Address):
         return value.shown
     if isinstance(value, msgspec.Struct):
-        fields = {field.name: getattr(value, field.name) for field in msgspec.structs.fields(value)}
-        return {_plain(key): _shown(key, each) for key, each in fields.items() if each not in (None, "", (), MASK)}
+        defaults = _defaults(type(value))
+        fields = {name: getattr(value, name) for name in defaults}
+        return {_plain(name): _shown(name, each) for name, each in fields.items() if each != defaults[name]}
     if isinstance(value, dict):
         return {key: _shown(key, each) for key, each in value.items()}
     if isinstance(value, list | tuple):
