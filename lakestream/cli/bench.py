@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,7 @@ import typer
 
 from lakestream.cli import bench_client, plot
 from lakestream.cli.bench_client import REPORTS, SAMPLE_S, Plan, Report
-from lakestream.cli.link import exits
+from lakestream.cli.link import TransferFailed, connect_once, exits
 from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, complain, console, print_json, seconds, size
 from lakestream.lake.progress import Advance, progress
@@ -171,11 +171,11 @@ class _Run:
         name = secrets.token_hex(4)
         self._subject = f"lakestream.bench.{name}"
         self._stream, self._bucket = f"BENCH_{name}", f"bench_{name}"
-        self._login = server.login.arguments()
 
     def workload(self, name: str) -> Result:
         """Run one workload and return its result."""
         try:
+            # Also for a workload without preparation: one process says that there is no server, not each client.
             asyncio.run(self._prepare(name))
             with contextlib.ExitStack() as stack:
                 if name == "request":
@@ -255,7 +255,7 @@ class _Run:
         await self._api(js.add_consumer(self._stream, config))
 
     async def _remove(self) -> None:
-        with contextlib.suppress(BenchFailed):
+        with contextlib.suppress(TransferFailed):
             async with self._connected() as client:
                 for stream in (self._stream, f"KV_{self._bucket}"):
                     with contextlib.suppress(Exception):
@@ -277,25 +277,8 @@ class _Run:
             raise BenchFailed(f"the server refuses: {getattr(error, 'description', None) or error}") from None
 
     @contextlib.asynccontextmanager
-    async def _connected(self) -> Any:
-        import nats
-        from nats.errors import Error
-
-        failures: list[Exception] = []
-
-        async def failed(error: Exception) -> None:
-            failures.append(error)
-
-        try:
-            client = await nats.connect(
-                self._server.url, name="lakestream bench", error_cb=failed, allow_reconnect=False, **self._login
-            )
-        except (Error, OSError, TimeoutError) as error:
-            reason = failures[-1] if failures else error
-            raise BenchFailed(
-                f"cannot connect to {plain_url(self._server.url)}: {str(reason) or type(reason).__name__}; name the "
-                "server with --server"
-            ) from None
+    async def _connected(self) -> AsyncIterator[Client]:
+        client = await connect_once(self._server, "lakestream bench")
         try:
             yield client
         finally:

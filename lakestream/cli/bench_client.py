@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream.cli.link import connect_once
+from lakestream.cli.server_options import Server
 from lakestream.lake.read.flush import Credentials
 
 if TYPE_CHECKING:
@@ -256,16 +258,7 @@ def _say(report: Report) -> None:
 
 
 async def _run(plan: Plan) -> None:
-    import nats
-
-    failures: list[Exception] = []
-
-    async def failed(error: Exception) -> None:
-        failures.append(error)
-
-    client = await nats.connect(
-        plan.url, name="lakestream bench", error_cb=failed, allow_reconnect=False, **plan.login.arguments()
-    )
+    client = await connect_once(Server(plan.url, plan.login), "lakestream bench")
     try:
         if plan.workload == REPLY:
             tally = Tally(plan)
@@ -283,7 +276,7 @@ async def _run(plan: Plan) -> None:
         finally:
             counts.cancel()
         report = tally.report()
-        report.error = str(failures[-1]) if failures and not tally.count else ""
+        report.error = str(client.last_error or "") if not tally.count else ""
         _say(report)
     finally:
         with contextlib.suppress(Exception):
@@ -312,7 +305,7 @@ def main() -> int:
     try:
         asyncio.run(_run(PLANS.decode(sys.stdin.readline())))
     except Exception as error:
-        _say(Report(done=True, error=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__))
+        _say(Report(done=True, error=str(error) or type(error).__name__))
         return 1
     return 0
 

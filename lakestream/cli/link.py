@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import typer
@@ -25,6 +25,9 @@ from lakestream.cli.terminal import complain
 from lakestream.lake.errors import LakeError
 from lakestream.lake.read.flush import plain_url
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
 
 T = TypeVar("T")
 
@@ -74,6 +77,42 @@ def exits(stopped: str, *errors: type[Exception]) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
+async def connect_once(server: Server, name: str) -> Client:
+    """Return a connection that is not made again when it breaks.
+
+    Raises:
+        TransferFailed: the server cannot be reached, or refuses the login.
+        BadCredentials: a file of the login cannot be used.
+    """
+    from nats.aio.client import Client
+    from nats.errors import Error
+
+    failures: list[Exception] = []
+
+    async def failed(error: Exception) -> None:
+        failures.append(error)
+
+    client = Client()
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await client.connect(
+                server.url,
+                name=name,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # nats-py tries the first connection like any other
+                reconnect_time_wait=0,
+                error_cb=failed,
+                **server.login.arguments(),
+            )
+    except (Error, OSError, TimeoutError) as error:
+        reason = failures[-1] if failures else error
+        raise TransferFailed(
+            f"cannot connect to {plain_url(server.url)}: {str(reason) or type(reason).__name__}; name the server with "
+            "--server"
+        ) from None
+    return client
+
+
 class Link:
     """One connection.
 
@@ -87,11 +126,10 @@ class Link:
 
     def __init__(self, server: Server | str) -> None:
         import nats
-        from nats.errors import Error
 
         if isinstance(server, str):
             server = Server(server)
-        self.url = url = server.url
+        self.url = server.url
         login = server.login.arguments()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
@@ -105,9 +143,9 @@ class Link:
             for request in list(self._waiting):
                 request.cancel()  # its answer will not come on another connection
 
-        async def connect() -> Any:
+        async def connect() -> Client:
             return await nats.connect(
-                url,
+                server.url,
                 name="lakestream transfer",
                 error_cb=quiet,
                 disconnected_cb=lost,
@@ -116,21 +154,16 @@ class Link:
                 **login,
             )
 
-        async def first() -> Any:
+        async def first() -> Client:
             # Retry only with a server that was reached before, not with a wrong address.
-            async with asyncio.timeout(CONNECT_S):
-                probe = await nats.connect(url, error_cb=quiet, allow_reconnect=False, **login)
-                await probe.close()
+            await (await connect_once(server, "lakestream transfer")).close()
             return await connect()
 
         try:
             self._client = self._run(first())
-        except (Error, OSError, TimeoutError) as error:
+        except TransferFailed:
             self._end()
-            reason = str(error) or type(error).__name__
-            raise TransferFailed(
-                f"cannot connect to {plain_url(url)}: {reason}; name the server with --server"
-            ) from None
+            raise
 
     def __enter__(self) -> Link:
         return self

@@ -6,6 +6,7 @@ the differences of two snapshots.
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
 import time
@@ -64,10 +65,10 @@ class Monitor:
                 return self._read(answer.status, answer.read(), answer.headers.get("Date"))
         except urllib.error.HTTPError as error:
             return self._read(error.code, error.read(), error.headers.get("Date"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise MonitorFailed(
-                f"no answer from {self.url}: {reason}. Start the server with a monitoring port (-m 8222), or name it "
+                f"no answer from {self.url}: {str(reason).strip()[:100]}. Start the server with a monitoring port (-m 8222), or name it "
                 "with --monitor"
             ) from None
 
