@@ -236,6 +236,13 @@ def _existing(path: str) -> str:
     return path
 
 
+def _in_the_way(path: str) -> str:
+    """Return why a directory cannot be made at a path: a part of it is something else; or ""."""
+    while not os.path.lexists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return "" if os.path.isdir(path) else f"{path} is not a directory"
+
+
 # ---------------------------------------------------------------------------- clocks
 
 
@@ -333,6 +340,9 @@ def sync(options: Options) -> Iterator[Finding]:
         yield _ok("fsync", "not needed: JetStream is off")
         return
     place = _existing(options.jetstream.store_dir)
+    if trouble := _in_the_way(options.jetstream.store_dir):
+        yield _fail("fsync", trouble, "choose another store_dir")
+        return
     kind = _file_system(place)
     try:
         times = _sync_times(place)

@@ -68,8 +68,8 @@ class Monitor:
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise MonitorFailed(
-                f"no answer from {self.url}: {str(reason).strip()[:100]}. Start the server with a monitoring port (-m 8222), or name it "
-                "with --monitor"
+                f"no answer from {self.url}: {str(reason).strip()[:100]}. Start the server with a monitoring port "
+                "(-m 8222), or name it with --monitor"
             ) from None
 
     def _read(self, status: int, body: bytes, date: str | None) -> Page:

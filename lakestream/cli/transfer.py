@@ -244,7 +244,7 @@ def export(
 ) -> None:
     """Export a stream to a plain table: Delta, Parquet, CSV or JSON lines."""
 
-    with exits("lakestream: stopped; the same command goes on from here", _BadOption):
+    with exits("lakestream: stopped; nothing was written", _BadOption):
         from lakestream.lake.transfer import tabular, unmapping  # load pyarrow
 
         tokens = tuple((name, _position(text)) for name, text in (_pair("--token", each) for each in token or ()))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +55,31 @@ def filled(wire: Wire) -> tuple[list[Any], str]:
     for number in range(5):
         wire.request("s.9", b"later %d" % number)
     return then, str(then[-1]["time"])
+
+
+def test_ctrl_c_ends_a_restore_without_a_trace_and_it_can_be_repeated(server: Server) -> None:
+    """SIGINT comes while chunks are on their way: another subscription sees the first of them."""
+    payloads = [os.urandom(64 << 10) for _ in range(200)]  # 12 MiB that do not compress
+    with Wire(server.address) as wire:
+        assert "error" not in wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        for payload in payloads:
+            last = wire.request("s", payload).json()
+        then, at = held(wire, "S"), wire.api("STREAM.MSG.GET.S", {"seq": last["seq"]})["message"]["time"]
+        options = ["--stream", "S", "--as-of", at, "--to", "OLD"]
+        place = ["--lake", str(server.store / "lake"), "--server", server.url]
+        command = [sys.executable, "-m", "lakestream.cli.main", "restore", *options, *place]
+        chunks = wire.subscribe("$JS.SNAPSHOT.RESTORE.OLD.>")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            wire.delivered(chunks, timeout=30)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        assert (process.returncode, out, err) == (130, "", "interrupted; nothing was restored\n")
+    with Wire(server.address) as wire:
+        assert wire.api("STREAM.INFO.OLD")["error"]["err_code"] == 10059
+        result = run(server, *options, "--json")
+        assert result.exit_code == 0, result.stderr
+        assert json.loads(result.stdout)["messages"] == len(payloads)
+        assert [{**each, "subject": "s"} for each in held(wire, "OLD")] == then
 
 
 def test_a_stream_comes_back_under_another_name(server: Server) -> None:

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
@@ -298,6 +299,62 @@ def test_an_import_that_was_killed_goes_on_where_it_was(server: Server, tmp_path
         found = [record for block in link.messages("ORDERS", 1, count + 1) for record in block]
     assert [int(record.subject.rpartition(b".")[2]) for record in found] == list(range(count))
     assert [record.time_ns for record in found] == [BASE_NS + each * 1001 for each in range(count)]
+
+
+def interrupted(command: list[str], until: Callable[[], bool]) -> subprocess.CompletedProcess[str]:
+    """Run a command and send SIGINT, as Ctrl-C does, once `until` returns True; it must still be running then."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not until():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def test_ctrl_c_ends_an_import_that_goes_on_when_it_is_repeated(server: Server, tmp_path: Path) -> None:
+    count = 60_000
+    file = tmp_path / "many.parquet"
+    pq.write_table(orders(count, note=["n" * 100] * count), file)
+    command = [*PROGRAM, "import", str(file), *ORDERS, "--create", "--server", server.url]
+    with Wire(server.address) as wire:
+
+        def begun() -> bool:
+            answer = wire.api("STREAM.INFO.ORDERS")
+            return "error" not in answer and answer["state"]["messages"] > 0
+
+        ended = interrupted(command, begun)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "lakestream: stopped; the same command goes on from here\n"
+    with Link(server.url) as link:
+        assert 0 < (link.stream("ORDERS") or {})["state"]["messages"] < count
+        said = json.loads(done(server, *command[len(PROGRAM) : -2], "--json"))
+        assert 0 < said["messages"] < count
+        found = [record for block in link.messages("ORDERS", 1, count + 1) for record in block]
+    assert [int(record.subject.rpartition(b".")[2]) for record in found] == list(range(count))
+    assert [record.time_ns for record in found] == [BASE_NS + each * 1001 for each in range(count)]
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet", "csv"])
+def test_ctrl_c_ends_an_export_without_a_trace(server: Server, tmp_path: Path, format: str) -> None:
+    count = 60_000
+    pq.write_table(orders(count, note=["n" * 200] * count), tmp_path / "many.parquet")
+    done(server, "import", str(tmp_path / "many.parquet"), *ORDERS, "--create")
+    place = tmp_path / "place"
+    target = place / "out"
+    command = ["export", "ORDERS", "--to", str(target), "--format", format]
+    # The directory appears as soon as something is written.
+    ended = interrupted([*PROGRAM, *command, "--server", server.url], place.exists)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "lakestream: stopped; nothing was written\n"
+    assert list(place.iterdir()) == []
+    said = json.loads(done(server, *command, "--json"))
+    assert (said["messages"], said["left_out"]) == (count, 0)
+    if format == "delta":
+        rows = DeltaTable(target).to_pyarrow_table()
+    else:
+        rows = pq.read_table(target) if format == "parquet" else pa.csv.read_csv(target)
+    assert rows.sort_by("seq")["seq"].to_pylist() == list(range(1, count + 1))
 
 
 def test_a_server_that_is_killed_takes_every_message_once(server: Server) -> None:
