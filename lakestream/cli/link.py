@@ -170,9 +170,17 @@ class Link:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._run(self._client.close())
+            self._run(self._close())
         finally:
             self._end()
+
+    async def _close(self) -> None:
+        """Close the connection, and end the requests that nobody waits for any more."""
+        requests = asyncio.all_tasks() - {asyncio.current_task()}
+        await self._client.close()
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
