@@ -78,9 +78,9 @@ class Terminal:
         """Send SIGINT, as the terminal does for Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
 
-    def wait(self) -> int:
+    def wait(self, timeout: float = TIMEOUT_S) -> int:
         """Read until the process ends; return its exit code."""
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + timeout
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it does not end: {self.text[-2000:]}"
             self._read(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -25,6 +26,7 @@ from tests.lake.conftest import job
 from tests.lake.model import StreamModel, flights
 from tests.lake.tables import records
 from tests.servers import Kind, Server
+from tests.terminal import Terminal
 from tests.wire import Wire
 
 pytestmark = pytest.mark.lake
@@ -199,6 +201,25 @@ def test_once_without_anything_to_do_says_so_and_needs_no_java(lake: Path, tmp_p
     models[0].publish(flights(1))
     models[0].stage(lake)
     assert ended([*command, "--lake", str(lake)], **without_java).returncode == 1
+
+
+def test_work_is_shown_in_a_terminal_and_results_are_json(lake: Path, tmp_path: Path) -> None:
+    model = StreamModel(tmp_path / "log")
+    for _ in range(3):
+        model.publish(flights(2000))
+        model.stage(lake)
+    with Terminal([*COMMAND, "compact", "--once", "--json", "--lake", str(lake)]) as terminal:
+        assert terminal.wait(3 * START_SECONDS) == 0, terminal.text
+        assert "starting Spark" in terminal.text
+        bar = re.search(r"compact +[━╸╺]+ +\d+/(\d+)", terminal.text)
+        assert bar is not None, terminal.text
+        assert int(bar[1]) == model.sealed[-1].last_index
+        results = [json.loads(line) for line in re.findall(r"\{.*?\}", terminal.text)]
+    assert sum(each["rows"] for each in results) == 6000
+    dry = ended([*COMMAND, "maintain", "--dry-run", "--json", "--lake", str(lake)])
+    assert (dry.returncode, dry.stderr) == (0, "")
+    [due] = [json.loads(line) for line in dry.stdout.splitlines()]
+    assert (due["stream"], due["version"]) == ("ORDERS", 1)
 
 
 def test_killed_at_any_moment_it_neither_loses_nor_repeats_a_row(

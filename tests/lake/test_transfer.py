@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from lakestream.cli.app import app
 from lakestream.cli.link import Link, Sender, TransferFailed
 from lakestream.log.format.record import Record
 from tests.servers import Kind, Server
+from tests.terminal import Terminal
 from tests.wire import Wire
 
 pytestmark = pytest.mark.lake
@@ -333,6 +335,24 @@ def test_ctrl_c_ends_an_import_that_goes_on_when_it_is_repeated(server: Server, 
         found = [record for block in link.messages("ORDERS", 1, count + 1) for record in block]
     assert [int(record.subject.rpartition(b".")[2]) for record in found] == list(range(count))
     assert [record.time_ns for record in found] == [BASE_NS + each * 1001 for each in range(count)]
+
+
+def test_a_transfer_has_a_bar_with_rate_and_remaining_time_in_a_terminal_only(server: Server, tmp_path: Path) -> None:
+    count = 60_000
+    pq.write_table(orders(count, note=["n" * 100] * count), tmp_path / "many.parquet")
+    command = [*PROGRAM, "import", str(tmp_path / "many.parquet"), *ORDERS, "--create", "--server", server.url]
+    with Terminal(command) as terminal:
+        assert terminal.wait(60) == 0
+        assert re.search(r"import +[━╸╺]+ +\d+/60000 +[\d,]+/s +[\d:]+", terminal.text), terminal.text
+        assert "60,000 messages imported" in terminal.text
+    export = [*PROGRAM, "export", "ORDERS", "--server", server.url, "--to"]
+    with Terminal([*export, str(tmp_path / "a.parquet")], {"NO_COLOR": "1"}) as terminal:
+        assert terminal.wait(60) == 0
+        assert "\x1b" not in terminal.shown
+    piped = subprocess.run(
+        [*export, str(tmp_path / "b.parquet")], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (piped.returncode, piped.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("format", ["delta", "parquet", "csv"])
