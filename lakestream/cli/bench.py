@@ -77,9 +77,11 @@ def bench(
         list[str] | None,
         typer.Argument(metavar="[WORKLOAD]...", help=f"Workloads, of {', '.join(WORKLOADS)} (default: all)."),
     ] = None,
-    message_size: Annotated[int, typer.Option("--size", min=0, help="Bytes of a message.")] = 128,
-    clients: Annotated[int, typer.Option("--clients", min=1, max=1000, help="Clients, each a process.")] = 1,
-    duration: Annotated[float, typer.Option("--duration", min=0.1, help="Seconds of each workload.")] = 5.0,
+    message_size: Annotated[int, typer.Option("--size", min=0, help="Size of a message in bytes.")] = 128,
+    clients: Annotated[
+        int, typer.Option("--clients", min=1, max=1000, help="Number of clients; each is a process.")
+    ] = 1,
+    duration: Annotated[float, typer.Option("--duration", min=0.1, help="Length of each workload in seconds.")] = 5.0,
     messages: Annotated[
         int, typer.Option("--messages", min=0, help="End a workload after this many messages (0: after --duration).")
     ] = 0,

@@ -72,7 +72,10 @@ def compact(
     ] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the lake if it does not exist.")] = False,
     maintain_every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Interval of table maintenance (600); 0: never.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Seconds between two rounds of table maintenance (default: 600; 0: never)."
+        ),
     ] = None,
     as_json: JsonLinesOption = False,
 ) -> None:
@@ -96,8 +99,10 @@ def maintain(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the work that is due, and change nothing (needs no Java).")
     ] = False,
-    stream: Annotated[str | None, typer.Option(metavar="NAME", help="Only this stream's table.")] = None,
-    target_mib: Annotated[int | None, typer.Option(metavar="MIB", help="Target file size of OPTIMIZE.")] = None,
+    stream: Annotated[str | None, typer.Option(metavar="NAME", help="Maintain only this stream's table.")] = None,
+    target_mib: Annotated[
+        int | None, typer.Option(metavar="MIB", help="Size to which small files are combined.")
+    ] = None,
     min_files: Annotated[
         int | None, typer.Option(metavar="N", help="Minimum number of small files to rewrite.")
     ] = None,
@@ -105,7 +110,7 @@ def maintain(
         float | None, typer.Option(metavar="HOURS", help="Age up to which table versions stay readable.")
     ] = None,
     every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Pause between two rounds of maintenance.")
+        float | None, typer.Option(metavar="SECONDS", help="Seconds between two rounds of maintenance (default: 3600).")
     ] = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="Account of the stream to detach.")] = None,
     as_json: JsonLinesOption = False,

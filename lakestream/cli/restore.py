@@ -64,7 +64,8 @@ def restore(
     lake: LakeOption = None,
     subject: Annotated[list[str] | None, typer.Option(metavar="SUBJECT", help="Subjects of the new stream.")] = None,
     unlimited: Annotated[
-        bool, typer.Option("--unlimited", help="Remove the limits that would delete old messages again.")
+        bool,
+        typer.Option("--unlimited", help="Remove the age and size limits, which would delete old messages at once."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

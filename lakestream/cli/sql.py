@@ -41,7 +41,11 @@ DEFAULT_LAKE = Path("data", "lake")
 HISTORY_LENGTH = 1000
 LakeOption = Annotated[
     str | None,
-    typer.Option("--lake", envvar="LAKESTREAM_LAKE", help="The lake (default: here if it is one, or ./data/lake)."),
+    typer.Option(
+        "--lake",
+        envvar="LAKESTREAM_LAKE",
+        help="Directory or URL of the lake (default: this directory if it is a lake, else ./data/lake).",
+    ),
 ]
 """The option of every command that works on a lake; see `default_lake`."""
 INTERRUPTED = 130
@@ -100,13 +104,14 @@ def sql(
     committed: Annotated[
         bool, typer.Option("--committed", help="Read only committed tables, without the newest messages.")
     ] = False,
-    engine: Annotated[Engine, typer.Option(help="Query engine. spark reads only committed tables.")] = Engine.duckdb,
+    engine: Annotated[Engine, typer.Option(help="Query engine; spark reads only committed tables.")] = Engine.duckdb,
     server: Annotated[
         str | None,
         typer.Option("--server", "-s", help="Server to read the newest messages from (default: the lake's)."),
     ] = None,
     tail_bytes: Annotated[
-        int, typer.Option("--tail-bytes", min=0, help="Maximum bytes of a stream to read beyond its table.")
+        int,
+        typer.Option("--tail-bytes", min=0, help="Maximum bytes of a stream to read that are not in its table yet."),
     ] = TAIL_BYTES,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, the same as --format json.")] = False,
     user: UserOption = "",

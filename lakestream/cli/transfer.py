@@ -186,7 +186,9 @@ def import_(
         Path | None, typer.Option(help="Configuration of the new stream: a JSON file as in the API.")
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append to a stream that has messages.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first messages, send nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the first ten messages without sending any.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Import a Delta or Parquet table into a stream: each row becomes a message, exactly once."""
@@ -226,19 +228,23 @@ def export(
     format: Annotated[
         Format | None, typer.Option("--format", "-f", help="Output format (default: by the file name).")
     ] = None,
-    columns: Annotated[str, typer.Option(help=f"Columns, of {', '.join(OWN)}.")] = "",
+    columns: Annotated[str, typer.Option(help=f"Columns to write, of {', '.join(OWN)}.")] = "",
     token: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN=N", help="Column with the Nth token of the subject.")
+        list[str] | None, typer.Option(metavar="COLUMN=N", help="Add a column with the Nth token of the subject.")
     ] = None,
-    header: Annotated[list[str] | None, typer.Option(metavar="COLUMN=NAME", help="Column with a header.")] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="COLUMN=NAME", help="Add a column with a header.")] = None,
     json_schema: Annotated[
-        str, typer.Option(metavar="DDL", help="Columns from JSON payloads: 'price DOUBLE, qty INT'.")
+        str, typer.Option(metavar="DDL", help="Add columns from JSON payloads: 'price DOUBLE, qty INT'.")
     ] = "",
-    from_seq: Annotated[int, typer.Option(help="First sequence.")] = 1,
-    to_seq: Annotated[int, typer.Option(help="Last sequence (default: the current last one).")] = 0,
-    since: Annotated[str, typer.Option(metavar="TIME", help="Messages stored at or after this time (ISO 8601).")] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Messages stored before this time (ISO 8601).")] = "",
-    skip_bad: Annotated[bool, typer.Option(help="Skip messages that do not fit, and count them.")] = False,
+    from_seq: Annotated[int, typer.Option(help="First sequence to export.")] = 1,
+    to_seq: Annotated[int, typer.Option(help="Last sequence to export (default: the current last one).")] = 0,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Export messages stored at or after this time (ISO 8601).")
+    ] = "",
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="Export messages stored before this time (ISO 8601).")
+    ] = "",
+    skip_bad: Annotated[bool, typer.Option(help="Skip messages that do not fit the columns, and count them.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,6 +62,11 @@ def test_commands_whose_results_scripts_read_have_json() -> None:
         if not hasattr(command, "commands") and not any("--json" in option.opts for option in command.params)
     }
     assert without == {"serve", "up"}
+
+
+def test_the_page_of_commands_names_every_command() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert [name for name, _ in commands() if f"`{name}`" not in page and name not in ("", "config")] == []
 
 
 def completed(line: str) -> list[str]:
