@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime
+import errno
 import importlib.util
 import os
 import secrets
@@ -463,9 +464,18 @@ def ports(options: Options) -> Iterator[Finding]:
     for what, host, port in listeners:
         if port in (0, FREE_PORT):
             continue
-        reason = _trouble_of(host, port)
-        if not reason:
+        error = _trouble_of(host, port)
+        if error is None:
             free.append(f"{port} ({what})")
+            continue
+        reason = reason_of(error).lower()
+        if error.errno != errno.EADDRINUSE:
+            remedy = (
+                "choose a port above 1023, or give the server CAP_NET_BIND_SERVICE"
+                if isinstance(error, PermissionError)
+                else "choose an address of this machine, or 0.0.0.0"
+            )
+            yield _fail("ports", f"port {port} ({what}) on {host}: {reason}", remedy, port=port)
             continue
         holder = _holder(port)
         if holder is not None and holder[1]:
@@ -478,8 +488,8 @@ def ports(options: Options) -> Iterator[Finding]:
         yield _ok("ports", f"free: {', '.join(free)}")
 
 
-def _trouble_of(host: str, port: int) -> str:
-    """Return why a server cannot listen at an address, or ""."""
+def _trouble_of(host: str, port: int) -> OSError | None:
+    """Return the error of listening at an address, or None."""
     host = host or "0.0.0.0"
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -488,8 +498,8 @@ def _trouble_of(host: str, port: int) -> str:
             probe.bind(address)
             probe.listen(1)
     except OSError as error:
-        return reason_of(error).lower()
-    return ""
+        return error
+    return None
 
 
 def _holder(port: int) -> tuple[int, bool, str] | None:

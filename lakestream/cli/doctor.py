@@ -13,6 +13,7 @@ import typer
 
 from lakestream.cli import checks
 from lakestream.cli.checks import Finding
+from lakestream.cli.link import exits
 from lakestream.cli.monitor import Monitor
 from lakestream.cli.server_options import DEFAULT_MONITOR, CaOption
 from lakestream.cli.terminal import JsonOption, console, print_json
@@ -47,12 +48,11 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check this machine and a configuration, and say what is wrong and what to do."""
-    findings: list[Finding] = []
-    options, found = _options(config, store_dir, lake)
-    findings += found
-    for name, check in _checks(options, monitor, tls_ca):
-        with waiting(f"checking {name}"):
-            findings += _guarded(name, check)
+    with exits("stopped"):
+        options, findings = _options(config, store_dir, lake)
+        for name, check in _checks(options, monitor, tls_ca):
+            with waiting(f"checking {name}"):
+                findings += _guarded(name, check)
     failed = any(finding.level == "fail" for finding in findings)
     if as_json:
         print_json({"ok": not failed, "findings": [msgspec.to_builtins(finding) for finding in findings]})

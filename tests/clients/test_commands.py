@@ -49,7 +49,7 @@ def monitor(server: Server) -> str:
 def run(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **environ}
     return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=60, env=environment, cwd=cwd
+        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=180, env=environment, cwd=cwd
     )
 
 
@@ -192,6 +192,23 @@ def test_bench_runs_every_workload_on_any_nats_server(kind: Kind, tmp_path: Path
             assert f"{workload}, messages/s over time" in done.stdout
         assert "\x1b" not in done.stdout
         assert streams(server) == []
+    finally:
+        server.kill()
+
+
+@pytest.mark.heavy
+def test_status_and_top_show_a_nats_server(tmp_path: Path) -> None:
+    server = Server(Kind.REAL, tmp_path / "store", args=["-m", "-1"]).start()
+    try:
+        with Wire(server.address) as wire:
+            assert "error" not in wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+            wire.request("s", b"x")
+        done = run("status", "--monitor", monitor(server))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert re.search(r"^server +under-test  nats-server \S+  up .* healthy *$", done.stdout, re.MULTILINE)
+        assert re.search(r"^ *S +1 ", done.stdout, re.MULTILINE)
+        found = answer("top", "--monitor", monitor(server), "--once", "-i", "0.2")
+        assert [(row["title"], row["messages"], row["lag"]) for row in found["streams"]] == [("S", 1, None)]
     finally:
         server.kill()
 

@@ -26,7 +26,7 @@ NO_SERVER = "http://127.0.0.1:9"
 def run(*arguments: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **environ}
     return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=60, env=environment, cwd=cwd
+        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=180, env=environment, cwd=cwd
     )
 
 
@@ -99,6 +99,11 @@ def test_a_port_that_another_program_has_is_a_failure_with_its_name(tmp_path: Pa
     assert f"by process {os.getpid()} (" in wrong["text"]
     assert wrong["remedy"].startswith("stop that program, or choose another port")
     assert found.code == 1
+
+
+def test_an_address_of_another_machine_is_a_failure(tmp_path: Path) -> None:
+    found = doctor("-c", _conf(tmp_path, "listen: 203.0.113.7:4222"), cwd=tmp_path)
+    assert found.one("ports", "fail")["remedy"] == "choose an address of this machine, or 0.0.0.0"
 
 
 def test_a_running_server_is_recognised_and_looked_at(tmp_path: Path) -> None:
