@@ -19,6 +19,7 @@ from lakestream.config.options import (
     MIB,
     SECOND,
     ClusterOptions,
+    ConsoleOptions,
     Flags,
     JetStreamOptions,
     LakeOptions,
@@ -100,6 +101,8 @@ def load(flags: Flags) -> Options:
         values.setdefault("auth_timeout_ns", tls.timeout_ns + SECOND)
     values["jetstream"] = _jetstream(flags, from_file.get("jetstream"))
     values["lake"] = _lake(flags, values.get("lake", LakeOptions()), values["jetstream"])
+    if flags.no_console:
+        values["console"] = msgspec.structs.replace(values.get("console", ConsoleOptions()), enabled=False)
     values["cluster"] = cluster = _cluster(flags, values.get("cluster", ClusterOptions()))
     websocket = values.get("websocket", WebSocketOptions())
     blocks = (cluster, websocket, values.get("leafnodes", LeafOptions()))

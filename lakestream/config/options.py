@@ -598,6 +598,19 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the web console.
+
+    Attributes:
+        allowed_hosts: names under which it is served without a login, besides the machine's own.
+        without_certificate: its users need no client certificate where other clients do.
+    """
+
+    enabled: bool = True
+    allowed_hosts: tuple[str, ...] = ()
+    without_certificate: bool = False
+
+
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line; None where a flag is absent. A flag takes precedence over the configuration file."""
 
@@ -627,6 +640,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     store_dir: str | None = None
     lake: str | None = None
     no_lake: bool | None = None
+    no_console: bool | None = None
     cluster: str | None = None
     cluster_name: str | None = None
     cluster_advertise: str | None = None
@@ -705,6 +719,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     websocket: WebSocketOptions = WebSocketOptions()
     leafnodes: LeafOptions = LeafOptions()
     lake: LakeOptions = LakeOptions()
+    console: ConsoleOptions = ConsoleOptions()
     remotes: tuple[RemoteOptions, ...] = ()
     config_file: str = ""
     config_digest: str = ""

@@ -17,7 +17,7 @@ from lakestream.config.conf import Item, load
 from lakestream.config.errors import StartError
 from lakestream.config.leafnodes import as_leafnodes
 from lakestream.config.operators import OPERATOR_KEYS, settle_operators
-from lakestream.config.options import SECOND, LakeOptions, Options, User
+from lakestream.config.options import SECOND, ConsoleOptions, LakeOptions, Options, User
 from lakestream.config.remote import as_remotes
 from lakestream.config.tls import as_ocsp, as_ocsp_cache, as_tls
 from lakestream.config.users import as_permissions, as_users, check_names, with_default
@@ -393,6 +393,28 @@ def _lake(key: str, item: Item) -> LakeOptions:
     return LakeOptions(**converted(as_map(key, item), LAKE))
 
 
+# ---------------------------------------------------------------------- the console, our own block
+
+
+def _hosts(key: str, item: Item) -> tuple[str, ...]:
+    if not isinstance(item.value, list):
+        return (as_text(key, item),)
+    return tuple(as_text(key, each) for each in item.value)
+
+
+CONSOLE: dict[str, Rule] = {
+    "enabled": ("enabled", as_boolean),
+    "allowed_hosts": ("allowed_hosts", _hosts),
+    "without_certificate": ("without_certificate", as_boolean),
+}
+
+
+def _console(key: str, item: Item) -> ConsoleOptions:
+    if isinstance(item.value, bool):
+        return ConsoleOptions(enabled=item.value)
+    return ConsoleOptions(**converted(as_map(key, item), CONSOLE))
+
+
 # ---------------------------------------------------------------------- the file
 
 INSTEAD_OF_GATEWAYS = (
@@ -451,6 +473,7 @@ TOP: dict[str, Rule] = {
     **dict.fromkeys(("websocket", "ws"), ("websocket", as_websocket)),
     **dict.fromkeys(("leafnodes", "leaf"), ("leafnodes", as_leafnodes)),
     "lake": ("lake", _lake),
+    "console": ("console", _console),
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
     "gateway": ("*", _block_not_served("gateway", INSTEAD_OF_GATEWAYS)),
     "mqtt": ("*", _block_not_served("mqtt", INSTEAD_OF_MQTT)),

@@ -18,13 +18,13 @@ from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, 
 from lakestream.net.tls import ServerContext
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops import ports_file
-from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
 from lakestream.ports import Clock
 from lakestream.server.reloading import tls_changes
 
 if TYPE_CHECKING:
     from lakestream.net.leaf.nodes import LeafNodes
+    from lakestream.ops.console.console import Server
     from lakestream.server.websocket import WebSocketListener
 
 
@@ -60,7 +60,7 @@ class Listeners:
         self._files: list[str] = []
 
     # ------------------------------------------------------------------ opening
-    async def open(self, node: Monitored, pages: Pages) -> int:
+    async def open(self, node: Server, pages: Pages) -> int:
         """Open the ports for monitoring and WebSocket, and bind the one for clients; return that.
 
         Raises:
@@ -71,7 +71,12 @@ class Listeners:
         if options.http_port or options.https_port:
             from lakestream.ops.monitoring import port as monitoring
 
-            self._monitoring = await monitoring.serve(node, pages, self._clock)
+            console = None
+            if options.console.enabled:
+                from lakestream.ops.console.console import Console
+
+                console = Console(node, lambda: self._make(None), self._clock)
+            self._monitoring = await monitoring.serve(node, pages, self._clock, console)
             self.http_port = self._monitoring.port
             where = RouteUrl(options.http_host or options.host, self.http_port).address
             self._log.info(f"Starting {self._http} monitor on {where}")

@@ -25,6 +25,7 @@ from lakestream.net.statistics import Moved
 from lakestream.net.statistics import Traffic as LeafTraffic
 from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
+from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer
 from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
 from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, Lag, Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
@@ -34,19 +35,9 @@ from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.durations import uptime_text
 from lakestream.protocol.gotime import format_time
 
-JSON = "application/json"
-TEXT = "text/plain; charset=utf-8"
 PAGES = ("varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "healthz")
 THREADS = 1
 """Threads that run the server's own code at the same time, /varz's `gomaxprocs`: there is one interpreter lock."""
-
-
-class Answer(NamedTuple):
-    """An HTTP response."""
-
-    status: int
-    content_type: str
-    body: bytes
 
 
 class Traffic(NamedTuple):

@@ -1,12 +1,13 @@
 """The monitoring port.
 
-Belongs here: HTTP and HTTPS for the pages of pages.py: an asyncio protocol around h11. This module,
+Belongs here: HTTP and HTTPS for the pages of pages.py and for the console: an asyncio protocol around h11. This module,
 and h11 with it, is imported only with a monitoring port.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -15,10 +16,11 @@ from msgspec.structs import replace
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import TlsOptions
-from lakestream.net.listener import Arrival, Listener, ListenError, SetupError, TlsEntry, bind
+from lakestream.net.listener import Arrival, Listener, ListenError, SetupError, TlsEntry, bind, peer_of
 from lakestream.net.tls import ServerContext
+from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer, Events, Outcome, Request, Site
 from lakestream.ops.monitoring.monitored import Monitored
-from lakestream.ops.monitoring.pages import Answer, Pages
+from lakestream.ops.monitoring.pages import Pages
 from lakestream.ports import Clock
 
 MAX_OPEN = 128
@@ -28,7 +30,11 @@ IDLE_S = 60.0
 """A connection without a complete request for this long is closed."""
 
 MAX_BODY = 64 * 1024
-"""Bytes of a request body that are read (and ignored); a longer one ends the connection."""
+"""Bytes of a request body that are read (and ignored); a longer one ends the connection. The console has limits of its
+own."""
+
+MAX_AHEAD = 64 * 1024
+"""Bytes that are read of further requests while one is being answered (64 KiB)."""
 
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -39,12 +45,13 @@ def entry(tls: TlsOptions) -> TlsEntry:
     return TlsEntry(server=ServerContext(for_anybody))
 
 
-async def serve(node: Monitored, pages: Pages, clock: Clock) -> Listener:
+async def serve(node: Monitored, pages: Pages, clock: Clock, site: Site | None = None) -> Listener:
     """Listen where the options say; return the listener.
 
     Args:
         node: the server.
         pages: its pages.
+        site: the console; None: there is none.
 
     Raises:
         StartError: the address cannot be used, or TLS is not configured.
@@ -63,7 +70,7 @@ async def serve(node: Monitored, pages: Pages, clock: Clock) -> Listener:
     except ListenError as error:
         raise StartError(f"Can't start monitoring: can't listen to the monitor port: {error}") from error
     tls = entry(options.tls) if options.https_port and options.tls is not None else None
-    listener = Listener(listening, lambda: _Connection(node, pages, open_ones), clock, tls=tls)
+    listener = Listener(listening, lambda: _Connection(node, pages, site, open_ones), clock, tls=tls)
     await listener.start()
     return listener
 
@@ -71,24 +78,32 @@ async def serve(node: Monitored, pages: Pages, clock: Clock) -> Listener:
 class _Connection(Arrival):
     """One client: requests until either side closes."""
 
-    def __init__(self, node: Monitored, pages: Pages, open_ones: set[_Connection]) -> None:
+    def __init__(self, node: Monitored, pages: Pages, site: Site | None, open_ones: set[_Connection]) -> None:
         self._log = node.log
-        self._pages = pages
+        self._pages, self._site = pages, site
         self._open = open_ones
         self._wire = h11.Connection(h11.SERVER)
-        self._request: Any = None
-        self._body = 0
-        self._peer = ""
+        self._head: Request | None = None
+        self._body: list[bytes] = []
+        self._size, self._limit = 0, MAX_BODY
+        self._on_site = False
+        self._rejection: Answer | None = None
+        self._peer = ("", 0)
+        self._task: asyncio.Task[Outcome] | None = None
+        self._events: Events | None = None
+        self._ahead = 0
+        self._full = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def arrived(self, host: str, port: int) -> None:
-        self._peer = f"{host}:{port}"
+        self._peer = host, port
         if len(self._open) >= MAX_OPEN:
             raise SetupError("too many connections", "", "debug")
         self._open.add(self)
 
     def failed(self, error: SetupError) -> bytes:
         self._open.discard(self)
-        text, answer = error.over_https(self._peer)
+        text, answer = error.over_https(f"{self._peer[0]}:{self._peer[1]}")
         if text:
             self._log.error(f"monitoring: {text}")
         return answer
@@ -96,29 +111,60 @@ class _Connection(Arrival):
     # ------------------------------------------------------------------ asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._transport.close)
+        self._peer = peer_of(transport.get_extra_info("peername"))
+        self._wait()
         if self not in self._open and len(self._open) >= MAX_OPEN:
             self._transport.write(_FULL)
             self._transport.close()
             return
         self._open.add(self)
 
+    def _wait(self) -> None:
+        """Wait for the next request, for a while."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._expired)
+
+    def _expired(self) -> None:
+        if self._full:
+            self._transport.abort()  # closing would wait for a client that does not read
+        else:
+            self._transport.close()
+
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing():
             return
+        if self._events is not None:
+            self._transport.abort()  # nothing more may be asked behind a response without an end
+            return
         self._wire.receive_data(data)
-        self._go_on()
+        if self._task is None:
+            self._go_on()
+            return
+        self._ahead += len(data)
+        if self._ahead > MAX_AHEAD:
+            self._transport.pause_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        events, self._events = self._events, None
+        if events is not None:
+            events.end()
         self._open.discard(self)
 
     def pause_writing(self) -> None:
         # Responses wait in memory for a client that does not read: it gets no further ones meanwhile.
-        self._transport.pause_reading()
+        self._full = True
+        if self._events is None:
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._transport.resume_reading()
+        self._full = False
+        if self._task is None:
+            self._transport.resume_reading()
 
     # ------------------------------------------------------------------ requests
     def _go_on(self) -> None:
@@ -130,50 +176,109 @@ class _Connection(Arrival):
             self._refuse(error)
 
     def _next(self) -> bool:
-        """Read one request and answer it; False when there is no complete one, or the connection ends."""
+        """Read one request and answer it; False when there is no complete one, the answer takes time, or the connection
+        ends."""
         while True:
             event = self._wire.next_event()
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return False
             if isinstance(event, h11.Request):
-                self._request, self._body = event, 0
+                self._begin(event)
             elif isinstance(event, h11.Data):
-                self._body += len(event.data)
-                if self._body > MAX_BODY:
+                self._size += len(event.data)
+                if self._size > self._limit:
                     raise h11.RemoteProtocolError("body too long", error_status_hint=413)
+                if self._on_site and self._rejection is None:
+                    self._body.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 break
             else:
                 self._transport.close()
                 return False
-        self._send(self._answer(), head=self._request.method == b"HEAD")
+        outcome = self._outcome()
+        if isinstance(outcome, Answer):
+            return self._finish(outcome)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ahead = 0
+        self._task = asyncio.ensure_future(outcome)
+        self._task.add_done_callback(self._answered)
+        return False
+
+    def _begin(self, event: Any) -> None:
+        """Take the head of a request."""
+        path, _, query = event.target.decode("latin-1").partition("?")
+        host, port = self._peer
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+        secure = self.secured_by is not None
+        self._head = Request(event.method.decode("latin-1"), path, query, headers, host, port, secure)
+        self._body, self._size, self._limit, self._rejection = [], 0, MAX_BODY, None
+        site = self._site
+        self._on_site = site is not None and (path == site.path or path.startswith(f"{site.path}/"))
+        if self._on_site and site is not None:
+            found = site.refuse(self._head)
+            if isinstance(found, Answer):
+                self._rejection = found  # sent behind the body, which is read and ignored
+            else:
+                self._limit = found
+        if self._wire.they_are_waiting_for_100_continue:
+            self._transport.write(self._wire.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+
+    def _outcome(self) -> Answer | Awaitable[Outcome]:
+        head = self._head
+        assert head is not None  # Invariant: a request is complete.
+        if self._rejection is not None:
+            return self._rejection
+        if self._on_site and self._site is not None:
+            body, self._body = b"".join(self._body), []
+            return self._site.answer(head._replace(body=body))
+        try:
+            return self._pages.answer(head.path, head.query)
+        except Exception as error:
+            # A failing page must not stop the listener; it is logged.
+            self._log.exception(f"monitoring page {head.path} failed", error)
+            return Answer(500, TEXT, b"500 internal error\n")
+
+    def _answered(self, task: asyncio.Task[Outcome]) -> None:
+        """Send what a task has found, and go on with the next request."""
+        self._task = None
+        if task.cancelled() or self._transport.is_closing():
+            return
+        error = task.exception()
+        if error is not None:
+            path = self._head.path if self._head is not None else ""
+            self._log.exception(f"monitoring page {path} failed", error)
+            outcome: Outcome = Answer(500, TEXT, b"500 internal error\n")
+        else:
+            outcome = task.result()
+        if not isinstance(outcome, Answer):
+            self._stream(outcome)
+        elif self._finish(outcome):
+            self._wire.start_next_cycle()
+            if not self._full:
+                self._transport.resume_reading()
+            self._go_on()
+
+    def _finish(self, answer: Answer) -> bool:
+        """Send an answer; return True if the connection goes on."""
+        self._send(answer, head=self._head is not None and self._head.method == "HEAD")
         if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
             self._transport.close()
             return False
-        self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._transport.close)
+        self._wait()
         return True
-
-    def _answer(self) -> Answer:
-        path, _, query = self._request.target.decode("latin-1").partition("?")
-        try:
-            return self._pages.answer(path, query)
-        except Exception as error:
-            # A failing page must not stop the listener; it is logged.
-            self._log.exception(f"monitoring page {path} failed", error)
-            return Answer(500, "text/plain; charset=utf-8", b"500 internal error\n")
 
     def _refuse(self, error: Any) -> None:
         """Reject a request that is not HTTP, and close."""
         self._log.debug(f"monitoring request refused: {error}")
         if self._wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             phrase = HTTPStatus(error.error_status_hint).phrase
-            self._send(Answer(error.error_status_hint, "text/plain; charset=utf-8", f"{phrase}\n".encode()))
+            self._send(Answer(error.error_status_hint, TEXT, f"{phrase}\n".encode()))
         self._transport.close()
 
     def _send(self, answer: Answer, *, head: bool = False) -> None:
-        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
-        if answer.content_type == "application/json":
+        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
+        if answer.content_type == JSON and not self._on_site:
             headers.append(("Access-Control-Allow-Origin", "*"))
         reason = HTTPStatus(answer.status).phrase
         parts = [self._wire.send(h11.Response(status_code=answer.status, headers=headers, reason=reason))]
@@ -181,3 +286,29 @@ class _Connection(Arrival):
             parts.append(self._wire.send(h11.Data(data=answer.body)))
         parts.append(self._wire.send(h11.EndOfMessage()))
         self._transport.write(b"".join(part for part in parts if part))
+
+    # ------------------------------------------------------------------ responses without an end
+    def _stream(self, events: Events) -> None:
+        response = h11.Response(status_code=200, headers=list(events.headers), reason="OK")
+        self._transport.write(self._wire.send(response))
+        self._transport.resume_reading()  # so that the end of the client is noticed
+        self._events = events
+        events.begin(self)
+
+    @property
+    def writable(self) -> bool:
+        return not self._full
+
+    def send(self, data: bytes) -> None:
+        """Send a part of a response without an end."""
+        if self._events is not None and not self._transport.is_closing():
+            self._transport.write(self._wire.send(h11.Data(data=data)) or b"")
+
+    def close(self) -> None:
+        """End a response without an end, and the connection."""
+        events, self._events = self._events, None
+        if events is not None:
+            events.end()
+            if not self._transport.is_closing():
+                self._transport.write(self._wire.send(h11.EndOfMessage()) or b"")
+                self._transport.close()
