@@ -75,7 +75,7 @@ class Listeners:
             if options.console.enabled:
                 from lakestream.ops.console.console import Console
 
-                console = Console(node, lambda: self._make(None), self._clock)
+                console = Console(node, pages, lambda: self._make(None), self._clock)
             self._monitoring = await monitoring.serve(node, pages, self._clock, console)
             self.http_port = self._monitoring.port
             where = RouteUrl(options.http_host or options.host, self.http_port).address

@@ -23,6 +23,7 @@ Invariant: nothing is read from the streaming checkpoint. The work follows from 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -35,7 +36,7 @@ from lakestream.lake.delta import batches, erasures, policy, position, segments,
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.batches import Batch
 from lakestream.lake.delta.policy import DEFAULT_BUCKETS, Partition
-from lakestream.lake.delta.position import PositionWatch, application
+from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.schema import (
     MESSAGE_DDL,
     REMOVED_COLUMN,
@@ -354,13 +355,14 @@ class StreamCompaction:
             self._table.delta().update(update.condition, {update.column: update.value})
 
     def _append(self, batch: Batch, layout: Layout) -> None:
+        began_ms = time.time_ns() // 1_000_000
         rows = self._table.arrange(self._decoded(batch, layout), layout)
         if self._fence is not None:
             self._fence.check()
         writer = rows.write.format("delta").mode("append")
         writer = writer.option("txnAppId", application(self._identity.uid))
         writer = writer.option("txnVersion", batch.progress.last_index)
-        writer.option("userMetadata", _json(batch.progress)).save(self._table.spark_path)
+        writer.option("userMetadata", _stated(batch.progress, began_ms)).save(self._table.spark_path)
 
     def _decoded(self, batch: Batch, layout: Layout) -> DataFrame:
         """Return the batch's messages; each task reads a run of whole segments."""
@@ -435,6 +437,11 @@ def clear_removed(lake: str) -> None:
     """Delete the rest of tables whose removal was interrupted."""
     storage = open_storage(lake)
     storage.delete_tree(f"{storage.root}/{paths.REMOVED}")
+
+
+def _stated(progress: Progress, began_ms: int) -> str:
+    """Return the userMetadata of a commit: its progress, and when its rows began to be written."""
+    return msgspec.json.encode(msgspec.structs.asdict(progress) | {"began_ms": began_ms}).decode()
 
 
 def _json(progress: Any) -> str:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -18,16 +19,28 @@ from lakestream.config.options import STANDARD, ConsoleOptions
 from lakestream.net.accounts.auth import Authenticator
 from lakestream.net.connection import Connection
 from lakestream.ops.console import access
-from lakestream.ops.console.client import MAX_REPLIES, MAX_WAIT_NS, Client, ConsoleError, Replies, Secrets
+from lakestream.ops.console.client import (
+    MAX_REPLIES,
+    MAX_SUBSCRIPTIONS,
+    MAX_WAIT_NS,
+    Client,
+    ConsoleError,
+    Replies,
+    Secrets,
+)
 from lakestream.ops.console.files import PAGE, Files
+from lakestream.ops.console.live import Live
+from lakestream.ops.console.pages import NAMES, AccountPages
 from lakestream.ops.console.sessions import FAILURES_NS, LoginLimit, Session, Sessions
+from lakestream.ops.console.shown import shown
 from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer, Headers, Outcome, Request
 from lakestream.ops.monitoring.monitored import Monitored
+from lakestream.ops.monitoring.pages import Pages
+from lakestream.ops.monitoring.query import Query
 from lakestream.ops.system.requests import permissions_shown
 from lakestream.ports import Clock
 from lakestream.protocol import headers as blocks
 from lakestream.protocol.api.request import NATS_VERSION
-from lakestream.protocol.delivered import Message
 from lakestream.protocol.nkeys import BadKeyError, credentials
 from lakestream.protocol.subjects import valid_subject
 
@@ -39,6 +52,9 @@ MAX_BODY_BYTES = 12 << 20
 
 ACK_WAIT_NS = 5_000_000_000
 """Time to wait for the pub ack of a stream (5 s)."""
+
+MAX_STREAMS, MAX_SESSION_STREAMS = 32, 4
+"""Live views of all sessions (32), so that the port has connections left, and of one session (4)."""
 
 KINDS = ("user", "token", "creds", "nkey")
 """Ways to log in."""
@@ -125,23 +141,28 @@ class Console:
 
     Args:
         node: the server.
+        pages: its monitoring pages.
         make: makes the server's side of a client connection.
 
     Attributes:
         path: the path of the page, below which everything is.
     """
 
-    def __init__(self, node: Server, make: Callable[[], Connection], clock: Clock) -> None:
+    def __init__(self, node: Server, pages: Pages, make: Callable[[], Connection], clock: Clock) -> None:
         self.path = f"{node.options.http_base_path}/console"
         self._node, self._make, self._clock = node, make, clock
         self._sessions = Sessions(clock, self._ended)
         self._limit = LoginLimit(clock)
         self._files: Files | None = None
+        self._pages = AccountPages(node, pages)
+        self._streams = 0
         self._routes = {
             "session": _Route("GET", self._session),
             "logout": _Route("POST", self._log_out),
             "request": _Route("POST", self._request),
             "publish": _Route("POST", self._publish),
+            "live": _Route("GET", self._live),
+            **{name: _Route("GET", self._page(name)) for name in NAMES},
         }
 
     @property
@@ -334,7 +355,7 @@ class Console:
             "max_payload": connection.max_payload,
             "jetstream": jetstream is not None and account.name in jetstream.served,
             "domain": node.identity.domain,
-            "system": account.is_system or node.accounts.alone,
+            "system": self._pages.sees_all(account),
             "lake": lake,
             "sql": lake and all(importlib.util.find_spec(name) is not None for name in _SQL_PACKAGES),
         }
@@ -398,27 +419,32 @@ class Console:
             return False
         return bool(json.loads(replies[0].payload).get("streams"))
 
+    # ------------------------------------------------------------------ live messages and monitoring
+    async def _live(self, request: Request, session: Session) -> Outcome:
+        subjects = parse_qs(request.query).get("subject", [])
+        if not 1 <= len(subjects) <= MAX_SUBSCRIPTIONS:
+            raise ConsoleError(400, f"name 1 to {MAX_SUBSCRIPTIONS - 1} subjects: ?subject=…")
+        if self._streams >= MAX_STREAMS:
+            raise ConsoleError(503, f"the console has {MAX_STREAMS} live views already")
+        if session.streams >= MAX_SESSION_STREAMS:
+            raise ConsoleError(429, f"a session has at most {MAX_SESSION_STREAMS} live views")
+        self._streams += 1
+        session.streams += 1
 
-def shown(message: Message) -> dict[str, Any]:
-    """Return a message as the page gets it."""
-    page: dict[str, Any] = {
-        "subject": message.subject.decode("utf-8", "replace"),
-        "headers": headers_shown(message.header),
-        "data_base64": message.payload,
-        "size": len(message.payload),
-    }
-    status = blocks.status(message.header)
-    if status.code:
-        page |= {"status": status.code, "description": status.text.decode("utf-8", "replace")}
-    return page
+        def closed() -> None:
+            self._streams -= 1
+            session.streams -= 1
 
+        live = Live(session.client, self._clock, (("Cache-Control", "no-store"), *access.SECURITY), closed)
+        await live.subscribe([subject.encode() for subject in subjects])
+        return live
 
-def headers_shown(block: bytes) -> dict[str, list[str]]:
-    """Return the headers of a block, each with its values."""
-    found: dict[str, list[str]] = {}
-    for name, value in blocks.parse(block):
-        found.setdefault(name.decode("utf-8", "replace"), []).append(value.decode("utf-8", "replace"))
-    return found
+    def _page(self, name: str) -> Callable[[Request, Session], Awaitable[Outcome]]:
+        async def answer(request: Request, session: Session) -> Answer:
+            status, page = await self._pages.page(name, session.client.connection.account, Query(request.query))
+            return _json(page, status)
+
+        return answer
 
 
 def _json(page: Any, status: int = 200, *more: tuple[str, str]) -> Answer:

@@ -6,7 +6,7 @@ Belongs here: /jsz, the `jetstream` object of /varz, and the health of streams a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lakestream.account.engine import Engine
@@ -116,8 +116,8 @@ class JetStreamPages:
             raise NotLeading("filtered response: not leader")
         page = self._stats(jetstream) | head | {"config": self._config(), "limits": self._limits()}
         streams = list(_streams(jetstream.served.values()))
-        led = _totals([each for each in streams if self._leads(each)]) if query.flag("raft") else {}
-        for name, number in _totals(streams).items():
+        led = totals([each for each in streams if self._leads(each)]) if query.flag("raft") else {}
+        for name, number in totals(streams).items():
             page[name] = number
             if name in ("streams", "consumers") and led.get(name):
                 page[f"{name}_leader"] = led[name]
@@ -178,6 +178,12 @@ class JetStreamPages:
         return shown or {"leader": self._node.identity.server_name}
 
     # ------------------------------------------------------------------ Raft groups
+    @property
+    def has_groups(self) -> bool:
+        """Return True if this node is a member of a Raft group."""
+        jetstream = self._node.jetstream
+        return jetstream is not None and bool(jetstream.node.groups.replicated())
+
     def raftz(self, account: str, group: str) -> dict[str, Any]:
         """Return the Raft groups of this node that belong to an account, by the account; with `group` only that one.
 
@@ -305,7 +311,8 @@ def _usage(streams: Iterable[Stream]) -> dict[str, Any]:
     return page
 
 
-def _totals(streams: list[Stream]) -> dict[str, int]:
+def totals(streams: Collection[Stream]) -> dict[str, int]:
+    """Return the number and size of streams."""
     return {
         "streams": len(streams),
         "consumers": sum(not each.config.direct for stream in streams for each in stream.consumers.values()),

@@ -6,7 +6,7 @@ servers of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -53,6 +53,12 @@ class Lag(Protocol):
 
     def lag(self) -> Mapping[str, StreamLag]:
         """Return the lag of each stream's table."""
+
+    def streams(self) -> Collection[tuple[str, str]]:
+        """Return account and name of the streams that follow the lake here."""
+
+    async def table(self, stream: tuple[str, str], commits: int) -> dict[str, Any]:
+        """Return a stream's table as /lakez shows it, with so many of its last commits."""
 
     def troubles(self) -> dict[str, str]:
         """Return the streams whose tables cannot follow them, with the reason."""

@@ -12,7 +12,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,7 +35,11 @@ from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.durations import uptime_text
 from lakestream.protocol.gotime import format_time
 
-PAGES = ("varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "healthz")
+MAX_TABLES = 100
+"""Tables on one page of /lakez (100): each may take a listing of its log."""
+MAX_COMMITS, DEFAULT_COMMITS = 50, 5
+"""Commits of a table on /lakez, the newest first: at most 50, by default 5."""
+PAGES = ("varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "raftz", "lakez", "healthz")
 THREADS = 1
 """Threads that run the server's own code at the same time, /varz's `gomaxprocs`: there is one interpreter lock."""
 
@@ -94,13 +98,14 @@ class Pages:
             "leafz": self._leafz,
             "gatewayz": lambda query: self._nothing({"outbound_gateways": {}, "inbound_gateways": {}}),
             "jsz": self.jetstream.jsz,
+            "raftz": lambda query: self.jetstream.raftz(query.text("acc"), query.text("group")),
         }
         base = self._base = node.options.http_base_path
-        self._paths = {f"{base}/{name}": name for name in (*self.pages, "healthz")}
+        self._paths = {f"{base}/{name}": name for name in (*self.pages, "healthz", "lakez")}
         self._paths |= {f"{base}/subscriptionsz": "subsz", f"{base}/": "", base or "/": ""}
 
-    def answer(self, path: str, query: str) -> Answer:
-        """Return the response to a request for `path` with this query string."""
+    def answer(self, path: str, query: str) -> Answer | Awaitable[Answer]:
+        """Return the response to a request for `path` with this query string; an awaitable if it takes time."""
         name = self._paths.get(path)
         if name is None:
             return Answer(404, TEXT, b"404 page not found\n")
@@ -110,6 +115,10 @@ class Pages:
                 return self._index()
             if name == "healthz":
                 return self._healthz(Query(query))
+            if name == "raftz":
+                return self._raftz(Query(query))
+            if name == "lakez":
+                return self._lakez(Query(query))
             page = self.pages[name](Query(query))
             return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
         except BadQuery as error:
@@ -345,6 +354,38 @@ class Pages:
             "threads": threading.active_count(),
             "garbage_collector": [dict(each) for each in gc.get_stats()],
         }
+
+    # ------------------------------------------------------------------ /raftz
+    def _raftz(self, query: Query) -> Answer:
+        page = self.pages["raftz"](query)
+        if page:
+            return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
+        found = self.jetstream.has_groups
+        nothing = "No Raft nodes returned, check supplied filters" if found else "No Raft nodes registered"
+        return Answer(404, TEXT, nothing.encode())
+
+    # ------------------------------------------------------------------ /lakez
+    async def _lakez(self, query: Query) -> Answer:
+        try:
+            return Answer(200, JSON, msgspec.json.format(dumps(await self.lakez(query)), indent=2))
+        except BadQuery as error:
+            return Answer(400, TEXT, str(error).encode())
+
+    async def lakez(self, query: Query) -> dict[str, Any]:
+        """Return the tables of the streams of this node, for a query with acc, stream, commits, offset and limit. At
+        most `MAX_TABLES` are shown, with `MAX_COMMITS` commits each. Raises BadQuery."""
+        keeper = self._node.jetstream.keeper if self._node.jetstream is not None else None
+        page = self._nothing({})
+        offset, limit = query.page(MAX_TABLES)
+        commits = query.number("commits") if query.text("commits") else DEFAULT_COMMITS
+        if keeper is None:
+            return page | {"disabled": True, "streams": [], "total": 0}
+        account, stream = query.text("acc"), query.text("stream")
+        names = [name for name in keeper.streams() if account in ("", name[0]) and stream in ("", name[1])]
+        chosen = sorted(names)[offset : offset + min(limit, MAX_TABLES)]
+        shown = [await keeper.table(name, max(0, min(commits, MAX_COMMITS))) for name in chosen]
+        page |= {"url": keeper.root, "compactor": {"alive": keeper.attended}, "streams": shown}
+        return page | {"total": len(names), "offset": offset, "limit": min(limit, MAX_TABLES)}
 
     # ------------------------------------------------------------------ /healthz
     def _healthz(self, query: Query) -> Answer:

@@ -224,7 +224,7 @@ class _Connection(Arrival):
         if self._wire.they_are_waiting_for_100_continue:
             self._transport.write(self._wire.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
 
-    def _outcome(self) -> Answer | Awaitable[Outcome]:
+    def _outcome(self) -> Answer | Awaitable[Answer] | Awaitable[Outcome]:
         head = self._head
         assert head is not None  # Invariant: a request is complete.
         if self._rejection is not None:
@@ -242,7 +242,7 @@ class _Connection(Arrival):
     def _answered(self, task: asyncio.Task[Outcome]) -> None:
         """Send what a task has found, and go on with the next request."""
         self._task = None
-        if task.cancelled() or self._transport.is_closing():
+        if task.cancelled():
             return
         error = task.exception()
         if error is not None:
@@ -251,6 +251,10 @@ class _Connection(Arrival):
             outcome: Outcome = Answer(500, TEXT, b"500 internal error\n")
         else:
             outcome = task.result()
+        if self._transport.is_closing():
+            if not isinstance(outcome, Answer):
+                outcome.end()
+            return
         if not isinstance(outcome, Answer):
             self._stream(outcome)
         elif self._finish(outcome):

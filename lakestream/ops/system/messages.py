@@ -151,6 +151,7 @@ OPTIONS: Final[dict[str, Names]] = {
     "Leafz": {"subscriptions": ("subs", bool), "account": ("acc", str)},
     "Gatewayz": {"name": ("", str), "accounts": ("", bool), "account_name": ("", str)},
     "Raftz": {"account": ("acc", str), "group": ("group", str)},
+    "Lakez": {"account": ("acc", str), "stream": ("stream", str), "commits": ("commits", int), **_PAGED},
     "Ipqueuesz": {"all": ("all", bool), "filter": ("filter", str)},
     "Profilez": {"name": ("name", str), "debug": ("", int), "duration": ("", int)},
     "Accountz": {"account": ("acc", str)},

@@ -10,6 +10,7 @@ PROFILEZ that there is no profile.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,8 +25,8 @@ from lakestream.ops.monitoring.jetstream import Health, NotLeading
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
 from lakestream.ops.monitoring.query import BadQuery
-from lakestream.ops.system.messages import Asked, Found, SystemMessages, encoded
-from lakestream.ports import ClientInfo, Handler
+from lakestream.ops.system.messages import Asked, Found, SystemMessages, encoded, read
+from lakestream.ports import ClientInfo, Clock, Handler
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Uint64, dumps, parse
 from lakestream.protocol.subjects import matches, valid_literal
@@ -118,8 +119,8 @@ class SystemAccount:
     server.
     """
 
-    def __init__(self, node: Monitored, pages: Pages, messages: SystemMessages) -> None:
-        self._node, self._pages, self._messages = node, pages, messages
+    def __init__(self, node: Monitored, pages: Pages, messages: SystemMessages, clock: Clock) -> None:
+        self._node, self._pages, self._messages, self._clock = node, pages, messages, clock
         self._hub = node.accounts.system.hub
         self._about_server(node.identity.server_id)
         self._about_account()
@@ -133,6 +134,7 @@ class SystemAccount:
         self._server(server_id, "HEALTHZ", self._page("Healthz", self._health))
         raftz = pages.jetstream.raftz
         self._server(server_id, "RAFTZ", self._page("Raftz", lambda asked: raftz(*_texts(asked, "acc", "group"))))
+        self._server(server_id, "LAKEZ", self._lakez)
         self._server(server_id, "IPQUEUESZ", self._page("Ipqueuesz", self._queues))
         self._server(server_id, "EXPVARZ", self._page("Expvarz", lambda asked: pages.runtime()))
         self._server(server_id, "PROFILEZ", self._page("Profilez", _profile))
@@ -174,6 +176,26 @@ class SystemAccount:
         health: Health = self._pages.health(asked.query)
         page = {"status": "ok"} if health.status == 200 else unhealthy(health, asked.query.flag("details"))
         return {"status": page.pop("status"), "status_code": health.status} | page
+
+    def _lakez(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        if reply:
+            self._clock.spawn(self._show_lake(reply, header, payload))
+
+    async def _show_lake(self, reply: bytes, header: bytes, payload: bytes) -> None:
+        page: dict[str, Any] = {}
+        wrong: BadQuery | None = None
+        with contextlib.suppress(JsonError):  # reported by `answer`
+            try:
+                page = await self._pages.lakez(read("Lakez", payload).query)
+            except BadQuery as error:
+                wrong = error
+
+        def found(_: Asked) -> Any:
+            if wrong is not None:
+                raise wrong
+            return page
+
+        self._send(reply, header, self._messages.answer("Lakez", payload, found))
 
     def _queues(self, asked: Asked) -> dict[str, Any]:
         return self._pages.queues(asked.query.flag("all"), asked.query.text("filter"))

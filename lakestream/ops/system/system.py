@@ -53,7 +53,7 @@ class System:
     def configured(self) -> None:
         """Start serving the system account once accounts are configured, and take changed limits."""
         if self._account is None and not self._node.accounts.alone:
-            self._account = SystemAccount(self._node, self.pages, self.messages)
+            self._account = SystemAccount(self._node, self.pages, self.messages, self._clock)
             self._serve_claims()
             self.events.start()
         self.events.configured()

@@ -8,8 +8,9 @@ server continues to serve and the log grows (invariant 9).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -35,6 +36,7 @@ from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.history import SharedCache, ThreadHistory
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
+from lakestream.server.lake.tables import Tables
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
@@ -82,6 +84,7 @@ class LakeKeeper:
         self._attended_at = 0
         self._released_at = 0
         """Time at which segments left a log, until the memory of their index was returned to the system; else 0."""
+        self._tables = Tables(clock, io)
         self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
 
     def _identity_of(self, stream: StreamCore) -> staging.StreamIdentity | None:
@@ -108,6 +111,30 @@ class LakeKeeper:
         """Return the reasons why tables do not follow their streams, for monitoring."""
         found = {_shown(key): trouble for key, trouble in self._unmarked.values()}
         return found | {_shown(key): sync.trouble for key, sync in self._syncs.items() if sync.trouble}
+
+    def streams(self) -> Collection[tuple[str, str]]:
+        return self._syncs.keys()
+
+    async def table(self, stream: tuple[str, str], commits: int) -> dict[str, Any]:
+        """Return a stream's table as /lakez shows it, with so many of its last commits."""
+        account, name = stream
+        sync = self._syncs.get(stream)
+        if sync is None:
+            return {"account": account, "name": name, "error": f"stream {name} is not on this server any more"}
+        lag = sync.lag(self._clock.now())
+        page: dict[str, Any] = {
+            "account": account,
+            "name": name,
+            "lag_msgs": lag.messages,
+            "lag_seconds": round(lag.age_ns / 1e9, 3),
+            "position": sync.position,
+        }
+        trouble = sync.trouble
+        figures = await self._tables.read(sync.table)
+        if figures.table is not None:
+            page |= {"table": figures.table, "commits": figures.commits[:commits]}
+        error = trouble or figures.error
+        return page | ({"error": error} if error else {})
 
     # ------------------------------------------------------------------ LakeLink
     def refusal(self, config: StreamConfig) -> str | None:

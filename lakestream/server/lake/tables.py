@@ -1,0 +1,133 @@
+"""The tables of the lake for monitoring.
+
+Belongs here: the size of a table and its last commits, read from its log in a thread. A table is read again only once
+it has another version, and not within `REFRESH_NS`: the log of a large table takes some time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lakestream.lake.delta.actions import Add, statistics
+from lakestream.lake.delta.log import Log
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.write.maintenance_plan import Policy
+from lakestream.ops.monitoring.pages import MAX_COMMITS
+from lakestream.ports import Clock
+from lakestream.protocol.gotime import format_time
+from lakestream.runtime import ThreadIo
+
+REFRESH_NS = 5_000_000_000
+"""Time within which a table is not read again (5 s)."""
+
+MAX_KEPT = 1_000
+"""Tables whose figures are kept (1,000); the one that was read first goes for another."""
+
+
+class _Began(msgspec.Struct, frozen=True):
+    """Start of a compaction, ms since the epoch, as its commit states it in its userMetadata; 0: unknown."""
+
+    began_ms: int = 0
+
+
+_BEGAN = msgspec.json.Decoder(_Began)
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """A table as it was read.
+
+    Attributes:
+        read_ns: when.
+        tag: what identifies the content of the newest commit.
+        table: the `table` object of /lakez; None: there is no table yet.
+        commits: its last commits, the newest first.
+    """
+
+    read_ns: int
+    tag: str | None = None
+    table: dict[str, Any] | None = None
+    commits: list[dict[str, Any]] = []
+    error: str = ""
+
+
+class Tables:
+    """The figures of a lake's tables."""
+
+    def __init__(self, clock: Clock, io: ThreadIo) -> None:
+        self._clock, self._io = clock, io
+        self._kept: dict[str, Figures] = {}
+
+    async def read(self, path: str) -> Figures:
+        """Return the figures of a table, which may be some seconds old."""
+        known = self._kept.get(path)
+        if known is not None and self._clock.steady() - known.read_ns < REFRESH_NS:
+            return known
+        now = self._clock.steady()
+        try:
+            found = await self._io.call(lambda: _read(path, now, known))
+        except (LakeError, OSError, ValueError) as error:
+            found = Figures(now, error=str(error))
+        self._kept.pop(path, None)
+        self._kept[path] = found
+        if len(self._kept) > MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return found
+
+
+def _read(path: str, now_ns: int, known: Figures | None) -> Figures:
+    """Read a table's log. Blocks."""
+    log = Log(open_storage(path), path)
+    version = max(log.commits[-1:] + log.checkpoints[-1:], default=-1)
+    if version < 0:
+        return Figures(now_ns)
+    tag = log.tag(version)
+    if known is not None and known.table is not None and known.table["version"] == version and known.tag == tag:
+        return msgspec.structs.replace(known, read_ns=now_ns)
+    state = log.state(version)
+    commits = [_commit(log, each) for each in reversed(log.commits[-MAX_COMMITS:])]
+    return Figures(now_ns, tag, _sizes(version, list(state.files.values())), commits)
+
+
+def _sizes(version: int, files: list[Add]) -> dict[str, Any]:
+    below = Policy().small_bytes
+    small = [file for file in files if file.size < below]
+    rows = sum(statistics(file).rows for file in files)
+    gone = sum(file.deletion_vector.cardinality for file in files if file.deletion_vector is not None)
+    return {
+        "version": version,
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "small_files": len(small),
+        "small_bytes": sum(file.size for file in small),
+        "rows": rows - gone,
+    }
+
+
+def _commit(log: Log, version: int) -> dict[str, Any]:
+    commit = log.commit(version)
+    info = commit.info
+    metrics = info.operation_metrics
+    page = {
+        "version": version,
+        "time": format_time(commit.time_ms * 1_000_000),
+        "operation": info.operation,
+        "messages": int(metrics.get("numOutputRows", 0)) if info.operation == "WRITE" else 0,
+        "files_added": sum(action.add is not None for action in commit.actions),
+        "files_removed": sum(action.remove is not None for action in commit.actions),
+    }
+    duration = _duration_ms(commit.time_ms, info.user_metadata, metrics)
+    return page if duration is None else page | {"duration_ms": duration}
+
+
+def _duration_ms(time_ms: int, metadata: str | None, metrics: dict[str, Any]) -> int | None:
+    """Return the duration of what made a commit, ms; None: unknown."""
+    if (taken := metrics.get("executionTimeMs")) is not None:
+        return int(taken)
+    try:
+        began_ms = _BEGAN.decode(metadata or "{}").began_ms
+    except msgspec.DecodeError:
+        return None
+    return max(0, time_ms - began_ms) if began_ms else None
