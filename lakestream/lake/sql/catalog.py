@@ -70,6 +70,7 @@ class Catalog:
         live_streams: opens live views; None for the tables alone.
         prepare: creates a schema's functions in DuckDB.
         place: returns the relation for a table's path and version.
+        account: the only account whose streams have names; its own names need no account. None: all accounts.
     """
 
     def __init__(
@@ -79,7 +80,9 @@ class Catalog:
         live_streams: LiveStreams | None,
         prepare: Callable[[JsonSchema], None] = lambda _: None,
         place: Callable[[str, int], TableAt] = TableAt,
+        account: str | None = None,
     ) -> None:
+        self.account = account
         self.root = paths.root(lake)
         self.storage = open_storage(self.root)
         self.evaluate = evaluate
@@ -94,6 +97,9 @@ class Catalog:
     def streams(self) -> list[Stream]:
         """Return the streams that can be queried: those with a table, and with live views those with staged
         messages."""
+        if self.account is not None:
+            own = paths.table(self.root, "", self.account).removeprefix(f"{self.root}/").rpartition(paths.STREAMS)[0]
+            return [self.stream(f"{paths.STREAMS}/{name.rpartition('/')[2]}") for name in self._names(own)]
         accounts = self.storage.directories(f"{self.root}/{paths.ACCOUNTS}")
         bases = [("", paths.DEFAULT_ACCOUNT), *((f"{paths.ACCOUNTS}/{name}/", name) for name in accounts)]
         return [self.stream(name) for base, _ in bases for name in self._names(base)]
@@ -119,7 +125,13 @@ class Catalog:
         return State(log.latest, None if progress is None else progress.last_seq, uncompacted)
 
     def stream(self, name: str) -> Stream:
-        """Return the stream, or other table, that a name between backticks means."""
+        """Return the stream, or other table, that a name between backticks means.
+
+        Raises:
+            UnknownStream: it is not a stream of the only account.
+        """
+        if self.account is not None:
+            return self._stream_of(self.account, name)
         path = unquote(urlsplit(name).path) if name.startswith("file:") else name
         if path.startswith(self.root + "/"):
             path = path[len(self.root) + 1 :]
@@ -137,6 +149,26 @@ class Catalog:
         if paths.directory_name(last) != last and paths.name_of(last) == last:
             table = f"{self.root}/{directory}/{paths.directory_name(last)}"
         return Stream(account, paths.name_of(last), table, name)
+
+    def _stream_of(self, account: str, name: str) -> Stream:
+        """Return the account's stream of that name: `streams/ORDERS`, or with the account before it."""
+        directory, _, last = name.rpartition("/")
+        own = f"{paths.ACCOUNTS}/{paths.directory_name(account)}/{paths.STREAMS}"
+        encoded = _encoded(last) if directory in (paths.STREAMS, own) else ""
+        if not encoded:
+            raise UnknownStream(f"delta.`{name}` is no stream of account {account}: write delta.`{paths.STREAMS}/NAME`")
+        return Stream(account, paths.name_of(encoded), paths.table(self.root, "", account) + encoded, name)
+
+    def stream_of(self, mention: Mention) -> str:
+        """Return the name of the stream that a mention means; "" for another table. A typed view means its stream."""
+        of_messages = mention.travel is not None and mention.travel.kind == "MESSAGES"
+        name = of_stream(mention.name) if of_messages else mention.name
+        if not self.exists(name):
+            for suffix in (typed.MISFITS_SUFFIX, typed.VIEW_SUFFIX):
+                if name.endswith(suffix):
+                    name = name.removesuffix(suffix)
+                    break
+        return self.stream(name).stream
 
     def exists(self, name: str) -> bool:
         """Return True if there is a stream of that name, or a table."""
@@ -182,6 +214,14 @@ class Catalog:
         return UnknownStream(f"{reason}\n{dialect.excerpt(text, place)}\n  the tables there are: {known}")
 
 
+def _encoded(name: str) -> str:
+    """Return the name of a stream's directory for the stream's name, or for that of the directory; "" for neither."""
+    directory, stream = paths.directory_name(name), paths.name_of(name)
+    if stream == name:
+        return directory
+    return name if paths.directory_name(stream) == name else ""
+
+
 def of_stream(name: str) -> str:
     """Return the name between backticks for the argument of as_of: ORDERS, or ACME/ORDERS for a stream of an
     account."""
@@ -210,6 +250,18 @@ class Snapshot:
         self._numbers = itertools.count(1)
         self.arrow: dict[str, Any] = {}
         self.versions: set[TableAt] = set()
+
+    def sources(self) -> tuple[set[str], set[str]]:
+        """Return the paths of the tables that were located, and the queries that stand for others."""
+        tables, selections = set[str](), set[str]()
+        for found in self._found.values():
+            if isinstance(found, Selection):
+                selections.add(found.sql)
+            elif found.view:
+                selections.add(f"SELECT * FROM {found.view}")
+            else:
+                tables.add(found.path)
+        return tables, selections
 
     def locate(self, mention: Mention) -> TableAt | Selection:
         key = (mention.name, mention.travel, mention.subject)

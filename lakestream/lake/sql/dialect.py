@@ -260,9 +260,30 @@ def rewrite(statement: Statement, locate: Locate) -> str:
     for node in reversed(list(tree.walk())):  # children before their parents
         if isinstance(node, exp.Expression) and (value := _spark_values(node)) is not node:
             node.replace(value)
-    sql = tree.sql(dialect="duckdb")
-    prefix = {"explain": "EXPLAIN ", "describe": "DESCRIBE "}.get(statement.kind, "")
-    return prefix + sql
+    return _PREFIXES.get(statement.kind, "") + tree.sql(dialect="duckdb")
+
+
+_PREFIXES = {"explain": "EXPLAIN ", "describe": "DESCRIBE "}
+
+
+def query_of(statement: Statement, sql: str) -> str:
+    """Return the query of a statement that `rewrite` has put into DuckDB's SQL."""
+    return sql.removeprefix(_PREFIXES.get(statement.kind, ""))
+
+
+def mentions(statement: Statement) -> list[Mention]:
+    """Return the tables that a statement mentions. Raises SqlError as `rewrite`."""
+    if statement.kind == "history":
+        return [mentioned(statement.tree.this, statement.offset)]
+    found: list[Mention] = []
+    if statement.kind != "tables":
+        names = {cte.alias_or_name for cte in statement.tree.find_all(exp.CTE)}
+        for table in statement.tree.find_all(exp.Table):
+            if isinstance(table.this, exp.Identifier) and (table.db or table.name not in names):
+                found.append(mentioned(table, statement.offset))
+            elif _is_as_of(table.this):
+                found.append(_as_of(table.this, statement.offset))
+    return found
 
 
 def mentioned(table: exp.Table, offset: int = 0) -> Mention:

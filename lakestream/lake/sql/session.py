@@ -23,6 +23,7 @@ from lakestream.lake.files import paths
 from lakestream.lake.sql import TAIL_BYTES, dialect
 from lakestream.lake.sql.catalog import Catalog, Snapshot, UnknownStream
 from lakestream.lake.sql.clones import CloneViews
+from lakestream.lake.sql.confined import Checker, confine
 from lakestream.lake.sql.connection import connect, extension_path
 from lakestream.lake.sql.dialect import BadSql, SqlError, Statement
 from lakestream.lake.sql.typed import prepare_duckdb
@@ -89,6 +90,8 @@ class Session:
         server: the server to ask to stage its newest messages; None for what is staged already.
         tail_bytes: maximum size of one stream's uncompacted segments that are read into memory, in bytes.
         notify: gets a line that the reader of a result should know, such as that no server answered.
+        account: confine the session to the streams of this account, for users who are not trusted; None: no account
+            and no file is out of reach.
 
     Raises:
         LakeNotFound, UnsupportedLake, ExtensionMissing, NoCredentials.
@@ -102,16 +105,21 @@ class Session:
         server: Server | None = None,
         tail_bytes: int = TAIL_BYTES,
         notify: Callable[[str], None] = lambda _: None,
+        account: str | None = None,
     ) -> None:
         self.root = existing_root(lake)
         self._connection = connect(self.root)
+        self._checker: Checker | None = None
+        if account is not None:
+            confine(self._connection, self.root, account)
+            self._checker = Checker(self._connection)
         place = CloneViews(self.root, self._connection).place
         live_streams = None if committed else LiveStreams(self.root, server, tail_bytes, notify, place)
 
         def prepare(schema: JsonSchema) -> None:
             prepare_duckdb(self._connection, schema)
 
-        self._catalog = Catalog(self.root, self._value, live_streams, prepare, place)
+        self._catalog = Catalog(self.root, self._value, live_streams, prepare, place, account)
 
     def close(self) -> None:
         """Close DuckDB; results not read yet are lost."""
@@ -128,6 +136,19 @@ class Session:
     def tables(self) -> list[str]:
         """Return the names of all stream tables, as written between backticks after `delta.`, sorted."""
         return self._catalog.tables()
+
+    def streams(self, text: str) -> list[str]:
+        """Return the names of the streams that a text mentions, in order, without those of other tables.
+
+        Raises:
+            SqlError: BadSql for a text that does not parse; UnknownStream for a stream of another account.
+        """
+        mentions = [mention for each in dialect.parse(text) for mention in dialect.mentions(each)]
+        return list(dict.fromkeys(name for mention in mentions if (name := self._catalog.stream_of(mention))))
+
+    def lists(self, text: str) -> bool:
+        """Return True if a text asks for the names of all streams."""
+        return any(statement.kind == "tables" for statement in dialect.parse(text))
 
     # ---- questions
 
@@ -165,6 +186,8 @@ class Session:
         for _ in range(_RETRIES):
             snapshot = Snapshot(self._catalog, text)
             sql = dialect.rewrite(statement, snapshot.locate)
+            if self._checker is not None:
+                self._checker.check(dialect.query_of(statement, sql), *snapshot.sources())
             if seen is not None and seen.versions == snapshot.versions:
                 break
             seen = snapshot
@@ -232,6 +255,8 @@ class Session:
 
     def _value(self, expression: str) -> object:
         """Return the value of a constant expression; None when it has none."""
+        if self._checker is not None:
+            self._checker.check(f"SELECT {expression}")
         try:
             row = self._connection.cursor().execute(f"SELECT {expression}").fetchone()
         except duckdb.Error:

@@ -6,7 +6,6 @@ effect. HTTP headers are read in access.py, sessions are in sessions.py, NATS is
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -33,6 +32,7 @@ from lakestream.ops.console.live import Live
 from lakestream.ops.console.pages import NAMES, AccountPages
 from lakestream.ops.console.sessions import FAILURES_NS, LoginLimit, Session, Sessions
 from lakestream.ops.console.shown import shown
+from lakestream.ops.console.sql import SqlBody, SqlProcesses, missing
 from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer, Headers, Outcome, Request
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
@@ -60,7 +60,6 @@ KINDS = ("user", "token", "creds", "nkey")
 """Ways to log in."""
 
 _MS = 1_000_000
-_SQL_PACKAGES = ("duckdb", "sqlglot", "deltalake", "pyarrow")
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -126,6 +125,7 @@ class RequestBody(MessageBody, frozen=True):
 
 _login_body = msgspec.json.Decoder(LoginBody)
 _message_body = msgspec.json.Decoder(MessageBody)
+_sql_body = msgspec.json.Decoder(SqlBody)
 _request_body = msgspec.json.Decoder(RequestBody)
 
 
@@ -156,12 +156,14 @@ class Console:
         self._files: Files | None = None
         self._pages = AccountPages(node, pages)
         self._streams = 0
+        self._processes: SqlProcesses | None = None
         self._routes = {
             "session": _Route("GET", self._session),
             "logout": _Route("POST", self._log_out),
             "request": _Route("POST", self._request),
             "publish": _Route("POST", self._publish),
             "live": _Route("GET", self._live),
+            "sql": _Route("POST", self._sql),
             **{name: _Route("GET", self._page(name)) for name in NAMES},
         }
 
@@ -171,6 +173,8 @@ class Console:
 
     def _ended(self, session: Session) -> None:
         """Let go of what belongs to a session that has ended."""
+        if self._processes is not None:
+            self._processes.ended(session.client)
 
     # ------------------------------------------------------------------ requests
     def _name(self, request: Request) -> str | None:
@@ -357,7 +361,7 @@ class Console:
             "domain": node.identity.domain,
             "system": self._pages.sees_all(account),
             "lake": lake,
-            "sql": lake and all(importlib.util.find_spec(name) is not None for name in _SQL_PACKAGES),
+            "sql": lake and not missing(),
         }
         permissions = account.permissions(connection.login.user)
         if permissions is not None:
@@ -439,6 +443,17 @@ class Console:
         await live.subscribe([subject.encode() for subject in subjects])
         return live
 
+    async def _sql(self, request: Request, session: Session) -> Answer:
+        body = _decoded(request.body, _sql_body)
+        jetstream = self._node.jetstream
+        if jetstream is None or jetstream.keeper is None:
+            raise ConsoleError(503, "this server keeps no lake (lake.enabled: false)")
+        if absent := missing():
+            raise ConsoleError(501, absent)
+        if self._processes is None:
+            self._processes = SqlProcesses(jetstream.keeper.root, self._clock)
+        return _raw(await self._processes.query(session.client, body))
+
     def _page(self, name: str) -> Callable[[Request, Session], Awaitable[Outcome]]:
         async def answer(request: Request, session: Session) -> Answer:
             status, page = await self._pages.page(name, session.client.connection.account, Query(request.query))
@@ -448,7 +463,11 @@ class Console:
 
 
 def _json(page: Any, status: int = 200, *more: tuple[str, str]) -> Answer:
-    return Answer(status, JSON, msgspec.json.encode(page), (("Cache-Control", "no-store"), *access.SECURITY, *more))
+    return _raw(msgspec.json.encode(page), status, *more)
+
+
+def _raw(body: bytes, status: int = 200, *more: tuple[str, str]) -> Answer:
+    return Answer(status, JSON, body, (("Cache-Control", "no-store"), *access.SECURITY, *more))
 
 
 def _only(method: str, request: Request) -> None:

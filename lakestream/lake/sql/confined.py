@@ -1,0 +1,117 @@
+"""Confinement of queries to the tables of one account.
+
+Belongs here: what a query of an untrusted user may do beyond reading the streams that it names: nothing. Three checks
+stand behind each other. Names are resolved within the account (catalog.py). DuckDB's own parser tells which table
+functions the rewritten query calls, so that no difference between two parsers matters. And DuckDB itself has no access
+to other files, no network, and a configuration that cannot be changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import duckdb
+
+from lakestream.lake.delta.schema import literal
+from lakestream.lake.files import paths
+from lakestream.lake.sql.dialect import SqlError
+
+MEMORY = "512MB"
+"""Memory of DuckDB for a confined query; beyond it the query fails."""
+
+THREADS = 2
+"""Threads of DuckDB for a confined query."""
+
+MAX_DEPTH = 2_000
+"""Nesting of a parsed query that is looked at; a deeper one is rejected."""
+
+FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "unnest"})
+"""Table functions that read nothing but their arguments."""
+
+
+class Forbidden(SqlError):
+    """Raised for a query that does more than read the streams of its account."""
+
+
+def confine(connection: duckdb.DuckDBPyConnection, root: str, account: str) -> None:
+    """Take from DuckDB the access to everything but one account's tables, for good.
+
+    Args:
+        connection: with its extensions and credentials.
+        root: the lake's root.
+    """
+    allowed = paths.table(root, "", account)
+    for setting in (
+        f"allowed_directories = [{literal(allowed)}]",
+        "python_enable_replacements = false",
+        f"memory_limit = '{MEMORY}'",
+        f"threads = {THREADS}",
+        "temp_directory = ''",
+        "max_expression_depth = 250",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET {setting}")
+
+
+class Checker:
+    """Checks queries in DuckDB's dialect before they are executed.
+
+    Args:
+        connection: parses them.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def check(self, sql: str, tables: Collection[str] = (), selections: Collection[str] = ()) -> None:
+        """Check one query.
+
+        Args:
+            sql: a SELECT.
+            tables: paths that `delta_scan` may read.
+            selections: queries of our own that `query` may execute.
+
+        Raises:
+            Forbidden: it calls another table function.
+        """
+        row = self._connection.cursor().execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
+        found: dict[str, Any] = json.loads(row[0]) if row is not None else {}
+        statements = found.get("statements", ())
+        if found.get("error") or len(statements) != 1:
+            raise SqlError(str(found.get("error_message") or "one query is expected here"))
+        for node in _nodes(statements[0]):
+            if node.get("type") == "TABLE_FUNCTION":
+                _check_call(node["function"], tables, selections)
+
+
+def _check_call(call: dict[str, Any], tables: Collection[str], selections: Collection[str]) -> None:
+    name, arguments = call.get("function_name"), call.get("children") or [{}]
+    value = (arguments[0].get("value") or {}).get("value") if arguments[0].get("class") == "CONSTANT" else None
+    plain = not call.get("schema") and not call.get("catalog")
+    if plain and (name in FUNCTIONS or (name, value) in _own(tables, selections)):
+        return
+    raise Forbidden(f"the function {name} is not available here: a query reads streams, as delta.`streams/ORDERS`")
+
+
+def _own(tables: Collection[str], selections: Collection[str]) -> set[tuple[str, str]]:
+    return {("delta_scan", path) for path in tables} | {("query", text) for text in selections}
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON document. Raises Forbidden for one that is too deep."""
+    level = [tree]
+    for _ in range(MAX_DEPTH):
+        if not level:
+            return
+        deeper: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                yield each
+                deeper += each.values()
+            elif isinstance(each, list):
+                deeper += each
+        level = deeper
+    raise Forbidden("the query is nested too deeply")

@@ -1,0 +1,262 @@
+"""SQL of the console, in processes of their own.
+
+Belongs here: starting, limiting, reusing and ending these processes, and what the server does for a query: it judges by
+the user's permissions whether the streams may be read, and has their newest messages staged. SQL itself is in
+lake/sql/child.py, which is never imported here: no query can hold up the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import struct
+import sys
+
+import msgspec
+
+from lakestream.ops.console.client import Client, ConsoleError, SessionEnded
+from lakestream.ports import Clock, Timer
+
+MAX_PROCESSES = 4
+"""Processes of all sessions (4); one that is idle ends for another session."""
+
+MAX_ROWS = 10_000
+"""Rows of a result, by default and at most (10,000)."""
+
+MAX_RESULT_BYTES = 8 << 20
+"""Bytes of the rows of a result (8 MiB)."""
+
+MAX_TIME_S = 30.0
+"""Time of a query, by default and at most (30 s); at its end the process is killed."""
+
+MAX_QUERY = 64 << 10
+"""Length of a query (64 Ki characters)."""
+
+MAX_STREAMS = 16
+"""Streams of one query (16)."""
+
+IDLE_NS = 120_000_000_000
+"""Time after which an idle process ends (2 min)."""
+
+FLUSH_WAIT_NS = 5_000_000_000
+"""Time for staging the newest messages of a stream (5 s); without an answer the query reads what is staged."""
+
+INSTALL = "pip install 'lakestream[lake]'"
+_PROGRAM = "lakestream.lake.sql.child"
+_PACKAGES = ("duckdb", "duckdb_extension_delta", "sqlglot", "deltalake", "pyarrow")
+_PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_PASSED_KINDS = ("AWS_", "LC_", "PYTHON")
+"""Variables of the environment that a process gets, by their names or beginnings; others may be secrets."""
+
+_LENGTH, _HEAD = struct.Struct(">I"), struct.Struct(">Ic")
+
+
+def missing() -> str:
+    """Return what has to be installed for SQL; "" for nothing."""
+    absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    return f"SQL needs {', '.join(absent)}: {INSTALL}" if absent else ""
+
+
+class SqlBody(msgspec.Struct, frozen=True):
+    """The body of a query. Limits of 0 are the defaults."""
+
+    query: str
+    max_rows: int = 0
+    timeout_ms: int = 0
+
+
+class QueryFailed(ConsoleError):
+    """Raised for a query that is wrong; its process goes on."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(400, text)
+
+
+class _Process:
+    """One process, of one session."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.used_ns = 0
+        self.timer: Timer | None = None
+
+    async def say(self, message: object) -> None:
+        """Send a message."""
+        assert self._process.stdin is not None
+        body = msgspec.json.encode(message)
+        self._process.stdin.write(_LENGTH.pack(len(body)) + body)
+        await self._process.stdin.drain()
+
+    async def hear(self) -> bytes:
+        """Return the JSON of the next message. Raises ConsoleError for an error, or when the process has ended."""
+        assert self._process.stdout is not None
+        try:
+            size, kind = _HEAD.unpack(await self._process.stdout.readexactly(_HEAD.size))
+            body = await self._process.stdout.readexactly(size)
+            if kind == b"e":
+                raise QueryFailed(json.loads(body)["error"])
+            return body
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise ConsoleError(500, "the query has ended its process: it may need more memory than it has") from None
+
+    @property
+    def ended(self) -> bool:
+        """Return True if there is no such process any more."""
+        return self._process.returncode is not None
+
+    async def kill(self) -> None:
+        """End the process at once."""
+        if self.timer is not None:
+            self.timer.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+class SqlProcesses:
+    """The processes of a server's sessions.
+
+    Args:
+        lake: the lake's root.
+    """
+
+    def __init__(self, lake: str, clock: Clock) -> None:
+        self._lake, self._clock = lake, clock
+        self._held: dict[Client, _Process] = {}
+        self._busy: set[Client] = set()
+        self._starting = 0
+
+    async def query(self, client: Client, body: SqlBody) -> bytes:
+        """Return the JSON of the answer to a query of a session.
+
+        Raises:
+            ConsoleError: it is wrong, not allowed, or beyond a limit.
+        """
+        if len(body.query) > MAX_QUERY:
+            raise ConsoleError(413, f"a query has at most {MAX_QUERY} characters")
+        limit_s = min(body.timeout_ms / 1000, MAX_TIME_S) if body.timeout_ms > 0 else MAX_TIME_S
+        rows = min(body.max_rows, MAX_ROWS) if body.max_rows > 0 else MAX_ROWS
+        if client in self._busy:
+            raise ConsoleError(429, "another query of this session is running")
+        self._busy.add(client)
+        try:
+            process = self._held.get(client)
+            if process is None or process.ended:
+                process = await self._start(client)
+            return await self._within(limit_s, process, client, body.query, rows)
+        finally:
+            self._busy.discard(client)
+
+    async def _within(self, limit_s: float, process: _Process, client: Client, query: str, rows: int) -> bytes:
+        """Run a query within its time; keep the process unless something was wrong with it."""
+        whole = False
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await self._run(process, client, query, rows)
+            whole = True
+            return answer
+        except TimeoutError:
+            raise ConsoleError(504, f"the query was stopped after {limit_s:g} s") from None
+        except QueryFailed:
+            whole = True
+            raise
+        except ConsoleError:
+            if client.reason:
+                raise SessionEnded(client.reason) from None
+            raise
+        finally:
+            if whole:
+                self._rest(client, process)
+            else:
+                await self._end(client, process)
+
+    async def _run(self, process: _Process, client: Client, query: str, rows: int) -> bytes:
+        await process.say({"query": query, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES})
+        mentioned = json.loads(await process.hear())
+        streams = mentioned["streams"]
+        if len(streams) > MAX_STREAMS:
+            raise ConsoleError(400, f"a query reads at most {MAX_STREAMS} streams")
+        if mentioned["lists"]:
+            _permit(client, "$JS.API.STREAM.NAMES")
+        for stream in streams:
+            _permit(client, f"$JS.API.STREAM.MSG.GET.{stream}")
+        await asyncio.gather(*(self._flush(client, stream) for stream in streams))
+        await process.say({})
+        return await process.hear()
+
+    async def _flush(self, client: Client, stream: str) -> None:
+        """Have the newest messages of a stream staged. Without that the query reads those that are."""
+        subject = f"$LAKE.API.FLUSH.{stream}".encode()
+        with contextlib.suppress(ConsoleError):
+            await client.request(subject, b"", b"", 1, FLUSH_WAIT_NS)
+
+    # ------------------------------------------------------------------ processes
+    async def _start(self, client: Client) -> _Process:
+        account = client.connection.account.name
+        self._held.pop(client, None)
+        if len(self._held) + self._starting >= MAX_PROCESSES:
+            idle = [(each.used_ns, other) for other, each in self._held.items() if other not in self._busy]
+            if not idle:
+                raise ConsoleError(503, f"{MAX_PROCESSES} queries are running: try again")
+            _, other = min(idle, key=lambda each: each[0])
+            self._starting += 1  # the place of the one that ends
+            try:
+                await self._end(other, self._held[other])
+            finally:
+                self._starting -= 1
+        self._starting += 1
+        try:
+            made = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # nothing is imported from the working directory
+                "-m",
+                _PROGRAM,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,
+                close_fds=True,
+            )
+        except OSError as error:
+            raise ConsoleError(503, f"a process for the query cannot be started: {error.strerror}") from None
+        finally:
+            self._starting -= 1
+        process = self._held[client] = _Process(made)
+        await process.say({"lake": self._lake, "account": account})
+        return process
+
+    def _rest(self, client: Client, process: _Process) -> None:
+        """Keep an idle process for a while."""
+        process.used_ns = self._clock.steady()
+        if process.timer is not None:
+            process.timer.cancel()
+        if client.reason:
+            self._clock.spawn(self._end(client, process))
+        else:
+            process.timer = self._clock.call_later(IDLE_NS, lambda: self._clock.spawn(self._end(client, process)))
+
+    async def _end(self, client: Client, process: _Process) -> None:
+        if self._held.get(client) is process:
+            del self._held[client]
+        await process.kill()
+
+    def ended(self, client: Client) -> None:
+        """End the process of a session that has ended."""
+        process = self._held.get(client)
+        if process is not None:
+            self._clock.spawn(self._end(client, process))
+
+
+def _permit(client: Client, subject: str) -> None:
+    """Raise ConsoleError unless the user may publish to this subject: SQL reads what the user may read over NATS."""
+    guard = client.connection.guard
+    if guard is not None and guard.rules is not None and not guard.rules.may_publish(subject.encode()):
+        raise ConsoleError(403, f'Permissions Violation for Publish to "{subject}"')
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_KINDS)}
