@@ -96,6 +96,7 @@ def main() -> None:
         messages.get()
         _send(out, Failure(str(error).replace(opened.lake, "the lake")))
         return
+    os.nice(19)  # for queries: the server has the processor first
     while True:
         ask, began = _ask.decode(messages.get()), time.monotonic()
         answer: Answer | Failure
@@ -124,7 +125,6 @@ def _limit() -> None:
         _, hard = resource.getrlimit(kind)
         low = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (low, low))
-    os.nice(19)  # the server has the processor first
 
 
 def _read(stream: BinaryIO, put: Callable[[bytes], None]) -> None:
