@@ -1,0 +1,234 @@
+"""Tests of requests on the monitoring port that take time, have a body, or a response without an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakestream.config.options import Options
+from lakestream.logging import Logger
+from lakestream.ops.monitoring import port as monitoring
+from lakestream.ops.monitoring.exchange import TEXT, Answer, Headers, Outcome, Output, Request
+from lakestream.ops.monitoring.port import MAX_AHEAD, MAX_BODY
+from lakestream.runtime import LoopClock
+
+pytestmark = pytest.mark.unit
+
+LIMIT = 3 * MAX_BODY
+"""Bytes of a body that the site takes."""
+
+
+class Ticks:
+    """A response without an end."""
+
+    headers: Headers = (("Content-Type", "text/event-stream"),)
+
+    def __init__(self) -> None:
+        self.output: Output | None = None
+        self.over = asyncio.Event()
+
+    def begin(self, output: Output) -> None:
+        self.output = output
+        output.send(b"first")
+
+    def end(self) -> None:
+        self.over.set()
+
+
+class Site:
+    """A site with a request of each kind."""
+
+    path = "/site"
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.waiting = asyncio.Event()
+        self.release = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.ticks = Ticks()
+
+    def refuse(self, request: Request) -> Answer | int:
+        return Answer(403, TEXT, b"refused") if request.path == "/site/refused" else LIMIT
+
+    async def answer(self, request: Request) -> Outcome:
+        self.asked.append(request)
+        if request.path == "/site/ticks":
+            return self.ticks
+        if request.path == "/site/fails":
+            raise RuntimeError("broken")
+        if request.path == "/site/slow":
+            self.waiting.set()
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+        return Answer(200, TEXT, b"%d" % len(request.body), (("X-Site", "yes"),))
+
+
+class Pages:
+    """Pages of which each is its path."""
+
+    def answer(self, path: str, query: str) -> Answer:
+        return Answer(200, TEXT, path.encode())
+
+
+class Client:
+    """A client of the port."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def ask(self, path: str, body: bytes | None = None, *more: bytes) -> None:
+        """Send a request."""
+        head = b"%b %b HTTP/1.1\r\nHost: x\r\n" % (b"GET" if body is None else b"POST", path.encode())
+        lines = [] if body is None else [b"Content-Length: %d\r\n" % len(body)]
+        self.writer.write(b"".join([head, *lines, *more, b"\r\n", body or b""]))
+
+    async def answer(self) -> tuple[int, bytes, bytes]:
+        """Return status, head and body of the next response."""
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)
+        length = int(next(line[16:] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length: ")))
+        return int(head[9:12]), head, await self.reader.readexactly(length)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Any]:
+    site, log = Site(), Logger(logtime=False)
+    node: Any = SimpleNamespace(options=Options(http_port=-1, host="127.0.0.1"), log=log)
+    pages: Any = Pages()
+    http = await monitoring.serve(node, pages, LoopClock(asyncio.get_running_loop(), log), site)
+
+    async def client() -> Client:
+        return Client(*await asyncio.open_connection("127.0.0.1", http.port))
+
+    yield SimpleNamespace(site=site, client=client)
+    http.close()
+
+
+async def test_bodies_reach_the_site_and_no_page(served: Any) -> None:
+    client = await served.client()
+    client.ask("/site/a?x=1", b"x" * LIMIT, b"X-A: b\r\n")
+    status, head, body = await client.answer()
+    assert (status, body) == (200, b"%d" % LIMIT)
+    assert b"X-Site: yes" in head
+    assert b"Access-Control-Allow-Origin" not in head
+    asked = served.site.asked[0]
+    assert (asked.method, asked.path, asked.query, asked.headers["x-a"]) == ("POST", "/site/a", "x=1", "b")
+    assert (asked.host, asked.secure) == ("127.0.0.1", False)
+    client.ask("/siteless", b"x" * MAX_BODY)
+    assert (await client.answer())[2] == b"/siteless"
+    client.ask("/site/a", b"x" * (LIMIT + 1))
+    assert (await client.answer())[0] == 413
+
+
+async def test_a_refused_request_is_read_to_its_end(served: Any) -> None:
+    client = await served.client()
+    client.ask("/site/refused", b"x" * MAX_BODY)
+    client.ask("/site/b")
+    assert (await client.answer())[::2] == (403, b"refused")
+    assert (await client.answer())[::2] == (200, b"0")
+    assert [each.path for each in served.site.asked] == ["/site/b"]
+    client.ask("/site/refused", b"x" * (MAX_BODY + 1))
+    assert (await client.answer())[0] == 413
+
+
+async def test_requests_are_answered_in_their_order(served: Any) -> None:
+    client = await served.client()
+    client.ask("/site/slow")
+    client.ask("/page")
+    client.ask("/site/c", b"123")
+    await served.site.waiting.wait()
+    other = await served.client()
+    other.ask("/page")
+    assert (await other.answer())[2] == b"/page"  # meanwhile others are served
+    served.site.release.set()
+    assert [(await client.answer())[2] for _ in range(3)] == [b"0", b"/page", b"3"]
+
+
+async def test_what_comes_ahead_is_bounded(served: Any) -> None:
+    client = await served.client()
+    client.ask("/site/slow")
+    await served.site.waiting.wait()
+    count = 256 * MAX_AHEAD // MAX_BODY
+    for _ in range(count):
+        client.ask("/page", b"x" * MAX_BODY)
+    with pytest.raises(TimeoutError):  # the server does not read on
+        await asyncio.wait_for(client.writer.drain(), 0.5)
+    served.site.release.set()
+    assert (await client.answer())[2] == b"0"
+    assert [(await client.answer())[2] for _ in range(count)] == [b"/page"] * count
+
+
+async def test_a_client_that_goes_away_ends_its_request(served: Any) -> None:
+    client = await served.client()
+    client.ask("/site/slow")
+    await served.site.waiting.wait()
+    client.writer.close()
+    await asyncio.wait_for(served.site.cancelled.wait(), 10)
+
+
+async def test_a_request_that_fails_is_a_500(served: Any, capfd: Any) -> None:
+    client = await served.client()
+    client.ask("/site/fails")
+    assert (await client.answer())[0] == 500
+    assert "monitoring page /site/fails failed" in capfd.readouterr().err
+    client.ask("/page")
+    assert (await client.answer())[0] == 200
+
+
+async def test_a_client_that_waits_for_leave_gets_it(served: Any) -> None:
+    client = await served.client()
+    client.writer.write(b"POST /site/a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 \r\n\r\n"
+    client.writer.write(b"abc")
+    assert (await client.answer())[2] == b"3"
+
+
+async def test_a_response_without_an_end(served: Any) -> None:
+    client, ticks = await served.client(), served.site.ticks
+    client.ask("/site/ticks")
+    head = await client.reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert await client.reader.readuntil(b"first\r\n") == b"5\r\nfirst\r\n"
+    ticks.output.send(b"second")
+    assert await client.reader.readuntil(b"second\r\n") == b"6\r\nsecond\r\n"
+    ticks.output.close()
+    assert await client.reader.read() == b"0\r\n\r\n"
+    assert ticks.over.is_set()
+
+
+@pytest.mark.parametrize("goes", [True, False])
+async def test_its_end_by_the_client(served: Any, goes: bool) -> None:
+    client, ticks = await served.client(), served.site.ticks
+    client.ask("/site/ticks")
+    await client.reader.readuntil(b"first\r\n")
+    if goes:
+        client.writer.close()
+    else:
+        client.ask("/page")  # nothing can be answered behind it
+    await asyncio.wait_for(ticks.over.wait(), 10)
+    ticks.output.send(b"late")
+    ticks.output.close()
+
+
+async def test_a_client_that_does_not_read_is_seen(served: Any) -> None:
+    client, ticks = await served.client(), served.site.ticks
+    client.ask("/site/ticks")
+    await client.reader.readuntil(b"first\r\n")
+    client.writer.transport.pause_reading()
+    sent = 0
+    while ticks.output.writable:
+        ticks.output.send(b"x" * 65_536)
+        sent += 65_536
+        await asyncio.sleep(0)
+        assert sent < 64 << 20
+    client.writer.transport.resume_reading()
+    await asyncio.wait_for(client.reader.readexactly(sent), 10)
+    async with asyncio.timeout(10):
+        while not ticks.output.writable:
+            await asyncio.sleep(0.01)
