@@ -55,7 +55,7 @@ def session_id(request: Request) -> str:
 def set_cookie(request: Request, identifier: str, path: str) -> tuple[str, str]:
     """Return the header that gives the browser a session id; "": that removes it."""
     attributes = [f"{cookie_name(request)}={identifier}", f"Path={path}", "HttpOnly", "SameSite=Strict"]
-    if request.secure:
+    if request.secure or request.headers.get("origin", "").startswith("https:"):  # a proxy may have ended TLS
         attributes.append("Secure")
     if not identifier:
         attributes.append("Max-Age=0")

@@ -45,6 +45,7 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites() -> None:
     assert name == "Set-Cookie"
     assert value == "lakestream_console_1=abc; Path=/console; HttpOnly; SameSite=Strict"
     assert access.set_cookie(asked(host="a:1", secure=True), "abc", "/console")[1].endswith("; Secure")
+    assert access.set_cookie(asked(host="a:1", origin="https://a:1"), "abc", "/console")[1].endswith("; Secure")
     assert access.set_cookie(asked(host="a:1"), "", "/console")[1].endswith("; Max-Age=0")
 
 
