@@ -316,7 +316,9 @@ def test_a_token(starts: Start) -> None:
     server = starts('authorization { token: "secret-token" }')
     assert Browser(server).begin().json["kinds"] == ["token"]
     assert Browser(server).log_in(token="secret").status == 401
-    assert logged_in(server, token="secret-token").request("$JS.API.INFO")["streams"] == 0
+    browser = logged_in(server, token="secret-token")
+    assert browser.begin().json["user"] == ""
+    assert browser.request("$JS.API.INFO")["streams"] == 0
     server.kill()
 
 
@@ -487,6 +489,9 @@ def test_unknown_requests_and_methods(page: Browser) -> None:
     assert page.get("nothing").status == 404
     assert page.get("request").status == 405
     assert page.ask("PUT", "/console/api/varz").status == 405
+    for name in ("live?subject=a", "session", "varz"):
+        reply = page.ask("HEAD", f"/console/api/{name}")
+        assert (reply.status, reply.headers["allow"]) == (405, "GET")
     assert page.ask("OPTIONS", "/console/api/request", headers={"Origin": "http://evil.example"}).status == 403
 
 
@@ -883,7 +888,10 @@ def test_processes_are_limited_and_end_with_their_sessions(starts: Start) -> Non
     until(lambda: not children(server))
     last = Browser(server)
     last.begin()
-    sql(last, "SELECT 1")
+    assert sql(last, "SELECT 1").status == 200
+    for pid in children(server):
+        psutil.Process(pid).kill()
+    until(lambda: sql(last, "SELECT 1").status == 200)
     left = children(server)
     server.kill()
     until(lambda: not any(psutil.pid_exists(pid) for pid in left))

@@ -38,6 +38,9 @@ LOGIN_CHECK_NS = 3_600_000_000_000
 EXPIRED = ("User Authentication Expired", "Authentication Expired")
 """Text of -ERR and close reason at the end of a login."""
 
+REDACTED = "[REDACTED]"
+"""Shown in the place of a token."""
+
 CALLOUT_SUBJECT = b"$SYS.REQ.USER.AUTH"
 """Requests to a service that decides about logins. In its account nobody else may publish there."""
 
@@ -128,7 +131,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Return the name or key of the user as monitoring and events show it; a token is not shown."""
-        return self.nkey or self.user or ("[REDACTED]" if self.token else "")
+        return self.nkey or self.user or (REDACTED if self.token else "")
 
     def shown(self, known_jwt: str = "") -> str:
         """Return the name of the user in the log, the most telling one as in nats-server; secrets are not shown.
@@ -142,7 +145,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
             return f'JWT User "{known_jwt}"'
         if self.user:
             return f'User "{self.user}"'
-        return 'Token "[REDACTED]"' if self.token else ""
+        return f'Token "{REDACTED}"' if self.token else ""
 
 
 _GIVEN = {"user": "user", "password": "pass", "token": "auth_token", "nkey": "nkey", "jwt": "jwt", "signature": "sig"}

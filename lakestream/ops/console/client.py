@@ -23,7 +23,7 @@ from lakestream.net.pipe import Pipe
 from lakestream.protocol import frames, headers
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong
-from lakestream.protocol.delivered import ErrorLine, Info, Message, ServerParser
+from lakestream.protocol.delivered import ErrorLine, Info, Message, ServerParser, ServerProtocolError
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.nkeys import key_pair
 from lakestream.protocol.nuid import nuid
@@ -256,7 +256,11 @@ class Client:
         """Send a command and wait until the server has handled it. Raises ConsoleError with the text of its -ERR."""
         step = self._expect()
         self._pipe.send(frame + frames.PING)
-        await step.done
+        try:
+            async with asyncio.timeout(MAX_WAIT_NS / 1e9):
+                await step.done
+        except TimeoutError:
+            raise ConsoleError(504, "the server has not taken the command in time") from None
         if step.error:
             raise ConsoleError(403, step.error)
 
@@ -341,7 +345,13 @@ class Client:
 
     # ------------------------------------------------------------------ from the server
     def data_received(self, data: bytes) -> None:
-        for event in self._parser.feed(data):
+        try:
+            events = self._parser.feed(data)
+        except ServerProtocolError as error:
+            self._last_error = str(error)
+            self.close()
+            return
+        for event in events:
             if type(event) is Message:
                 self._receive(event)
             elif type(event) is Ping:

@@ -15,7 +15,7 @@ import msgspec
 
 from lakestream import __version__
 from lakestream.config.options import STANDARD, ConsoleOptions
-from lakestream.net.accounts.auth import Authenticator
+from lakestream.net.accounts.auth import REDACTED, Authenticator
 from lakestream.net.connection import Connection
 from lakestream.ops.console import access
 from lakestream.ops.console.client import (
@@ -192,18 +192,18 @@ class Console:
         """Judge a request by its head; return the maximum size of its body. Raises ConsoleError."""
         name = self._name(request)
         if name is None:
-            _only("GET", request)
+            _only(request, "GET", "HEAD")
             return 0
         if access.is_cross_origin(request):
             raise ConsoleError(403, "requests of pages of other origins are rejected")
         if name == "login":
-            _only("POST", request)
+            _only(request, "POST")
             _is_json(request)
             return MAX_LOGIN_BYTES
         route = self._routes.get(name)
         if route is None:
             raise ConsoleError(404, f"the console has no request {name!r}")
-        _only(route.method, request)
+        _only(request, route.method)
         if name == "session":
             return 0
         session = self._find(request)
@@ -347,7 +347,7 @@ class Console:
         account, jetstream = connection.account, node.jetstream
         lake = jetstream is not None and jetstream.keeper is not None
         page: dict[str, Any] = {
-            "user": connection.user,
+            "user": connection.user if connection.user != REDACTED else "",
             "account": account.name,
             "account_name": account.options.shown,
             "csrf": session.csrf,
@@ -470,9 +470,9 @@ def _raw(body: bytes, status: int = 200, *more: tuple[str, str]) -> Answer:
     return Answer(status, JSON, body, (("Cache-Control", "no-store"), *access.SECURITY, *more))
 
 
-def _only(method: str, request: Request) -> None:
-    if request.method != method and not (method == "GET" and request.method == "HEAD"):
-        raise WrongMethod("GET, HEAD" if method == "GET" else method)
+def _only(request: Request, *methods: str) -> None:
+    if request.method not in methods:
+        raise WrongMethod(", ".join(methods))
 
 
 def _is_json(request: Request) -> None:

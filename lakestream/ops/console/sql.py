@@ -75,6 +75,10 @@ class QueryFailed(ConsoleError):
         super().__init__(400, text)
 
 
+def _died() -> ConsoleError:
+    return ConsoleError(500, "the process of the query has ended: the query may need more memory than it has")
+
+
 class _Process:
     """One process, of one session."""
 
@@ -84,11 +88,14 @@ class _Process:
         self.timer: Timer | None = None
 
     async def say(self, message: object) -> None:
-        """Send a message."""
+        """Send a message. Raises ConsoleError when the process has ended."""
         assert self._process.stdin is not None
         body = msgspec.json.encode(message)
-        self._process.stdin.write(_LENGTH.pack(len(body)) + body)
-        await self._process.stdin.drain()
+        try:
+            self._process.stdin.write(_LENGTH.pack(len(body)) + body)
+            await self._process.stdin.drain()
+        except ConnectionError:
+            raise _died() from None
 
     async def hear(self) -> bytes:
         """Return the JSON of the next message. Raises ConsoleError for an error, or when the process has ended."""
@@ -100,7 +107,7 @@ class _Process:
                 raise QueryFailed(json.loads(body)["error"])
             return body
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise ConsoleError(500, "the query has ended its process: it may need more memory than it has") from None
+            raise _died() from None
 
     @property
     def ended(self) -> bool:

@@ -6,6 +6,7 @@ it has another version, and not within `REFRESH_NS`: the log of a large table ta
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -59,15 +60,20 @@ class Tables:
     def __init__(self, clock: Clock, io: ThreadIo) -> None:
         self._clock, self._io = clock, io
         self._kept: dict[str, Figures] = {}
+        self._turn = asyncio.Lock()  # the threads are those of the log: monitoring takes one of them at most
 
     async def read(self, path: str) -> Figures:
         """Return the figures of a table, which may be some seconds old."""
+        async with self._turn:
+            return await self._read(path)
+
+    async def _read(self, path: str) -> Figures:
         known = self._kept.get(path)
         if known is not None and self._clock.steady() - known.read_ns < REFRESH_NS:
             return known
         now = self._clock.steady()
         try:
-            found = await self._io.call(lambda: _read(path, now, known))
+            found = await self._io.call(lambda: _figures(path, now, known))
         except (LakeError, OSError, ValueError) as error:
             found = Figures(now, error=str(error))
         self._kept.pop(path, None)
@@ -77,7 +83,7 @@ class Tables:
         return found
 
 
-def _read(path: str, now_ns: int, known: Figures | None) -> Figures:
+def _figures(path: str, now_ns: int, known: Figures | None) -> Figures:
     """Read a table's log. Blocks."""
     log = Log(open_storage(path), path)
     version = max(log.commits[-1:] + log.checkpoints[-1:], default=-1)
