@@ -61,6 +61,12 @@ class Mentioned(msgspec.Struct, frozen=True):
     lists: bool = False
 
 
+class Judgement(msgspec.Struct, frozen=True):
+    """The server's judgement of a query by its streams: it may go on, or ends without an answer."""
+
+    go: bool
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The result of a query."""
 
@@ -79,6 +85,7 @@ class Failure(msgspec.Struct, frozen=True):
 _KINDS = {Mentioned: b"m", Answer: b"a", Failure: b"e"}
 _open = msgspec.json.Decoder(Open)
 _ask = msgspec.json.Decoder(Ask)
+_judgement = msgspec.json.Decoder(Judgement)
 
 
 def main() -> None:
@@ -102,7 +109,8 @@ def main() -> None:
         answer: Answer | Failure
         try:
             _send(out, Mentioned(session.streams(ask.query), session.lists(ask.query)))
-            messages.get()  # the permission to go on; without it the process is killed
+            if not _judgement.decode(messages.get()).go:
+                continue
             answer = _answer(session.query(ask.query), ask, began)
         except LakeError as error:
             answer = Failure(str(error).replace(opened.lake, "the lake"))

@@ -69,10 +69,7 @@ class SqlBody(msgspec.Struct, frozen=True):
 
 
 class QueryFailed(ConsoleError):
-    """Raised for a query that is wrong; its process goes on."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(400, text)
+    """Raised for a query that is wrong or not allowed; its process goes on."""
 
 
 def _died() -> ConsoleError:
@@ -104,7 +101,7 @@ class _Process:
             size, kind = _HEAD.unpack(await self._process.stdout.readexactly(_HEAD.size))
             body = await self._process.stdout.readexactly(size)
             if kind == b"e":
-                raise QueryFailed(json.loads(body)["error"])
+                raise QueryFailed(400, json.loads(body)["error"])
             return body
         except (asyncio.IncompleteReadError, ConnectionError):
             raise _died() from None
@@ -184,14 +181,13 @@ class SqlProcesses:
         await process.say({"query": query, "max_rows": rows, "max_bytes": MAX_RESULT_BYTES})
         mentioned = json.loads(await process.hear())
         streams = mentioned["streams"]
-        if len(streams) > MAX_STREAMS:
-            raise ConsoleError(400, f"a query reads at most {MAX_STREAMS} streams")
-        if mentioned["lists"]:
-            _permit(client, "$JS.API.STREAM.NAMES")
-        for stream in streams:
-            _permit(client, f"$JS.API.STREAM.MSG.GET.{stream}")
+        try:
+            _judge(client, streams, mentioned["lists"])
+        except QueryFailed:
+            await process.say({"go": False})
+            raise
         await asyncio.gather(*(self._flush(client, stream) for stream in streams))
-        await process.say({})
+        await process.say({"go": True})
         return await process.hear()
 
     async def _flush(self, client: Client, stream: str) -> None:
@@ -258,11 +254,16 @@ class SqlProcesses:
             self._clock.spawn(self._end(client, process))
 
 
-def _permit(client: Client, subject: str) -> None:
-    """Raise ConsoleError unless the user may publish to this subject: SQL reads what the user may read over NATS."""
+def _judge(client: Client, streams: list[str], lists: bool) -> None:
+    """Judge a query by the user's permissions: SQL reads what the user may read over NATS. Raises QueryFailed."""
+    if len(streams) > MAX_STREAMS:
+        raise QueryFailed(400, f"a query reads at most {MAX_STREAMS} streams")
     guard = client.connection.guard
-    if guard is not None and guard.rules is not None and not guard.rules.may_publish(subject.encode()):
-        raise ConsoleError(403, f'Permissions Violation for Publish to "{subject}"')
+    if guard is None or guard.rules is None:
+        return
+    for subject in [f"$JS.API.STREAM.MSG.GET.{stream}" for stream in streams] + ["$JS.API.STREAM.NAMES"] * lists:
+        if not guard.rules.may_publish(subject.encode()):
+            raise QueryFailed(403, f'Permissions Violation for Publish to "{subject}"')
 
 
 def _environment() -> dict[str, str]:
