@@ -10,7 +10,6 @@ holds below an `http_base_path`.
 from __future__ import annotations
 
 import hashlib
-import mimetypes
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,9 +21,11 @@ ROOT = Path(__file__).parent / "static"
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
     ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
     ".mjs": "text/javascript; charset=utf-8",
+    ".png": "image/png",
     ".svg": "image/svg+xml",
     ".txt": TEXT,
     ".woff2": "font/woff2",
@@ -61,5 +62,6 @@ class Files:
 
 def _read(path: Path) -> _File:
     content = path.read_bytes()
-    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return _File(kind, content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return _File(
+        _TYPES.get(path.suffix, "application/octet-stream"), content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    )

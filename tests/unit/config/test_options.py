@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lakestream.config.conf import ConfError
 from lakestream.config.errors import StartError
 from lakestream.config.loading import RELOADABLE, default_max_file, reload
-from lakestream.config.options import MIB, SECOND, JetStreamOptions, LakeOptions, Options, User
+from lakestream.config.options import MIB, SECOND, ConsoleOptions, JetStreamOptions, LakeOptions, Options, User
 from lakestream.config.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
 from tests.unit.conf_files import Load
 
@@ -91,6 +91,13 @@ def _jetstream(options: Options) -> JetStreamOptions:
             {"lake": LakeOptions(staged_grace_ns=0, staged_grace_bytes=2 * 10**6)},
         ),
         ("no_header_support: true", {"no_header_support": True}),
+        ("console: false", {"console": ConsoleOptions(enabled=False)}),
+        ("console { enabled: false }", {"console": ConsoleOptions(enabled=False)}),
+        (
+            "console { allowed_hosts: [a.example, b.example], without_certificate: true }",
+            {"console": ConsoleOptions(allowed_hosts=("a.example", "b.example"), without_certificate=True)},
+        ),
+        ("console { allowed_hosts: a.example }", {"console": ConsoleOptions(allowed_hosts=("a.example",))}),
         ("store_dir: x", {}),
         ("accounts {}, websocket {}, cluster {}", {}),
     ],
@@ -338,6 +345,14 @@ def test_the_file_limit_counts_what_the_store_already_holds(tmp_path: Path, monk
     monkeypatch.setattr("os.statvfs", lambda path: Disk)
     assert default_max_file(str(tmp_path / "store")) == (free + 4000) // 4 * 3
     assert default_max_file(str(tmp_path / "not" / "there")) == free // 4 * 3
+
+
+@pytest.mark.parametrize("flag", ["--no_console", "-no-console", "--no_console=true"])
+def test_a_flag_turns_the_console_off(options: Load, flag: str) -> None:
+    made = options("console { allowed_hosts: a.example }", flag)
+    assert made.console == ConsoleOptions(enabled=False, allowed_hosts=("a.example",))
+    assert options(None, flag).console == ConsoleOptions(enabled=False)
+    assert options(None, "--no_console=false").console == ConsoleOptions()
 
 
 def test_reload_tells_what_changed(options: Load) -> None:
