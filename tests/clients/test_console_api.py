@@ -381,6 +381,13 @@ def test_over_https_the_cookie_is_secure(starts: Start) -> None:
     server.kill()
 
 
+def test_where_clients_show_certificates_the_console_asks_to_be_allowed(starts: Start) -> None:
+    tls = f'cert_file: "{PLACE}/server.pem", key_file: "{PLACE}/server.key", ca_file: "{PLACE}/ca.pem", verify: true'
+    refused = Browser(server := starts(f"tls {{ {tls} }}")).begin()
+    assert (refused.status, "without_certificate" in refused.json["error"]) == (403, True)
+    server.kill()
+
+
 # ---------------------------------------------------------------------- messages
 
 

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+from lakestream.config.options import Options
 from lakestream.ops.monitoring.exchange import Headers, Request
 
 COOKIE = "lakestream_console"
@@ -97,6 +98,22 @@ def is_own_host(request: Request, allowed: Iterable[str]) -> bool:
     if is_address(host):
         return True
     return host in _LOCAL or host in {name.lower() for name in (socket.gethostname(), *allowed)}
+
+
+def tls_refusal(request: Request, options: Options) -> str:
+    """Return why a client of the console may not log in although one of its credentials may, by the TLS that the server
+    asks of clients; "" if it may."""
+    tls = options.tls
+    if tls is None:
+        return ""
+    if (tls.verify or tls.verify_and_map) and not options.console.without_certificate:
+        return (
+            "clients of this server show a certificate, which the console cannot ask for: "
+            "console.without_certificate in the configuration lets its users do without"
+        )
+    if options.allow_non_tls or request.secure or is_loopback(request.host):
+        return ""
+    return "clients of this server use TLS: open the console with https (https_port)"
 
 
 def is_address(host: str) -> bool:

@@ -313,15 +313,8 @@ class Console:
 
     async def _open(self, request: Request, secrets: Secrets, inbox: str, *, by_login: bool) -> Answer:
         """Begin a session; give its id to the browser in a cookie."""
-        tls, plain = self._node.options.tls, self._node.options.allow_non_tls
-        if tls is not None and (tls.verify or tls.verify_and_map) and not self._options.without_certificate:
-            raise ConsoleError(
-                403,
-                "clients of this server show a certificate, which the console cannot ask for: "
-                "console.without_certificate in the configuration lets its users do without",
-            )
-        if tls is not None and not (plain or request.secure or access.is_loopback(request.host)):
-            raise ConsoleError(403, "clients of this server use TLS: open the console with https (https_port)")
+        if refusal := access.tls_refusal(request, self._node.options):
+            raise ConsoleError(403, refusal)
         self._sessions.make_room()
         opened: list[Session] = []
 

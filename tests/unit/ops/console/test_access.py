@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from lakestream.config.options import ConsoleOptions, Options, TlsOptions
 from lakestream.ops.console import access
 from lakestream.ops.monitoring.exchange import Request
 
@@ -99,6 +100,29 @@ def test_the_name_of_the_machine_is_its_own() -> None:
 @pytest.mark.parametrize(("host", "local"), [("127.0.0.1", True), ("::1", True), ("10.0.0.1", False), ("", False)])
 def test_loopback(host: str, local: bool) -> None:
     assert access.is_loopback(host) is local
+
+
+TLS, VERIFIED = TlsOptions(cert_file="c"), TlsOptions(cert_file="c", verify=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "host", "secure", "words"),
+    [
+        (Options(), "10.0.0.1", False, ""),
+        (Options(tls=TLS), "10.0.0.1", False, "https"),
+        (Options(tls=TLS), "10.0.0.1", True, ""),
+        (Options(tls=TLS), "127.0.0.1", False, ""),
+        (Options(tls=TLS, allow_non_tls=True), "10.0.0.1", False, ""),
+        (Options(tls=VERIFIED), "127.0.0.1", True, "certificate"),
+        (Options(tls=TlsOptions(cert_file="c", verify_and_map=True)), "127.0.0.1", True, "certificate"),
+        (Options(tls=VERIFIED, console=ConsoleOptions(without_certificate=True)), "10.0.0.1", True, ""),
+        (Options(tls=VERIFIED, console=ConsoleOptions(without_certificate=True)), "10.0.0.1", False, "https"),
+    ],
+)
+def test_logins_need_the_tls_of_clients(options: Options, host: str, secure: bool, words: str) -> None:
+    refusal = access.tls_refusal(Request("POST", "/console/api/login", host=host, secure=secure), options)
+    assert words in refusal
+    assert bool(refusal) is bool(words)
 
 
 def test_the_page_runs_no_code_but_its_own() -> None:
