@@ -16,6 +16,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.logging import Logger
 from lakestream.meta.stores import FileStores
 from lakestream.meta.turns import Arrivals, Turns
+from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ports import Bus, Clock, Io
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.stream.assembly import Stream
@@ -156,6 +157,8 @@ class Shared:
         self.cluster_name: Callable[[], str] = str
         """Returns the name of the server's cluster; "" without one."""
         self.batches = BatchRoom(options.batches)
+        self.ack_seconds = Histogram(SECONDS)
+        """Times from publish to pub ack of all streams."""
         self.restores = RestoreRoom()
         self.turns = Turns(options.request_queue_limit, self._too_many_requests)
         self.requests = Arrivals(options.request_queue_limit, clock.call_soon, self._too_many_requests)

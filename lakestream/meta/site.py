@@ -59,7 +59,9 @@ class Site:
         shared = self.shared
         bus, options = shared.bus_of(create.account), shared.options
         limits = (shared.batches, options.buffer)
-        return Stream(create, store, bus, shared.clock, shared.io, options.domain, False, *limits)
+        return Stream(
+            create, store, bus, shared.clock, shared.io, options.domain, False, *limits, ack_seconds=shared.ack_seconds
+        )
 
     def lake_through(self, replica: Held, done: Callable[[int], None]) -> None:
         """Call `done` with the entry through which this node can read the stream from the lake; 0 without a lake."""

@@ -23,12 +23,14 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io, UnsyncedFiles, naming
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.segment import LOG_DIRECTORY, SUFFIX
+from lakestream.log.index.memory_limit import IndexMemory
 from lakestream.log.index.subject_index import SCRATCH
 from lakestream.log.store import root
 from lakestream.log.store.base import remove_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
+from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.root import INCOMING, UNKNOWN, StoreRoot, Tell
 from lakestream.log.store.segment_log import LogOptions
@@ -76,6 +78,13 @@ class FileStores:
         # measured at ten million subjects, two and a half times the index.
         self._cache = ReadCache(self.files, max_index_memory=max_index_memory // 3)
         self._options = options
+        self.figures = WriteFigures()
+        """Counts the writes of all streams on disk."""
+
+    @property
+    def indexes(self) -> IndexMemory:
+        """Return the memory of all subject indexes, and its limit."""
+        return self._cache.indexes
 
     def close(self) -> None:
         """Release the lock on the store."""
@@ -122,7 +131,14 @@ class FileStores:
         unknown = [each for each in self.files.names(directory) if not each.startswith(PARTS)]
         with naming(directory):
             store = open_store(
-                directory, self._io, self._options, uid=uid, files=self.files, cache=self._cache, durable_through=None
+                directory,
+                self._io,
+                self._options,
+                uid=uid,
+                files=self.files,
+                cache=self._cache,
+                durable_through=None,
+                figures=self.figures,
             )
         store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)
         return store
@@ -167,6 +183,7 @@ class FileStores:
             cache=self._cache,
             durable_through=durable_through,
             now=self._now,
+            figures=None if memory else self.figures,
         )
 
     def remove(self, account: str, name: str, note: bytes = b"") -> str:

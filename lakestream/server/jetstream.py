@@ -116,6 +116,7 @@ class JetStream:
             accounts.bus,
             GLOBAL_ACCOUNT if accounts.alone else accounts.system.name,
         )
+        self.ack_seconds = shared.ack_seconds
         if options.lake.enabled:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
             shared.lake = self.keeper = LakeKeeper(lake, options.lake, clock, io, log)

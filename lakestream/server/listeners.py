@@ -69,14 +69,17 @@ class Listeners:
         options = self._options
         self.tls = ServerContext(options.tls) if options.tls is not None else None
         if options.http_port or options.https_port:
+            from lakestream.ops.metrics.scrapes import Scrapes
+            from lakestream.ops.metrics.server import ServerMetrics
             from lakestream.ops.monitoring import port as monitoring
 
+            scrapes = Scrapes(node, self._clock, ServerMetrics(node, pages))
             console = None
             if options.console.enabled:
                 from lakestream.ops.console.console import Console
 
                 console = Console(node, pages, lambda: self._make(None), self._clock)
-            self._monitoring = await monitoring.serve(node, pages, self._clock, console)
+            self._monitoring = await monitoring.serve(node, pages, scrapes, self._clock, console)
             self.http_port = self._monitoring.port
             where = RouteUrl(options.http_host or options.host, self.http_port).address
             self._log.info(f"Starting {self._http} monitor on {where}")

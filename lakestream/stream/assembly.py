@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lakestream.log.store.store import Store
+from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ports import Bus, Clock, Io
 from lakestream.stream.consumer.consumers import Consumers
 from lakestream.stream.core.feature import Feature
@@ -16,6 +17,7 @@ from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.features import counters
+from lakestream.stream.features.ack_latency import AckLatency
 from lakestream.stream.features.ages import Ages
 from lakestream.stream.features.async_persist import AsyncPersist
 from lakestream.stream.features.atomic import Atomic
@@ -51,6 +53,7 @@ class Stream(StreamCore):
         batches: BatchRoom | None = None,
         buffer: BufferLimits | None = None,
         features: Sequence[MakeFeature] | None = None,
+        ack_seconds: Histogram | None = None,
     ) -> None:
         """Open a stream over `store`; see `StreamCore`.
 
@@ -58,7 +61,9 @@ class Stream(StreamCore):
             batches: shared by the server's streams for their batches; one of its own without.
             buffer: see `StreamCore`.
             features: instead of `FEATURES`.
+            ack_seconds: observes times from publish to pub ack; shared by the server's streams.
         """
+        self.ack_seconds = ack_seconds or Histogram(SECONDS)
         self.batches = batches or BatchRoom()
         made = FEATURES if features is None else features
         super().__init__(create, store, bus, clock, io, domain, alone, buffer, made)
@@ -99,6 +104,7 @@ FEATURES: tuple[MakeFeature, ...] = (
     lambda s: Fast(s.batches, s.clock, s.pipeline, s.proposer),
     lambda s: Atomic(s.batches, s.clock, s.pipeline, s.proposer, s.bus, s.advise),
     lambda s: Mirroring(s, counters.merge),
+    lambda s: AckLatency(s.clock, s.ack_seconds),
     lambda s: s.confirming,
     lambda s: Consumers(s),
 )

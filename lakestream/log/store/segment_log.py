@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ from lakestream.log.format.segment import (
     iter_frames,
     segment_name,
 )
+from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.synced import MarkFile
 
@@ -122,6 +124,8 @@ class SegmentLog:
         """The newest entry that is on stable storage, as `Segment.newest`."""
         self.marks: MarkFile | None = None
         """Set by the store of a group of one: the file in which `synced` is noted."""
+        self.figures: WriteFigures | None = None
+        """Set by `open_store`: counts the writes of all logs of a server."""
         self.notes: list[str] = []
         """Set by recovery: lines for the server's log about what was cut off or made anew."""
 
@@ -195,7 +199,7 @@ class SegmentLog:
         try:
             self.files.write(self._fd, buffers, segment.end)
             if self.options.sync_always:
-                self.files.sync(self._fd)
+                self._sync()
                 self.synced = (index - 1, segment.first_index, offset)
             else:
                 self._write = write
@@ -203,6 +207,8 @@ class SegmentLog:
             raise self._freeze(segment.path, error) from error
         if not segment.first_append_ns:
             segment.first_append_ns = self.now()
+        if self.figures is not None:
+            self.figures.wrote(sum(frame.count for frame in frames), offset - segment.end)
         self.appended_bytes += offset - segment.end
         segment.frame_offsets.extend(starts)
         segment.terms += terms
@@ -217,11 +223,18 @@ class SegmentLog:
             self._check()
             if self._write:
                 try:
-                    self.files.sync(self._fd)
+                    self._sync()
                 except BaseException as error:
                     raise self._freeze(self.segments[-1].path, error) from error
                 self._write = 0
                 self.synced = self.segments[-1].newest
+
+    def _sync(self) -> None:
+        """Make the open segment durable, and count the time that it takes."""
+        began = time.perf_counter()
+        self.files.sync(self._fd)
+        if self.figures is not None:
+            self.figures.sync_seconds.observe(time.perf_counter() - began)
 
     def settle(self) -> None:
         """Make durable what recovery found: a killed process may not have synced it. Raise LogFrozen."""

@@ -30,6 +30,7 @@ from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, recover_checkpoint, write_checkpoint
 from lakestream.log.store.export import Export
+from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.repair import adopt, take_over
@@ -61,6 +62,7 @@ def open_store(
     cache: ReadCache | None = None,
     durable_through: int | None = 0,
     whole: bool = True,
+    figures: WriteFigures | None = None,
 ) -> Store:
     """Open the stream kept in `directory`, or begin one there. Block.
 
@@ -75,6 +77,7 @@ def open_store(
         durable_through: the index through which the log is known to have been durable. None: the log of a group of
             one, which keeps that itself in a synced mark (synced.py).
         whole: False if what the checkpoint covers may have left the log without a trace (there are no messages in it).
+        figures: counts the writes of the log.
 
     Raise CorruptLog naming file and offset, StoreVersionError, OSError.
     """
@@ -107,6 +110,7 @@ def open_store(
         mark=mark,
     )
     log.marks = marks if alone else None
+    log.figures = None if memory else figures
     log.notes[:0] = notes
     try:
         recovery.check_whole(log.segments, outlines, index, whole)

@@ -228,6 +228,19 @@ class JetStreamPages:
         return _all_health(jetstream, account) if jetstream is not None else Health(200)
 
 
+def raft_groups(node: Monitored, jetstream: Streams) -> list[tuple[str, str, Group]]:
+    """Return (account, stream, group) of the Raft groups of this node; the meta group first, as `_meta_` of the system
+    account."""
+    replicas = {group_id(uid): replica for uid, replica in jetstream.node.replicas.by_uid.items()}
+    found: list[tuple[str, str, Group]] = []
+    for name, group in jetstream.node.groups.replicated().items():
+        if name == META_GROUP:
+            found.insert(0, (node.accounts.system.name, META, group))
+        elif name in replicas:
+            found.append((replicas[name].account, replicas[name].name, group))
+    return found
+
+
 def _group(group: Group) -> dict[str, Any]:
     """Return a Raft group. Only its leader knows how far the other members are."""
     membership, applied = group.membership, group.snapshot()

@@ -16,6 +16,8 @@ from lakestream.account.engine import Engine
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.meta.node import MetaNode
+from lakestream.meta.stores import FileStores
+from lakestream.metrics.histogram import Buckets, Histogram
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
 from lakestream.net.identity import Identity
@@ -44,6 +46,21 @@ class StreamLag(msgspec.Struct, frozen=True):
     committed_ns: int = 0
 
 
+class HistoryFigures(msgspec.Struct, frozen=True):
+    """Reads of old messages from the lake since the start.
+
+    seconds: their durations.
+    failures: those that raised an error.
+    hits, misses: lookups of the block cache; `bytes`: its content.
+    """
+
+    seconds: Buckets
+    failures: int
+    hits: int
+    misses: int
+    bytes: int
+
+
 class Lag(Protocol):
     """The lag of the lake."""
 
@@ -60,8 +77,14 @@ class Lag(Protocol):
     async def table(self, stream: tuple[str, str], commits: int) -> dict[str, Any]:
         """Return a stream's table as /lakez shows it, with so many of its last commits."""
 
+    def lag_of(self, account: str, stream: str) -> StreamLag | None:
+        """Return the lag of one stream's table; None for a stream that is not in the lake."""
+
     def troubles(self) -> dict[str, str]:
         """Return the streams whose tables cannot follow them, with the reason."""
+
+    def history(self) -> HistoryFigures:
+        """Return figures of the reads from the lake."""
 
 
 class Serving(Protocol):
@@ -75,6 +98,9 @@ class Streams(Protocol):
     """JetStream of a server."""
 
     node: MetaNode
+    stores: FileStores
+    ack_seconds: Histogram
+    """Times from publish to pub ack."""
 
     @property
     def served(self) -> Mapping[str, Serving]:

@@ -39,7 +39,7 @@ MAX_TABLES = 100
 """Tables on one page of /lakez (100): each may take a listing of its log."""
 MAX_COMMITS, DEFAULT_COMMITS = 50, 5
 """Commits of a table on /lakez, the newest first: at most 50, by default 5."""
-PAGES = ("varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "raftz", "lakez", "healthz")
+PAGES = ("metrics", "varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "raftz", "lakez", "healthz")
 THREADS = 1
 """Threads that run the server's own code at the same time, /varz's `gomaxprocs`: there is one interpreter lock."""
 
@@ -103,6 +103,13 @@ class Pages:
         base = self._base = node.options.http_base_path
         self._paths = {f"{base}/{name}": name for name in (*self.pages, "healthz", "lakez")}
         self._paths |= {f"{base}/subscriptionsz": "subsz", f"{base}/": "", base or "/": ""}
+
+    def is_metrics(self, path: str) -> bool:
+        """Return True for the path of the metrics, which ops/metrics answers; count the request."""
+        if path != f"{self._base}/metrics":
+            return False
+        self._requests[path] = self._requests.get(path, 0) + 1
+        return True
 
     def answer(self, path: str, query: str) -> Answer | Awaitable[Answer]:
         """Return the response to a request for `path` with this query string; an awaitable if it takes time."""
@@ -216,9 +223,9 @@ class Pages:
             page["tls_cert_not_after"] = tls.not_after
         uptime = max(1, now - node.started_ns)
         page |= {"start": format_time(node.started_ns), "now": format_time(now), "uptime": uptime_text(uptime)}
-        machine = self._machine(uptime)
+        machine = self.machine()
         page |= {"mem": machine["mem"], "cores": machine["cores"], "gomaxprocs": THREADS, "cpu": machine["cpu"]}
-        page |= self._counters()
+        page |= self.counters()
         page["http_req_stats"] = dict(sorted(self._requests.items()))
         page["config_load_time"] = format_time(node.config_loaded_ns)
         page["config_digest"] = options.config_digest
@@ -250,7 +257,9 @@ class Pages:
             page["remote_servers"] = node.remotes.shown()
         return page
 
-    def _machine(self, uptime: int) -> dict[str, Any]:
+    def machine(self) -> dict[str, Any]:
+        """Return the use of the machine, as /varz shows it."""
+        uptime = max(1, time.time_ns() - self._node.started_ns)
         cpu = round(time.process_time_ns() * 100 / uptime, 2)
         return {"mem": _resident_bytes(), "cores": os.cpu_count() or 1, "cpu": cpu}
 
@@ -267,7 +276,8 @@ class Pages:
             node.leafnodes.traffic() if node.leafnodes is not None else LeafTraffic(),
         )
 
-    def _counters(self) -> dict[str, Any]:
+    def counters(self) -> dict[str, Any]:
+        """Return the counters of /varz."""
         node, statistics, traffic = self._node, self._node.statistics, self.traffic()
         nodes = traffic.nodes
         return {
@@ -304,7 +314,7 @@ class Pages:
         """Return the server's statistics as STATSZ messages show them."""
         node, traffic = self._node, self.traffic()
         page: dict[str, Any] = {"start": format_time(node.started_ns)}
-        page |= self._machine(max(1, time.time_ns() - node.started_ns))
+        page |= self.machine()
         page |= {
             "connections": len(node.connections),
             "total_connections": node.statistics.total_connections,

@@ -7,9 +7,9 @@ and h11 with it, is imported only with a monitoring port.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import h11
 from msgspec.structs import replace
@@ -36,6 +36,14 @@ own."""
 MAX_AHEAD = 64 * 1024
 """Bytes that are read of further requests while one is being answered (64 KiB)."""
 
+
+class Scrapes(Protocol):
+    """The metrics of the server."""
+
+    def scrape(self, accept: str, accept_encoding: str, done: Callable[[Answer], None]) -> None:
+        """Call `done` with the page, in the event loop."""
+
+
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -45,12 +53,15 @@ def entry(tls: TlsOptions) -> TlsEntry:
     return TlsEntry(server=ServerContext(for_anybody))
 
 
-async def serve(node: Monitored, pages: Pages, clock: Clock, site: Site | None = None) -> Listener:
+async def serve(
+    node: Monitored, pages: Pages, scrapes: Scrapes, clock: Clock, site: Site | None = None
+) -> Listener:
     """Listen where the options say; return the listener.
 
     Args:
         node: the server.
         pages: its pages.
+        scrapes: its metrics.
         site: the console; None: there is none.
 
     Raises:
@@ -70,7 +81,7 @@ async def serve(node: Monitored, pages: Pages, clock: Clock, site: Site | None =
     except ListenError as error:
         raise StartError(f"Can't start monitoring: can't listen to the monitor port: {error}") from error
     tls = entry(options.tls) if options.https_port and options.tls is not None else None
-    listener = Listener(listening, lambda: _Connection(node, pages, site, open_ones), clock, tls=tls)
+    listener = Listener(listening, lambda: _Connection(node, pages, scrapes, site, open_ones), clock, tls=tls)
     await listener.start()
     return listener
 
@@ -78,9 +89,11 @@ async def serve(node: Monitored, pages: Pages, clock: Clock, site: Site | None =
 class _Connection(Arrival):
     """One client: requests until either side closes."""
 
-    def __init__(self, node: Monitored, pages: Pages, site: Site | None, open_ones: set[_Connection]) -> None:
+    def __init__(
+        self, node: Monitored, pages: Pages, scrapes: Scrapes, site: Site | None, open_ones: set[_Connection]
+    ) -> None:
         self._log = node.log
-        self._pages, self._site = pages, site
+        self._pages, self._scrapes, self._site = pages, scrapes, site
         self._open = open_ones
         self._wire = h11.Connection(h11.SERVER)
         self._head: Request | None = None
@@ -171,7 +184,7 @@ class _Connection(Arrival):
         """Answer every complete request that has come."""
         try:
             while self._next():
-                self._wire.start_next_cycle()
+                pass
         except h11.RemoteProtocolError as error:
             self._refuse(error)
 
@@ -232,12 +245,24 @@ class _Connection(Arrival):
         if self._on_site and self._site is not None:
             body, self._body = b"".join(self._body), []
             return self._site.answer(head._replace(body=body))
+        if self._pages.is_metrics(head.path):
+            return self._scraped(head)
         try:
             return self._pages.answer(head.path, head.query)
         except Exception as error:
             # A failing page must not stop the listener; it is logged.
             self._log.exception(f"monitoring page {head.path} failed", error)
             return Answer(500, TEXT, b"500 internal error\n")
+
+    async def _scraped(self, head: Request) -> Answer:
+        scraped: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Answer) -> None:
+            if not scraped.done():
+                scraped.set_result(answer)
+
+        self._scrapes.scrape(head.headers.get("accept", ""), head.headers.get("accept-encoding", ""), done)
+        return await scraped
 
     def _answered(self, task: asyncio.Task[Outcome]) -> None:
         """Send what a task has found, and go on with the next request."""

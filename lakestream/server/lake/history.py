@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +17,8 @@ from lakestream.lake.delta.time_travel import TimeTravelError
 from lakestream.lake.errors import HistoryUnavailable, LakeError
 from lakestream.log.format.departures import Point
 from lakestream.log.format.record import Record
+from lakestream.metrics.histogram import SECONDS, Histogram
+from lakestream.ops.monitoring.monitored import HistoryFigures
 from lakestream.ports import PastUnavailableError, Was
 from lakestream.runtime import ThreadIo
 
@@ -39,6 +42,19 @@ class SharedCache:
     def __init__(self) -> None:
         self._cache: BlockCache | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._seconds = Histogram(SECONDS)
+        self._failures = 0
+
+    def figures(self) -> HistoryFigures:
+        """Return the reads so far, and the state of the cache."""
+        cache = self._cache
+        blocks = (0, 0, 0) if cache is None else (cache.hits, cache.misses, cache.size)
+        return HistoryFigures(self._seconds.read(), self._failures, *blocks)
+
+    def answered(self, began: float, failed: bool) -> None:
+        """Count a read that began at this `time.perf_counter()`."""
+        self._seconds.observe(time.perf_counter() - began)
+        self._failures += failed
 
     def get(self) -> BlockCache:
         """Return the cache; loads pyarrow."""
@@ -125,6 +141,7 @@ class ThreadHistory:
     async def _ask_past(self, work: Callable[[TablePast], T]) -> T:
         if self._refusal:
             raise HistoryUnavailable(self._refusal)
+        began, failed = time.perf_counter(), True
 
         def ask() -> T:
             from lakestream.lake.read.history.past_table import TablePast  # loads pyarrow
@@ -136,11 +153,24 @@ class ThreadHistory:
 
         async with self._under_way:
             try:
-                return await self._shared.call(ask)
+                found = await self._shared.call(ask)
+                failed = False
+                return found
             except TimeTravelError as error:
                 raise PastUnavailableError(str(error).replace(self._path, "the stream's table")) from error
+            finally:
+                self._shared.answered(began, failed)
 
     async def _ask(self, work: Callable[[TableHistory | FallbackHistory], T]) -> T:
+        began, failed = time.perf_counter(), True
+        try:
+            found = await self._read(work)
+            failed = False
+            return found
+        finally:
+            self._shared.answered(began, failed)
+
+    async def _read(self, work: Callable[[TableHistory | FallbackHistory], T]) -> T:
         if self._refusal:
             raise HistoryUnavailable(self._refusal)
         async with self._under_way:

@@ -27,7 +27,7 @@ from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.base import Base, Origin
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
-from lakestream.ops.monitoring.monitored import StreamLag
+from lakestream.ops.monitoring.monitored import HistoryFigures, StreamLag
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
@@ -106,6 +106,13 @@ class LakeKeeper:
         `account/stream`."""
         now = self._clock.now()
         return {_shown(key): sync.lag(now) for key, sync in self._syncs.items()}
+
+    def lag_of(self, account: str, stream: str) -> StreamLag | None:
+        sync = self._syncs.get((account, stream))
+        return sync.lag(self._clock.now()) if sync is not None else None
+
+    def history(self) -> HistoryFigures:
+        return self._cache.figures()
 
     def troubles(self) -> dict[str, str]:
         """Return the reasons why tables do not follow their streams, for monitoring."""

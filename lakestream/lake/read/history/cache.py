@@ -46,11 +46,15 @@ class BlockCache:
 
     Invariant: the blocks of one owner do not overlap, and the sizes of all blocks together stay within the limit,
     except that the newest block stays even if it alone is larger.
+
+    Attributes:
+        size: bytes of all blocks.
+        hits, misses: calls of `find` that found a block, and those that did not.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
         self.max_bytes = max_bytes
-        self.size = 0
+        self.size = self.hits = self.misses = 0
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[int, int], Any] = OrderedDict()
         self._starts: dict[int, list[int]] = {}
@@ -58,17 +62,14 @@ class BlockCache:
     def find(self, owner: int, seq: int) -> Any | None:
         """Return the owner's block that covers `seq`."""
         with self._lock:
-            starts = self._starts.get(owner)
-            if not starts:
-                return None
+            starts = self._starts.get(owner, [])
             at = bisect_right(starts, seq) - 1
-            if at < 0:
+            block = self._blocks[owner, starts[at]] if at >= 0 else None
+            if block is None or block.last < seq:
+                self.misses += 1
                 return None
-            key = (owner, starts[at])
-            block = self._blocks[key]
-            if block.last < seq:
-                return None
-            self._blocks.move_to_end(key)
+            self.hits += 1
+            self._blocks.move_to_end((owner, starts[at]))
             return block
 
     def room(self, owner: int, seq: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -518,10 +519,25 @@ def test_uptime(seconds: int, text: str) -> None:
 # ---------------------------------------------------------------------- HTTP
 
 
+class Scrapes:
+    """Metrics that are there once the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.came = asyncio.Event()
+        self.done: Callable[[Answer], None] = lambda answer: None
+
+    def scrape(self, accept: str, accept_encoding: str, done: Callable[[Answer], None]) -> None:
+        self.asked.append((accept, accept_encoding))
+        self.done = done
+        self.came.set()
+
+
 @pytest.fixture
 async def served(node: Node) -> Any:
-    http = await monitoring.serve(node, Pages(node), LoopClock(asyncio.get_running_loop(), node.log))
-    yield SimpleNamespace(node=node, port=http.port)
+    scrapes = Scrapes()
+    http = await monitoring.serve(node, Pages(node), scrapes, LoopClock(asyncio.get_running_loop(), node.log))
+    yield SimpleNamespace(node=node, port=http.port, scrapes=scrapes)
     http.close()
 
 
@@ -592,7 +608,30 @@ async def test_a_taken_port_is_refused(served: Any) -> None:
     node = Node()
     node.options = Options(http_port=served.port, host="127.0.0.1")
     with pytest.raises(StartError, match=rf"127\.0\.0\.1:{served.port}: bind: address already in use"):
-        await monitoring.serve(node, Pages(node), LoopClock(asyncio.get_running_loop(), node.log))
+        await monitoring.serve(node, Pages(node), Scrapes(), LoopClock(asyncio.get_running_loop(), node.log))
+
+
+async def test_requests_behind_a_scrape_are_answered_after_it(served: Any) -> None:
+    scrape = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain\r\nAccept-Encoding: gzip\r\n\r\n"
+    behind = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = asyncio.create_task(exchange(served.port, scrape + behind))
+    await asyncio.wait_for(served.scrapes.came.wait(), 10)
+    assert b"200 OK" in await exchange(served.port, b"GET / HTTP/1.0\r\n\r\n"), "other clients are served meanwhile"
+    assert served.scrapes.asked == [("text/plain", "gzip")]
+    served.scrapes.done(Answer(200, "text/plain", b"page", "gzip"))
+    first, _, second = (await answer).partition(b"page")
+    assert b"Content-Encoding: gzip" in first
+    assert second.endswith(b'{"status":"ok"}')
+
+
+async def test_a_client_that_goes_during_its_scrape_harms_nothing(served: Any) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asyncio.wait_for(served.scrapes.came.wait(), 10)
+    writer.transport.abort()
+    assert b"200 OK" in await exchange(served.port, b"GET / HTTP/1.0\r\n\r\n")
+    served.scrapes.done(Answer(200, "text/plain", b"page"))
+    assert b"200 OK" in await exchange(served.port, b"GET / HTTP/1.0\r\n\r\n")
 
 
 def test_internal_errors_are_shown_when_there_were_any() -> None:

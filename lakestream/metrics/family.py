@@ -1,0 +1,67 @@
+"""Descriptions of metrics, and values of them at one moment.
+
+Belongs here: the name, kind, labels and documentation of a metric, from which the page and docs/reference/metrics.md
+are made, and the sheet that a scrape fills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from lakestream.metrics.histogram import Buckets
+
+GAUGE = "gauge"
+COUNTER = "counter"
+HISTOGRAM = "histogram"
+
+Labels = Mapping[str, str]
+Value = float | Buckets
+
+
+class Family(msgspec.Struct, frozen=True, eq=False):
+    """A metric; each is made once, and equal only to itself.
+
+    name: as on the page, the `_total` of a counter included.
+    kind: GAUGE, COUNTER or HISTOGRAM.
+    help: its documentation, with the unit.
+    labels: names of the labels that its samples have.
+    """
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+class Rows(msgspec.Struct):
+    """Values of several metrics that are always measured together, such as all those of a consumer.
+
+    rows: (labels, a value for each family).
+    """
+
+    families: tuple[Family, ...]
+    rows: list[tuple[Labels, Sequence[Value]]] = []
+
+
+class Sheet:
+    """Values of all metrics at one moment, in the order in which they were first added."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[Family, ...], Rows] = {}
+
+    def add(self, families: tuple[Family, ...], labels: Labels, values: Sequence[Value]) -> None:
+        """Add one value of each family, all with these labels."""
+        rows = self._rows.get(families)
+        if rows is None:
+            rows = self._rows[families] = Rows(families)
+        rows.rows.append((labels, values))
+
+    def put(self, family: Family, value: Value, labels: Labels | None = None) -> None:
+        """Add one value of one family."""
+        self.add((family,), labels or {}, (value,))
+
+    def rows(self) -> list[Rows]:
+        """Return everything added."""
+        return list(self._rows.values())

@@ -1,0 +1,5 @@
+"""Metrics of a server: `/metrics` of the monitoring port.
+
+Belongs here: the descriptions of the metrics (names.py), reading them from the server's state (server.py), and
+answering scrapes without holding up the event loop (scrapes.py).
+"""
