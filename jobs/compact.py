@@ -22,8 +22,10 @@ if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
 from lakestream.lake.errors import StorageFailed  # noqa: E402
+from lakestream.lake.files import paths  # noqa: E402
 from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.spark.job import complain, say  # noqa: E402
+from lakestream.lake.write.metrics import CompactorMetrics  # noqa: E402
 from lakestream.lake.write.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
 
 if TYPE_CHECKING:
@@ -74,6 +76,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         metavar="SECONDS",
         help="interval of the maintenance of jobs/maintain.py; 0: never (default: %(default)g)",
     )
+    parser.add_argument(
+        "--metrics",
+        type=job.listening,
+        metavar="[HOST:]PORT",
+        help="serve metrics for Prometheus there at /metrics (default host: 127.0.0.1)",
+    )
     job.add_spark(parser)
     job.add_json(parser)
     parser.add_argument(
@@ -89,18 +97,23 @@ def main(arguments: list[str] | None = None) -> int:
     def work(stop: threading.Event) -> int:
         if options.exit_with_parent:
             threading.Thread(target=_watch_parent, args=(stop,), name="parent", daemon=True).start()
-        return run(options, stop)
+        metrics = CompactorMetrics(paths.root(options.lake))
+        serving = job.serve_metrics(options.metrics, metrics.collect)
+        try:
+            return run(options, stop, metrics)
+        finally:
+            if serving is not None:
+                serving.close()
 
     return job.run("compactor", work)
 
 
-def run(options: argparse.Namespace, stop: threading.Event) -> int:
+def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMetrics) -> int:
     """Start Spark, take the compactor's lock, work until `stop` (or until done, with --once).
 
     With --once and nothing to do Spark is not started.
     """
     from lakestream.lake.files import lake as lakes
-    from lakestream.lake.files import paths
 
     lake = paths.root(options.lake)
     lakes.require(lake, options.create)
@@ -108,22 +121,23 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     if options.once and not _has_work(lake):
         _say_result(options.json, 0, 0, time.monotonic() - began)
         return 0
-    spark = job.start_spark("lakestream compactor", lake, options, stop)
+    spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop)
     from lakestream.lake.delta.batches import Backlog
     from lakestream.lake.progress import watched
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.stream_compaction import Options
 
-    upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options.maintain_every, stop)
+    upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options, stop, metrics)
 
     def report(batch: BatchReport) -> None:
         nonlocal moved
         moved += batch.streams
         _say_batch(options.json, batch)
+        metrics.note(batch, time.time())
         if upkeep is not None:
             upkeep.note(batch.commits)
 
-    compactor = Compactor(
+    compactor = metrics.compactor = Compactor(
         spark,
         lake,
         options.checkpoint,
@@ -137,6 +151,7 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     try:
         if not job.become_only(compactor.acquire, "compactor", lake, options.once, stop):
             return 0 if stop.is_set() else 1
+        metrics.active = True
         if options.once:
             backlog = Backlog(lake)
             with watched("compact", backlog.total, backlog.done):
@@ -146,13 +161,20 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
             return 1 if failures or stop.is_set() else 0
         return _serve(compactor, upkeep, options.interval, stop)
     finally:
+        metrics.spark = None
         _close(compactor, upkeep, spark)
 
 
-def _upkeep(spark: SparkSession, lake: str, every: float, stop: threading.Event) -> Upkeep:
+def _upkeep(
+    spark: SparkSession, lake: str, options: argparse.Namespace, stop: threading.Event, metrics: CompactorMetrics
+) -> Upkeep:
     from lakestream.lake.write.maintainer import Maintainer
 
-    return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), every, _say_done)
+    def done(result: Done) -> None:
+        _say_done(result)
+        metrics.note_maintained(result)
+
+    return Upkeep(Maintainer(spark, lake, stopping=stop.is_set), options.maintain_every, done)
 
 
 def _close(compactor: Compactor, upkeep: Upkeep | None, spark: SparkSession) -> None:

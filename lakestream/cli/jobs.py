@@ -77,11 +77,15 @@ def compact(
             metavar="SECONDS", help="Seconds between two rounds of table maintenance (default: 600; 0: never)."
         ),
     ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve metrics for Prometheus at this address, /metrics.")
+    ] = None,
     as_json: JsonLinesOption = False,
 ) -> None:
     """Run the compactor: write staged messages into the streams' Delta tables with Spark."""
     options = [name for name, given in (("--once", once), ("--create", create), ("--json", as_json)) if given]
     options += [] if maintain_every is None else [f"--maintain-every={maintain_every}"]
+    options += [] if metrics is None else [f"--metrics={metrics}"]
     _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs none
 
 

@@ -19,7 +19,7 @@ import msgspec
 from lakestream.cli import serve
 from lakestream.cli.supervisor import Supervisor, Timing, Waiting
 from lakestream.config.loading import load
-from lakestream.config.options import Flags, Options
+from lakestream.config.options import Flags, LakeOptions, Options
 from lakestream.logging import Logger
 from lakestream.server.node import Node
 
@@ -68,7 +68,7 @@ class ServerWithCompactor(Node):
             return
         self.compactor = Supervisor(
             "compactor",
-            Compaction(self.keeper.root, self.log, self.options.lake.maintain_every_ns),
+            Compaction(self.keeper.root, self.log, self.options.lake),
             output=self._pass_on,
             report=self._report,
             timing=self._timing,
@@ -112,13 +112,14 @@ class Compaction:
     Args:
         lake: the lake's root.
         log: told when Java has been found.
-        maintain_every_ns: pause between two rounds of maintenance, 0 for none; the compactor's own by default.
+        options: settings of the compactor: the pause between two rounds of maintenance, and the address of its
+            metrics; its own defaults without.
     """
 
-    def __init__(self, lake: str, log: Logger, maintain_every_ns: int | None = None) -> None:
+    def __init__(self, lake: str, log: Logger, options: LakeOptions | None = None) -> None:
         self._lake = lake
         self._log = log
-        self._maintain_every_ns = maintain_every_ns
+        self._options = options
 
     def __call__(self) -> list[str]:
         """Return the command line. Raises Waiting without Java 17 or newer, or without the program."""
@@ -129,14 +130,24 @@ class Compaction:
         try:
             found = jars.find_java()
             command = jobs.compactor(self._lake, "--exit-with-parent")
-            if self._maintain_every_ns is not None:
-                command.append(f"--maintain-every={self._maintain_every_ns / 1e9:g}")
+            if self._options is not None:
+                command += flags_of(self._options)
         except JavaMissing as error:
             raise Waiting(f"{error}. The server serves without it; the compactor starts by itself then") from None
         except jobs.JobMissing as error:
             raise Waiting(str(error)) from None
         self._log.info(f"Starting the compactor with Java {found.version} ({found.home})")
         return command
+
+
+def flags_of(options: LakeOptions) -> list[str]:
+    """Return the compactor's flags for these settings."""
+    flags = [f"--maintain-every={options.maintain_every_ns / 1e9:g}"]
+    if options.compactor_metrics_port:
+        host = options.compactor_metrics_host
+        shown = f"[{host}]" if ":" in host else host
+        flags.append(f"--metrics={shown}:{options.compactor_metrics_port}")
+    return flags
 
 
 def welcome(host: str, port: int, lake: str) -> str:

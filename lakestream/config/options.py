@@ -393,7 +393,8 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     when the lake holds them; the position of the tables is read every `poll_ns`. The compactor of `lakestream up`
     maintains the tables every `maintain_every_ns` (0: never). A staged segment that its table holds stays for
     `staged_grace_ns`, for running readers, but at most `staged_grace_bytes` of a stream. `defaults` are those of
-    streams' metadata by patterns of their names.
+    streams' metadata by patterns of their names. The compactor of
+    `lakestream up` serves its metrics at `compactor_metrics_host` and `_port`; port 0: nowhere.
     """
 
     enabled: bool = True
@@ -406,6 +407,8 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     staged_grace_bytes: int = 1024 * MIB
     maintain_every_ns: int = 600 * SECOND
     defaults: dict[str, dict[str, str]] = {}
+    compactor_metrics_host: str = "127.0.0.1"
+    compactor_metrics_port: int = 0
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):

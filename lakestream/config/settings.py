@@ -382,6 +382,7 @@ LAKE: dict[str, Rule] = {
     "staged_grace_bytes": ("staged_grace_bytes", as_bytes),
     "maintain_every": ("maintain_every_ns", as_pause),
     "defaults": ("defaults", _lake_defaults),
+    "compactor_metrics": ("*", address("compactor_metrics_host", "compactor_metrics_port")),
 }
 
 

@@ -146,6 +146,15 @@ def staging(lake: str, stream: str, uid: str, account: str = DEFAULT_ACCOUNT) ->
     return f"{_account_root(lake, account)}/{SEGMENTS}/{directory_name(stream)}/{uid}"
 
 
+def stream_of(lake: str, path: str) -> tuple[str, str]:
+    """Return (account, stream) of a path inside a stream's table or staging directory; names that were cut stay so."""
+    parts = path.removeprefix(f"{normalise(lake)}/").split("/")
+    account = DEFAULT_ACCOUNT
+    if parts[0] == ACCOUNTS:
+        account, parts = name_of(parts[1]), parts[2:]
+    return account, name_of(parts[1])
+
+
 def segment_name(first_index: int, last_index: int) -> str:
     """Return the file name of a staged segment that holds the log entries `first_index` to `last_index`."""
     return f"{first_index:020d}-{last_index:020d}.seg"

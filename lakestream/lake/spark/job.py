@@ -24,11 +24,16 @@ from lakestream.lake.progress import waiting
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakestream.metrics.family import Sheet
+    from lakestream.metrics.serving import MetricsServer
+
 LOCK_POLL_SECONDS = 1.0
 UMASK = 0o027
 """Umask: directories and files in a lake have the modes of the store, 0750 and 0640."""
 DEFAULT_CORES = 2
 DEFAULT_HEAP_MIB = 512
+METRICS_HOST = "127.0.0.1"
+"""Host of an address for metrics that names none."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,6 +66,33 @@ def count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return value
+
+
+def listening(text: str) -> tuple[str, int]:
+    """Parse an option's value that has to be `[host:]port`; an IPv6 address is in brackets."""
+    host, colon, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535 or (colon and not host) or (":" in host and not host.startswith("[")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no [host:]port, such as 9464 or 0.0.0.0:9464")
+    return host.removeprefix("[").removesuffix("]") or METRICS_HOST, int(port)
+
+
+def serve_metrics(where: tuple[str, int] | None, collect: Callable[[Sheet], None]) -> MetricsServer | None:
+    """Serve metrics where an option says so. A port that is taken is reported: the work matters more than its metrics.
+
+    Args:
+        collect: fills a sheet.
+    """
+    if where is None:
+        return None
+    from lakestream.metrics.serving import MetricsServer
+
+    try:
+        server = MetricsServer(where, collect)
+    except OSError as error:
+        complain(f"no metrics: cannot listen on {where[0]}:{where[1]}: {error.strerror or error}")
+        return None
+    say(f"metrics at http://{where[0]}:{server.port}/metrics")
+    return server
 
 
 def add_lake(parser: argparse.ArgumentParser) -> None:

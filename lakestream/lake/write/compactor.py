@@ -185,6 +185,11 @@ class Compactor:
         self._clones = CloneWorker(spark, self._lake, self._halted, tell, complain)
         self._storage.make_directory(self._lake)
 
+    @property
+    def failing(self) -> int:
+        """Return the number of streams that are retried after an error."""
+        return len(self._failures)
+
     # The lock
 
     def acquire(self) -> bool:

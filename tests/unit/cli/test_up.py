@@ -19,8 +19,8 @@ import pytest
 
 from lakestream.cli import jobs
 from lakestream.cli.supervisor import Supervisor, Timing, Waiting
-from lakestream.cli.up import Compaction, level_of, settle, welcome
-from lakestream.config.options import Flags
+from lakestream.cli.up import Compaction, flags_of, level_of, settle, welcome
+from lakestream.config.options import Flags, LakeOptions
 from lakestream.logging import Logger
 
 pytestmark = pytest.mark.unit
@@ -279,9 +279,9 @@ def test_the_compactor_waits_for_java_and_starts_when_it_appears(
     assert Path(command[1]).parts[-2:] == ("jobs", "compact.py")
     assert Path(command[1]).is_file()
     assert command[2:] == ["--lake", "/lake", "--exit-with-parent"]
-    never = Compaction("/lake", Logger(), 0)()
+    never = Compaction("/lake", Logger(), LakeOptions(maintain_every_ns=0))()
     assert never[2:] == ["--lake", "/lake", "--exit-with-parent", "--maintain-every=0"]
-    assert Compaction("/lake", Logger(), 90_500_000_000)()[-1] == "--maintain-every=90.5"
+    assert Compaction("/lake", Logger(), LakeOptions(maintain_every_ns=90_500_000_000))()[-1] == "--maintain-every=90.5"
     assert f"Starting the compactor with Java 17 ({tmp_path})" in capfd.readouterr().err
 
 
@@ -488,3 +488,19 @@ compactor ready"""
         "warn",
     ]
     assert [level_of(line) for line in said.splitlines()] == [*levels, "info"]
+
+
+@pytest.mark.parametrize(
+    ("text", "metrics"),
+    [
+        ("", []),
+        ("compactor_metrics: 9464", ["--metrics=127.0.0.1:9464"]),
+        ('compactor_metrics: "0.0.0.0:9464"', ["--metrics=0.0.0.0:9464"]),
+        ('compactor_metrics: "[::1]:9464"', ["--metrics=[::1]:9464"]),
+    ],
+)
+def test_the_compactor_gets_its_settings_of_the_file(tmp_path: Path, text: str, metrics: list[str]) -> None:
+    file = tmp_path / "nats.conf"
+    file.write_text(f"lake {{ maintain_every: 30s, {text} }}\n")
+    options = settle(Flags(config=str(file), store_dir=str(tmp_path / "store")))
+    assert flags_of(options.lake) == ["--maintain-every=30", *metrics]

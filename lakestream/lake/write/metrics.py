@@ -1,0 +1,165 @@
+"""The metrics of the compactor.
+
+Belongs here: name, kind and documentation of each, what is counted for them once per batch, and the memory of the JVM.
+docs/reference/metrics.md is generated from here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from lakestream import __version__
+from lakestream.lake.files import paths
+from lakestream.metrics.family import COUNTER, GAUGE, HISTOGRAM, Family, Sheet
+from lakestream.metrics.histogram import Histogram
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakestream.lake.write.compactor import BatchReport, Compactor
+    from lakestream.lake.write.maintainer import Done
+
+COMPACTOR_STREAMS = 1_000
+"""Streams with commits and failures of their own; those of further ones are counted under empty labels."""
+BATCH_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
+"""Upper bounds of the durations of batches and commits, 100 ms through 100 s."""
+
+_STREAM = ("account", "stream_name")
+INFO = Family("lakestream_compactor_build_info", GAUGE, "Version of the compactor as a label; always 1.", ("version",))
+ACTIVE = Family(
+    "lakestream_compactor_active", GAUGE, "1 if this compactor holds the lake's lock, 0 while it waits for it."
+)
+COMMITS = Family(
+    "lakestream_compaction_commits_total", COUNTER, "Commits to the stream's table since the start.", _STREAM
+)
+FAILURES = Family(
+    "lakestream_compaction_failures_total",
+    COUNTER,
+    "Failed compactions of the stream since the start; each is retried.",
+    _STREAM,
+)
+FAILING = Family("lakestream_compaction_failing_streams", GAUGE, "Streams whose last compaction failed.")
+MESSAGES = Family("lakestream_compaction_messages_total", COUNTER, "Messages written to tables since the start.")
+BATCHES = Family(
+    "lakestream_compaction_batch_duration_seconds", HISTOGRAM, "Duration of each batch that did something, in seconds."
+)
+LAST = Family(
+    "lakestream_compaction_last_commit_timestamp_seconds",
+    GAUGE,
+    "Time of the last commit, since the epoch; 0: none yet.",
+)
+MAINTAINED = Family("lakestream_maintenance_tables_total", COUNTER, "Tables maintained since the start.", ("result",))
+JVM_USED = Family("jvm_memory_used_bytes", GAUGE, "Memory that the JVM uses, in bytes.", ("area",))
+JVM_COMMITTED = Family("jvm_memory_committed_bytes", GAUGE, "Memory that the JVM has reserved, in bytes.", ("area",))
+JVM_MAX = Family("jvm_memory_max_bytes", GAUGE, "Limit of the JVM's memory, in bytes; -1: none.", ("area",))
+JVM_RESIDENT = Family("lakestream_jvm_resident_memory_bytes", GAUGE, "Resident memory of the JVM's process, in bytes.")
+
+FAMILIES = (
+    INFO,
+    ACTIVE,
+    COMMITS,
+    FAILURES,
+    FAILING,
+    MESSAGES,
+    BATCHES,
+    LAST,
+    MAINTAINED,
+    JVM_USED,
+    JVM_COMMITTED,
+    JVM_MAX,
+    JVM_RESIDENT,
+)
+"""All of them, in the order of the reference."""
+
+
+class CompactorMetrics:
+    """The metrics of one compactor. `collect` may be called in any thread, from before Spark starts until after it has
+    ended.
+
+    Args:
+        lake: the lake's root.
+    """
+
+    def __init__(self, lake: str) -> None:
+        self._lake = lake
+        self.compactor: Compactor | None = None
+        """Set once it exists."""
+        self.spark: SparkSession | None = None
+        """Set while it runs."""
+        self.active = False
+        self._lock = threading.Lock()
+        self._commits: Counter[tuple[str, str]] = Counter()
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._maintained: Counter[str] = Counter()
+        self._messages = 0
+        self._last = 0.0
+        self._batches = Histogram(BATCH_SECONDS)
+
+    def note(self, batch: BatchReport, now: float) -> None:
+        """Count a batch that ended now (seconds since the epoch)."""
+        self._batches.observe(batch.seconds)
+        with self._lock:
+            self._messages += batch.rows
+            for table, commits in batch.commits.items():
+                _count(self._commits, paths.stream_of(self._lake, table), commits)
+            for directory in batch.failures:
+                _count(self._failures, paths.stream_of(self._lake, directory), 1)
+            if batch.commits:
+                self._last = now
+
+    def note_maintained(self, done: Done) -> None:
+        """Count the maintenance of a table, unless there was nothing to do."""
+        if done.failure is not None or done.plan:
+            with self._lock:
+                self._maintained["error" if done.failure is not None else "ok"] += 1
+
+    def collect(self, sheet: Sheet) -> None:
+        """Fill the sheet."""
+        sheet.put(INFO, 1, {"version": __version__})
+        sheet.put(ACTIVE, float(self.active))
+        with self._lock:
+            for family, counts in ((COMMITS, self._commits), (FAILURES, self._failures)):
+                for (account, stream), count in counts.items():
+                    sheet.put(family, count, {"account": account, "stream_name": stream})
+            for result in ("ok", "error"):
+                sheet.put(MAINTAINED, self._maintained[result], {"result": result})
+            sheet.put(MESSAGES, self._messages)
+            sheet.put(LAST, self._last)
+        sheet.put(FAILING, self.compactor.failing if self.compactor is not None else 0)
+        sheet.put(BATCHES, self._batches.read())
+        if self.spark is not None:
+            _jvm(sheet, self.spark)
+
+
+def _count(counts: Counter[tuple[str, str]], key: tuple[str, str], count: int) -> None:
+    counts[key if key in counts or len(counts) < COMPACTOR_STREAMS else ("", "")] += count
+
+
+def _jvm(sheet: Sheet, spark: SparkSession) -> None:
+    """Add the memory of the JVM, unless it has ended."""
+    from py4j.protocol import Py4JError
+
+    try:
+        java = spark._jvm.java.lang  # type: ignore[union-attr]
+        memory = java.management.ManagementFactory.getMemoryMXBean()
+        for area, usage in (("heap", memory.getHeapMemoryUsage()), ("nonheap", memory.getNonHeapMemoryUsage())):
+            sheet.put(JVM_USED, usage.getUsed(), {"area": area})
+            sheet.put(JVM_COMMITTED, usage.getCommitted(), {"area": area})
+            sheet.put(JVM_MAX, usage.getMax(), {"area": area})
+        resident = _resident_bytes(java.ProcessHandle.current().pid())
+    except (Py4JError, OSError, AttributeError):
+        return  # it is about to end
+    if resident:
+        sheet.put(JVM_RESIDENT, resident)
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process; 0 without /proc."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except FileNotFoundError:
+        return 0

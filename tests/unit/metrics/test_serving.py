@@ -1,0 +1,57 @@
+"""The page of a program, over HTTP."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
+from lakestream.metrics.family import GAUGE, Family, Sheet
+from lakestream.metrics.serving import MetricsServer
+
+pytestmark = pytest.mark.unit
+
+NUMBER = Family("demo_number", GAUGE, "A number.")
+
+
+def _get(port: int, path: str = "/metrics") -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        return answer.read()
+
+
+def test_each_scrape_collects_anew_and_other_paths_are_not_found() -> None:
+    numbers = iter(range(1, 9))
+    server = MetricsServer(("127.0.0.1", 0), lambda sheet: sheet.put(NUMBER, next(numbers)))
+    try:
+        assert b"\ndemo_number 1.0\n" in _get(server.port)
+        assert b"\ndemo_number 2.0\n" in _get(server.port)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            _get(server.port, "/")
+    finally:
+        server.close()
+
+
+def test_a_client_that_goes_away_ends_nothing() -> None:
+    server = MetricsServer(("127.0.0.1", 0), lambda sheet: sheet.put(NUMBER, 1))
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(b"GET /metr")
+        assert b"demo_number" in _get(server.port)
+    finally:
+        server.close()
+
+
+def test_a_taken_port_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        MetricsServer(("127.0.0.1", taken.getsockname()[1]), lambda sheet: None)
+
+
+def test_a_collection_fills_one_sheet() -> None:
+    sheet = Sheet()
+    sheet.put(NUMBER, 1)
+    sheet.put(NUMBER, 2, {"a": "b"})
+    (rows,) = sheet.rows()
+    assert rows.rows == [({}, (1,)), ({"a": "b"}, (2,))]
