@@ -27,6 +27,7 @@ from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.spark.job import complain, say  # noqa: E402
 from lakestream.lake.write.metrics import CompactorMetrics  # noqa: E402
 from lakestream.lake.write.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
+from lakestream.spans import ExtraMissing, Spans, configured, open_spans  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,6 +126,7 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
     from lakestream.lake.delta.batches import Backlog
     from lakestream.lake.progress import watched
     from lakestream.lake.write.compactor import Compactor
+    from lakestream.lake.write.spans import CommitSpans
     from lakestream.lake.write.stream_compaction import Options
 
     upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options, stop, metrics)
@@ -137,12 +139,13 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
         if upkeep is not None:
             upkeep.note(batch.commits)
 
+    spans = _open_spans(lake)
     compactor = metrics.compactor = Compactor(
         spark,
         lake,
         options.checkpoint,
         parallel=options.parallel,
-        options=Options(tasks=options.cores),
+        options=Options(tasks=options.cores, on_commit=None if spans is None else CommitSpans(spans)),
         stopping=stop,
         report=report,
         tell=say,
@@ -163,6 +166,19 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
     finally:
         metrics.spark = None
         _close(compactor, upkeep, spark)
+        if spans is not None:
+            spans.close()
+
+
+def _open_spans(lake: str) -> Spans | None:
+    """Return the exporter of spans if OpenTelemetry's variables configure one."""
+    if not configured():
+        return None
+    try:
+        return open_spans("lakestream-compactor", lake, "", complain)
+    except ExtraMissing as error:
+        complain(str(error))
+        return None
 
 
 def _upkeep(

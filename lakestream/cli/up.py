@@ -72,7 +72,7 @@ class ServerWithCompactor(Node):
             output=self._pass_on,
             report=self._report,
             timing=self._timing,
-            environ={"LAKESTREAM_SPARK_LOG": "error"} if self.log.debugging else None,
+            environ=self._environ(),
         )
         self.compactor.start()
         print(welcome(self.options.host, self.identity.port, self.keeper.root), flush=True)
@@ -87,6 +87,13 @@ class ServerWithCompactor(Node):
             await super().stop()
         finally:
             await asyncio.get_running_loop().run_in_executor(None, self.compactor.stop)
+
+    def _environ(self) -> dict[str, str]:
+        """Return the variables by which the compactor learns of settings that other programs have in variables."""
+        added = {"LAKESTREAM_SPARK_LOG": "error"} if self.log.debugging else {}
+        if self.options.otel.endpoint:
+            added |= {"OTEL_EXPORTER_OTLP_ENDPOINT": self.options.otel.endpoint}
+        return added
 
     def _pass_on(self, line: str) -> None:
         write = {"error": self.log.error, "warn": self.log.warn, "info": self.log.info, "debug": self.log.debug}

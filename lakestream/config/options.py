@@ -411,6 +411,12 @@ class LakeOptions(msgspec.Struct, frozen=True, kw_only=True):
     compactor_metrics_port: int = 0
 
 
+class OtelOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of traces. `endpoint`: URL of an OTLP/HTTP collector; "": that of OpenTelemetry's variables, if any."""
+
+    endpoint: str = ""
+
+
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """TLS of one listener.
 
@@ -723,6 +729,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     leafnodes: LeafOptions = LeafOptions()
     lake: LakeOptions = LakeOptions()
     console: ConsoleOptions = ConsoleOptions()
+    otel: OtelOptions = OtelOptions()
     remotes: tuple[RemoteOptions, ...] = ()
     config_file: str = ""
     config_digest: str = ""

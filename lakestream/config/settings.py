@@ -17,7 +17,7 @@ from lakestream.config.conf import Item, load
 from lakestream.config.errors import StartError
 from lakestream.config.leafnodes import as_leafnodes
 from lakestream.config.operators import OPERATOR_KEYS, settle_operators
-from lakestream.config.options import SECOND, ConsoleOptions, LakeOptions, Options, User
+from lakestream.config.options import SECOND, ConsoleOptions, LakeOptions, Options, OtelOptions, User
 from lakestream.config.remote import as_remotes
 from lakestream.config.tls import as_ocsp, as_ocsp_cache, as_tls
 from lakestream.config.users import as_permissions, as_users, check_names, with_default
@@ -416,6 +416,23 @@ def _console(key: str, item: Item) -> ConsoleOptions:
     return ConsoleOptions(**converted(as_map(key, item), CONSOLE))
 
 
+# ---------------------------------------------------------------------- traces, our own block
+
+
+def _endpoint(key: str, item: Item) -> str:
+    url = as_text(key, item)
+    if not url.startswith(("http://", "https://")):
+        raise item.error(f'{key} has to be the URL of an OTLP/HTTP collector, such as "http://127.0.0.1:4318"')
+    return url
+
+
+OTEL: dict[str, Rule] = {"endpoint": ("endpoint", _endpoint)}
+
+
+def _otel(key: str, item: Item) -> OtelOptions:
+    return OtelOptions(**converted(as_map(key, item), OTEL))
+
+
 # ---------------------------------------------------------------------- the file
 
 INSTEAD_OF_GATEWAYS = (
@@ -475,6 +492,7 @@ TOP: dict[str, Rule] = {
     **dict.fromkeys(("leafnodes", "leaf"), ("leafnodes", as_leafnodes)),
     "lake": ("lake", _lake),
     "console": ("console", _console),
+    "otel": ("otel", _otel),
     **dict.fromkeys(("remote", "remotes"), ("remotes", as_remotes)),
     "gateway": ("*", _block_not_served("gateway", INSTEAD_OF_GATEWAYS)),
     "mqtt": ("*", _block_not_served("mqtt", INSTEAD_OF_MQTT)),

@@ -19,6 +19,7 @@ from lakestream.meta.turns import Arrivals, Turns
 from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ports import Bus, Clock, Io
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.spans import Spans
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.events import StreamEvents
@@ -157,6 +158,8 @@ class Shared:
         self.cluster_name: Callable[[], str] = str
         """Returns the name of the server's cluster; "" without one."""
         self.batches = BatchRoom(options.batches)
+        self.spans: Spans | None = None
+        """Exports the spans of traced messages; None: traces are off."""
         self.ack_seconds = Histogram(SECONDS)
         """Times from publish to pub ack of all streams."""
         self.restores = RestoreRoom()

@@ -58,9 +58,18 @@ class Site:
         """Return a stream over an open store; it serves only once its replica leads."""
         shared = self.shared
         bus, options = shared.bus_of(create.account), shared.options
-        limits = (shared.batches, options.buffer)
         return Stream(
-            create, store, bus, shared.clock, shared.io, options.domain, False, *limits, ack_seconds=shared.ack_seconds
+            create,
+            store,
+            bus,
+            shared.clock,
+            shared.io,
+            options.domain,
+            alone=False,
+            batches=shared.batches,
+            buffer=options.buffer,
+            ack_seconds=shared.ack_seconds,
+            spans=shared.spans,
         )
 
     def lake_through(self, replica: Held, done: Callable[[int], None]) -> None:

@@ -39,6 +39,7 @@ from lakestream.protocol.api.request import API_LEVEL
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.spans import ExtraMissing, Spans, configured, open_spans
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.features.batches import BatchLimits
 
@@ -117,6 +118,7 @@ class JetStream:
             GLOBAL_ACCOUNT if accounts.alone else accounts.system.name,
         )
         self.ack_seconds = shared.ack_seconds
+        self.spans = shared.spans = _open_spans(options, identity.server_name, log)
         if options.lake.enabled:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
             shared.lake = self.keeper = LakeKeeper(lake, options.lake, clock, io, log)
@@ -223,6 +225,8 @@ class JetStream:
     async def close(self) -> None:
         """Write the last checkpoints; after `stop`."""
         await self._io.call(self.engines.close)
+        if self.spans is not None:
+            await self._io.call(self.spans.close)
 
 
 def open_stores(options: JetStreamOptions, lake: LakeOptions, io: Io, files: Files | None = None) -> FileStores:
@@ -234,6 +238,19 @@ def open_stores(options: JetStreamOptions, lake: LakeOptions, io: Io, files: Fil
         sync_always=options.sync_always,
     )
     return FileStores(options.store_dir, logs, options.max_index_memory, io, files)
+
+
+def _open_spans(options: Options, name: str, log: Logger) -> Spans | None:
+    """Return the exporter of spans if there is one configured. Raise StartError."""
+    if not configured(options.otel.endpoint):
+        return None
+    try:
+        return open_spans("lakestream", name, options.otel.endpoint, lambda text: log.warn_again(text, "traces"))
+    except ExtraMissing as error:
+        if options.otel.endpoint:
+            raise StartError(str(error)) from error
+        log.warn(str(error))  # the variables may be meant for other programs
+        return None
 
 
 def _engine_options(options: JetStreamOptions, identity: Identity, root: str, max_pending: int) -> EngineOptions:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from lakestream.log.store.store import Store
 from lakestream.metrics.histogram import SECONDS, Histogram
 from lakestream.ports import Bus, Clock, Io
+from lakestream.spans import Spans
 from lakestream.stream.consumer.consumers import Consumers
 from lakestream.stream.core.feature import Feature
 from lakestream.stream.core.operations import CreateStream
@@ -31,6 +32,7 @@ from lakestream.stream.features.republish import Republish
 from lakestream.stream.features.rollup import Rollup
 from lakestream.stream.features.schedules import Schedules
 from lakestream.stream.features.secure_delete import SecureDelete
+from lakestream.stream.features.spans import PublishSpans
 from lakestream.stream.features.subject_transform import SubjectTransform
 from lakestream.stream.features.time_travel import Past, TimeTravel
 from lakestream.stream.features.traces import Traces
@@ -54,6 +56,7 @@ class Stream(StreamCore):
         buffer: BufferLimits | None = None,
         features: Sequence[MakeFeature] | None = None,
         ack_seconds: Histogram | None = None,
+        spans: Spans | None = None,
     ) -> None:
         """Open a stream over `store`; see `StreamCore`.
 
@@ -62,8 +65,9 @@ class Stream(StreamCore):
             buffer: see `StreamCore`.
             features: instead of `FEATURES`.
             ack_seconds: observes times from publish to pub ack; shared by the server's streams.
+            spans: exports the spans of traced messages.
         """
-        self.ack_seconds = ack_seconds or Histogram(SECONDS)
+        self.ack_seconds, self.exporter = ack_seconds or Histogram(SECONDS), spans
         self.batches = batches or BatchRoom()
         made = FEATURES if features is None else features
         super().__init__(create, store, bus, clock, io, domain, alone, buffer, made)
@@ -71,6 +75,8 @@ class Stream(StreamCore):
         """The stream's consumers by name."""
         self.mirroring = self.feature(Mirroring)
         """The stream's mirror, or its sources."""
+        self.spans = self.feature(PublishSpans)
+        """Spans of the stream's traced messages."""
 
     @property
     def past(self) -> Past | None:
@@ -105,6 +111,7 @@ FEATURES: tuple[MakeFeature, ...] = (
     lambda s: Atomic(s.batches, s.clock, s.pipeline, s.proposer, s.bus, s.advise),
     lambda s: Mirroring(s, counters.merge),
     lambda s: AckLatency(s.clock, s.ack_seconds),
+    lambda s: PublishSpans((s.account, s.name, s.uid), s.clock, s.exporter),
     lambda s: s.confirming,
     lambda s: Consumers(s),
 )

@@ -370,6 +370,7 @@ class LakeKeeper:
             self._report(sync, found.trouble)
             if leads and sealed:
                 sync.staged_through = max(sync.staged_through, sealed[-1].last_index)
+                sync.stream.spans.staged(sealed[-1].last_seq)
             if identity is not None:
                 sync.written_identity = identity
             self._record_position(sync, found, left)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lakestream.config.conf import ConfError
 from lakestream.config.errors import StartError
 from lakestream.config.loading import RELOADABLE, default_max_file, reload
-from lakestream.config.options import MIB, SECOND, ConsoleOptions, JetStreamOptions, LakeOptions, Options, User
+from lakestream.config.options import MIB, SECOND, ConsoleOptions, JetStreamOptions, LakeOptions, Options, OtelOptions, User
 from lakestream.config.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
 from tests.unit.conf_files import Load
 
@@ -86,6 +86,11 @@ def _jetstream(options: Options) -> JetStreamOptions:
                 )
             },
         ),
+        (
+            'lake { compactor_metrics: "0.0.0.0:9464" }',
+            {"lake": LakeOptions(compactor_metrics_host="0.0.0.0", compactor_metrics_port=9464)},
+        ),
+        ('otel { endpoint: "http://127.0.0.1:4318" }', {"otel": OtelOptions(endpoint="http://127.0.0.1:4318")}),
         (
             "lake { staged_grace: 0, staged_grace_bytes: 2M }",
             {"lake": LakeOptions(staged_grace_ns=0, staged_grace_bytes=2 * 10**6)},
@@ -275,6 +280,7 @@ def test_an_error_does_not_show_the_value_that_may_be_a_password(options: Load) 
         ("server_tags: [1, 2]", 1, "must be a string"),
         ("server_tags: 5", 1, "error parsing tags: unsupported type int64"),
         ("store_dir: x\njetstream { store_dir: y }", 1, "Duplicate 'store_dir' configuration"),
+        ("otel { endpoint: collector }", 1, "URL of an OTLP/HTTP collector"),
         ("lake { seal_byte: 5 }", 1, 'did you mean "seal_bytes"?'),
         ("lake { seal_bytes: 0 }", 1, "more than 0"),
         ("lake { retain_bytes: -1 }", 1, "negative"),

@@ -1,0 +1,110 @@
+"""Spans of commits to tables, for messages that carry `traceparent`.
+
+Belongs here: finding such messages in the segments of a commit, and the last span of each. The earlier ones are the
+server's (stream/features/spans.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from lakestream.lake.delta.batches import Part
+from lakestream.lake.delta.departures import Dead
+from lakestream.lake.delta.segments import alive
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files.lake import open_storage
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.format.packed import read_plain
+from lakestream.log.format.record import decode_record
+from lakestream.log.format.segment import decode_segment_header, iter_frames, read_footer
+from lakestream.protocol import headers
+from lakestream.spans import HINT, NAMES, TABLE, Parent, Spans, sampled_parent
+
+MAX_COMMIT_SPANS = 1_000
+"""Messages of one commit that get a span, the first ones."""
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """A commit to a table. Times in ns since the epoch.
+
+    dead: messages of its segments that are not in the table.
+    position: log index that the table holds since then.
+    """
+
+    account: str
+    stream: str
+    uid: str
+    parts: Sequence[Part]
+    dead: Dead | None
+    position: int
+    began_ns: int
+    ended_ns: int
+
+
+class CommitSpans:
+    """Exports the spans of commits. Safe to use from several threads.
+
+    Args:
+        spans: the exporter.
+    """
+
+    def __init__(self, spans: Spans) -> None:
+        self._spans = spans
+
+    def __call__(self, commit: Commit) -> None:
+        """Export a span for each traced message of a commit. Reads its segments again."""
+        import numpy as np
+
+        found = list(_traced(commit.parts))
+        kept = alive(np.array([seq for seq, _ in found], np.int64), commit.dead)
+        for (seq, parent), lives in zip(found, kept, strict=True):
+            if lives:
+                message = (commit.account, commit.stream, commit.uid, seq)
+                position = {"lakestream.position": commit.position}
+                self._spans.message(TABLE, parent, message, commit.began_ns, commit.ended_ns, position)
+
+
+def _traced(parts: Sequence[Part]) -> Iterator[tuple[int, Parent]]:
+    """Yield (sequence, parent) of up to MAX_COMMIT_SPANS traced messages."""
+    count = 0
+    for part in parts:
+        try:
+            found = traced(part.path, part.after, MAX_COMMIT_SPANS - count)
+        except (LakeError, LogError, OSError):
+            continue  # removed after the commit, for instance; a missing span is no error
+        count += len(found)
+        yield from found
+
+
+def traced(path: str, after: int, most: int) -> list[tuple[int, Parent]]:
+    """Return (sequence, parent) of messages of a segment that belong to sampled traces, the first ones up to `most`.
+
+    Args:
+        path: the segment.
+        after: only messages of entries with a higher log index.
+    """
+    with open_storage(path).fetch(path) as local:
+        content = read_plain(Files(), local)
+        place = content.find(HINT)
+        if place < 0:
+            return []
+        _, tables, end = read_footer(local)
+    header = decode_segment_header(content)
+    assert not isinstance(header, str), "the segment was decoded for the commit"
+    begin = next((at for frame, at in iter_frames(content, path, header, end) if frame.index > after), end)
+    offsets = [offset for offset, length in zip(tables.offsets, tables.lengths, strict=True) if length]
+    found: list[tuple[int, Parent]] = []
+    while 0 <= place < end and len(found) < most:
+        row = bisect_right(offsets, place) - 1
+        if row >= 0 and offsets[row] >= begin:
+            record = decode_record(content, offsets[row])
+            value = next(filter(None, (headers.get(record.header, name) for name in NAMES)), b"")
+            parent = sampled_parent(value)
+            if parent is not None:
+                found.append((record.seq, parent))
+        place = content.find(HINT, offsets[row + 1] if row + 1 < len(offsets) else end)
+    return found
