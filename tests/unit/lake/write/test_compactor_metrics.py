@@ -1,4 +1,4 @@
-"""What the compactor counts for its metrics, without Spark."""
+"""Counters of the compactor for its metrics, without Spark."""
 
 from __future__ import annotations
 

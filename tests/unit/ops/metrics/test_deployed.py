@@ -1,0 +1,40 @@
+"""The Grafana dashboard and the alert rules name metrics that exist."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lakestream.lake.write import metrics as compactor
+from lakestream.ops.metrics import names as server
+from tests.metrics_named import DASHBOARD, expressions, named
+
+pytestmark = pytest.mark.unit
+
+
+def test_every_metric_of_dashboard_and_rules_exists() -> None:
+    assert len(expressions()) > 60
+    known = {each.name for each in (*server.FAMILIES, *compactor.FAMILIES)} | {"process_cpu_seconds_total"}
+    assert named() - known == set()
+
+
+def test_names_are_used_once_and_every_metric_has_a_unit_or_is_of_the_exporter() -> None:
+    both = [*server.FAMILIES, *compactor.FAMILIES]
+    assert len({each.name for each in both}) == len(both)
+    for each in both:
+        assert (each.kind == "counter") == each.name.endswith("_total"), each.name
+        assert each.help.endswith("."), each.name
+
+
+def test_panels_have_places_of_their_own() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    taken = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels)
