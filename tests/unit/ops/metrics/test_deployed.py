@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from lakestream.lake.write import metrics as compactor
 from lakestream.ops.metrics import names as server
-from tests.metrics_named import DASHBOARD, expressions, named
+from tests.metrics_named import DASHBOARD, ROOT, RULES, expressions, named
+from tests.metrics_reference import PAGE, page
 
 pytestmark = pytest.mark.unit
 
@@ -38,3 +40,14 @@ def test_panels_have_places_of_their_own() -> None:
     assert len(taken) == len(set(taken))
     assert max(x for x, _ in taken) < 24
     assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_the_reference_is_current() -> None:
+    assert PAGE.read_text() == page(), "run python -m tests.metrics_reference"
+
+
+def test_the_documentation_says_what_to_do_about_every_alert() -> None:
+    alerts = re.findall(r"- alert: (\w+)", RULES.read_text())
+    assert len(alerts) > 10
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    assert [each for each in alerts if f"| `{each}` |" not in text] == []
