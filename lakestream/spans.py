@@ -28,9 +28,6 @@ HINT = b"raceparent:"
 PUBLISH, COMMIT, STAGE, TABLE = "publish", "commit", "stage", "table"
 """The spans of a message."""
 
-SERVER, INTERNAL = "server", "internal"
-"""Kinds of spans."""
-
 MAX_QUEUE = 2048
 """Spans that wait for their export, unless OTEL_BSP_MAX_QUEUE_SIZE says otherwise; further ones push out the oldest."""
 FLUSH_SECONDS = 3.0

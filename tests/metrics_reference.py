@@ -42,9 +42,9 @@ prometheus-nats-exporter, which shows counters as gauges. A histogram has `_buck
 ## Server
 
 {_table(server.FAMILIES)}
-Up to {METRICS_STREAMS:,} streams and {METRICS_CONSUMERS:,} consumers of a server have metrics of their own; further ones
-count in totals and in `{server.LEFT_OUT.name}`. `{server.RAFT_LAG.name}` and the other metrics of groups are there in a
-cluster, for groups with several members.
+Up to {METRICS_STREAMS:,} streams and {METRICS_CONSUMERS:,} consumers of a server have metrics of their own; further
+ones count in totals and in `{server.LEFT_OUT.name}`. `{server.RAFT_LAG.name}` and the other metrics of groups are
+there in a cluster, for groups with several members.
 
 ## Compactor
 
