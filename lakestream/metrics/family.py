@@ -35,14 +35,22 @@ class Family(msgspec.Struct, frozen=True, eq=False):
     labels: tuple[str, ...] = ()
 
 
-class Rows(msgspec.Struct):
-    """Values of several metrics that are always measured together, such as all those of a consumer.
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """Values of several metrics with the same labels.
 
-    rows: (labels, a value for each family).
+    The garbage collector does not follow rows: thousands of them that live for a second would make it look at all
+    objects of the server, which holds up the event loop for much longer than the scrape itself.
     """
 
+    labels: Labels
+    values: Sequence[Value]
+
+
+class Rows(msgspec.Struct):
+    """Values of several metrics that are always measured together, such as all those of a consumer."""
+
     families: tuple[Family, ...]
-    rows: list[tuple[Labels, Sequence[Value]]] = []
+    rows: list[Row] = []
 
 
 class Sheet:
@@ -56,7 +64,7 @@ class Sheet:
         rows = self._rows.get(families)
         if rows is None:
             rows = self._rows[families] = Rows(families)
-        rows.rows.append((labels, values))
+        rows.rows.append(Row(labels, values))
 
     def put(self, family: Family, value: Value, labels: Labels | None = None) -> None:
         """Add one value of one family."""

@@ -6,14 +6,15 @@ Belongs here: what prometheus-client is used for. It is imported with the first 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from lakestream.metrics.family import COUNTER, HISTOGRAM, Family, Sheet, Value
+from lakestream.metrics.family import COUNTER, HISTOGRAM, Family, Row, Sheet
 from lakestream.metrics.histogram import Buckets
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+    from prometheus_client.samples import Sample
 
 GZIP_LEVEL = 1
 """Compression of large pages: label names repeat so often that a higher level gains little."""
@@ -44,8 +45,7 @@ class _Collected:
         for rows in self._sheet.rows():
             for column, family in enumerate(rows.families):
                 metric = Metric(_base(family), family.help, family.kind)
-                for labels, values in rows.rows:
-                    _sample(metric, family, dict(labels), values[column])
+                metric.samples = cast("list[Sample]", _Samples(family, rows.rows, column))
                 yield metric
         if self._process:
             yield from ProcessCollector(registry=None).collect()
@@ -75,13 +75,24 @@ def _base(family: Family) -> str:
     return family.name.removesuffix("_total") if family.kind == COUNTER else family.name
 
 
-def _sample(metric: Metric, family: Family, labels: dict[str, str], value: Value) -> None:
-    if not isinstance(value, Buckets):
-        metric.add_sample(family.name, labels, value)
-        return
-    assert family.kind == HISTOGRAM, family.name
-    for bound, count in value.counts:
-        metric.add_sample(f"{family.name}_bucket", {**labels, "le": repr(float(bound))}, count)
-    metric.add_sample(f"{family.name}_bucket", {**labels, "le": "+Inf"}, value.count)
-    metric.add_sample(f"{family.name}_count", labels, value.count)
-    metric.add_sample(f"{family.name}_sum", labels, value.sum)
+class _Samples:
+    """The samples of one metric, each made when the encoder asks for it and gone after its line (see `Row`)."""
+
+    def __init__(self, family: Family, rows: Sequence[Row], column: int) -> None:
+        self._family, self._rows, self._column = family, rows, column
+
+    def __iter__(self) -> Iterator[Sample]:
+        from prometheus_client.samples import Sample
+
+        family, column = self._family, self._column
+        for row in self._rows:
+            value, labels = row.values[column], cast("dict[str, str]", row.labels)
+            if not isinstance(value, Buckets):
+                yield Sample(family.name, labels, value)
+                continue
+            assert family.kind == HISTOGRAM, family.name
+            for bound, count in value.counts:
+                yield Sample(f"{family.name}_bucket", {**labels, "le": repr(float(bound))}, count)
+            yield Sample(f"{family.name}_bucket", {**labels, "le": "+Inf"}, value.count)
+            yield Sample(f"{family.name}_count", labels, value.count)
+            yield Sample(f"{family.name}_sum", labels, value.sum)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.lake
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
-SECONDS = 90
+SECONDS = 240
 FURTHER = 60
 OF_THE_EXPORTER = "jetstream_stream_consumer_count", "jetstream_stream_subject_count"
 """Names that Prometheus' conventions would not allow, and that dashboards of the exporter have."""

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from lakestream.metrics.family import GAUGE, Family, Sheet
+from lakestream.metrics.family import GAUGE, Family, Row, Sheet
 from lakestream.metrics.serving import MetricsServer
 
 pytestmark = pytest.mark.unit
@@ -54,4 +54,4 @@ def test_a_collection_fills_one_sheet() -> None:
     sheet.put(NUMBER, 1)
     sheet.put(NUMBER, 2, {"a": "b"})
     (rows,) = sheet.rows()
-    assert rows.rows == [({}, (1,)), ({"a": "b"}, (2,))]
+    assert rows.rows == [Row({}, (1,)), Row({"a": "b"}, (2,))]

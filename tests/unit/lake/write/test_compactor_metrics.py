@@ -27,9 +27,9 @@ def _values(counted: CompactorMetrics) -> dict[tuple[str, ...], Any]:
     sheet = Sheet()
     counted.collect(sheet)
     return {
-        (family.name, *labels.values()): values[column]
+        (family.name, *row.labels.values()): row.values[column]
         for rows in sheet.rows()
-        for labels, values in rows.rows
+        for row in rows.rows
         for column, family in enumerate(rows.families)
     }
 
