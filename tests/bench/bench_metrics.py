@@ -22,6 +22,8 @@ from tests.wire import Wire
 
 SCRAPES = 5
 IDLE_SECONDS = 3.0
+SETTLE_SECONDS = 15.0
+"""Time in which the server stages the segments of the new streams."""
 START_SECONDS = 120.0
 
 
@@ -97,6 +99,7 @@ def main() -> None:
 def measure(server: Server, options: argparse.Namespace) -> None:
     """Fill and measure."""
     fill(server, options.streams, options.consumers)
+    time.sleep(SETTLE_SECONDS)
     memory = server.page("/varz")["mem"]
     first = scrape(server, False)
     print(f"{options.streams} streams, {options.consumers} consumers: {first[2]} samples, {first[1] / 1e6:.1f} MB")

@@ -96,10 +96,10 @@ def _values(text: str) -> dict[str, float]:
     }
 
 
-def until(ready: Callable[[], bool], what: str) -> None:
+def until(ready: Callable[[], bool], what: str, seen: Callable[[], object] = lambda: None) -> None:
     deadline = time.monotonic() + SECONDS
     while not ready():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, (what, seen())
         time.sleep(0.1)
 
 
@@ -203,7 +203,7 @@ def test_messages_that_are_not_sampled_have_no_span(system: System) -> None:
     def of_last() -> list[Received]:
         return [each for each in system.receiver.received() if each.attributes["lakestream.sequence"] == seq]
 
-    until(lambda: len(of_last()) == 4, "the spans of a later message")
+    until(lambda: len(of_last()) == 4, "the spans of a later message", lambda: [each.name for each in of_last()])
     assert {each.attributes["lakestream.sequence"] for each in system.receiver.received()} == {1, seq}
 
 
