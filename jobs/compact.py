@@ -145,7 +145,7 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
         lake,
         options.checkpoint,
         parallel=options.parallel,
-        options=Options(tasks=options.cores, on_commit=None if spans is None else CommitSpans(spans)),
+        options=Options(tasks=options.cores, spans=None if spans is None else CommitSpans(spans)),
         stopping=stop,
         report=report,
         tell=say,

@@ -7,7 +7,7 @@ server's (stream/features/spans.py).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -29,17 +29,11 @@ MAX_COMMIT_SPANS = 1_000
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """A commit to a table. Times in ns since the epoch.
-
-    dead: messages of its segments that are not in the table.
-    position: log index that the table holds since then.
-    """
+    """A commit to a table. Times in ns since the epoch; `position`: log index that the table holds since then."""
 
     account: str
     stream: str
     uid: str
-    parts: Sequence[Part]
-    dead: Dead | None
     position: int
     began_ns: int
     ended_ns: int
@@ -55,29 +49,31 @@ class CommitSpans:
     def __init__(self, spans: Spans) -> None:
         self._spans = spans
 
-    def __call__(self, commit: Commit) -> None:
-        """Export a span for each traced message of a commit. Reads its segments again."""
+    def find(self, parts: Sequence[Part], dead: Dead | None) -> list[tuple[int, Parent]]:
+        """Return (sequence, parent) of up to MAX_COMMIT_SPANS traced messages of these segments.
+
+        Call it before the commit: the server may remove them afterwards.
+
+        Args:
+            dead: messages that the commit leaves out.
+        """
         import numpy as np
 
-        found = list(_traced(commit.parts))
-        kept = alive(np.array([seq for seq, _ in found], np.int64), commit.dead)
-        for (seq, parent), lives in zip(found, kept, strict=True):
-            if lives:
-                message = (commit.account, commit.stream, commit.uid, seq)
-                position = {"lakestream.position": commit.position}
-                self._spans.message(TABLE, parent, message, commit.began_ns, commit.ended_ns, position)
+        found: list[tuple[int, Parent]] = []
+        for part in parts:
+            try:
+                found += traced(part.path, part.after, MAX_COMMIT_SPANS - len(found))
+            except (LakeError, LogError, OSError):
+                continue  # the commit itself reports a segment that is damaged or missing
+        kept = alive(np.array([seq for seq, _ in found], np.int64), dead)
+        return [each for each, lives in zip(found, kept, strict=True) if lives]
 
-
-def _traced(parts: Sequence[Part]) -> Iterator[tuple[int, Parent]]:
-    """Yield (sequence, parent) of up to MAX_COMMIT_SPANS traced messages."""
-    count = 0
-    for part in parts:
-        try:
-            found = traced(part.path, part.after, MAX_COMMIT_SPANS - count)
-        except (LakeError, LogError, OSError):
-            continue  # removed after the commit, for instance; a missing span is no error
-        count += len(found)
-        yield from found
+    def export(self, commit: Commit, found: Sequence[tuple[int, Parent]]) -> None:
+        """Export a span for each of the messages that `find` returned."""
+        for seq, parent in found:
+            message = (commit.account, commit.stream, commit.uid, seq)
+            position = {"lakestream.position": commit.position}
+            self._spans.message(TABLE, parent, message, commit.began_ns, commit.ended_ns, position)
 
 
 def traced(path: str, after: int, most: int) -> list[tuple[int, Parent]]:
@@ -94,7 +90,8 @@ def traced(path: str, after: int, most: int) -> list[tuple[int, Parent]]:
             return []
         _, tables, end = read_footer(local)
     header = decode_segment_header(content)
-    assert not isinstance(header, str), "the segment was decoded for the commit"
+    if isinstance(header, str):
+        return []
     begin = next((at for frame, at in iter_frames(content, path, header, end) if frame.index > after), end)
     offsets = [offset for offset, length in zip(tables.offsets, tables.lengths, strict=True) if length]
     found: list[tuple[int, Parent]] = []

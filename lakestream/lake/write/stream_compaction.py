@@ -53,7 +53,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write import repair
-from lakestream.lake.write.spans import Commit
+from lakestream.lake.write.spans import Commit, CommitSpans
 from lakestream.lake.write.table import ExistingTable, StreamTable
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Options(msgspec.Struct, frozen=True):
     subject_limit: int = SUBJECT_LIMIT
     commit_bytes: int = batches.COMMIT_BYTES
     tasks: int = 2
-    on_commit: Callable[[Commit], None] | None = None
-    """Called after each commit, in the thread that made it."""
+    spans: CommitSpans | None = None
+    """Exports the spans of traced messages."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -203,6 +203,8 @@ class StreamCompaction:
                 count = batches.fitting(footers, self._options.commit_bytes)
                 parts, footers = parts[:count], footers[:count]
                 batch = batches.gather(self._identity.uid, parts, footers, self._watch.progress)
+                spans = self._options.spans
+                traced = spans.find(parts, batch.unwritten) if spans is not None else []
                 self._cleared, began_ns = False, time.time_ns()
                 with self._alone():
                     # Again: segments staged after a withdrawal are compacted after the removal of its table.
@@ -213,10 +215,9 @@ class StreamCompaction:
             position = self._watch.read() or 0
             if position < batch.progress.last_index:
                 raise LakeError(f"{self.table}: a commit through {batch.progress.last_index} left it at {position}")
-            if (on_commit := self._options.on_commit) is not None:
-                identity = self._identity
-                label = (identity.account, identity.name, identity.uid)
-                on_commit(Commit(*label, parts, batch.unwritten, position, began_ns, time.time_ns()))
+            if spans is not None:
+                label = (self._identity.account, self._identity.name, self._identity.uid)
+                spans.export(Commit(*label, position, began_ns, time.time_ns()), traced)
             outcome = Outcome(
                 outcome.commits + 1, outcome.segments + len(parts), outcome.rows + self._watch.rows, position
             )

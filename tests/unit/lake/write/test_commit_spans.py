@@ -57,9 +57,10 @@ def test_compressed_segments_are_searched_as_well(tmp_path: Path) -> None:
 def test_messages_that_are_not_in_the_table_have_no_span(tmp_path: Path) -> None:
     path, index = _segment(tmp_path)
     exporter = InMemorySpanExporter()
-    export = CommitSpans(Spans(SimpleSpanProcessor(exporter), Resource.get_empty()))
+    commits = CommitSpans(Spans(SimpleSpanProcessor(exporter), Resource.get_empty()))
     parts = [Part(path, 0, index + 1, 1), Part(str(tmp_path / "gone.seg"), 0, index + 2, 1)]
-    export(Commit("$G", "ORDERS", "UID1", parts, Dead(3, [6], []), 9, 1000, 3000))
+    found = commits.find(parts, Dead(3, [6], []))
+    commits.export(Commit("$G", "ORDERS", "UID1", 9, 1000, 3000), found)
     (span,) = exporter.get_finished_spans()
     assert span.name == "table ORDERS"
     assert (span.start_time, span.end_time) == (1000, 3000)
