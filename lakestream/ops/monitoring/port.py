@@ -53,9 +53,7 @@ def entry(tls: TlsOptions) -> TlsEntry:
     return TlsEntry(server=ServerContext(for_anybody))
 
 
-async def serve(
-    node: Monitored, pages: Pages, scrapes: Scrapes, clock: Clock, site: Site | None = None
-) -> Listener:
+async def serve(node: Monitored, pages: Pages, scrapes: Scrapes, clock: Clock, site: Site | None = None) -> Listener:
     """Listen where the options say; return the listener.
 
     Args:

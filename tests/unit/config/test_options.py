@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from lakestream.config.conf import ConfError
 from lakestream.config.errors import StartError
 from lakestream.config.loading import RELOADABLE, default_max_file, reload
-from lakestream.config.options import MIB, SECOND, ConsoleOptions, JetStreamOptions, LakeOptions, Options, OtelOptions, User
+from lakestream.config.options import (
+    MIB,
+    SECOND,
+    ConsoleOptions,
+    JetStreamOptions,
+    LakeOptions,
+    Options,
+    OtelOptions,
+    User,
+)
 from lakestream.config.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
 from tests.unit.conf_files import Load
 
