@@ -1,0 +1,125 @@
+/** The console's HTTP interface: session, requests over the session's connection, monitoring pages. */
+
+import { createStore } from "./store.js";
+
+/** Error of a call; `status` is the HTTP status, 0 if the server cannot be reached, `code` of the JetStream API. */
+export class CallError extends Error {
+  constructor(message, status = 0, code = 0) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** The session: undefined before the first answer, else the answer of `/session`, with `login` if nobody is logged in. */
+export const session = createStore(undefined);
+
+/** Path of the server's pages: the console's own path without its last segment. */
+export const ROOT = location.pathname.replace(/\/console\/?$/, "");
+
+const WORDS = {
+  403: "The server refused this: permission denied.",
+  413: "The answer is too large for the console.",
+  429: "Too many requests. Wait a moment.",
+  503: "Nobody answers this request: the stream or service does not exist, or this user may not use it.",
+  504: "No answer came in time.",
+};
+
+async function call(path, { method = "GET", body, signal } = {}) {
+  const headers = {};
+  if (method !== "GET") {
+    headers["Content-Type"] = "application/json";
+    headers["X-Lakestream-Csrf"] = session.value?.csrf ?? "";
+  }
+  let response;
+  try {
+    response = await fetch(`${ROOT}/console/api/${path}`, {
+      method,
+      headers,
+      signal,
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new CallError("The server cannot be reached. Trying again…");
+  }
+  const text = await response.text();
+  let answer;
+  try {
+    answer = text ? JSON.parse(text) : {};
+  } catch {
+    answer = { error: text.trim().slice(0, 300) };
+  }
+  if (response.ok) return answer;
+  if (response.status === 401 && answer.auth_required && path !== "login") {
+    session.set({ login: true, kinds: answer.kinds ?? ["user"], ended: Boolean(session.value?.csrf) });
+  }
+  const said = typeof answer.error === "string" ? answer.error : answer.error?.description;
+  throw new CallError(said || WORDS[response.status] || `HTTP ${response.status}`, response.status);
+}
+
+/** Ask for the session; a server without users begins one by itself. */
+export async function open() {
+  try {
+    session.set(await call("session"));
+  } catch (error) {
+    if (error.status !== 401) session.set({ failed: error.message });
+    else if (!session.value?.login) session.set({ login: true, kinds: ["user", "token", "creds", "nkey"] });
+  }
+}
+
+/** Log in with `{user, password}`, `{token}`, `{creds}` or `{nkey}`. */
+export async function login(credentials) {
+  session.set(await call("login", { method: "POST", body: credentials }));
+}
+
+/** End the session and its connection. */
+export async function logout() {
+  await call("logout", { method: "POST", body: {} });
+  await open();
+}
+
+/** Send a request; return its replies (`replies`: a number, or "eob" for a batch of a direct get). */
+export async function request(subject, { data = "", headers, replies = 1, timeout, signal } = {}) {
+  const body = { subject, data, headers, replies, timeout_ms: timeout };
+  const answer = await call("request", { method: "POST", body, signal });
+  if (answer.error && !answer.replies?.length) throw new CallError(answer.error);
+  return answer.replies ?? [];
+}
+
+/** Publish a message; return the ack of the stream that stored it, or null. */
+export async function publish(subject, { data_base64 = "", headers } = {}) {
+  const answer = await call("publish", { method: "POST", body: { subject, data_base64, headers } });
+  if (answer.error) throw new CallError(answer.error);
+  if (answer.ack?.error) throw new CallError(answer.ack.error.description, 0, answer.ack.error.err_code);
+  return answer.ack ?? null;
+}
+
+/** Run a statement on the lake and the log's tail; return columns and rows. */
+export async function sql(query, { max_rows = 10000, timeout_ms = 30000, signal } = {}) {
+  const answer = await call("sql", { method: "POST", body: { query, max_rows, timeout_ms }, signal });
+  if (answer.error) throw new CallError(answer.error);
+  return answer;
+}
+
+/** Return a monitoring page as this session's account sees it. */
+export function page(name, query = {}, signal) {
+  const text = new URLSearchParams(query).toString();
+  return call(`${name}${text ? `?${text}` : ""}`, { signal });
+}
+
+/** Open the live tail of subjects; return the EventSource. */
+export function live(subjects) {
+  const query = new URLSearchParams(subjects.map((subject) => ["subject", subject]));
+  return new EventSource(`${ROOT}/console/api/live?${query}`);
+}
+
+/** Return the text of the server's `/metrics`, or null if there is no such page. */
+export async function metricsText() {
+  try {
+    const response = await fetch(`${ROOT}/metrics`);
+    return response.ok ? await response.text() : null;
+  } catch {
+    return null;
+  }
+}

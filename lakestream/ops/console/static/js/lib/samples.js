@@ -1,0 +1,124 @@
+/** Figures of the last ten minutes, sampled while the console is open: rates by stream, traffic, latencies. */
+
+import { metricsText, page, session } from "./api.js";
+import { millis } from "./format.js";
+import { buckets, parse, quantile } from "./prometheus.js";
+import { createStore } from "./store.js";
+
+/** Time between samples in ms. */
+export const INTERVAL = 2000;
+const KEPT = 300;
+const KEPT_BY_STREAM = 60;
+const SLOW_EVERY = 5; // lakez reads tables: once in this many samples
+
+const SYNC = "lakestream_log_sync_seconds";
+const ACK = "lakestream_publish_ack_seconds";
+
+/**
+ * The latest sample: `varz`, `streams` (with `rate`, `series` and `lake`), `lakez`, `points` for plots, `error`.
+ */
+export const samples = createStore({ points: [], streams: null, varz: null, lakez: null, error: null });
+
+let timer = 0;
+let last = null;
+let rounds = 0;
+let lakez = null;
+let withMetrics = true;
+const series = new Map();
+
+const identity = (stream) => `${stream.account}/${stream.name}`;
+
+/** Return the streams of a `/jsz` page as a flat array, each with its account. */
+export function streamsOf(jsz) {
+  return (jsz.account_details ?? []).flatMap((account) =>
+    (account.stream_detail ?? []).map((stream) => ({ ...stream, account: account.name })),
+  );
+}
+
+function perSecond(before, after, seconds) {
+  return before === undefined || seconds <= 0 ? null : Math.max(0, (after - before) / seconds);
+}
+
+function rated(streams, seconds) {
+  const lake = new Map((lakez?.streams ?? []).map((each) => [identity(each), each]));
+  return streams.map((stream) => {
+    const key = identity(stream);
+    const rate = perSecond(last?.sequences.get(key), stream.state.last_seq, seconds);
+    const points = series.get(key) ?? [];
+    if (rate !== null) points.push(rate);
+    series.set(key, points.slice(-KEPT_BY_STREAM));
+    return { ...stream, rate, series: series.get(key), lake: lake.get(key) ?? null };
+  });
+}
+
+function latencies(text) {
+  const found = parse(text);
+  const now = { [SYNC]: buckets(found, SYNC), [ACK]: buckets(found, ACK) };
+  const of = (name, share) => (last?.histograms ? quantile(last.histograms[name], now[name], share) : null);
+  const shown = { sync50: of(SYNC, 0.5), sync99: of(SYNC, 0.99), ack50: of(ACK, 0.5), ack99: of(ACK, 0.99) };
+  return [now, shown];
+}
+
+async function sample() {
+  const slow = rounds++ % SLOW_EVERY === 0;
+  const lake = slow && session.value?.lake !== false ? page("lakez", { commits: 1 }).catch(() => null) : null;
+  const [varz, jsz, text] = await Promise.all([
+    page("varz"),
+    page("jsz", { accounts: "true", streams: "true", consumers: "true", config: "true" }),
+    withMetrics ? metricsText() : null,
+  ]);
+  if (lake) lakez = (await lake) ?? lakez;
+  withMetrics = text !== null;
+  const now = millis(varz.now) || Date.now();
+  const seconds = last ? (now - last.time) / 1000 : 0;
+  const streams = rated(streamsOf(jsz), seconds);
+  const [histograms, timings] = text ? latencies(text) : [null, {}];
+  const point = {
+    time: now / 1000,
+    in: perSecond(last?.varz.in_msgs, varz.in_msgs, seconds),
+    out: perSecond(last?.varz.out_msgs, varz.out_msgs, seconds),
+    stored: streams.some((each) => each.rate !== null) ? streams.reduce((sum, each) => sum + (each.rate ?? 0), 0) : null,
+    ...timings,
+  };
+  const points = last ? [...samples.value.points, point].slice(-KEPT) : samples.value.points;
+  const sequences = new Map(streams.map((each) => [identity(each), each.state.last_seq]));
+  last = { time: now, varz, sequences, histograms };
+  samples.set({ points, streams, varz, jsz, lakez, metrics: withMetrics, error: null });
+}
+
+async function tick() {
+  if (!document.hidden) {
+    try {
+      await sample();
+    } catch (error) {
+      samples.set({ ...samples.value, error });
+    }
+  }
+  if (timer) timer = setTimeout(tick, INTERVAL);
+}
+
+/** Begin to sample; a second call has no effect. */
+export function start() {
+  if (timer) return;
+  timer = setTimeout(tick, 0);
+}
+
+/** Stop, and forget everything: the next session may see another account. */
+export function stop() {
+  clearTimeout(timer);
+  timer = 0;
+  last = lakez = null;
+  rounds = 0;
+  withMetrics = true;
+  series.clear();
+  samples.set({ points: [], streams: null, varz: null, lakez: null, error: null });
+}
+
+/** Take a sample now, after something was changed. */
+export async function refresh() {
+  try {
+    await sample();
+  } catch {
+    // The next regular sample shows the error.
+  }
+}

@@ -1,0 +1,86 @@
+/** The messages of a stream, by sequence, time and subject, from log or table alike. */
+
+import { html, useEffect, useRef, useState } from "../../vendor/htm-preact.js";
+import { count, localInput } from "../lib/format.js";
+import { deleteMessage } from "../lib/jetstream.js";
+import { browse, PAGE } from "../lib/messages.js";
+import { usePoll } from "../lib/poll.js";
+import { go, link } from "../lib/router.js";
+import { Confirm } from "../parts/dialog.js";
+import { Message } from "../parts/message.js";
+import { Empty, Failed, Loading, toast } from "../parts/notes.js";
+
+/** The tab; the place, the filter and whether new messages are followed are in the address. */
+export function Messages({ info, query, changed }) {
+  const name = info.config.name;
+  const filter = query.get("subject") ?? "";
+  const place = { seq: Number(query.get("seq")) || 0, time: query.get("time") ?? "", before: Number(query.get("before")) || 0 };
+  const following = !place.seq && !place.time && !place.before;
+  const [removing, remove] = useState(null);
+  const [text, setText] = useState(filter);
+  const last = info.state.last_seq;
+  const latest = useRef(info);
+  latest.current = info;
+  const keys = [name, filter, place.seq, place.time, place.before];
+  const load = (signal) => browse(latest.current, place, filter, { signal });
+  const { data, error, loading, refresh } = usePoll(load, 0, keys);
+  const seen = useRef(last);
+  useEffect(() => {
+    if (following && seen.current !== last) refresh();
+    seen.current = last;
+  }, [last, info.state.messages]);
+  const newest = useRef(Infinity);
+  useEffect(() => {
+    if (data?.length) newest.current = data.at(-1).seq;
+  }, [data]);
+  const open = (given) => go(link("streams", name, "messages", { subject: text.trim(), ...given }), { replace: true });
+  const shown = data ? (following ? [...data].reverse() : data) : [];
+  const lowest = data?.length ? data[0].seq : 0;
+  const highest = data?.length ? data.at(-1).seq : 0;
+  const submit = (event) => {
+    event.preventDefault();
+    open(following ? {} : { seq: place.seq || undefined, time: place.time || undefined });
+  };
+  return html`
+    <form class="toolbar" onSubmit=${submit}>
+      <div class="field search">
+        <label for="messages-subject">Subject</label>
+        <input id="messages-subject" class="code" data-search placeholder="all" spellcheck="false" autocomplete="off" autocapitalize="none" value=${text} onInput=${(event) => setText(event.target.value)} onBlur=${submit} />
+      </div>
+      <div class="field">
+        <label for="messages-seq">From sequence</label>
+        <input id="messages-seq" type="number" min="1" value=${place.seq || ""} onChange=${(event) => open({ seq: event.target.value })} />
+      </div>
+      <div class="field">
+        <label for="messages-time">From time</label>
+        <input id="messages-time" type="datetime-local" step="1" value=${place.time ? localInput(place.time) : ""} onChange=${(event) => open(event.target.value ? { time: new Date(event.target.value).toISOString() } : {})} />
+      </div>
+      <div class="group push" role="group" aria-label="Move through the stream">
+        <button class="button" type="button" onClick=${() => open({ seq: Math.max(1, info.state.first_seq) })}>Oldest</button>
+        <button class="button" type="button" disabled=${!lowest || lowest <= info.state.first_seq} onClick=${() => open({ before: lowest })}>Earlier</button>
+        <button class="button" type="button" disabled=${following || !highest || highest >= last} onClick=${() => open({ seq: highest + 1 })}>Later</button>
+        <button class="button" type="button" aria-pressed=${following} onClick=${() => open({})}>Newest</button>
+      </div>
+    </form>
+    <${Failed} error=${error} retry=${refresh} />
+    ${loading && !data && html`<${Loading}>Reading messages…<//>`}
+    ${shown.length > 0 && html`<p class="quiet" role="status">${count(lowest)} to ${count(highest)}${following ? ", newest first; new messages appear by themselves" : ", oldest first"}</p>
+      <div class="messages">
+        ${shown.map((message) => html`<${Message}
+          key=${message.seq}
+          message=${message}
+          fresh=${following && message.seq > newest.current}
+          tools=${html`<button class="button button-small button-bad push" type="button" onClick=${() => remove(message.seq)}>Delete…</button>`}
+        />`)}
+      </div>`}
+    ${data && !shown.length && (info.state.messages
+      ? html`<${Empty} title="No message matches"><p>${filter ? html`No stored message from here on has a subject that matches <code>${filter}</code>.` : "There is no message from here on."}</p><button class="button" type="button" onClick=${() => (setText(""), go(link("streams", name, "messages"), { replace: true }))}>Show the newest</button><//>`
+      : html`<${Empty} title="This stream is empty"><p>A message on one of its subjects appears here as soon as it is stored:</p><pre tabindex="0" role="region" aria-label="Command">nats pub ${((info.config.subjects ?? [])[0] ?? name).replace(/[*>]/g, "first")} hello</pre><//>`)}
+    ${removing && html`<${Confirm} title=${`Delete message ${removing}`} name=${String(removing)} button="Delete message" close=${() => remove(null)} send=${async () => {
+      await deleteMessage(name, removing);
+      toast(`Message ${removing} is deleted.`);
+      refresh();
+      changed();
+    }}><p>The message is overwritten and removed for good, from the log and from the table.</p><//>`}
+    ${shown.length > 0 && shown.length < PAGE && !following && html`<p class="quiet">That was the last message.</p>`}`;
+}

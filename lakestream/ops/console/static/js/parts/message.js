@@ -1,0 +1,27 @@
+/** One message in a list: a line, which opens to headers and payload. */
+
+import { html, useState } from "../../vendor/htm-preact.js";
+import { preview } from "../lib/bytes.js";
+import { bytes, count, time } from "../lib/format.js";
+import { Headers, Payload } from "./payload.js";
+
+/** A message; `fresh` marks it as just arrived, `tools` are shown with the open message. */
+export function Message({ message, fresh, tools, opened: first = false }) {
+  const [opened, setOpened] = useState(first);
+  const { seq, subject, data, headers } = message;
+  const [day, clock] = time(message.time).split(" ");
+  return html`<article class=${fresh ? "message message-new" : "message"} aria-label=${seq ? `Message ${seq}` : subject}>
+    <button type="button" aria-expanded=${opened} onClick=${() => setOpened(!opened)}>
+      <span class="message-seq">${seq ? count(seq) : ""}</span>
+      <span class="message-time"><span class="day">${day} </span>${clock}</span>
+      <span class="message-subject">${subject}</span>
+      <span class="message-data">${preview(data)}</span>
+      <span class="message-size">${bytes(data.length)}</span>
+    </button>
+    ${opened && html`<div class="message-open">
+      <${Headers} headers=${headers} />
+      <${Payload} data=${data} name=${`${subject}${seq ? `-${seq}` : ""}`} />
+      <div class="toolbar"><span class="quiet">${message.time}${message.reply ? ` · reply ${message.reply}` : ""}</span>${tools}</div>
+    </div>`}
+  </article>`;
+}
