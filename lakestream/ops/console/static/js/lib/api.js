@@ -51,20 +51,30 @@ async function call(path, { method = "GET", body, signal } = {}) {
     answer = { error: text.trim().slice(0, 300) };
   }
   if (response.ok) return answer;
-  if (response.status === 401 && answer.auth_required && path !== "login") {
-    session.set({ login: true, kinds: answer.kinds ?? ["user"], ended: Boolean(session.value?.csrf) });
+  if (response.status === 401 && answer.auth_required && !["login", "session"].includes(path)) {
+    if (session.value?.auth_required === false) open(); // the server was restarted: it begins another session by itself
+    else session.set({ login: true, kinds: answer.kinds ?? ["user"], ended: Boolean(session.value?.csrf) });
   }
   const said = typeof answer.error === "string" ? answer.error : answer.error?.description;
-  throw new CallError(said || WORDS[response.status] || `HTTP ${response.status}`, response.status);
+  const failure = new CallError(said || WORDS[response.status] || `HTTP ${response.status}`, response.status);
+  failure.kinds = answer.kinds;
+  throw failure;
 }
 
-/** Ask for the session; a server without users begins one by itself. */
-export async function open() {
+let opening = null;
+
+/** Ask for the session; a server without users begins one by itself. Concurrent calls share one request. */
+export function open() {
+  opening ??= ask().finally(() => (opening = null));
+  return opening;
+}
+
+async function ask() {
   try {
     session.set(await call("session"));
   } catch (error) {
-    if (error.status !== 401) session.set({ failed: error.message });
-    else if (!session.value?.login) session.set({ login: true, kinds: ["user", "token", "creds", "nkey"] });
+    if (error.status === 401) session.set({ login: true, kinds: error.kinds ?? ["user", "token", "creds", "nkey"] });
+    else if (!session.value?.csrf) session.set({ failed: error.message });
   }
 }
 

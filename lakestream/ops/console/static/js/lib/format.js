@@ -90,11 +90,14 @@ export function ago(value, now = Date.now()) {
 
 /** Return the seconds of a duration as people and metadata write it ("30d", "12h", "90s", "1w"); NaN if it is none. */
 export function seconds(text) {
-  const units = { ms: 0.001, s: 1, m: 60, h: 3600, d: 86400, w: 604800, y: 31536000 };
-  const parts = [...text.trim().matchAll(/(\d+(?:\.\d+)?)\s*(ms|[smhdwy])/g)];
+  const units = { ns: 1e-9, µs: 1e-6, us: 1e-6, ms: 0.001, s: 1, m: 60, h: 3600, d: 86400, w: 604800, y: 31536000 };
+  const parts = [...text.trim().matchAll(/(\d+(?:\.\d+)?)\s*(ns|µs|us|ms|[smhdwy])/g)];
   if (!parts.length || parts.map(([part]) => part).join("") !== text.replace(/\s+/g, "")) return NaN;
   return parts.reduce((sum, [, number, unit]) => sum + Number(number) * units[unit], 0);
 }
+
+/** Return a duration of a monitoring page ("18m15s", "438.687µs") as a text of this console. */
+export const elapsed = (text) => span(seconds(text ?? ""));
 
 /** Return the bytes of a size as people write it ("10 GiB", "512M", "1000"); NaN if it is none. */
 export function size(text) {

@@ -156,7 +156,13 @@ export function browse(info, place, filter, options) {
 export async function lastBySubject(info, filter, at, options) {
   const name = info.config.name;
   if (info.config.allow_direct) {
-    return direct(name, { multi_last: [filter], ...(at ? { up_to_time: at } : {}) }, options);
+    const found = [];
+    for (let seq; ; ) {
+      const page = await direct(name, { multi_last: [filter], seq, up_to_time: at, max_bytes: BATCH_BYTES }, options);
+      found.push(...page);
+      if (!page.length || !page.at(-1).pending) return found;
+      seq = page.at(-1).seq + 1;
+    }
   }
   if (at) throw new CallError("This stream does not allow direct gets, so its past cannot be read.");
   const asked = await jetstream(`STREAM.INFO.${name}`, { subjects_filter: filter }, options);

@@ -2,7 +2,7 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { page, session } from "../lib/api.js";
-import { bytes, compact, count, NONE } from "../lib/format.js";
+import { bytes, compact, count, elapsed, NONE } from "../lib/format.js";
 import { usePoll } from "../lib/poll.js";
 import { link } from "../lib/router.js";
 import { streamsOf } from "../lib/samples.js";
@@ -59,7 +59,7 @@ const NODE_COLUMNS = [
   { title: "Node", by: (row) => row.name, cell: (row) => html`<span class="name">${row.name}</span>${row.self && html`<span class="under">this server</span>`}` },
   { title: "Role", cell: (row) => (row.leader ? html`<span class="tag tag-good">meta leader</span>` : html`<span class="tag">follower</span>`) },
   { title: "State", cell: (row) => (row.offline ? html`<span class="tag tag-bad">offline</span>` : row.current === false ? html`<span class="tag tag-warn">${row.lag ? `${compact(row.lag)} behind` : "catching up"}</span>` : html`<span class="good">current</span>`) },
-  { title: "Round trip", num: true, wide: true, cell: (row) => row.route?.rtt ?? NONE },
+  { title: "Round trip", num: true, wide: true, cell: (row) => elapsed(row.route?.rtt) },
   { title: "Sent to it", num: true, wide: true, cell: (row) => bytes(row.route?.link?.out_bytes ?? row.route?.out_bytes ?? NaN) },
   { title: "From it", num: true, wide: true, cell: (row) => bytes(row.route?.link?.in_bytes ?? row.route?.in_bytes ?? NaN) },
 ];
@@ -103,9 +103,10 @@ export function Cluster() {
         { title: "Nodes", value: "1", under: "a single server" },
         { title: "Streams", value: count(streams.length), under: "led here" },
         { title: "Memory", value: bytes(varz.mem), under: `${varz.cores} cores` },
-        { title: "Up", value: varz.uptime },
+        { title: "Up", value: elapsed(varz.uptime) },
       ]} />
-      <${Empty} title="This server runs alone"><p>Every message is on its disk before the ack. With two more nodes and <code>replicas: 3</code>, streams go on when one of them fails: this page shows their roles, terms and lag then.</p><pre tabindex="0" role="region" aria-label="Command">lakestream serve -js --cluster nats://0.0.0.0:6222 --routes nats://node-2:6222,nats://node-3:6222</pre><//>`;
+      <${Empty} title="This server runs alone"><p>Every message is on its disk before the ack. With two more nodes and <code>replicas: 3</code>, streams go on when one of them fails: this page shows their roles, terms and lag then.</p><pre tabindex="0" role="region" aria-label="Command">lakestream serve -js --cluster nats://0.0.0.0:6222 \\
+  --routes nats://node-2:6222,nats://node-3:6222</pre><//>`;
   }
   return html`<${Head} title="Cluster">${varz.cluster?.name ?? meta?.name ?? ""}<//>
     <${Failed} error=${error} retry=${refresh} />

@@ -2,7 +2,7 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { page } from "../lib/api.js";
-import { bytes, compact, count, NONE, time } from "../lib/format.js";
+import { bytes, compact, count, elapsed, NONE, time } from "../lib/format.js";
 import { usePoll } from "../lib/poll.js";
 import { Head } from "../parts/figures.js";
 import { Empty, Failed, Loading } from "../parts/notes.js";
@@ -20,8 +20,8 @@ const columns = (closed) => [
   closed
     ? { title: "Closed", cell: (row) => html`${time(row.stop, { fraction: false })}<span class="under">${row.reason}</span>` }
     : { title: "Unsent", num: true, by: (row) => row.pending_bytes, cell: (row) => html`<span class=${row.pending_bytes > 1048576 ? "warn" : ""}>${bytes(row.pending_bytes)}</span>` },
-  !closed && { title: "Round trip", num: true, wide: true, cell: (row) => row.rtt ?? NONE },
-  { title: "Up", num: true, wide: true, cell: (row) => row.uptime ?? NONE },
+  !closed && { title: "Round trip", num: true, wide: true, cell: (row) => elapsed(row.rtt) },
+  { title: "Up", num: true, wide: true, cell: (row) => elapsed(row.uptime) },
 ].filter(Boolean);
 
 /** The page. */

@@ -11,6 +11,7 @@ import { Empty, Warning } from "../parts/notes.js";
 
 const KEPT = 300;
 const PAINT_MS = 150;
+const HIGHLIGHTED = 15; // messages per second: above it everything would be marked
 
 /** Follow subjects; return messages (newest first), totals, the state of the connection, and `clear`. */
 function useLive(subjects, paused) {
@@ -96,7 +97,7 @@ export function Live({ query }) {
         <button class="button" type="button" onClick=${() => (setText(""), go(link("live"), { replace: true }))}>Stop</button>`}
     </form>
     ${tail.status === "failed" ? html`<${Warning}>${STATUS.failed}<//>` : subjects.length > 0 && html`<p class="soft" role="status">${paused ? "Paused" : STATUS[tail.status]} · ${count(tail.total)} messages · ${rate(tail.rate)}${tail.dropped > 0 && html` · <span class="warn">${count(tail.dropped)} left out: too many to show</span>`}</p>`}
-    ${tail.messages.length > 0 && html`<div class="messages section">${tail.messages.map((message) => html`<${Message} key=${message.key} message=${message} fresh />`)}</div>`}
+    ${tail.messages.length > 0 && html`<div class="messages section">${tail.messages.map((message) => html`<${Message} key=${message.key} message=${message} fresh=${tail.rate < HIGHLIGHTED} />`)}</div>`}
     ${!subjects.length && html`<${Empty} title="Choose a subject to follow">
       <p>Wildcards work: <code>orders.*.eu</code> follows one level, <code>orders.></code> everything below. Several subjects are separated by blanks.</p>
     <//>`}

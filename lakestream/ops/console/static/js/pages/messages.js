@@ -17,6 +17,7 @@ export function Messages({ info, query, changed }) {
   const place = { seq: Number(query.get("seq")) || 0, time: query.get("time") ?? "", before: Number(query.get("before")) || 0 };
   const following = !place.seq && !place.time && !place.before;
   const [removing, remove] = useState(null);
+  const [open, setOpen] = useState(new Set());
   const [text, setText] = useState(filter);
   const last = info.state.last_seq;
   const latest = useRef(info);
@@ -24,22 +25,31 @@ export function Messages({ info, query, changed }) {
   const keys = [name, filter, place.seq, place.time, place.before];
   const load = (signal) => browse(latest.current, place, filter, { signal });
   const { data, error, loading, refresh } = usePoll(load, 0, keys);
-  const seen = useRef(last);
+  const seen = useRef("");
+  const state = `${last} ${info.state.messages}`;
+  const held = following && open.size > 0;
   useEffect(() => {
-    if (following && seen.current !== last) refresh();
-    seen.current = last;
-  }, [last, info.state.messages]);
+    if (held) return;
+    if (following && seen.current && seen.current !== state) refresh();
+    seen.current = state;
+  }, [state, held]);
   const newest = useRef(Infinity);
   useEffect(() => {
     if (data?.length) newest.current = data.at(-1).seq;
   }, [data]);
-  const open = (given) => go(link("streams", name, "messages", { subject: text.trim(), ...given }), { replace: true });
+  const show = (given) => {
+    setOpen(new Set());
+    go(link("streams", name, "messages", { subject: text.trim(), ...given }), { replace: true });
+  };
+  const toggled = (seq, opened) => setOpen((old) => new Set(opened ? [...old, seq] : [...old].filter((each) => each !== seq)));
   const shown = data ? (following ? [...data].reverse() : data) : [];
   const lowest = data?.length ? data[0].seq : 0;
   const highest = data?.length ? data.at(-1).seq : 0;
+  const waiting = held ? "new ones wait until the open message is closed" : "new ones appear by themselves";
+  const order = following ? `, newest first; ${waiting}` : ", oldest first";
   const submit = (event) => {
     event.preventDefault();
-    open(following ? {} : { seq: place.seq || undefined, time: place.time || undefined });
+    show(following ? {} : { seq: place.seq || undefined, time: place.time || undefined });
   };
   return html`
     <form class="toolbar" onSubmit=${submit}>
@@ -49,26 +59,27 @@ export function Messages({ info, query, changed }) {
       </div>
       <div class="field">
         <label for="messages-seq">From sequence</label>
-        <input id="messages-seq" type="number" min="1" value=${place.seq || ""} onChange=${(event) => open({ seq: event.target.value })} />
+        <input id="messages-seq" type="number" min="1" value=${place.seq || ""} onChange=${(event) => show({ seq: event.target.value })} />
       </div>
       <div class="field">
         <label for="messages-time">From time</label>
-        <input id="messages-time" type="datetime-local" step="1" value=${place.time ? localInput(place.time) : ""} onChange=${(event) => open(event.target.value ? { time: new Date(event.target.value).toISOString() } : {})} />
+        <input id="messages-time" type="datetime-local" step="1" value=${place.time ? localInput(place.time) : ""} onChange=${(event) => show(event.target.value ? { time: new Date(event.target.value).toISOString() } : {})} />
       </div>
       <div class="group push" role="group" aria-label="Move through the stream">
-        <button class="button" type="button" onClick=${() => open({ seq: Math.max(1, info.state.first_seq) })}>Oldest</button>
-        <button class="button" type="button" disabled=${!lowest || lowest <= info.state.first_seq} onClick=${() => open({ before: lowest })}>Earlier</button>
-        <button class="button" type="button" disabled=${following || !highest || highest >= last} onClick=${() => open({ seq: highest + 1 })}>Later</button>
-        <button class="button" type="button" aria-pressed=${following} onClick=${() => open({})}>Newest</button>
+        <button class="button" type="button" onClick=${() => show({ seq: Math.max(1, info.state.first_seq) })}>Oldest</button>
+        <button class="button" type="button" disabled=${!lowest || lowest <= info.state.first_seq} onClick=${() => show({ before: lowest })}>Earlier</button>
+        <button class="button" type="button" disabled=${following || !highest || highest >= last} onClick=${() => show({ seq: highest + 1 })}>Later</button>
+        <button class="button" type="button" aria-pressed=${following} onClick=${() => show({})}>Newest</button>
       </div>
     </form>
     <${Failed} error=${error} retry=${refresh} />
     ${loading && !data && html`<${Loading}>Reading messages…<//>`}
-    ${shown.length > 0 && html`<p class="quiet" role="status">${count(lowest)} to ${count(highest)}${following ? ", newest first; new messages appear by themselves" : ", oldest first"}</p>
+    ${shown.length > 0 && html`<p class="quiet" role="status">${count(lowest)} to ${count(highest)}${order}</p>
       <div class="messages">
         ${shown.map((message) => html`<${Message}
           key=${message.seq}
           message=${message}
+          toggled=${(opened) => toggled(message.seq, opened)}
           fresh=${following && message.seq > newest.current}
           tools=${html`<button class="button button-small button-bad push" type="button" onClick=${() => remove(message.seq)}>Delete…</button>`}
         />`)}

@@ -179,7 +179,7 @@ function ObjectDetail({ stream, store, name, object }) {
     setBusy(false);
   };
   const facts = object && [
-    ["Size", `${bytes(object.size)} (${count(object.size)} bytes)`],
+    ["Size", object.size < 1024 ? bytes(object.size) : `${bytes(object.size)} (${count(object.size)} bytes)`],
     ["Chunks", count(object.chunks)],
     ["Digest", html`<span class="mono">${object.digest ?? NONE}</span>`],
     ["Changed", time(object.time)],

@@ -2,7 +2,7 @@
 
 import { html } from "../../vendor/htm-preact.js";
 import { session } from "../lib/api.js";
-import { bytes, compact, count, millis, NONE, rate, span } from "../lib/format.js";
+import { bytes, compact, count, elapsed, millis, NONE, rate, span } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
@@ -12,7 +12,6 @@ import { Plot } from "../parts/plot.js";
 import { Table } from "../parts/table.js";
 
 const LAG_SECONDS = 120;
-const PENDING_FEW = 10000;
 const BUSIEST = 8;
 
 /** Return the warnings of a sample as [{key, text}]. */
@@ -30,11 +29,6 @@ function warningsOf({ varz, streams, lakez }) {
   }
   if (varz.slow_consumers > 0) add("slow", html`<strong>${count(varz.slow_consumers)} slow consumers</strong> were disconnected since the server started: they did not read fast enough.`);
   for (const stream of streams ?? []) {
-    for (const consumer of stream.consumer_detail ?? []) {
-      if (consumer.num_pending > PENDING_FEW) {
-        add(`${stream.name}/${consumer.name}`, html`<a href=${link("streams", stream.name, "consumers")}>${stream.name} › ${consumer.name}</a>: ${count(consumer.num_pending)} messages wait to be delivered.`);
-      }
-    }
     const late = (stream.cluster?.replicas ?? []).filter((replica) => replica.offline);
     if (late.length) add(`offline-${stream.name}`, html`<a href=${link("streams", stream.name)}>${stream.name}</a>: ${late.map(({ name }) => name).join(", ")} offline.`);
   }
@@ -53,7 +47,7 @@ const BUSY_COLUMNS = [
 export function Overview() {
   const sample = useStore(samples);
   const { varz, points, streams, error } = sample;
-  const head = html`<${Head} title="Overview">${session.value.server} · lakestream ${session.value.version}${varz && ` · up ${varz.uptime}`}<//>`;
+  const head = html`<${Head} title="Overview">${session.value.server} · lakestream ${session.value.version}${varz && ` · up ${elapsed(varz.uptime)}`}<//>`;
   if (!varz) return html`${head}${error ? html`<${Failed} error=${error} />` : html`<${Loading} />`}`;
   const x = points.map(({ time }) => time);
   const values = (name) => points.map((point) => point[name] ?? null);
@@ -88,9 +82,9 @@ export function Overview() {
         { label: "out", values: values("out") },
       ]} />
       <${Plot} title="Time to the ack" x=${x} format=${span} none=${sample.metrics === false ? unknown : latency} series=${[
-        { label: "ack, half", values: values("ack50") },
-        { label: "ack, 99 %", values: values("ack99") },
-        { label: "fsync, 99 %", values: values("sync99") },
+        { label: "ack p50", values: values("ack50") },
+        { label: "ack p99", values: values("ack99") },
+        { label: "fsync p99", values: values("sync99") },
       ]} />
     </div>
     <div class="section columns">

@@ -117,7 +117,7 @@ function Consumers({ name, state, changed }) {
     { title: "Acked through", num: true, wide: true, by: (row) => row.ack_floor.stream_seq, cell: (row) => html`${count(row.ack_floor.stream_seq)}<span class="under">of ${count(state.last_seq)}</span>` },
     { title: "Waiting pulls", num: true, wide: true, cell: (row) => (row.config.deliver_subject ? NONE : count(row.num_waiting)) },
     { title: "Last delivery", wide: true, cell: (row) => (Number.isNaN(millis(row.delivered.last_active)) ? html`<span class="quiet">never</span>` : time(row.delivered.last_active, { fraction: false })) },
-    { title: html`<span class="sr">Actions</span>`, cell: (row) => html`<button class="button button-small button-bad" type="button" aria-label=${`Delete consumer ${row.name}`} onClick=${() => remove(row.name)}>Delete…</button>` },
+    { title: html`<span class="sr">Actions</span>`, num: true, cell: (row) => html`<button class="button button-small button-bad" type="button" aria-label=${`Delete consumer ${row.name}`} onClick=${() => remove(row.name)}>Delete…</button>` },
   ];
   return html`<${Failed} error=${error} retry=${refresh} />
     ${loading && !data && html`<${Loading} />`}

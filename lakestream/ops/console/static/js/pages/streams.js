@@ -1,6 +1,7 @@
 /** The list of streams, and the dialog that creates one. */
 
 import { html, useState } from "../../vendor/htm-preact.js";
+import { session } from "../lib/api.js";
 import { bytes, compact, count, NONE, rate, seconds, size, span } from "../lib/format.js";
 import { createStream } from "../lib/jetstream.js";
 import { go, link } from "../lib/router.js";
@@ -56,6 +57,9 @@ export function Streams() {
   const several = new Set((streams ?? []).map((each) => each.account)).size > 1;
   const columns = several ? [COLUMNS[0], { title: "Account", by: (row) => row.account, cell: (row) => row.account }, ...COLUMNS.slice(1)] : COLUMNS;
   const create = html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}><${Icon} name="plus" /> Create stream</button>`;
+  if (session.value.jetstream === false) {
+    return html`<${Head} title="Streams" /><${Empty} title="JetStream is off"><p>This account has no JetStream: messages are delivered, and not stored. Start the server with <code>-js</code>, or enable JetStream for the account.</p><//>`;
+  }
   return html`<${Head} title="Streams" tools=${create} />
     <div class="toolbar">
       <div class="search">

@@ -5,15 +5,19 @@ import { preview } from "../lib/bytes.js";
 import { bytes, count, time } from "../lib/format.js";
 import { Headers, Payload } from "./payload.js";
 
-/** A message; `fresh` marks it as just arrived, `tools` are shown with the open message. */
-export function Message({ message, fresh, tools, opened: first = false }) {
-  const [opened, setOpened] = useState(first);
+/** A message; `fresh` marks it as just arrived, `tools` are shown with the open message; `toggled(opened)` is called when it is. */
+export function Message({ message, fresh, tools, toggled }) {
+  const [opened, setOpened] = useState(false);
+  const toggle = () => {
+    setOpened(!opened);
+    toggled?.(!opened);
+  };
   const { seq, subject, data, headers } = message;
   const [day, clock] = time(message.time).split(" ");
-  return html`<article class=${fresh ? "message message-new" : "message"} aria-label=${seq ? `Message ${seq}` : subject}>
-    <button type="button" aria-expanded=${opened} onClick=${() => setOpened(!opened)}>
-      <span class="message-seq">${seq ? count(seq) : ""}</span>
-      <span class="message-time"><span class="day">${day} </span>${clock}</span>
+  return html`<article class=${["message", fresh && "message-new", !seq && "message-live"].filter(Boolean).join(" ")} aria-label=${seq ? `Message ${seq}` : subject}>
+    <button type="button" aria-expanded=${opened} onClick=${toggle}>
+      ${seq && html`<span class="message-seq">${count(seq)}</span>`}
+      <span class="message-time">${seq && html`<span class="day">${day} </span>`}${clock}</span>
       <span class="message-subject">${subject}</span>
       <span class="message-data">${preview(data)}</span>
       <span class="message-size">${bytes(data.length)}</span>

@@ -37,7 +37,7 @@ function options({ series, format, times, width, cursor }) {
     scales: { x: { time: times }, y: { range: (plot, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
     series: [{}, ...lines],
     axes: [
-      { ...axis, grid: { show: false }, size: 28, ...(times ? { values: clock } : {}) },
+      { ...axis, grid: { show: false }, size: 28, space: 90, ...(times ? { values: clock } : {}) },
       { ...axis, size: 62, gap: 6, values: (plot, ticks) => ticks.map((value) => format(value)) },
     ],
     hooks: { setCursor: [cursor] },

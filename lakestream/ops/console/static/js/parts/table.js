@@ -24,9 +24,9 @@ export function Table({ caption, columns, rows, keyOf, sorted, chosen }) {
   const head = (column, index) => {
     const active = order?.column === index;
     const sort = active ? (order.down ? "descending" : "ascending") : undefined;
-    const arrow = html`<span class="arrow" aria-hidden="true">${active ? (order.down ? "▼" : "▲") : ""}</span>`;
+    const arrow = active && html`<span class="arrow" aria-hidden="true">${order.down ? "▼" : "▲"}</span>`;
     return html`<th scope="col" class=${classes(column)} aria-sort=${sort}>
-      ${column.by ? html`<button type="button" onClick=${() => click(index)}>${column.title}${arrow}</button>` : column.title}
+      ${column.by ? html`<button type="button" onClick=${() => click(index)}>${column.num && arrow}${column.title}${!column.num && arrow}</button>` : column.title}
     </th>`;
   };
   return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0">
