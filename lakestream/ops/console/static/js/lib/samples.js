@@ -11,8 +11,8 @@ const KEPT = 300;
 const KEPT_BY_STREAM = 60;
 const SLOW_EVERY = 5; // lakez reads tables: once in this many samples
 
-const SYNC = "lakestream_log_sync_seconds";
-const ACK = "lakestream_publish_ack_seconds";
+const SYNC = "lakestream_log_sync_duration_seconds";
+const ACK = "lakestream_publish_ack_duration_seconds";
 
 /**
  * The latest sample: `varz`, `streams` (with `rate`, `series` and `lake`), `lakez`, `points` for plots, `error`.

@@ -55,7 +55,7 @@ export function Messages({ info, query, changed }) {
     <form class="toolbar" onSubmit=${submit}>
       <div class="field search">
         <label for="messages-subject">Subject</label>
-        <input id="messages-subject" class="code" data-search placeholder="all" spellcheck="false" autocomplete="off" autocapitalize="none" value=${text} onInput=${(event) => setText(event.target.value)} onBlur=${submit} />
+        <input id="messages-subject" class="code" data-search placeholder="all" spellcheck="false" autocomplete="off" autocapitalize="none" value=${text} onInput=${(event) => setText(event.target.value)} onChange=${submit} />
       </div>
       <div class="field">
         <label for="messages-seq">From sequence</label>
