@@ -469,7 +469,7 @@ const trials = {
         await page.waitForTimeout(PICTURES ? 1500 : 0);
         if (name === "messages") await page.getByRole("article").nth(1).getByRole("button").first().click();
         if (name === "sql" && PICTURES) {
-          await page.getByLabel("Statement").fill("SELECT date_trunc('second', time) AS second, count(*) AS messages, sum(length(data)) AS bytes\nFROM delta.`streams/ORDERS`\nGROUP BY 1 ORDER BY 1");
+          await page.getByLabel("Statement").fill("SELECT date_trunc('second', time) AS second, count(*) AS messages, sum(octet_length(data)) AS bytes\nFROM delta.`streams/ORDERS`\nGROUP BY 1 ORDER BY 1");
           await page.getByLabel("Statement").press("Control+Enter");
           await page.getByText(/\d+ rows/).waitFor({ timeout: 3 * WAIT });
           await page.getByRole("button", { name: "Plot" }).click();

@@ -9,20 +9,17 @@ import { createStore } from "./store.js";
 export const INTERVAL = 2000;
 const KEPT = 300;
 const KEPT_BY_STREAM = 60;
-const SLOW_EVERY = 5; // lakez reads tables: once in this many samples
 
 const SYNC = "lakestream_log_sync_duration_seconds";
 const ACK = "lakestream_publish_ack_duration_seconds";
 
 /**
- * The latest sample: `varz`, `streams` (with `rate`, `series` and `lake`), `lakez`, `points` for plots, `error`.
+ * The latest sample: `varz`, `streams` (with `rate`, `series` and `lake`), `points` for plots, `error`.
  */
-export const samples = createStore({ points: [], streams: null, varz: null, lakez: null, error: null });
+export const samples = createStore({ points: [], streams: null, varz: null, error: null });
 
 let timer = 0;
 let last = null;
-let rounds = 0;
-let lakez = null;
 let withMetrics = true;
 const series = new Map();
 
@@ -39,15 +36,21 @@ function perSecond(before, after, seconds) {
   return before === undefined || seconds <= 0 ? null : Math.max(0, (after - before) / seconds);
 }
 
-function rated(streams, seconds) {
-  const lake = new Map((lakez?.streams ?? []).map((each) => [identity(each), each]));
+/** Return the lag of a stream's table as /varz has it, or null if the stream has no table. */
+function lakeOf(lake, stream) {
+  const name = session.value?.system && stream.account !== "$G" ? identity(stream) : stream.name;
+  if (lake?.lag?.[name] === undefined) return null;
+  return { lag_msgs: lake.lag[name], lag_seconds: lake.lag_seconds?.[name] ?? 0, error: lake.errors?.[name] };
+}
+
+function rated(streams, lake, seconds) {
   return streams.map((stream) => {
     const key = identity(stream);
     const rate = perSecond(last?.sequences.get(key), stream.state.last_seq, seconds);
     const points = series.get(key) ?? [];
     if (rate !== null) points.push(rate);
     series.set(key, points.slice(-KEPT_BY_STREAM));
-    return { ...stream, rate, series: series.get(key), lake: lake.get(key) ?? null };
+    return { ...stream, rate, series: series.get(key), lake: lakeOf(lake, stream) };
   });
 }
 
@@ -60,18 +63,15 @@ function latencies(text) {
 }
 
 async function sample() {
-  const slow = rounds++ % SLOW_EVERY === 0;
-  const lake = slow && session.value?.lake !== false ? page("lakez", { commits: 1 }).catch(() => null) : null;
   const [varz, jsz, text] = await Promise.all([
     page("varz"),
     page("jsz", { accounts: "true", streams: "true", consumers: "true", config: "true" }),
     withMetrics ? metricsText() : null,
   ]);
-  if (lake) lakez = (await lake) ?? lakez;
   withMetrics = text !== null;
   const now = millis(varz.now) || Date.now();
   const seconds = last ? (now - last.time) / 1000 : 0;
-  const streams = rated(streamsOf(jsz), seconds);
+  const streams = rated(streamsOf(jsz), varz.lake, seconds);
   const [histograms, timings] = text ? latencies(text) : [null, {}];
   const point = {
     time: now / 1000,
@@ -83,7 +83,7 @@ async function sample() {
   const points = last ? [...samples.value.points, point].slice(-KEPT) : samples.value.points;
   const sequences = new Map(streams.map((each) => [identity(each), each.state.last_seq]));
   last = { time: now, varz, sequences, histograms };
-  samples.set({ points, streams, varz, jsz, lakez, metrics: withMetrics, error: null });
+  samples.set({ points, streams, varz, jsz, metrics: withMetrics, error: null });
 }
 
 async function tick() {
@@ -107,11 +107,10 @@ export function start() {
 export function stop() {
   clearTimeout(timer);
   timer = 0;
-  last = lakez = null;
-  rounds = 0;
+  last = null;
   withMetrics = true;
   series.clear();
-  samples.set({ points: [], streams: null, varz: null, lakez: null, error: null });
+  samples.set({ points: [], streams: null, varz: null, error: null });
 }
 
 /** Take a sample now, after something was changed. */

@@ -20,7 +20,7 @@ async function load(signal) {
   const [varz, jsz, routez, meta, own] = await Promise.all([
     page("varz", {}, signal),
     page("jsz", { accounts: "true", streams: "true", config: "true", raft: "true" }, signal),
-    optional(page("routez", {}, signal)),
+    session.value?.system ? optional(page("routez", {}, signal)) : null,
     optional(page("raftz", {}, signal)),
     account ? optional(page("raftz", { acc: account }, signal)) : null,
   ]);
@@ -102,7 +102,7 @@ export function Cluster() {
       <${Figures} of=${[
         { title: "Nodes", value: "1", under: "a single server" },
         { title: "Streams", value: count(streams.length), under: "led here" },
-        { title: "Memory", value: bytes(varz.mem), under: `${varz.cores} cores` },
+        varz.mem !== undefined && { title: "Memory", value: bytes(varz.mem), under: `${varz.cores} cores` },
         { title: "Up", value: elapsed(varz.uptime) },
       ]} />
       <${Empty} title="This server runs alone"><p>Every message is on its disk before the ack. With two more nodes and <code>replicas: 3</code>, streams go on when one of them fails: this page shows their roles, terms and lag then.</p><pre tabindex="0" role="region" aria-label="Command">lakestream serve -js --cluster nats://0.0.0.0:6222 \\

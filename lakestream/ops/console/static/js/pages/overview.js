@@ -2,7 +2,7 @@
 
 import { html } from "../../vendor/htm-preact.js";
 import { session } from "../lib/api.js";
-import { bytes, compact, count, elapsed, millis, NONE, rate, span } from "../lib/format.js";
+import { bytes, compact, count, elapsed, millis, NONE, rate, span, time } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
@@ -15,7 +15,7 @@ const LAG_SECONDS = 120;
 const BUSIEST = 8;
 
 /** Return the warnings of a sample as [{key, text}]. */
-function warningsOf({ varz, streams, lakez }) {
+function warningsOf({ varz, streams }) {
   const found = [];
   const add = (key, text) => found.push({ key, text });
   const lake = varz.lake;
@@ -32,7 +32,6 @@ function warningsOf({ varz, streams, lakez }) {
     const late = (stream.cluster?.replicas ?? []).filter((replica) => replica.offline);
     if (late.length) add(`offline-${stream.name}`, html`<a href=${link("streams", stream.name)}>${stream.name}</a>: ${late.map(({ name }) => name).join(", ")} offline.`);
   }
-  for (const each of lakez?.streams ?? []) if (each.error && !lake?.errors?.[each.name]) add(`table-${each.name}`, html`<strong>${each.name}</strong>: ${each.error}`);
   return found;
 }
 
@@ -66,9 +65,9 @@ export function Overview() {
     { title: "Stored", value: rate(now.stored ?? NaN), under: `${compact(total((each) => each.state.messages))} messages` },
     { title: "Delivered", value: rate(now.out ?? NaN), under: `${rate(now.in ?? NaN)} in` },
     { title: "Streams", value: count(streams?.length ?? 0), under: bytes(total((each) => each.state.bytes)) },
-    { title: "Connections", value: count(varz.connections), under: `${count(varz.total_connections)} since ${new Date(started).toLocaleDateString("en-CA")}` },
+    { title: "Connections", value: count(varz.connections), under: varz.total_connections === undefined ? undefined : `${count(varz.total_connections)} since ${time(started).split(" ")[0]}` },
     varz.lake && { title: "Table lag", value: lags.length ? span(Math.max(...lags)) : NONE, under: varz.lake.compactor?.alive ? "compactor is running" : "no compactor", tone: Math.max(0, ...lags) > LAG_SECONDS ? "warn" : undefined },
-    { title: "Memory", value: bytes(varz.mem), under: `CPU ${Math.round(varz.cpu)} %` },
+    varz.mem !== undefined && { title: "Memory", value: bytes(varz.mem), under: `CPU ${Math.round(varz.cpu)} %` },
   ];
   const latency = "Latencies appear here once messages are stored.";
   const unknown = "This server has no /metrics page, which has the latencies.";

@@ -22,7 +22,7 @@ function examples(streams) {
   return [
     ["Newest messages", `SELECT seq, time, subject, CAST(data AS STRING) AS data\nFROM ${table}\nORDER BY seq DESC\nLIMIT 50`],
     ["Messages by minute", `SELECT date_trunc('minute', time) AS minute, count(*) AS messages\nFROM ${table}\nGROUP BY 1\nORDER BY 1`],
-    ["Messages by subject", `SELECT subject, count(*) AS messages, sum(length(data)) AS bytes\nFROM ${table}\nGROUP BY subject\nORDER BY messages DESC\nLIMIT 100`],
+    ["Messages by subject", `SELECT subject, count(*) AS messages, sum(octet_length(data)) AS bytes\nFROM ${table}\nGROUP BY subject\nORDER BY messages DESC\nLIMIT 100`],
     ["Tables", "SHOW TABLES"],
   ];
 }

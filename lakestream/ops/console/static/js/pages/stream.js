@@ -1,7 +1,7 @@
 /** One stream: messages, consumers, table, configuration; publish, purge and delete. */
 
 import { html, useState } from "../../vendor/htm-preact.js";
-import { page } from "../lib/api.js";
+import { page, session } from "../lib/api.js";
 import { bytes, compact, count, millis, NONE, rate, span, time } from "../lib/format.js";
 import { consumers, deleteConsumer, deleteStream, purgeStream, streamInfo } from "../lib/jetstream.js";
 import { usePoll } from "../lib/poll.js";
@@ -67,7 +67,7 @@ export function Stream({ path, query }) {
       { title: "Consumers", value: count(state.consumer_count), under: stream.cluster?.leader ? `led by ${stream.cluster.leader}` : undefined },
       lake && { title: "Table lag", value: lake.lag_msgs ? compact(lake.lag_msgs) : "none", under: lake.lag_msgs ? `oldest ${span(Math.round(lake.lag_seconds ?? 0))}` : "the table has all", tone: lake.error ? "bad" : undefined },
     ]} />
-    <${Strip} state=${state} position=${lake?.position} consumers=${sampled?.consumer_detail ?? []} />
+    <${Strip} state=${state} lag=${lake?.lag_msgs} consumers=${sampled?.consumer_detail ?? []} />
     <nav class="tabs" aria-label="Parts of the stream">
       ${TABS.map(([value, text]) => html`<a href=${link("streams", name, value)} aria-current=${value === tab ? "page" : undefined}>${text}${value === "consumers" && state.consumer_count > 0 && html` <span class="quiet">${state.consumer_count}</span>`}</a>`)}
     </nav>
@@ -146,7 +146,7 @@ function LakeTable({ name, account }) {
   const { data, error, loading, refresh } = usePoll(load, TABLE_REFRESH_MS, [name, account]);
   if (!data) return html`<${Failed} error=${error} retry=${refresh} />${loading && html`<${Loading}>Reading the table…<//>`}`;
   const stream = (data.streams ?? []).find((each) => each.name === name);
-  if (!data.url) return html`<${Empty} title="This server has no lake"><p>Messages stay in the log. Start the server with <code>--lake</code> to have them in Delta tables as well.</p><//>`;
+  if (session.value.lake === false) return html`<${Empty} title="This server has no lake"><p>Messages stay in the log. Start the server with <code>--lake</code> to have them in Delta tables as well.</p><//>`;
   if (!stream) return html`<${Empty} title="This stream has no table"><p>Streams in memory, archives and streams that opted out are not written to the lake.</p><//>`;
   const { table, commits = [] } = stream;
   const share = table?.files ? table.small_files / table.files : 0;
@@ -154,14 +154,14 @@ function LakeTable({ name, account }) {
   return html`<${Failed} error=${error} retry=${refresh} />
     ${stream.error && html`<${Warning}>${stream.error}<//><div class="section"></div>`}
     <${Figures} of=${[
-      { title: "Position", value: compact(stream.position), under: table ? `version ${count(table.version)}` : "not written yet" },
+      { title: "Position", value: compact(stream.position), under: table ? `in the log; version ${count(table.version)}` : "not written yet" },
       { title: "Lag", value: stream.lag_msgs ? compact(stream.lag_msgs) : "none", under: stream.lag_msgs ? `oldest ${span(Math.round(stream.lag_seconds ?? 0))}` : undefined },
       table && { title: "Rows", value: compact(table.rows ?? NaN), under: bytes(table.bytes) },
       table && { title: "Files", value: count(table.files), under: table.files ? `${bytes(table.bytes / table.files)} each` : undefined },
       table && { title: "Small files", value: count(table.small_files), under: `${bytes(table.small_bytes)} to rewrite`, tone: share > 0.8 && table.small_files > 100 ? "warn" : undefined },
       { title: "Compactor", value: data.compactor?.alive ? "running" : "none", under: timed.length ? `last ${span(timed[0].duration_ms / 1000)}` : undefined, tone: data.compactor?.alive || !stream.lag_msgs ? undefined : "warn" },
     ]} />
-    <p class="quiet wrap section">The table is in <code>${data.url}</code>. Query it on the page <a href=${link("sql", { query: `SELECT * FROM delta.\`streams/${name}\` ORDER BY seq DESC LIMIT 100` })}>SQL</a>.</p>
+    <p class="quiet wrap section">${data.url && html`The table is in <code>${data.url}</code>. `}Query it on the page <a href=${link("sql", { query: `SELECT * FROM delta.\`streams/${name}\` ORDER BY seq DESC LIMIT 100` })}>SQL</a>.</p>
     <section class="section">
       <div class="section-head"><h2>Last commits</h2></div>
       ${commits.length ? html`<${Table} caption="Last commits" columns=${COMMIT_COLUMNS} rows=${commits} keyOf=${(row) => row.version} />` : html`<p class="quiet">Nothing was committed yet. The compactor writes a segment once it is sealed, after some seconds.</p>`}

@@ -28,11 +28,17 @@ export function Lag({ lake }) {
   return html`${compact(lake.lag_msgs)}<span class="under">${span(Math.round(lake.lag_seconds ?? 0))}</span>`;
 }
 
+/** The name of a stream; only those of this session's account can be opened. */
+function Name({ stream }) {
+  if (stream.account !== session.value.account) return html`<span class="name">${stream.name}</span>`;
+  return html`<a class="name" href=${link("streams", stream.name)}>${stream.name}</a>`;
+}
+
 const COLUMNS = [
   {
     title: "Stream",
     by: (row) => row.name,
-    cell: (row) => html`<a class="name" href=${link("streams", row.name)}>${row.name}</a><span class="under">${(row.config?.subjects ?? []).slice(0, 4).join(", ") || (row.mirror ? "mirror" : "")}</span>`,
+    cell: (row) => html`<${Name} stream=${row} /><span class="under">${(row.config?.subjects ?? []).slice(0, 4).join(", ") || (row.mirror ? "mirror" : "")}</span>`,
   },
   { title: "Stored", num: true, by: (row) => row.rate, cell: (row) => rate(row.rate ?? NaN) },
   { title: html`<span class="sr">Trend</span>`, wide: true, cell: (row) => html`<${Sparkline} values=${row.series} />` },

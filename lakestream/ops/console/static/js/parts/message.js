@@ -20,10 +20,11 @@ export function Message({ message, fresh, tools, toggled }) {
       <span class="message-time">${seq && html`<span class="day">${day} </span>`}${clock}</span>
       <span class="message-subject">${subject}</span>
       <span class="message-data">${preview(data)}</span>
-      <span class="message-size">${bytes(data.length)}</span>
+      <span class="message-size">${bytes(message.size ?? data.length)}</span>
     </button>
     ${opened && html`<div class="message-open">
       <${Headers} headers=${headers} />
+      ${message.size > data.length && html`<p class="quiet">The live tail has the first ${bytes(data.length)} of ${bytes(message.size)}.</p>`}
       <${Payload} data=${data} name=${`${subject}${seq ? `-${seq}` : ""}`} />
       <div class="toolbar"><span class="quiet">${message.time}${message.reply ? ` · reply ${message.reply}` : ""}</span>${tools}</div>
     </div>`}

@@ -6,12 +6,13 @@ import { compact, count } from "../lib/format.js";
 const MARKS = 4;
 const APART = 0.13;
 
-/** The strip; nothing for an empty stream. `position` is the last sequence in the table, if there is one. */
-export function Strip({ state, position, consumers }) {
+/** The strip; nothing for an empty stream. `lag` has the messages that are only in the log; undefined without a table. */
+export function Strip({ state, lag, consumers }) {
   const { first_seq: first, last_seq: last, messages } = state;
   if (!messages || last <= first) return null;
   const place = (seq) => Math.min(1, Math.max(0, (seq - first + 1) / (last - first + 1)));
-  const lake = position === undefined || position === null ? 0 : place(position);
+  const held = Math.max(0, messages - (lag ?? messages));
+  const lake = held && (lag ? Math.min(place(last - lag), 0.995) : 1);
   const sorted = [...consumers].sort((one, other) => one.ack_floor.stream_seq - other.ack_floor.stream_seq);
   const marks = [];
   for (const each of sorted) {
@@ -30,8 +31,8 @@ export function Strip({ state, position, consumers }) {
       ${marks.map(({ at, names }) => html`<span class="strip-mark" data-side=${side(at)} style=${{ left: `${at * 100}%` }} title=${`acked by ${names.join(", ")}`}>${names[0]}${names.length > 1 && ` +${names.length - 1}`}</span>`)}
     </div>`}
     <div class="key">
-      ${lake > 0 && html`<span><i class="key-lake"></i>in the Delta table, through ${compact(position)}</span>`}
-      ${lake < 1 && html`<span><i class="key-log"></i>in the log</span>`}
+      ${lake > 0 && html`<span><i class="key-lake"></i>${compact(held)} in the Delta table</span>`}
+      ${lake < 1 && html`<span><i class="key-log"></i>${compact(messages - held)} in the log</span>`}
       ${marks.length > 0 && html`<span>names: acked through here</span>`}
     </div>
   </div>`;
