@@ -6,10 +6,13 @@ With `LAKESTREAM_PICTURES=1` in the environment the trial `pictures` writes the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, KeyValueConfig, StreamConfig
 
 from tests.clients import npm
+from tests.cluster.nodes import Cluster
 from tests.servers import Kind, Server
 
 pytestmark = [pytest.mark.conformance, pytest.mark.heavy]
@@ -26,6 +30,8 @@ pytestmark = [pytest.mark.conformance, pytest.mark.heavy]
 SCRIPT = "console/console.mjs"
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures" / "console"
 PICTURES_TIMEOUT_S = 300
+COMPACT_S = 300
+WAIT_S = 20
 ORDERS = 240
 REPORT = b"day,orders\n" + b"".join(b"%d,%d\n" % (day, 2000 + 37 * day) for day in range(1, 9000))
 MONITORED = ["-m", "-1"]
@@ -107,15 +113,43 @@ async def _guard(server: Server) -> None:
     await client.close()
 
 
-def _compact(server: Server) -> None:
-    """Write what is staged to the tables, so that messages are read from log and table."""
-    command = [str(Path(sys.executable).parent / "lakestream"), "compact", "--once", "--lake", str(server.store / "lake")]
-    subprocess.run(command, check=True, capture_output=True, timeout=240)
+async def _replicate(node: Server) -> None:
+    client = await nats.connect(node.url)
+    js = client.jetstream(timeout=WAIT_S)
+    for name in ("ORDERS", "PAYMENTS"):
+        await js.add_stream(StreamConfig(name=name, subjects=[f"{name.lower()}.>"], num_replicas=3, allow_direct=True))
+        for number in range(50):
+            await js.publish(f"{name.lower()}.{number}", b"replicated")
+    await client.close()
+
+
+@contextlib.contextmanager
+def _compactor(server: Server, *, keeps_running: bool) -> Iterator[None]:
+    """Write what the server has staged to the tables; return once messages are in both log and table."""
+    command = [str(Path(sys.executable).parent / "lakestream"), "compact", "--lake", str(server.store / "lake")]
+    if not keeps_running:
+        subprocess.run([*command, "--once"], check=True, capture_output=True, timeout=COMPACT_S)
+        yield
+        return
+    compactor = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline = time.monotonic() + COMPACT_S
+        while server.page("/varz")["lake"]["lag"].get("ORDERS", 1):
+            assert time.monotonic() < deadline, "nothing was compacted"
+            time.sleep(0.5)
+        yield
+    finally:
+        os.killpg(compactor.pid, signal.SIGTERM)
+        compactor.wait()
+
+
+def _console(server: Server) -> str:
+    return f"http://127.0.0.1:{server.http_port}/console"
 
 
 @pytest.fixture(scope="module")
 def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """Yield the environment of a trial: a server with content, another one with users, and Chromium."""
+    """Yield the environment of a trial: a server with content, one with users, a cluster, and Chromium."""
     folder = tmp_path_factory.mktemp("console")
     npm.install()
     npm.install(npm.SCRIPTS / "console")
@@ -123,22 +157,29 @@ def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     config = "lake { seal_age: 1s }\n"
     server = Server(kind, folder / "shop", config=config, args=MONITORED, name="shop-1")
     guarded = Server(kind, folder / "users", config=USERS, args=MONITORED, name="guarded-1")
-    server.start()
-    guarded.start()
-    asyncio.run(_fill(server))
-    asyncio.run(_guard(guarded))
-    _compact(server)
+    cluster = Cluster(kind, folder / "cluster")
     pictures = str(PICTURES) if os.environ.get("LAKESTREAM_PICTURES") else ""
-    yield {
-        "CHROMIUM": chromium,
-        "CONSOLE": f"http://127.0.0.1:{server.http_port}/console",
-        "USERS": f"http://127.0.0.1:{guarded.http_port}/console",
-        "NATS": server.url,
-        "OBJECT_BYTES": str(len(REPORT)),
-        "PICTURES": pictures,
-    }
-    server.kill()
-    guarded.kill()
+    try:
+        server.start()
+        guarded.start()
+        cluster.start()
+        asyncio.run(_fill(server))
+        asyncio.run(_guard(guarded))
+        asyncio.run(_replicate(cluster.nodes[0]))
+        with _compactor(server, keeps_running=bool(pictures)):
+            yield {
+                "CHROMIUM": chromium,
+                "CONSOLE": _console(server),
+                "USERS": _console(guarded),
+                "CLUSTER": _console(cluster.nodes[0]),
+                "NATS": server.url,
+                "OBJECT_BYTES": str(len(REPORT)),
+                "PICTURES": pictures,
+            }
+    finally:
+        cluster.kill()
+        server.kill()
+        guarded.kill()
 
 
 @pytest.mark.parametrize("trial", npm.listed(SCRIPT))

@@ -3,6 +3,7 @@
 import { html, useState } from "../../vendor/htm-preact.js";
 import { page, session } from "../lib/api.js";
 import { bytes, compact, count, elapsed, NONE } from "../lib/format.js";
+import { streamInfo } from "../lib/jetstream.js";
 import { usePoll } from "../lib/poll.js";
 import { link } from "../lib/router.js";
 import { streamsOf } from "../lib/samples.js";
@@ -12,6 +13,8 @@ import { Table } from "../parts/table.js";
 
 const REFRESH_MS = 2000;
 const GROUPS = 200;
+const ASKED = 20;
+const ASK_MS = 1000;
 
 /** Load everything the page shows; pages that this user may not see are left out. */
 async function load(signal) {
@@ -26,19 +29,37 @@ async function load(signal) {
   ]);
   const groups = {};
   for (const answer of [meta, own]) for (const [name, found] of Object.entries(answer ?? {})) groups[name] = { ...groups[name], ...found };
-  return { varz, jsz, routez, groups };
+  return { varz, jsz, routez, groups, streams: await asLed(streamsOf(jsz), varz.server_name, signal) };
 }
 
-/** Return the nodes: this one, and those that it has routes to or replicates with. */
-function nodesOf({ varz, jsz, routez }) {
+/** Ask the leaders of streams that look late from this node: only a stream's leader knows how far its replicas are. */
+async function asLed(streams, here, signal) {
+  const account = session.value?.account;
+  const doubtful = movesOf(streams).filter((stream) => stream.account === account && stream.cluster.leader !== here);
+  const known = new Map();
+  for (const stream of doubtful.slice(0, ASKED)) {
+    const info = await streamInfo(stream.name, undefined, { signal, timeout: ASK_MS }).catch(() => null);
+    if (info?.cluster) known.set(stream, { ...stream, cluster: info.cluster });
+  }
+  return streams.map((stream) => known.get(stream) ?? stream);
+}
+
+/** Return the nodes: this one, and those that it has routes to or shares Raft groups with. */
+function nodesOf({ varz, jsz, routez, groups }) {
   const meta = jsz.meta_cluster ?? {};
   const nodes = new Map([[varz.server_name, { name: varz.server_name, self: true, current: true }]]);
+  for (const { peers } of groupRows(groups)) {
+    for (const { name } of Object.values(peers ?? {})) if (name && !nodes.has(name)) nodes.set(name, { name });
+  }
   for (const each of meta.replicas ?? []) if (each.name !== varz.server_name) nodes.set(each.name, { ...each });
   for (const route of routez?.routes ?? []) {
     const name = route.remote_name ?? route.name ?? route.remote_id;
     if (name && name !== varz.server_name) nodes.set(name, { ...nodes.get(name), name, route: nodes.get(name)?.route ?? route });
   }
-  return [...nodes.values()].map((node) => ({ ...node, leader: meta.leader === node.name }));
+  return [...nodes.values()].map((node) => {
+    const connected = node.self || Boolean(node.route) || !routez;
+    return { ...node, leader: meta.leader === node.name, offline: node.offline ?? !connected, seen: node.self || Boolean(routez) };
+  });
 }
 
 /** Return streams whose replicas are not as configured, or not all current. */
@@ -58,7 +79,7 @@ function Replica({ replica }) {
 const NODE_COLUMNS = [
   { title: "Node", by: (row) => row.name, cell: (row) => html`<span class="name">${row.name}</span>${row.self && html`<span class="under">this server</span>`}` },
   { title: "Role", cell: (row) => (row.leader ? html`<span class="tag tag-good">meta leader</span>` : html`<span class="tag">follower</span>`) },
-  { title: "State", cell: (row) => (row.offline ? html`<span class="tag tag-bad">offline</span>` : row.current === false ? html`<span class="tag tag-warn">${row.lag ? `${compact(row.lag)} behind` : "catching up"}</span>` : html`<span class="good">current</span>`) },
+  { title: "State", cell: (row) => (row.offline ? html`<span class="tag tag-bad">offline</span>` : row.current === false ? html`<span class="tag tag-warn">${row.lag ? `${compact(row.lag)} behind` : "catching up"}</span>` : row.seen ? html`<span class="good">${row.current ? "current" : "connected"}</span>` : html`<span class="quiet">${NONE}</span>`) },
   { title: "Round trip", num: true, wide: true, cell: (row) => elapsed(row.route?.rtt) },
   { title: "Sent to it", num: true, wide: true, cell: (row) => bytes(row.route?.link?.out_bytes ?? row.route?.out_bytes ?? NaN) },
   { title: "From it", num: true, wide: true, cell: (row) => bytes(row.route?.link?.in_bytes ?? row.route?.in_bytes ?? NaN) },
@@ -87,7 +108,7 @@ export function Cluster() {
   if (!data) return html`<${Head} title="Cluster" /><${Failed} error=${error} retry=${refresh} />${loading && html`<${Loading} />`}`;
   const { varz, jsz, groups } = data;
   const meta = jsz.meta_cluster;
-  const streams = streamsOf(jsz);
+  const { streams } = data;
   const byGroup = new Map(streams.filter((each) => each.cluster?.raft_group).map((each) => [each.cluster.raft_group, each.name]));
   const rows = groupRows(groups).map((row) => ({ ...row, stream: byGroup.get(row.name) }));
   const wanted = filter.trim().toLowerCase();

@@ -132,7 +132,7 @@ function Consumers({ name, state, changed }) {
 }
 
 const COMMIT_COLUMNS = [
-  { title: "Version", num: true, cell: (row) => count(row.version) },
+  { title: "Version", cell: (row) => count(row.version) },
   { title: "Time", cell: (row) => html`<span class="nowrap">${time(row.time, { fraction: false })}</span>` },
   { title: "Operation", cell: (row) => row.operation },
   { title: "Messages", num: true, cell: (row) => (row.messages === null || row.messages === undefined ? NONE : count(row.messages)) },
