@@ -23,7 +23,8 @@ import { Empty, Failed, Toasts } from "./parts/notes.js";
 /** The pages: segment of the route, title, letter of the shortcut after g, and component. */
 const PAGES = [
   { path: "overview", title: "Overview", letter: "o", show: Overview },
-  { path: "streams", title: "Streams", letter: "s", show: (props) => (props.path[1] ? html`<${Stream} ...${props} />` : html`<${Streams} />`) },
+  { path: "streams", title: "Streams", letter: "s", show: (props) =>
+    (props.path[1] ? html`<${Stream} ...${props} />` : html`<${Streams} />`) },
   { path: "buckets", title: "Key-value", letter: "k", show: Buckets },
   { path: "objects", title: "Objects", letter: "b", show: Objects },
   { path: "live", title: "Live tail", letter: "l", show: Live, gap: true },
@@ -85,7 +86,8 @@ function Shortcuts({ close }) {
   ];
   return html`<${Dialog} title="Keyboard shortcuts" close=${close}>
     <dl class="shortcuts">
-      ${rows.map(([keys, text]) => [html`<dt>${keys.map((key) => html`<kbd>${key}</kbd>`)}</dt>`, html`<dd>${text}</dd>`])}
+      ${rows.map(([keys, text]) => [html`<dt>${keys.map((key) => html`<kbd>${key}</kbd>`)}</dt>`,
+        html`<dd>${text}</dd>`])}
     </dl>
   <//>`;
 }
@@ -102,7 +104,8 @@ function Navigation({ active, opened, show }) {
     <nav class="nav" aria-label="Pages">
       ${PAGES.map(({ path, title, gap }) => [
         gap && html`<div class="nav-gap" aria-hidden="true"></div>`,
-        html`<a href=${link(path)} aria-current=${path === active ? "page" : undefined}><${Icon} name=${path} />${title}</a>`,
+        html`<a href=${link(path)} aria-current=${path === active ? "page" : undefined}><${Icon} name=${path} />${title}
+          </a>`,
       ])}
     </nav>
     <div class="side-foot">
@@ -112,14 +115,17 @@ function Navigation({ active, opened, show }) {
         <span class="quiet wrap">${account.server} · ${account.version}</span>
       </div>
       <div class="side-tools">
-        <button class="button button-bare" type="button" title=${THEMES[currentTheme()]} aria-label=${`Change the colours, now: ${THEMES[currentTheme()]}`} onClick=${theme}>
+        <button class="button button-bare" type="button" title=${THEMES[currentTheme()]}
+          aria-label=${`Change the colours, now: ${THEMES[currentTheme()]}`} onClick=${theme}>
           <${Icon} name="theme" />
         </button>
-        <button class="button button-bare" type="button" title="Keyboard shortcuts" aria-label="Keyboard shortcuts" onClick=${() => show("help")}>
+        <button class="button button-bare" type="button" title="Keyboard shortcuts" aria-label="Keyboard shortcuts"
+          onClick=${() => show("help")}>
           <${Icon} name="help" />
         </button>
         ${account.auth_required &&
-        html`<button class="button button-bare" type="button" onClick=${() => logout()}><${Icon} name="leave" /> Log out</button>`}
+        html`<button class="button button-bare" type="button" onClick=${() => logout()}>
+          <${Icon} name="leave" /> Log out</button>`}
       </div>
     </div>
   </div>`;
@@ -135,7 +141,8 @@ function Page({ page, route }) {
     failed.current = key;
   }, [key, error]);
   if (error) return html`<${Failed} error=${error} retry=${reset} />`;
-  if (!page) return html`<${Empty} title="There is no such page"><p><a href=${link("overview")}>Go to the overview</a></p><//>`;
+  if (!page) return html`<${Empty} title="There is no such page"><p><a href=${link("overview")}>Go to the overview</a>
+    </p><//>`;
   return html`<${page.show} path=${route.path} query=${route.query} key=${route.path.slice(0, 2).join("/")} />`;
 }
 
@@ -169,17 +176,20 @@ function Frame() {
     return stop;
   }, []);
   return html`
-    <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>Skip to the page</a>
+    <a class="skip" href="#main"
+      onClick=${(event) => (event.preventDefault(), main.current.focus())}>Skip to the page</a>
     <div class="bar">
       <a class="brand" href=${link("overview")}><${Mark} /> lakestream</a>
-      <button class="button button-bare" type="button" aria-expanded=${opened} aria-controls="navigation" onClick=${() => setOpened(!opened)}>
+      <button class="button button-bare" type="button" aria-expanded=${opened} aria-controls="navigation"
+        onClick=${() => setOpened(!opened)}>
         <${Icon} name=${opened ? "close" : "menu"} /> Menu
       </button>
     </div>
     <div class="frame">
       <${Navigation} active=${name} opened=${opened} show=${show} />
       <div>
-        ${error?.status === 0 && html`<div class="banner" role="status">${error.message} The figures are those of before.</div>`}
+        ${error?.status === 0 &&
+          html`<div class="banner" role="status">${error.message} The figures are those of before.</div>`}
         <main class="main" id="main" tabindex="-1" ref=${main}>
           <${Page} page=${page} route=${route} />
         </main>
@@ -199,7 +209,8 @@ function Console() {
   if (state === undefined) return html`<p class="boot" role="status">Opening the console…</p>`;
   if (state.login) return html`<${Login} kinds=${state.kinds} ended=${state.ended} />`;
   if (state.failed) {
-    return html`<main class="main"><h1>The console is not available</h1><${Failed} error=${{ message: state.failed }} retry=${open} /></main>`;
+    return html`<main class="main"><h1>The console is not available</h1>
+      <${Failed} error=${{ message: state.failed }} retry=${open} /></main>`;
   }
   return html`<${Frame} key=${state.csrf} />`;
 }

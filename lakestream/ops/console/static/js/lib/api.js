@@ -11,11 +11,11 @@ export class CallError extends Error {
   }
 }
 
-/** The session: undefined before the first answer, else the answer of `/session`, with `login` if nobody is logged in. */
+/** The session: undefined before the first answer, else the answer of `/session`; `login`: nobody is logged in. */
 export const session = createStore(undefined);
 
 /** Path of the server's pages: the console's own path without its last segment. */
-export const ROOT = location.pathname.replace(/\/console\/?$/, "");
+const ROOT = location.pathname.replace(/\/console\/?$/, "");
 
 const WORDS = {
   403: "The server refused this: permission denied.",

@@ -9,7 +9,7 @@ export function fromBase64(text) {
 }
 
 /** Return bytes as base64. */
-export function toBase64(bytes) {
+function toBase64(bytes) {
   let binary = "";
   for (let at = 0; at < bytes.length; at += 32768) {
     binary += String.fromCharCode(...bytes.subarray(at, at + 32768));
@@ -20,14 +20,10 @@ export function toBase64(bytes) {
 /** Return a text as base64 of its UTF-8 bytes. */
 export const textToBase64 = (text) => toBase64(new TextEncoder().encode(text));
 
-/** Return a text in the URL alphabet of base64, which names the objects of a store. */
-export const textToBase64Url = (text) => textToBase64(text).replaceAll("+", "-").replaceAll("/", "_");
-
 /** Return the text of UTF-8 bytes, or null if they are not UTF-8 or have control characters. */
 export function toText(bytes) {
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-    // eslint-disable-next-line no-control-regex
     return /[\u0000-\u0008\u000e-\u001f]/.test(text) ? null : text;
   } catch {
     return null;

@@ -80,14 +80,6 @@ export function localInput(value) {
   return time(value, { fraction: false }).replace(" ", "T");
 }
 
-/** Return the distance from a time to now: "12 s ago". */
-export function ago(value, now = Date.now()) {
-  const at = millis(value);
-  if (Number.isNaN(at)) return NONE;
-  const seconds = (now - at) / 1000;
-  return seconds < 1 ? "now" : `${span(Math.floor(seconds)).split(" ").slice(0, 2).join(" ")} ago`;
-}
-
 /** Return the seconds of a duration as people and metadata write it ("30d", "12h", "90s", "1w"); NaN if it is none. */
 export function seconds(text) {
   const units = { ns: 1e-9, µs: 1e-6, us: 1e-6, ms: 0.001, s: 1, m: 60, h: 3600, d: 86400, w: 604800, y: 31536000 };

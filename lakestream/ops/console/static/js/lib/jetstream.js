@@ -41,15 +41,3 @@ export async function consumers(name, options) {
 
 /** Delete a consumer. */
 export const deleteConsumer = (stream, name) => jetstream(`CONSUMER.DELETE.${stream}.${name}`);
-
-/** Return the names of the streams whose names begin with `prefix`. */
-export async function streamNames(prefix = "") {
-  const found = [];
-  for (let offset = 0; ; ) {
-    const page = await jetstream("STREAM.NAMES", { offset });
-    const names = page.streams ?? [];
-    found.push(...names.filter((name) => name.startsWith(prefix)));
-    offset += names.length;
-    if (!names.length || offset >= page.total) return found;
-  }
-}

@@ -62,7 +62,7 @@ function parsedHeaders(base64) {
 }
 
 /** Return one message by the messages API (`seq`, `last_by_subj`, `next_by_subj`), or null. */
-export async function getMessage(stream, body, options) {
+async function getMessage(stream, body, options) {
   try {
     const { message } = await jetstream(`STREAM.MSG.GET.${stream}`, body, options);
     const { seq, subject, time, data, hdrs } = message;

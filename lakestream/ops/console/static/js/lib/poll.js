@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "../../vendor/htm-preact.js";
 /**
  * Call `load(signal)` at once and then `every` ms after each answer; 0: once.
  *
- * Return `{data, error, loading, refresh}`. A change of `keys` discards the data and loads again; an error keeps the data.
+ * Return `{data, error, loading, refresh}`. A change of `keys` discards the data and loads again; an error keeps it.
  */
 export function usePoll(load, every, keys = []) {
   const [state, setState] = useState({ data: null, error: null, loading: true });

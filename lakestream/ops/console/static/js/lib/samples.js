@@ -6,7 +6,7 @@ import { buckets, parse, quantile } from "./prometheus.js";
 import { createStore } from "./store.js";
 
 /** Time between samples in ms. */
-export const INTERVAL = 2000;
+const INTERVAL = 2000;
 const KEPT = 300;
 const KEPT_BY_STREAM = 60;
 
@@ -77,7 +77,8 @@ async function sample() {
     time: now / 1000,
     in: perSecond(last?.varz.in_msgs, varz.in_msgs, seconds),
     out: perSecond(last?.varz.out_msgs, varz.out_msgs, seconds),
-    stored: streams.some((each) => each.rate !== null) ? streams.reduce((sum, each) => sum + (each.rate ?? 0), 0) : null,
+    stored: streams.some((each) => each.rate !== null) ? streams.reduce((sum, each) => sum + (each.rate ?? 0),
+      0) : null,
     ...timings,
   };
   const points = last ? [...samples.value.points, point].slice(-KEPT) : samples.value.points;

@@ -18,7 +18,8 @@ const ASK_MS = 1000;
 
 /** Load everything the page shows; pages that this user may not see are left out. */
 async function load(signal) {
-  const optional = (promise) => promise.catch((error) => (error.name === "AbortError" || error.status === 0 ? Promise.reject(error) : null));
+  const optional = (promise) => promise.catch((error) => (error.name === "AbortError" ||
+    error.status === 0 ? Promise.reject(error) : null));
   const account = session.value?.account;
   const [varz, jsz, routez, meta, own] = await Promise.all([
     page("varz", {}, signal),
@@ -28,7 +29,8 @@ async function load(signal) {
     account ? optional(page("raftz", { acc: account }, signal)) : null,
   ]);
   const groups = {};
-  for (const answer of [meta, own]) for (const [name, found] of Object.entries(answer ?? {})) groups[name] = { ...groups[name], ...found };
+  for (const answer of [meta, own]) for (const [name,
+    found] of Object.entries(answer ?? {})) groups[name] = { ...groups[name], ...found };
   return { varz, jsz, routez, groups, streams: await asLed(streamsOf(jsz), varz.server_name, signal) };
 }
 
@@ -54,11 +56,13 @@ function nodesOf({ varz, jsz, routez, groups }) {
   for (const each of meta.replicas ?? []) if (each.name !== varz.server_name) nodes.set(each.name, { ...each });
   for (const route of routez?.routes ?? []) {
     const name = route.remote_name ?? route.name ?? route.remote_id;
-    if (name && name !== varz.server_name) nodes.set(name, { ...nodes.get(name), name, route: nodes.get(name)?.route ?? route });
+    if (name && name !== varz.server_name) nodes.set(name, { ...nodes.get(name), name,
+      route: nodes.get(name)?.route ?? route });
   }
   return [...nodes.values()].map((node) => {
     const connected = node.self || Boolean(node.route) || !routez;
-    return { ...node, leader: meta.leader === node.name, offline: node.offline ?? !connected, seen: node.self || Boolean(routez) };
+    return { ...node, leader: meta.leader === node.name, offline: node.offline ?? !connected, seen: node.self ||
+      Boolean(routez) };
   });
 }
 
@@ -67,49 +71,68 @@ function movesOf(streams) {
   return streams.filter((stream) => {
     const replicas = stream.cluster?.replicas ?? [];
     const wanted = stream.config?.num_replicas ?? 1;
-    return replicas.some((replica) => !replica.current || replica.offline) || (replicas.length > 0 && replicas.length + 1 !== wanted);
+    return replicas.some((replica) => !replica.current || replica.offline) || (replicas.length > 0 &&
+      replicas.length + 1 !== wanted);
   });
 }
 
 function Replica({ replica }) {
   const state = replica.offline ? "offline" : replica.current ? "" : replica.lag ? `${compact(replica.lag)} behind` : "catching up";
-  return html`<span class=${`tag ${replica.offline ? "tag-bad" : replica.current ? "" : "tag-warn"}`}>${replica.name}${state && ` · ${state}`}</span>`;
+  return html`<span class=${`tag ${replica.offline ? "tag-bad" : replica.current ? "" : "tag-warn"}`}>${replica.name}
+    ${state && ` · ${state}`}</span>`;
 }
 
 const NODE_COLUMNS = [
-  { title: "Node", by: (row) => row.name, cell: (row) => html`<span class="name">${row.name}</span>${row.self && html`<span class="under">this server</span>`}` },
-  { title: "Role", cell: (row) => (row.leader ? html`<span class="tag tag-good">meta leader</span>` : html`<span class="tag">follower</span>`) },
-  { title: "State", cell: (row) => (row.offline ? html`<span class="tag tag-bad">offline</span>` : row.current === false ? html`<span class="tag tag-warn">${row.lag ? `${compact(row.lag)} behind` : "catching up"}</span>` : row.seen ? html`<span class="good">${row.current ? "current" : "connected"}</span>` : html`<span class="quiet">${NONE}</span>`) },
+  { title: "Node", by: (row) => row.name, cell: (row) =>
+    html`<span class="name">${row.name}</span>${row.self && html`<span class="under">this server</span>`}` },
+  { title: "Role", cell: (row) =>
+    (row.leader ? html`<span class="tag tag-good">meta leader</span>` : html`<span class="tag">follower</span>`) },
+  { title: "State", cell: (row) =>
+    (row.offline ? html`<span class="tag tag-bad">offline</span>` : row.current === false ? html`<span
+      class="tag tag-warn">
+      ${row.lag ? `${compact(row.lag)} behind` : "catching up"}</span>` : row.seen ? html`<span class="good">
+        ${row.current ? "current" : "connected"}</span>` : html`<span class="quiet">${NONE}</span>`) },
   { title: "Round trip", num: true, wide: true, cell: (row) => elapsed(row.route?.rtt) },
-  { title: "Sent to it", num: true, wide: true, cell: (row) => bytes(row.route?.link?.out_bytes ?? row.route?.out_bytes ?? NaN) },
-  { title: "From it", num: true, wide: true, cell: (row) => bytes(row.route?.link?.in_bytes ?? row.route?.in_bytes ?? NaN) },
+  { title: "Sent to it", num: true, wide: true, cell: (row) =>
+    bytes(row.route?.link?.out_bytes ?? row.route?.out_bytes ?? NaN) },
+  { title: "From it", num: true, wide: true, cell: (row) =>
+    bytes(row.route?.link?.in_bytes ?? row.route?.in_bytes ?? NaN) },
 ];
 
 function groupRows(groups) {
-  return Object.entries(groups).flatMap(([account, found]) => Object.entries(found).map(([name, group]) => ({ ...group, account, name })));
+  return Object.entries(groups).flatMap(([account, found]) => Object.entries(found).map(([name, group]) => ({ ...group,
+    account, name })));
 }
 
 const behind = (group) => Math.max(0, ...Object.values(group.peers ?? {}).map((peer) => (peer.last_replicated_index === undefined ? 0 : group.pindex - peer.last_replicated_index)));
 
 const GROUP_COLUMNS = [
-  { title: "Group", by: (row) => row.name, cell: (row) => html`<span class="name mono">${row.stream ?? row.name}</span><span class="under">${row.account}</span>` },
-  { title: "Role here", by: (row) => row.state, cell: (row) => html`<span class=${`tag ${row.state === "LEADER" ? "tag-good" : ""}`}>${row.state.toLowerCase()}</span>` },
+  { title: "Group", by: (row) => row.name, cell: (row) =>
+    html`<span class="name mono">${row.stream ?? row.name}</span><span class="under">${row.account}</span>` },
+  { title: "Role here", by: (row) => row.state, cell: (row) =>
+    html`<span class=${`tag ${row.state === "LEADER" ? "tag-good" : ""}`}>${row.state.toLowerCase()}</span>` },
   { title: "Term", num: true, by: (row) => row.term, cell: (row) => count(row.term) },
-  { title: "Members", num: true, wide: true, cell: (row) => html`${row.size}<span class="under">quorum ${row.quorum_needed}</span>` },
+  { title: "Members", num: true, wide: true, cell: (row) =>
+    html`${row.size}<span class="under">quorum ${row.quorum_needed}</span>` },
   { title: "Committed", num: true, wide: true, cell: (row) => compact(row.committed) },
-  { title: "To apply", num: true, by: (row) => row.committed - row.applied, cell: (row) => count(Math.max(0, row.committed - row.applied)) },
-  { title: "Match lag", num: true, by: behind, cell: (row) => (row.state === "LEADER" ? html`<span class=${behind(row) > 1000 ? "warn" : ""}>${count(behind(row))}</span>` : html`<span class="quiet">${NONE}</span>`) },
+  { title: "To apply", num: true, by: (row) => row.committed - row.applied, cell: (row) => count(Math.max(0,
+    row.committed - row.applied)) },
+  { title: "Match lag", num: true, by: behind, cell: (row) =>
+    (row.state === "LEADER" ? html`<span class=${behind(row) > 1000 ? "warn" : ""}>${count(behind(row))}
+      </span>` : html`<span class="quiet">${NONE}</span>`) },
 ];
 
 /** The page. */
 export function Cluster() {
   const { data, error, loading, refresh } = usePoll(load, REFRESH_MS, []);
   const [filter, setFilter] = useState("");
-  if (!data) return html`<${Head} title="Cluster" /><${Failed} error=${error} retry=${refresh} />${loading && html`<${Loading} />`}`;
+  if (!data) return html`<${Head} title="Cluster" /><${Failed} error=${error} retry=${refresh} />
+    ${loading && html`<${Loading} />`}`;
   const { varz, jsz, groups } = data;
   const meta = jsz.meta_cluster;
   const { streams } = data;
-  const byGroup = new Map(streams.filter((each) => each.cluster?.raft_group).map((each) => [each.cluster.raft_group, each.name]));
+  const byGroup = new Map(streams.filter((each) => each.cluster?.raft_group).map((each) => [each.cluster.raft_group,
+    each.name]));
   const rows = groupRows(groups).map((row) => ({ ...row, stream: byGroup.get(row.name) }));
   const wanted = filter.trim().toLowerCase();
   const shown = rows.filter((row) => `${row.name} ${row.stream ?? ""} ${row.account}`.toLowerCase().includes(wanted));
@@ -126,38 +149,57 @@ export function Cluster() {
         varz.mem !== undefined && { title: "Memory", value: bytes(varz.mem), under: `${varz.cores} cores` },
         { title: "Up", value: elapsed(varz.uptime) },
       ]} />
-      <${Empty} title="This server runs alone"><p>Every message is on its disk before the ack. With two more nodes and <code>replicas: 3</code>, streams go on when one of them fails: this page shows their roles, terms and lag then.</p><pre tabindex="0" role="region" aria-label="Command">lakestream serve -js --cluster nats://0.0.0.0:6222 \\
+      <${Empty} title="This server runs alone">
+        <p>Every message is on its disk before the ack. With two more nodes and <code>replicas: 3</code>, streams go on when one of them fails: this page shows their roles, terms and lag then.</p>
+          <pre tabindex="0" role="region" aria-label="Command">lakestream serve -js --cluster nats://0.0.0.0:6222 \\
   --routes nats://node-2:6222,nats://node-3:6222</pre><//>`;
   }
   return html`<${Head} title="Cluster">${varz.cluster?.name ?? meta?.name ?? ""}<//>
     <${Failed} error=${error} retry=${refresh} />
-    ${late.length > 0 && html`<${Warning}><strong>${late.map((node) => node.name).join(", ")} offline.</strong> Streams with a quorum elsewhere go on.<//><div class="section"></div>`}
+    ${late.length > 0 &&
+      html`<${Warning}><strong>
+        ${late.map((node) => node.name).join(", ")} offline.</strong> Streams with a quorum elsewhere go on.<//>
+          <div class="section"></div>`}
     <${Figures} of=${[
-      { title: "Nodes", value: count(meta?.cluster_size ?? nodes.length), under: late.length ? `${late.length} offline` : "all seen", tone: late.length ? "bad" : undefined },
-      { title: "Meta leader", value: meta?.leader || "none", under: groups.$SYS?._meta_ ? `term ${groups.$SYS._meta_.term}` : undefined, tone: meta && !meta.leader ? "bad" : undefined },
+      { title: "Nodes", value: count(meta?.cluster_size ?? nodes.length), under: late.length ? `${late.length} offline`
+        : "all seen", tone: late.length ? "bad" : undefined },
+      { title: "Meta leader", value: meta?.leader || "none", under: groups.$SYS?._meta_
+        ? `term ${groups.$SYS._meta_.term}` : undefined, tone: meta && !meta.leader ? "bad" : undefined },
       { title: "Replicated streams", value: count(replicated.length), under: `of ${count(streams.length)} here` },
       { title: "Moving or behind", value: count(moves.length), tone: moves.length ? "warn" : undefined },
     ]} />
     <section class="section">
       <div class="section-head"><h2>Nodes</h2></div>
-      <${Table} caption="Nodes" columns=${NODE_COLUMNS} rows=${nodes} keyOf=${(row) => row.name} sorted=${{ column: 0, down: false }} />
+      <${Table} caption="Nodes" columns=${NODE_COLUMNS} rows=${nodes} keyOf=${(row) => row.name}
+        sorted=${{ column: 0, down: false }} />
     </section>
     <section class="section">
       <div class="section-head"><h2>Moves and replicas behind</h2></div>
       ${moves.length
-        ? html`<${Table} caption="Moves and replicas behind" rows=${moves} keyOf=${(row) => `${row.account}/${row.name}`} columns=${[
+        ? html`<${Table} caption="Moves and replicas behind" rows=${moves}
+          keyOf=${(row) => `${row.account}/${row.name}`} columns=${[
             { title: "Stream", cell: (row) => html`<a class="name" href=${link("streams", row.name)}>${row.name}</a>` },
             { title: "Leader", cell: (row) => row.cluster.leader || html`<span class="tag tag-bad">none</span>` },
-            { title: "Replicas", cell: (row) => html`<span class="members">${row.cluster.replicas.map((replica) => html`<${Replica} key=${replica.name} replica=${replica} />`)}</span>` },
+            { title: "Replicas", cell: (row) =>
+              html`<span class="members">
+                ${row.cluster.replicas.map((replica) => html`<${Replica} key=${replica.name} replica=${replica} />`)}
+                  </span>` },
             { title: "Wanted", num: true, cell: (row) => count(row.config?.num_replicas ?? 1) },
           ]} />`
         : html`<p class="quiet">Every replica is where it should be and has everything.</p>`}
     </section>
     <section class="section">
       <div class="section-head"><h2>Raft groups on this node</h2>
-        <div class="search"><label class="sr" for="groups-filter">Filter groups</label><input id="groups-filter" type="search" data-search placeholder="Filter groups" value=${filter} onInput=${(event) => setFilter(event.target.value)} /></div>
+        <div class="search"><label class="sr" for="groups-filter">Filter groups</label>
+          <input id="groups-filter" type="search" data-search placeholder="Filter groups" value=${filter}
+            onInput=${(event) => setFilter(event.target.value)} />
+            </div>
       </div>
-      ${shown.length ? html`<${Table} caption="Raft groups" columns=${GROUP_COLUMNS} rows=${shown.slice(0, GROUPS)} keyOf=${(row) => `${row.account}/${row.name}`} />` : html`<p class="quiet">${rows.length ? "No group matches." : "This account has no replicated streams on this node."}</p>`}
+      ${shown.length
+        ? html`<${Table} caption="Raft groups" columns=${GROUP_COLUMNS} rows=${shown.slice(0, GROUPS)}
+          keyOf=${(row) => `${row.account}/${row.name}`} />`
+          : html`<p class="quiet">
+            ${rows.length ? "No group matches." : "This account has no replicated streams on this node."}</p>`}
       ${shown.length > GROUPS && html`<p class="quiet">${count(shown.length - GROUPS)} more: filter to see them.</p>`}
     </section>`;
 }

@@ -28,7 +28,7 @@ function useLive(subjects, paused) {
     let [waiting, total, dropped, number] = [[], 0, 0, 0];
     let shown = [];
     const times = [];
-    let status = "connecting";
+    let [status, reason] = ["connecting", ""];
     const source = live(subjects);
     source.onopen = () => (status = "open");
     source.onerror = () => (status = source.readyState === EventSource.CLOSED ? "failed" : "connecting");
@@ -40,6 +40,11 @@ function useLive(subjects, paused) {
       waiting.push({ ...message, headers, data: fromBase64(message.data_base64), key: ++number });
       if (waiting.length > KEPT) waiting = waiting.slice(-KEPT);
     });
+    source.addEventListener("end", (event) => {
+      reason = JSON.parse(event.data).error;
+      status = "failed";
+      source.close();
+    });
     source.addEventListener("dropped", (event) => {
       dropped += Number(JSON.parse(event.data)?.count ?? event.data) || 0;
     });
@@ -50,7 +55,7 @@ function useLive(subjects, paused) {
       }
       const since = performance.now() - 3000;
       while (times.length && times[0] < since) times.shift();
-      setState({ messages: shown, total, dropped, rate: times.length / 3, status });
+      setState({ messages: shown, total, dropped, rate: times.length / 3, status, reason });
     };
     clear.current = () => {
       shown = waiting = [];
@@ -88,18 +93,32 @@ export function Live({ query }) {
     <form class="toolbar" onSubmit=${submit}>
       <div class="search">
         <label class="sr" for="live-subject">Subject</label>
-        <input id="live-subject" class="code" data-search placeholder="orders.>" spellcheck="false" autocomplete="off" autocapitalize="none" value=${text} onInput=${(event) => setText(event.target.value)} />
+        <input id="live-subject" class="code" data-search placeholder="orders.>" spellcheck="false" autocomplete="off"
+          autocapitalize="none" value=${text} onInput=${(event) => setText(event.target.value)} />
       </div>
       <button class="button button-main" type="submit">Follow</button>
       ${subjects.length > 0 && html`
         <button class="button" type="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}>Pause</button>
         <button class="button" type="button" onClick=${tail.clear}>Clear</button>
-        <button class="button" type="button" onClick=${() => (setText(""), go(link("live"), { replace: true }))}>Stop</button>`}
+        <button class="button" type="button"
+          onClick=${() => (setText(""), go(link("live"), { replace: true }))}>Stop</button>`}
     </form>
-    ${tail.status === "failed" ? html`<${Warning}>${STATUS.failed}<//>` : subjects.length > 0 && html`<p class="soft" role="status">${paused ? "Paused" : STATUS[tail.status]} · ${count(tail.total)} messages · ${rate(tail.rate)}${tail.dropped > 0 && html` · <span class="warn">${count(tail.dropped)} left out: too many to show</span>`}</p>`}
-    ${tail.messages.length > 0 && html`<div class="messages section">${tail.messages.map((message) => html`<${Message} key=${message.key} message=${message} fresh=${tail.rate < HIGHLIGHTED} />`)}</div>`}
+    ${tail.status === "failed"
+      ? html`<${Warning}>${tail.reason ? `The tail has ended: ${tail.reason}` : STATUS.failed}<//>`
+        : subjects.length > 0 &&
+          html`<p class="soft" role="status">
+            ${paused ? "Paused" : STATUS[tail.status]} · ${count(tail.total)} messages · ${rate(tail.rate)}
+              ${tail.dropped > 0 &&
+                html` · <span class="warn">${count(tail.dropped)} left out: too many to show</span>`}
+                </p>`}
+    ${tail.messages.length > 0 &&
+      html`<div class="messages section">
+        ${tail.messages.map((message) =>
+          html`<${Message} key=${message.key} message=${message} fresh=${tail.rate < HIGHLIGHTED} />`)}
+          </div>`}
     ${!subjects.length && html`<${Empty} title="Choose a subject to follow">
       <p>Wildcards work: <code>orders.*.eu</code> follows one level, <code>orders.></code> everything below. Several subjects are separated by blanks.</p>
     <//>`}
-    ${subjects.length > 0 && !tail.messages.length && tail.status === "open" && html`<p class="loading">Waiting for the first message…</p>`}`;
+    ${subjects.length > 0 && !tail.messages.length && tail.status === "open" &&
+      html`<p class="loading">Waiting for the first message…</p>`}`;
 }

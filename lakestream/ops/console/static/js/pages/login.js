@@ -12,11 +12,15 @@ const FIELDS = { user: ["user", "password"], token: ["token"], creds: ["creds"],
 /** The form of each kind of login. */
 function Fields({ kind, values, set }) {
   if (kind === "user") {
-    return html`<${TextField} label="User" name="user" values=${values} set=${set} autocomplete="username" autocapitalize="none" required />
-      <${TextField} label="Password" name="password" type="password" values=${values} set=${set} autocomplete="current-password" required />`;
+    return html`<${TextField} label="User" name="user" values=${values} set=${set} autocomplete="username"
+      autocapitalize="none" required />
+      <${TextField} label="Password" name="password" type="password" values=${values} set=${set}
+        autocomplete="current-password" required />`;
   }
-  if (kind === "token") return html`<${TextField} label="Token" name="token" type="password" values=${values} set=${set} required />`;
-  if (kind === "nkey") return html`<${TextField} label="Seed" hint="It begins with SU." name="nkey" type="password" values=${values} set=${set} required />`;
+  if (kind === "token") return html`<${TextField} label="Token" name="token" type="password" values=${values} set=${set}
+    required />`;
+  if (kind === "nkey") return html`<${TextField} label="Seed" hint="It begins with SU." name="nkey" type="password"
+    values=${values} set=${set} required />`;
   const read = async (event) => set({ ...values, creds: (await event.target.files[0]?.text()) ?? "" });
   return html`<${Field} label="Credentials file" hint="The .creds file of the user. It is used for this session only.">
     ${(id) => html`<input id=${id} type="file" onChange=${read} required />`}
@@ -35,7 +39,8 @@ export function Login({ kinds, ended }) {
     setBusy(true);
     setError(null);
     try {
-      await login(Object.fromEntries(FIELDS[kind].map((name) => [name, values[name] ?? ""])));
+      const given = Object.fromEntries(FIELDS[kind].map((name) => [name, values[name] ?? ""]));
+      await login(values.inbox ? { ...given, inbox: values.inbox } : given);
     } catch (failure) {
       setError(failure);
       setBusy(false);
@@ -48,9 +53,16 @@ export function Login({ kinds, ended }) {
       <form onSubmit=${submit}>
         ${shown.length > 1 &&
         html`<div class="group" role="group" aria-label="Log in with">
-          ${shown.map((each) => html`<button class="button" type="button" aria-pressed=${each === kind} onClick=${() => choose(each)}>${KINDS[each]}</button>`)}
+          ${shown.map((each) =>
+            html`<button class="button" type="button" aria-pressed=${each === kind} onClick=${() => choose(each)}>
+              ${KINDS[each]}</button>`)}
         </div>`}
         <${Fields} kind=${kind} values=${values} set=${set} key=${kind} />
+        <details>
+          <summary class="quiet">Inbox prefix</summary>
+          <${TextField} label="Prefix of reply subjects" hint="For users whose permissions name another than _INBOX."
+            name="inbox" class="code" values=${values} set=${set} />
+        </details>
         <${Failed} error=${error} />
         <button class="button button-main" type="submit" disabled=${busy}>${busy ? "Logging in…" : "Log in"}</button>
       </form>

@@ -14,7 +14,8 @@ import { Empty, Failed, Loading, toast } from "../parts/notes.js";
 export function Messages({ info, query, changed }) {
   const name = info.config.name;
   const filter = query.get("subject") ?? "";
-  const place = { seq: Number(query.get("seq")) || 0, time: query.get("time") ?? "", before: Number(query.get("before")) || 0 };
+  const place = { seq: Number(query.get("seq")) || 0, time: query.get("time") ?? "",
+    before: Number(query.get("before")) || 0 };
   const following = !place.seq && !place.time && !place.before;
   const [removing, remove] = useState(null);
   const [open, setOpen] = useState(new Set());
@@ -42,7 +43,8 @@ export function Messages({ info, query, changed }) {
     setOpen(new Set());
     go(link("streams", name, "messages", { subject: text.trim(), ...given }), { replace: true });
   };
-  const toggled = (seq, opened) => setOpen((old) => new Set(opened ? [...old, seq] : [...old].filter((each) => each !== seq)));
+  const toggled = (seq, opened) => setOpen((old) => new Set(opened ? [...old, seq] : [...old].filter((each) =>
+    each !== seq)));
   const shown = data ? (following ? [...data].reverse() : data) : [];
   const lowest = data?.length ? data[0].seq : 0;
   const highest = data?.length ? data.at(-1).seq : 0;
@@ -56,20 +58,26 @@ export function Messages({ info, query, changed }) {
     <form class="toolbar" onSubmit=${submit}>
       <div class="field search">
         <label for="messages-subject">Subject</label>
-        <input id="messages-subject" class="code" data-search placeholder="all" spellcheck="false" autocomplete="off" autocapitalize="none" value=${text} onInput=${(event) => setText(event.target.value)} onChange=${submit} />
+        <input id="messages-subject" class="code" data-search placeholder="all" spellcheck="false" autocomplete="off"
+          autocapitalize="none" value=${text} onInput=${(event) => setText(event.target.value)} onChange=${submit} />
       </div>
       <div class="field">
         <label for="messages-seq">From sequence</label>
-        <input id="messages-seq" type="number" min="1" value=${place.seq || ""} onChange=${(event) => show({ seq: event.target.value })} />
+        <input id="messages-seq" type="number" min="1" value=${place.seq || ""}
+          onChange=${(event) => show({ seq: event.target.value })} />
       </div>
       <div class="field">
         <label for="messages-time">From time</label>
-        <input id="messages-time" type="datetime-local" step="1" value=${place.time ? localInput(place.time) : ""} onChange=${(event) => show(event.target.value ? { time: new Date(event.target.value).toISOString() } : {})} />
+        <input id="messages-time" type="datetime-local" step="1" value=${place.time ? localInput(place.time) : ""}
+          onChange=${(event) => show(event.target.value ? { time: new Date(event.target.value).toISOString() } : {})} />
       </div>
       <div class="group push" role="group" aria-label="Move through the stream">
-        <button class="button" type="button" onClick=${() => show({ seq: Math.max(1, info.state.first_seq) })}>Oldest</button>
-        <button class="button" type="button" disabled=${!lowest || lowest <= info.state.first_seq} onClick=${() => show({ before: lowest })}>Earlier</button>
-        <button class="button" type="button" disabled=${following || !highest || highest >= last} onClick=${() => show({ seq: highest + 1 })}>Later</button>
+        <button class="button" type="button"
+          onClick=${() => show({ seq: Math.max(1, info.state.first_seq) })}>Oldest</button>
+        <button class="button" type="button" disabled=${!lowest || lowest <= info.state.first_seq}
+          onClick=${() => show({ before: lowest })}>Earlier</button>
+        <button class="button" type="button" disabled=${following || !highest || highest >= last}
+          onClick=${() => show({ seq: highest + 1 })}>Later</button>
         <button class="button" type="button" aria-pressed=${following} onClick=${() => show({})}>Newest</button>
       </div>
     </form>
@@ -82,13 +90,27 @@ export function Messages({ info, query, changed }) {
           message=${message}
           toggled=${(opened) => toggled(message.seq, opened)}
           fresh=${following && message.seq > newest.current}
-          tools=${html`<button class="button button-small button-bad push" type="button" onClick=${() => remove(message.seq)}>Delete…</button>`}
+          tools=${html`<button class="button button-small button-bad push" type="button"
+            onClick=${() => remove(message.seq)}>Delete…</button>`}
         />`)}
       </div>`}
     ${data && !shown.length && (info.state.messages
-      ? html`<${Empty} title="No message matches"><p>${filter ? html`No stored message from here on has a subject that matches <code>${filter}</code>.` : "There is no message from here on."}</p><button class="button" type="button" onClick=${() => (setText(""), go(link("streams", name, "messages"), { replace: true }))}>Show the newest</button><//>`
-      : html`<${Empty} title="This stream is empty"><p>A message on one of its subjects appears here as soon as it is stored:</p><pre tabindex="0" role="region" aria-label="Command">nats pub ${((info.config.subjects ?? [])[0] ?? name).replace(/[*>]/g, "first")} hello</pre><//>`)}
-    ${removing && html`<${Confirm} title=${`Delete message ${removing}`} name=${String(removing)} button="Delete message" close=${() => remove(null)} send=${async () => {
+      ? html`<${Empty} title="No message matches"><p>
+        ${filter ? html`No stored message from here on has a subject that matches <code>${filter}</code>.`
+          : "There is no message from here on."}
+          </p><button class="button" type="button"
+            onClick=${() => (setText(""), go(link("streams", name, "messages"),
+              { replace: true }))}>Show the newest</button>
+            <//>`
+      : html`<${Empty} title="This stream is empty">
+        <p>A message on one of its subjects appears here as soon as it is stored:</p>
+          <pre tabindex="0" role="region"
+            aria-label="Command">nats pub ${((info.config.subjects ?? [])[0] ?? name).replace(/[*>]/g,
+              "first")} hello</pre>
+            <//>`)}
+    ${removing &&
+      html`<${Confirm} title=${`Delete message ${removing}`} name=${String(removing)} button="Delete message"
+        close=${() => remove(null)} send=${async () => {
       await deleteMessage(name, removing);
       toast(`Message ${removing} is deleted.`);
       refresh();

@@ -34,19 +34,30 @@ function List() {
   const { streams, error } = useStore(samples);
   const [creating, setCreating] = useState(false);
   const found = (streams ?? []).filter((each) => each.name.startsWith(PREFIX));
-  const create = html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}><${Icon} name="plus" /> Create store</button>`;
+  const create = html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}>
+    <${Icon} name="plus" /> Create store</button>`;
   const columns = [
-    { title: "Store", by: (row) => row.name, cell: (row) => html`<a class="name" href=${link("objects", row.name.slice(PREFIX.length))}>${row.name.slice(PREFIX.length)}</a>${row.config?.description && html`<span class="under">${row.config.description}</span>`}` },
+    { title: "Store", by: (row) => row.name, cell: (row) =>
+      html`<a class="name" href=${link("objects", row.name.slice(PREFIX.length))}>${row.name.slice(PREFIX.length)}</a>
+        ${row.config?.description && html`<span class="under">${row.config.description}</span>`}` },
     { title: "Size", num: true, by: (row) => row.state.bytes, cell: (row) => bytes(row.state.bytes) },
-    { title: "Chunks and entries", num: true, wide: true, by: (row) => row.state.messages, cell: (row) => count(row.state.messages) },
-    { title: "Last change", wide: true, by: (row) => row.state.last_seq, cell: (row) => (row.state.last_seq ? time(row.state.last_ts, { fraction: false }) : NONE) },
-    { title: "Time travel", num: true, cell: (row) => row.config?.metadata?.["lakestream.time_travel"] ?? html`<span class="quiet">off</span>` },
+    { title: "Chunks and entries", num: true, wide: true, by: (row) => row.state.messages, cell: (row) =>
+      count(row.state.messages) },
+    { title: "Last change", wide: true, by: (row) => row.state.last_seq, cell: (row) =>
+      (row.state.last_seq ? time(row.state.last_ts, { fraction: false }) : NONE) },
+    { title: "Time travel", num: true, cell: (row) =>
+      row.config?.metadata?.["lakestream.time_travel"] ?? html`<span class="quiet">off</span>` },
   ];
   return html`<${Head} title="Objects" tools=${create} />
     ${error && !streams && html`<${Failed} error=${error} />`}
     ${!streams && !error && html`<${Loading} />`}
-    ${found.length > 0 && html`<${Table} caption="Object stores" columns=${columns} rows=${found} keyOf=${(row) => `${row.account}/${row.name}`} sorted=${{ column: 0, down: false }} />`}
-    ${streams && !found.length && html`<${Empty} title="No object stores yet"><p>A store keeps files of any size in chunks. Make one here, or from a terminal:</p><pre tabindex="0" role="region" aria-label="Command">nats object add reports</pre>${create}<//>`}
+    ${found.length > 0 &&
+      html`<${Table} caption="Object stores" columns=${columns} rows=${found}
+        keyOf=${(row) => `${row.account}/${row.name}`} sorted=${{ column: 0, down: false }} />`}
+    ${streams && !found.length &&
+      html`<${Empty} title="No object stores yet">
+        <p>A store keeps files of any size in chunks. Make one here, or from a terminal:</p>
+          <pre tabindex="0" role="region" aria-label="Command">nats object add reports</pre>${create}<//>`}
     ${creating && html`<${CreateStore} close=${() => setCreating(false)} />`}`;
 }
 
@@ -71,10 +82,12 @@ function CreateStore({ close }) {
     await resample();
     go(link("objects", values.name));
   };
-  return html`<${FormDialog} title="Create an object store" button="Create store" close=${close} send=${send} ready=${Boolean(values.name) && !wrong}>
+  return html`<${FormDialog} title="Create an object store" button="Create store" close=${close} send=${send}
+    ready=${Boolean(values.name) && !wrong}>
     <${TextField} label="Name" name="name" bad=${wrong} ...${bind} required spellcheck="false" />
     <${TextField} label="Description" name="description" ...${bind} />
-    <${TextField} label="Time travel" hint="How far back the list can be read as it was." name="past" placeholder="off" ...${bind} />
+    <${TextField} label="Time travel" hint="How far back the list can be read as it was." name="past" placeholder="off"
+      ...${bind} />
   <//>`;
 }
 
@@ -104,7 +117,8 @@ async function verify(data, digest) {
   if (!globalThis.crypto?.subtle || !digest?.startsWith("SHA-256=")) return;
   const sum = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
   const text = btoa(String.fromCharCode(...sum)).replaceAll("+", "-").replaceAll("/", "_");
-  if (text.replace(/=+$/, "") !== digest.slice(8).replace(/=+$/, "")) throw new CallError("The object does not match its SHA-256.");
+  if (text.replace(/=+$/, "") !== digest.slice(8).replace(/=+$/,
+    "")) throw new CallError("The object does not match its SHA-256.");
 }
 
 function read(message) {
@@ -124,40 +138,69 @@ function Store({ store, chosen }) {
   const moment = useSettled(at);
   const info = usePoll((signal) => streamInfo(stream, undefined, { signal }), 1000, [stream]);
   const last = info.data?.state.last_seq ?? 0;
-  const changes = useKept(usePoll((signal) => (info.data ? changeTimes(info.data, filter, { signal }) : []), 0, [stream, last, Boolean(info.data)]));
+  const changes = useKept(usePoll((signal) => (info.data ? changeTimes(info.data, filter, { signal }) : []), 0, [stream,
+    last, Boolean(info.data)]));
   const load = (signal) => (info.data ? lastBySubject(info.data, filter, upTo(moment), { signal }) : null);
   const entries = useKept(usePoll(load, 0, [stream, moment, moment === null ? last : 0, Boolean(info.data)]));
   const crumb = { href: link("objects"), text: "Objects" };
   if (!info.data) {
     const gone = info.error?.status === 404;
     return html`<${Head} title=${store} crumb=${crumb} />
-      ${gone ? html`<${Empty} title="There is no such store"><p><a href=${link("objects")}>See all stores</a></p><//>` : html`<${Failed} error=${info.error} retry=${info.refresh} />`}
+      ${gone ? html`<${Empty} title="There is no such store"><p><a href=${link("objects")}>See all stores</a></p><//>`
+        : html`<${Failed} error=${info.error} retry=${info.refresh} />`}
       ${info.loading && html`<${Loading} />`}`;
   }
   const all = (entries.data ?? []).map(read);
-  const rows = all.filter((each) => !each.deleted && each.name.toLowerCase().includes(wanted.trim().toLowerCase())).sort((one, other) => one.name.localeCompare(other.name));
+  const rows = all.filter((each) => !each.deleted &&
+    each.name.toLowerCase().includes(wanted.trim().toLowerCase())).sort((one, other) =>
+      one.name.localeCompare(other.name));
   const object = all.find((each) => each.name === chosen && !each.deleted);
   const columns = [
-    { title: "Object", by: (row) => row.name, cell: (row) => html`<button class="row-button" type="button" onClick=${() => go(link("objects", store, row.name), { replace: true })}>${row.name}</button>${row.description && html`<span class="under">${row.description}</span>`}` },
+    { title: "Object", by: (row) => row.name, cell: (row) =>
+      html`<button class="row-button" type="button"
+        onClick=${() => go(link("objects", store, row.name), { replace: true })}>
+        ${row.name}</button>${row.description && html`<span class="under">${row.description}</span>`}` },
     { title: "Size", num: true, by: (row) => row.size, cell: (row) => (row.options?.link ? "link" : bytes(row.size)) },
-    { title: "Changed", wide: Boolean(chosen), by: (row) => row.millis, cell: (row) => html`<span class="nowrap soft">${time(row.time, { fraction: false })}</span>` },
+    { title: "Changed", wide: Boolean(chosen), by: (row) => row.millis, cell: (row) =>
+      html`<span class="nowrap soft">${time(row.time, { fraction: false })}</span>` },
   ];
   const total = rows.reduce((sum, each) => sum + (each.size || 0), 0);
   return html`
-    <${Head} title=${store} crumb=${crumb} tools=${html`<button class="button button-bad" type="button" onClick=${() => setRemoving(true)}>Delete…</button>`}>${count(rows.length)} objects · ${bytes(total)} · <a href=${link("streams", stream)}>stream ${stream}</a><//>
-    <${TimeSlider} at=${at} from=${earliest(info.data)} changes=${changes.data ?? []} choose=${setAt} what="The store as it was:" />
-    ${at !== null && !isTravelling(info.data) && html`<${Warning}>This store does not record its past, so only entries that are still stored can be seen. Set the metadata <code>lakestream.time_travel</code> on <a href=${link("streams", stream, "configuration")}>${stream}</a> to keep it.<//><div class="section"></div>`}
+    <${Head} title=${store} crumb=${crumb}
+      tools=${html`<button class="button button-bad" type="button"
+        onClick=${() => setRemoving(true)}>Delete…</button>`}>
+      ${count(rows.length)} objects · ${bytes(total)} · <a href=${link("streams", stream)}>stream ${stream}</a><//>
+    <${TimeSlider} at=${at} from=${earliest(info.data)} changes=${changes.data ?? []} choose=${setAt}
+      what="The store as it was:" />
+    ${at !== null && !isTravelling(info.data) &&
+      html`<${Warning}>This store does not record its past, so only entries that are still stored can be seen. Set the metadata <code>lakestream.time_travel</code> on <a
+        href=${link("streams", stream, "configuration")}>
+        ${stream}</a> to keep it.<//><div class="section"></div>`}
     <div class="split" data-open=${Boolean(chosen)}>
       <section aria-label="Objects">
-        <div class="toolbar"><div class="search"><label class="sr" for="objects-filter">Filter objects</label><input id="objects-filter" type="search" data-search placeholder="Filter objects" value=${wanted} onInput=${(event) => setWanted(event.target.value)} /></div></div>
+        <div class="toolbar"><div class="search"><label class="sr" for="objects-filter">Filter objects</label>
+          <input id="objects-filter" type="search" data-search placeholder="Filter objects" value=${wanted}
+            onInput=${(event) => setWanted(event.target.value)} />
+            </div></div>
         <${Failed} error=${entries.error} retry=${entries.refresh} />
         ${!entries.data && entries.loading && html`<${Loading}>Reading objects…<//>`}
-        ${rows.length > 0 && html`<${Table} caption=${at === null ? "Objects" : `Objects at ${time(at)}`} columns=${columns} rows=${rows} keyOf=${(row) => row.name} chosen=${chosen} />`}
-        ${entries.data && !rows.length && html`<${Empty} title=${wanted ? "No object matches" : at === null ? "No objects" : "No objects at that moment"}><p>${wanted ? `No name contains “${wanted}”.` : "Objects are put by applications, or from a terminal:"}</p>${!wanted && html`<pre tabindex="0" role="region" aria-label="Command">nats object put ${store} FILE</pre>`}<//>`}
+        ${rows.length > 0 &&
+          html`<${Table} caption=${at === null ? "Objects" : `Objects at ${time(at)}`} columns=${columns} rows=${rows}
+            keyOf=${(row) => row.name} chosen=${chosen} />`}
+        ${entries.data && !rows.length &&
+          html`<${Empty}
+            title=${wanted ? "No object matches" : at === null ? "No objects" : "No objects at that moment"}>
+            <p>${wanted ? `No name contains “${wanted}”.` : "Objects are put by applications, or from a terminal:"}</p>
+              ${!wanted &&
+                html`<pre tabindex="0" role="region" aria-label="Command">nats object put ${store} FILE</pre>`}
+                <//>`}
       </section>
-      ${chosen && html`<${ObjectDetail} key=${chosen} stream=${stream} store=${store} name=${chosen} object=${object} />`}
+      ${chosen &&
+        html`<${ObjectDetail} key=${chosen} stream=${stream} store=${store} name=${chosen} object=${object} />`}
     </div>
-    ${removing && html`<${Confirm} title=${`Delete store ${store}`} name=${store} button="Delete store" close=${() => setRemoving(false)} send=${async () => {
+    ${removing &&
+      html`<${Confirm} title=${`Delete store ${store}`} name=${store} button="Delete store"
+        close=${() => setRemoving(false)} send=${async () => {
       await deleteStream(stream);
       toast(`Store ${store} is deleted.`);
       go(link("objects"));
@@ -186,17 +229,23 @@ function ObjectDetail({ stream, store, name, object }) {
     ["Id", html`<span class="mono">${object.nuid ?? NONE}</span>`],
     ...Object.entries(object.headers ?? {}).map(([key, value]) => [key, [value].flat().join(", ")]),
     ...Object.entries(object.metadata ?? {}).map(([key, value]) => [key, value]),
-    object.options?.link && ["Link to", [object.options.link.bucket, object.options.link.name].filter(Boolean).join("/")],
+    object.options?.link && ["Link to", [object.options.link.bucket,
+      object.options.link.name].filter(Boolean).join("/")],
   ];
   return html`<section class="detail" aria-label=${`Object ${name}`}>
     <div class="detail-head">
       <h2>${name}</h2>
-      <button class="button button-bare" type="button" aria-label="Close the object" onClick=${() => go(link("objects", store), { replace: true })}><${Icon} name="close" /></button>
+      <button class="button button-bare" type="button" aria-label="Close the object"
+        onClick=${() => go(link("objects", store), { replace: true })}>
+        <${Icon} name="close" /></button>
     </div>
     ${object
-      ? html`<dl class="list">${facts.filter(Boolean).map(([title, value]) => [html`<dt>${title}</dt>`, html`<dd>${value}</dd>`])}</dl>
+      ? html`<dl class="list">
+        ${facts.filter(Boolean).map(([title, value]) => [html`<dt>${title}</dt>`, html`<dd>${value}</dd>`])}</dl>
           <${Failed} error=${error} />
-          ${!object.options?.link && html`<div class="head-tools"><button class="button" type="button" disabled=${busy} onClick=${get}>${busy ? "Reading…" : "Download"}</button></div>`}`
+          ${!object.options?.link &&
+            html`<div class="head-tools"><button class="button" type="button" disabled=${busy} onClick=${get}>
+              ${busy ? "Reading…" : "Download"}</button></div>`}`
       : html`<p class="soft">There is no such object at this moment.</p>`}
   </section>`;
 }

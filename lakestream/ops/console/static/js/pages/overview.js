@@ -21,16 +21,23 @@ function warningsOf({ varz, streams }) {
   const lake = varz.lake;
   const waiting = Object.values(lake?.lag ?? {}).reduce((sum, lag) => sum + lag, 0);
   if (lake && !lake.compactor?.alive && waiting > 0) {
-    add("compactor", html`<strong>No compactor is running.</strong> ${count(waiting)} messages are not in their tables yet. They are safe in the log. Start <code>lakestream up</code>, or run <code>lakestream compact</code>.`);
+    add("compactor",
+      html`<strong>No compactor is running.</strong> ${count(waiting)} messages are not in their tables yet. They are safe in the log. Start <code>lakestream up</code>, or run <code>lakestream compact</code>.`);
   }
-  for (const [name, text] of Object.entries(lake?.errors ?? {})) add(`error-${name}`, html`<strong>${name}</strong>: ${text}`);
+  for (const [name, text] of Object.entries(lake?.errors ?? {})) add(`error-${name}`,
+    html`<strong>${name}</strong>: ${text}`);
   for (const [name, seconds] of Object.entries(lake?.lag_seconds ?? {})) {
-    if (seconds > LAG_SECONDS && lake.compactor?.alive) add(`lag-${name}`, html`<a href=${link("streams", name, "table")}>${name}</a>: the table is ${span(seconds)} behind.`);
+    if (seconds > LAG_SECONDS && lake.compactor?.alive) add(`lag-${name}`,
+      html`<a href=${link("streams", name, "table")}>${name}</a>: the table is ${span(seconds)} behind.`);
   }
-  if (varz.slow_consumers > 0) add("slow", html`<strong>${count(varz.slow_consumers)} slow consumers</strong> were disconnected since the server started: they did not read fast enough.`);
+  if (varz.slow_consumers > 0) add("slow",
+    html`<strong>
+      ${count(varz.slow_consumers)} slow consumers</strong> were disconnected since the server started: they did not read fast enough.`);
   for (const stream of streams ?? []) {
     const late = (stream.cluster?.replicas ?? []).filter((replica) => replica.offline);
-    if (late.length) add(`offline-${stream.name}`, html`<a href=${link("streams", stream.name)}>${stream.name}</a>: ${late.map(({ name }) => name).join(", ")} offline.`);
+    if (late.length) add(`offline-${stream.name}`,
+      html`<a href=${link("streams", stream.name)}>${stream.name}
+        </a>: ${late.map(({ name }) => name).join(", ")} offline.`);
   }
   return found;
 }
@@ -38,7 +45,8 @@ function warningsOf({ varz, streams }) {
 const BUSY_COLUMNS = [
   { title: "Stream", cell: (row) => html`<a class="name" href=${link("streams", row.name)}>${row.name}</a>` },
   { title: "Stored", num: true, cell: (row) => rate(row.rate ?? NaN) },
-  { title: html`<span class="sr">Trend</span>`, wide: true, cell: (row) => html`<${Sparkline} values=${row.series} />` },
+  { title: html`<span class="sr">Trend</span>`, wide: true, cell: (row) =>
+    html`<${Sparkline} values=${row.series} />` },
   { title: "Messages", num: true, cell: (row) => compact(row.state.messages) },
 ];
 
@@ -46,7 +54,8 @@ const BUSY_COLUMNS = [
 export function Overview() {
   const sample = useStore(samples);
   const { varz, points, streams, error } = sample;
-  const head = html`<${Head} title="Overview">${session.value.server} · lakestream ${session.value.version}${varz && ` · up ${elapsed(varz.uptime)}`}<//>`;
+  const head = html`<${Head} title="Overview">${session.value.server} · lakestream ${session.value.version}
+    ${varz && ` · up ${elapsed(varz.uptime)}`}<//>`;
   if (!varz) return html`${head}${error ? html`<${Failed} error=${error} />` : html`<${Loading} />`}`;
   const x = points.map(({ time }) => time);
   const values = (name) => points.map((point) => point[name] ?? null);
@@ -55,24 +64,33 @@ export function Overview() {
   const total = (of) => (streams ?? []).reduce((sum, each) => sum + of(each), 0);
   const lags = Object.values(varz.lake?.lag_seconds ?? {});
   const started = millis(varz.start);
-  const busy = [...(streams ?? [])].filter((each) => each.rate > 0).sort((one, other) => other.rate - one.rate).slice(0, BUSIEST);
+  const busy = [...(streams ?? [])].filter((each) => each.rate > 0).sort((one, other) => other.rate - one.rate).slice(0,
+    BUSIEST);
   const pending = (streams ?? [])
     .flatMap((stream) => (stream.consumer_detail ?? []).map((each) => ({ ...each, stream: stream.name })))
     .filter((each) => each.num_pending + each.num_ack_pending > 0)
     .sort((one, other) => other.num_pending - one.num_pending)
     .slice(0, BUSIEST);
   const figures = [
-    { title: "Stored", value: rate(now.stored ?? NaN), under: `${compact(total((each) => each.state.messages))} messages` },
+    { title: "Stored", value: rate(now.stored ?? NaN),
+      under: `${compact(total((each) => each.state.messages))} messages` },
     { title: "Delivered", value: rate(now.out ?? NaN), under: `${rate(now.in ?? NaN)} in` },
     { title: "Streams", value: count(streams?.length ?? 0), under: bytes(total((each) => each.state.bytes)) },
-    { title: "Connections", value: count(varz.connections), under: varz.total_connections === undefined ? undefined : `${count(varz.total_connections)} since ${time(started).split(" ")[0]}` },
-    varz.lake && { title: "Table lag", value: lags.length ? span(Math.max(...lags)) : NONE, under: varz.lake.compactor?.alive ? "compactor is running" : "no compactor", tone: Math.max(0, ...lags) > LAG_SECONDS ? "warn" : undefined },
+    { title: "Connections", value: count(varz.connections),
+      under: varz.total_connections === undefined ? undefined : `${count(varz.total_connections)} since ${time(started).split(" ")[0]}` },
+    varz.lake && { title: "Table lag", value: lags.length ? span(Math.max(...lags)) : NONE,
+      under: varz.lake.compactor?.alive ? "compactor is running" : "no compactor", tone: Math.max(0,
+        ...lags) > LAG_SECONDS ? "warn" : undefined },
     varz.mem !== undefined && { title: "Memory", value: bytes(varz.mem), under: `CPU ${Math.round(varz.cpu)} %` },
   ];
   const latency = "Latencies appear here once messages are stored.";
   const unknown = "This server has no /metrics page, which has the latencies.";
   return html`${head}
-    ${warnings.length > 0 && html`<section class="warnings" aria-label="Wants attention">${warnings.slice(0, 6).map(({ key, text }) => html`<${Warning} key=${key}>${text}<//>`)}${warnings.length > 6 && html`<p class="quiet">and ${warnings.length - 6} more</p>`}</section><div class="section"></div>`}
+    ${warnings.length > 0 &&
+      html`<section class="warnings" aria-label="Wants attention">
+        ${warnings.slice(0, 6).map(({ key, text }) => html`<${Warning} key=${key}>${text}<//>`)}
+          ${warnings.length > 6 && html`<p class="quiet">and ${warnings.length - 6} more</p>`}</section>
+            <div class="section"></div>`}
     <${Figures} of=${figures} />
     <div class="section columns">
       <${Plot} title="Messages per second" x=${x} format=${compact} series=${[
@@ -80,7 +98,8 @@ export function Overview() {
         { label: "in", values: values("in") },
         { label: "out", values: values("out") },
       ]} />
-      <${Plot} title="Time to the ack" x=${x} format=${span} none=${sample.metrics === false ? unknown : latency} series=${[
+      <${Plot} title="Time to the ack" x=${x} format=${span} none=${sample.metrics === false ? unknown : latency}
+        series=${[
         { label: "ack p50", values: values("ack50") },
         { label: "ack p99", values: values("ack99") },
         { label: "fsync p99", values: values("sync99") },
@@ -89,7 +108,10 @@ export function Overview() {
     <div class="section columns">
       <section>
         <div class="section-head"><h2>Busiest streams</h2><a href=${link("streams")}>All streams</a></div>
-        ${busy.length ? html`<${Table} caption="Busiest streams" columns=${BUSY_COLUMNS} rows=${busy} keyOf=${(row) => `${row.account}/${row.name}`} />` : html`<p class="quiet">No stream is written to right now.</p>`}
+        ${busy.length
+          ? html`<${Table} caption="Busiest streams" columns=${BUSY_COLUMNS} rows=${busy}
+            keyOf=${(row) => `${row.account}/${row.name}`} />`
+            : html`<p class="quiet">No stream is written to right now.</p>`}
       </section>
       <section>
         <div class="section-head"><h2>Consumers behind</h2></div>
@@ -99,7 +121,9 @@ export function Overview() {
               keyOf=${(row) => `${row.stream}/${row.name}`}
               rows=${pending}
               columns=${[
-                { title: "Consumer", cell: (row) => html`<a class="name" href=${link("streams", row.stream, "consumers")}>${row.name}</a><span class="under">${row.stream}</span>` },
+                { title: "Consumer", cell: (row) =>
+                  html`<a class="name" href=${link("streams", row.stream, "consumers")}>${row.name}</a>
+                    <span class="under">${row.stream}</span>` },
                 { title: "Pending", num: true, cell: (row) => count(row.num_pending) },
                 { title: "Unacked", num: true, cell: (row) => count(row.num_ack_pending) },
               ]}

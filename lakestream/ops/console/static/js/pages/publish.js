@@ -9,7 +9,7 @@ import { Field, FormDialog, TextField } from "../parts/dialog.js";
 import { toast } from "../parts/notes.js";
 
 /** Return headers from lines of `Name: value`; throws for a line without a colon. */
-export function parseHeaders(text) {
+function parseHeaders(text) {
   const headers = {};
   for (const line of text.split("\n").filter((each) => each.trim())) {
     const at = line.indexOf(":");
@@ -37,8 +37,11 @@ export function PublishDialog({ close, subject = "", published }) {
     refresh();
   };
   const area = (name, rows, placeholder) => (id) =>
-    html`<textarea id=${id} class="code" rows=${rows} spellcheck="false" placeholder=${placeholder} value=${values[name]} onInput=${(event) => set({ ...values, [name]: event.target.value })}></textarea>`;
-  return html`<${FormDialog} title="Publish a message" button="Publish" close=${close} send=${send} ready=${Boolean(values.subject.trim())}>
+    html`<textarea id=${id} class="code" rows=${rows} spellcheck="false" placeholder=${placeholder}
+      value=${values[name]} onInput=${(event) => set({ ...values, [name]: event.target.value })}>
+      </textarea>`;
+  return html`<${FormDialog} title="Publish a message" button="Publish" close=${close} send=${send}
+    ready=${Boolean(values.subject.trim())}>
     <${TextField} label="Subject" name="subject" class="code" spellcheck="false" values=${values} set=${set} required />
     <${Field} label="Payload">${area("data", 6, "")}<//>
     <${Field} label="Headers" hint="One in a line.">${area("headers", 2, "Nats-Msg-Id: 1")}<//>

@@ -20,9 +20,12 @@ function examples(streams) {
   const name = plain.sort((one, other) => other.state.messages - one.state.messages)[0]?.name ?? "ORDERS";
   const table = `delta.\`streams/${name}\``;
   return [
-    ["Newest messages", `SELECT seq, time, subject, CAST(data AS STRING) AS data\nFROM ${table}\nORDER BY seq DESC\nLIMIT 50`],
-    ["Messages by minute", `SELECT date_trunc('minute', time) AS minute, count(*) AS messages\nFROM ${table}\nGROUP BY 1\nORDER BY 1`],
-    ["Messages by subject", `SELECT subject, count(*) AS messages, sum(octet_length(data)) AS bytes\nFROM ${table}\nGROUP BY subject\nORDER BY messages DESC\nLIMIT 100`],
+    ["Newest messages",
+      `SELECT seq, time, subject, CAST(data AS STRING) AS data\nFROM ${table}\nORDER BY seq DESC\nLIMIT 50`],
+    ["Messages by minute",
+      `SELECT date_trunc('minute', time) AS minute, count(*) AS messages\nFROM ${table}\nGROUP BY 1\nORDER BY 1`],
+    ["Messages by subject",
+      `SELECT subject, count(*) AS messages, sum(octet_length(data)) AS bytes\nFROM ${table}\nGROUP BY subject\nORDER BY messages DESC\nLIMIT 100`],
     ["Tables", "SHOW TABLES"],
   ];
 }
@@ -42,15 +45,18 @@ function csv({ columns, rows }) {
     const text = written(value) ?? "";
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  return [columns.map(({ name }) => quoted(name)), ...rows.map((row) => row.map(quoted))].map((row) => row.join(",")).join("\n");
+  return [columns.map(({ name }) => quoted(name)), ...rows.map((row) => row.map(quoted))].map((row) =>
+    row.join(",")).join("\n");
 }
 
 /** Return the seconds of a time that came without a zone: it is UTC. */
-const instant = (value) => Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(value) ? value : `${String(value).replace(" ", "T")}Z`) / 1000;
+const instant = (value) => Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(value) ? value : `${String(value).replace(" ",
+  "T")}Z`) / 1000;
 
 /** Return the columns that can be the horizontal axis, and those that can be drawn. */
 function plottable({ columns, rows }) {
-  const numbers = columns.map((column, at) => at).filter((at) => rows.some((row) => isNumber(row[at])) && rows.every((row) => row[at] === null || isNumber(row[at])));
+  const numbers = columns.map((column, at) => at).filter((at) => rows.some((row) => isNumber(row[at])) &&
+    rows.every((row) => row[at] === null || isNumber(row[at])));
   const times = columns.map((column, at) => at).filter((at) => isTime(columns[at].type));
   return { axes: [...times, ...numbers], values: numbers, times: new Set(times) };
 }
@@ -59,9 +65,12 @@ function ResultPlot({ result }) {
   const { axes, values, times } = useMemo(() => plottable(result), [result]);
   const [axis, setAxis] = useState(axes[0]);
   const [chosen, setChosen] = useState(null);
-  const drawn = (chosen === null ? values.filter((at) => at !== axis).slice(0, 4) : [chosen]).filter((at) => at !== axis);
+  const drawn = (chosen === null ? values.filter((at) => at !== axis).slice(0, 4) : [chosen]).filter((at) =>
+    at !== axis);
   if (axes.length === 0 || values.filter((at) => at !== axis).length === 0) {
-    return html`<${Empty} title="Nothing to plot"><p>A plot needs a column of times or numbers for the axis, and another with numbers. Try <em>Messages by minute</em>.</p><//>`;
+    return html`<${Empty} title="Nothing to plot">
+      <p>A plot needs a column of times or numbers for the axis, and another with numbers. Try <em>Messages by minute</em>.</p>
+        <//>`;
   }
   const rows = result.rows.slice(0, PLOTTED).filter((row) => row[axis] !== null);
   const at = (row) => (times.has(axis) ? instant(row[axis]) : Number(row[axis]));
@@ -69,10 +78,18 @@ function ResultPlot({ result }) {
   const name = (index) => result.columns[index].name;
   const options = (list) => list.map((index) => html`<option value=${index}>${name(index)}</option>`);
   return html`<div class="toolbar">
-      <div class="field"><label for="plot-axis">Axis</label><select id="plot-axis" value=${axis} onChange=${(event) => setAxis(Number(event.target.value))}>${options(axes)}</select></div>
-      <div class="field"><label for="plot-value">Values</label><select id="plot-value" value=${chosen ?? ""} onChange=${(event) => setChosen(event.target.value === "" ? null : Number(event.target.value))}><option value="">All numbers</option>${options(values)}</select></div>
+      <div class="field"><label for="plot-axis">Axis</label>
+        <select id="plot-axis" value=${axis} onChange=${(event) => setAxis(Number(event.target.value))}>${options(axes)}
+          </select></div>
+      <div class="field"><label for="plot-value">Values</label>
+        <select id="plot-value" value=${chosen ?? ""}
+          onChange=${(event) => setChosen(event.target.value === "" ? null : Number(event.target.value))}>
+          <option value="">All numbers</option>${options(values)}</select></div>
     </div>
-    <${Plot} title=${`${drawn.map(name).join(", ")} by ${name(axis)}`} x=${sorted.map(at)} times=${times.has(axis)} format=${compact} none="No rows to plot." series=${drawn.map((index) => ({ label: name(index), values: sorted.map((row) => (row[index] === null ? null : Number(row[index]))) }))} />`;
+    <${Plot} title=${`${drawn.map(name).join(", ")} by ${name(axis)}`} x=${sorted.map(at)} times=${times.has(axis)}
+      format=${compact} none="No rows to plot."
+        series=${drawn.map((index) => ({ label: name(index), values: sorted.map((row) => (row[index] === null ? null
+          : Number(row[index]))) }))} />`;
 }
 
 function ResultTable({ result }) {
@@ -84,15 +101,27 @@ function ResultTable({ result }) {
   return html`<div class="scroll result" role="region" aria-label="Rows" tabindex="0">
       <table>
         <caption class="sr">Rows of the result</caption>
-        <thead><tr>${columns.map((column, at) => html`<th scope="col" class=${numeric[at] ? "num" : ""}>${column.name}<span class="under">${column.type.toLowerCase()}</span></th>`)}</tr></thead>
+        <thead><tr>
+          ${columns.map((column, at) =>
+            html`<th scope="col" class=${numeric[at] ? "num" : ""}>${column.name}<span class="under">
+              ${column.type.toLowerCase()}</span></th>`)}
+            </tr></thead>
         <tbody>${shown.map((row, index) => html`<tr key=${index}>${row.map((value, at) => {
           const text = written(value);
-          return html`<td class=${numeric[at] ? "num" : ""} title=${text?.length > 60 ? text : undefined}>${text === null ? html`<span class="null">null</span>` : text}</td>`;
+          return html`<td class=${numeric[at] ? "num" : ""} title=${text?.length > 60 ? text : undefined}>
+            ${text === null ? html`<span class="null">null</span>` : text}</td>`;
         })}</tr>`)}</tbody>
       </table>
     </div>
-    ${pages > 1 && html`<div class="toolbar section"><span class="quiet">rows ${count(page * SHOWN + 1)} to ${count(page * SHOWN + shown.length)} of ${count(rows.length)}</span>
-      <div class="group push"><button class="button" type="button" disabled=${page === 0} onClick=${() => setPage(page - 1)}>Previous</button><button class="button" type="button" disabled=${page + 1 >= pages} onClick=${() => setPage(page + 1)}>Next</button></div></div>`}`;
+    ${pages > 1 &&
+      html`<div class="toolbar section">
+        <span class="quiet">rows ${count(page * SHOWN + 1)} to ${count(page * SHOWN + shown.length)} of ${count(rows.length)}
+          </span>
+      <div class="group push">
+        <button class="button" type="button" disabled=${page === 0} onClick=${() => setPage(page - 1)}>Previous</button>
+          <button class="button" type="button" disabled=${page + 1 >= pages}
+            onClick=${() => setPage(page + 1)}>Next</button>
+            </div></div>`}`;
 }
 
 /** The page; `query` of the route is a statement to begin with. */
@@ -131,13 +160,18 @@ export function Sql({ query }) {
   const { result, error, busy } = state;
   const submit = (event) => (event.preventDefault(), run(text));
   return html`<${Head} title="SQL">Spark SQL over the tables and the log’s tail: every acked message, read-only.<//>
-    ${session.value.sql === false && html`<${Warning}>This server cannot run SQL: it has no lake, or the extra is not installed. Run <code>pip install 'lakestream[lake]'</code> where it runs.<//><div class="section"></div>`}
+    ${session.value.sql === false &&
+      html`<${Warning}>This server cannot run SQL: it has no lake, or the extra is not installed. Run <code>pip install 'lakestream[lake]'</code> where it runs.<//>
+        <div class="section"></div>`}
     <form class="editor" onSubmit=${submit}>
       <label class="sr" for="sql-text">Statement</label>
-      <textarea id="sql-text" class="code" data-search rows="6" spellcheck="false" autocapitalize="none" placeholder="SELECT …" value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}></textarea>
+      <textarea id="sql-text" class="code" data-search rows="6" spellcheck="false" autocapitalize="none"
+        placeholder="SELECT …" value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}>
+        </textarea>
       <div class="toolbar">
         <button class="button button-main" type="submit" disabled=${busy || !text.trim()}>Run</button>
-        ${busy ? html`<button class="button" type="button" onClick=${cancel}>Cancel</button>` : html`<span class="quiet wide"><kbd>Ctrl</kbd> <kbd>Enter</kbd></span>`}
+        ${busy ? html`<button class="button" type="button" onClick=${cancel}>Cancel</button>`
+          : html`<span class="quiet wide"><kbd>Ctrl</kbd> <kbd>Enter</kbd></span>`}
         <label class="sr" for="sql-examples">Begin with an example</label>
         <select id="sql-examples" class="push" value="" onChange=${(event) => {
           const [, statement] = examples(streams)[Number(event.target.value)] ?? [];
@@ -153,18 +187,28 @@ export function Sql({ query }) {
     ${busy && html`<${Loading}>Running… the first statement of a session takes some seconds.<//>`}
     ${result && html`<section class="section" aria-label="Result">
       <div class="section-head">
-        <p role="status"><strong>${count(result.rows.length)} rows</strong> <span class="soft">in ${span((result.elapsed_ms ?? 0) / 1000)}${result.truncated && " · more rows exist: only the first are shown"}</span></p>
+        <p role="status"><strong>
+          ${count(result.rows.length)} rows</strong> <span class="soft">in ${span((result.elapsed_ms ?? 0) / 1000)}
+            ${result.truncated && " · more rows exist: only the first are shown"}</span></p>
         <div class="head-tools">
           <div class="group" role="group" aria-label="Show the result as">
-            <button class="button button-small" type="button" aria-pressed=${view === "table"} onClick=${() => setView("table")}>Table</button>
-            <button class="button button-small" type="button" aria-pressed=${view === "plot"} onClick=${() => setView("plot")}>Plot</button>
+            <button class="button button-small" type="button" aria-pressed=${view === "table"}
+              onClick=${() => setView("table")}>Table</button>
+            <button class="button button-small" type="button" aria-pressed=${view === "plot"}
+              onClick=${() => setView("plot")}>Plot</button>
           </div>
-          <button class="button button-small" type="button" onClick=${() => download(csv(result), "result.csv", "text/csv")}>CSV</button>
+          <button class="button button-small" type="button"
+            onClick=${() => download(csv(result), "result.csv", "text/csv")}>CSV</button>
         </div>
       </div>
-      ${view === "table" ? html`<${ResultTable} key=${result.number} result=${result} />` : html`<${ResultPlot} key=${result.number} result=${result} />`}
+      ${view === "table" ? html`<${ResultTable} key=${result.number} result=${result} />`
+        : html`<${ResultPlot} key=${result.number} result=${result} />`}
     </section>`}
-    ${!result && !error && !busy && html`<${Empty} title="Ask the lake"><p>Each stream is a table with <code>seq</code>, <code>time</code>, <code>subject</code>, <code>headers</code> and <code>data</code>. Choose an example above, or try:</p><pre tabindex="0" role="region" aria-label="Example">${examples(streams)[0][1]}</pre><p><button class="button" type="button" onClick=${() => {
+    ${!result && !error && !busy &&
+      html`<${Empty} title="Ask the lake">
+        <p>Each stream is a table with <code>seq</code>, <code>time</code>, <code>subject</code>, <code>headers</code> and <code>data</code>. Choose an example above, or try:</p>
+          <pre tabindex="0" role="region" aria-label="Example">${examples(streams)[0][1]}</pre><p>
+            <button class="button" type="button" onClick=${() => {
       const [, statement] = examples(streams)[0];
       setText(statement);
       run(statement);

@@ -33,7 +33,9 @@ export function Stream({ path, query }) {
   if (!stream) {
     const gone = info.error?.status === 404;
     return html`<${Head} title=${name} crumb=${crumb} />
-      ${gone ? html`<${Empty} title="There is no such stream"><p>It may have been deleted. <a href=${link("streams")}>See all streams</a>.</p><//>` : html`<${Failed} error=${info.error} retry=${info.refresh} />`}
+      ${gone ? html`<${Empty} title="There is no such stream">
+        <p>It may have been deleted. <a href=${link("streams")}>See all streams</a>.</p><//>`
+        : html`<${Failed} error=${info.error} retry=${info.refresh} />`}
       ${info.loading && html`<${Loading} />`}`;
   }
   const { config, state } = stream;
@@ -55,29 +57,42 @@ export function Stream({ path, query }) {
   ].filter(Boolean);
   const first = (config.subjects ?? [])[0] ?? "";
   return html`
-    <${Head} title=${name} crumb=${crumb} tools=${tools} tags=${tags.length > 0 && tags.map((text) => html`<span class="tag">${text}</span>`)}>
+    <${Head} title=${name} crumb=${crumb} tools=${tools}
+      tags=${tags.length > 0 && tags.map((text) => html`<span class="tag">${text}</span>`)}>
       ${config.description || html`<span class="mono">${(config.subjects ?? []).join("  ")}</span>`}
     <//>
     <${Failed} error=${info.error} retry=${info.refresh} />
     <${Figures} of=${[
       { title: "Messages", value: compact(state.messages), under: `${compact(state.num_subjects ?? 0)} subjects` },
-      { title: "Size", value: bytes(state.bytes), under: state.messages ? `${bytes(state.bytes / state.messages)} each` : undefined },
-      { title: "Stored", value: rate(sampled?.rate ?? NaN), under: `last ${state.last_seq ? time(state.last_ts, { date: false, fraction: false }) : NONE}` },
+      { title: "Size", value: bytes(state.bytes), under: state.messages ? `${bytes(state.bytes / state.messages)} each`
+        : undefined },
+      { title: "Stored", value: rate(sampled?.rate ?? NaN),
+        under: `last ${state.last_seq ? time(state.last_ts, { date: false, fraction: false }) : NONE}` },
       { title: "Sequences", value: compact(state.last_seq), under: `from ${count(state.first_seq)}` },
-      { title: "Consumers", value: count(state.consumer_count), under: stream.cluster?.leader ? `led by ${stream.cluster.leader}` : undefined },
-      lake && { title: "Table lag", value: lake.lag_msgs ? compact(lake.lag_msgs) : "none", under: lake.lag_msgs ? `oldest ${span(Math.round(lake.lag_seconds ?? 0))}` : "the table has all", tone: lake.error ? "bad" : undefined },
+      { title: "Consumers", value: count(state.consumer_count), under: stream.cluster?.leader
+        ? `led by ${stream.cluster.leader}` : undefined },
+      lake && { title: "Table lag", value: lake.lag_msgs ? compact(lake.lag_msgs) : "none", under: lake.lag_msgs
+        ? `oldest ${span(Math.round(lake.lag_seconds ?? 0))}` : "the table has all", tone: lake.error ? "bad"
+          : undefined },
     ]} />
     <${Strip} state=${state} lag=${lake?.lag_msgs} consumers=${sampled?.consumer_detail ?? []} />
     <nav class="tabs" aria-label="Parts of the stream">
-      ${TABS.map(([value, text]) => html`<a href=${link("streams", name, value)} aria-current=${value === tab ? "page" : undefined}>${text}${value === "consumers" && state.consumer_count > 0 && html` <span class="quiet">${state.consumer_count}</span>`}</a>`)}
+      ${TABS.map(([value, text]) =>
+        html`<a href=${link("streams", name, value)} aria-current=${value === tab ? "page" : undefined}>${text}
+          ${value === "consumers" && state.consumer_count > 0 &&
+            html` <span class="quiet">${state.consumer_count}</span>`}
+            </a>`)}
     </nav>
     ${tab === "messages" && html`<${Messages} info=${stream} query=${query} changed=${changed} />`}
     ${tab === "consumers" && html`<${Consumers} name=${name} state=${state} changed=${changed} />`}
     ${tab === "table" && html`<${LakeTable} name=${name} account=${sampled?.account} />`}
     ${tab === "configuration" && html`<${Configuration} stream=${stream} />`}
-    ${shown === "publish" && html`<${PublishDialog} close=${close} subject=${/[*>]/.test(first) ? first.replace(/[*>].*/, "") : first || name} published=${changed} />`}
+    ${shown === "publish" &&
+      html`<${PublishDialog} close=${close} subject=${/[*>]/.test(first) ? first.replace(/[*>].*/, "") : first || name}
+        published=${changed} />`}
     ${shown === "purge" && html`<${Purge} name=${name} state=${state} close=${close} changed=${changed} />`}
-    ${shown === "delete" && html`<${Confirm} title=${`Delete ${name}`} name=${name} button="Delete stream" close=${close} send=${async () => {
+    ${shown === "delete" &&
+      html`<${Confirm} title=${`Delete ${name}`} name=${name} button="Delete stream" close=${close} send=${async () => {
       await deleteStream(name);
       toast(`Stream ${name} is deleted.`);
       go(link("streams"));
@@ -100,8 +115,10 @@ function Purge({ name, state, close, changed }) {
   return html`<${Confirm} title=${`Purge ${name}`} name=${name} button="Purge messages" close=${close} send=${send}>
     <p>Messages are removed from the stream; it holds ${count(state.messages)}. Consumers go on with what is left.</p>
     <div class="pair">
-      <${TextField} label="Only this subject" class="code" placeholder="all" name="filter" values=${values} set=${set} />
-      <${TextField} label="Keep the newest" type="number" min="0" placeholder="none" name="keep" values=${values} set=${set} />
+      <${TextField} label="Only this subject" class="code" placeholder="all" name="filter" values=${values}
+        set=${set} />
+      <${TextField} label="Keep the newest" type="number" min="0" placeholder="none" name="keep" values=${values}
+        set=${set} />
     </div>
   <//>`;
 }
@@ -110,20 +127,43 @@ function Consumers({ name, state, changed }) {
   const { data, error, loading, refresh } = usePoll((signal) => consumers(name, { signal }), 2000, [name]);
   const [removing, remove] = useState(null);
   const columns = [
-    { title: "Consumer", by: (row) => row.name, cell: (row) => html`<span class="name">${row.name}</span><span class="under">${[row.config.durable_name ? "" : "ephemeral", row.config.deliver_subject ? `push to ${row.config.deliver_subject}` : "pull", ...(row.config.filter_subjects ?? [row.config.filter_subject])].filter(Boolean).join(" · ")}</span>${row.paused && html`<span class="tag tag-warn">paused</span>`}` },
+    { title: "Consumer", by: (row) => row.name, cell: (row) =>
+      html`<span class="name">${row.name}</span><span class="under">
+        ${[row.config.durable_name ? "" : "ephemeral", row.config.deliver_subject
+          ? `push to ${row.config.deliver_subject}` : "pull",
+            ...(row.config.filter_subjects ?? [row.config.filter_subject])].filter(Boolean).join(" · ")}
+          </span>${row.paused && html`<span class="tag tag-warn">paused</span>`}` },
     { title: "Pending", num: true, by: (row) => row.num_pending, cell: (row) => count(row.num_pending) },
-    { title: "Unacked", num: true, by: (row) => row.num_ack_pending, cell: (row) => html`<span class=${row.num_ack_pending && row.num_ack_pending >= row.config.max_ack_pending ? "warn" : ""}>${count(row.num_ack_pending)}</span>` },
-    { title: "Redelivered", num: true, wide: true, by: (row) => row.num_redelivered, cell: (row) => count(row.num_redelivered) },
-    { title: "Acked through", num: true, wide: true, by: (row) => row.ack_floor.stream_seq, cell: (row) => html`${count(row.ack_floor.stream_seq)}<span class="under">of ${count(state.last_seq)}</span>` },
-    { title: "Waiting pulls", num: true, wide: true, cell: (row) => (row.config.deliver_subject ? NONE : count(row.num_waiting)) },
-    { title: "Last delivery", wide: true, cell: (row) => (Number.isNaN(millis(row.delivered.last_active)) ? html`<span class="quiet">never</span>` : time(row.delivered.last_active, { fraction: false })) },
-    { title: html`<span class="sr">Actions</span>`, num: true, cell: (row) => html`<button class="button button-small button-bad" type="button" aria-label=${`Delete consumer ${row.name}`} onClick=${() => remove(row.name)}>Delete…</button>` },
+    { title: "Unacked", num: true, by: (row) => row.num_ack_pending, cell: (row) =>
+      html`<span class=${row.num_ack_pending && row.num_ack_pending >= row.config.max_ack_pending ? "warn" : ""}>
+        ${count(row.num_ack_pending)}</span>` },
+    { title: "Redelivered", num: true, wide: true, by: (row) => row.num_redelivered, cell: (row) =>
+      count(row.num_redelivered) },
+    { title: "Acked through", num: true, wide: true, by: (row) => row.ack_floor.stream_seq, cell: (row) =>
+      html`${count(row.ack_floor.stream_seq)}<span class="under">of ${count(state.last_seq)}</span>` },
+    { title: "Waiting pulls", num: true, wide: true, cell: (row) =>
+      (row.config.deliver_subject ? NONE : count(row.num_waiting)) },
+    { title: "Last delivery", wide: true, cell: (row) =>
+      (Number.isNaN(millis(row.delivered.last_active)) ? html`<span
+        class="quiet">never</span>` : time(row.delivered.last_active,
+        { fraction: false })) },
+    { title: html`<span class="sr">Actions</span>`, num: true, cell: (row) =>
+      html`<button class="button button-small button-bad" type="button" aria-label=${`Delete consumer ${row.name}`}
+        onClick=${() => remove(row.name)}>Delete…</button>` },
   ];
   return html`<${Failed} error=${error} retry=${refresh} />
     ${loading && !data && html`<${Loading} />`}
-    ${data?.length > 0 && html`<${Table} caption="Consumers" columns=${columns} rows=${data} keyOf=${(row) => row.name} sorted=${{ column: 0, down: false }} />`}
-    ${data?.length === 0 && html`<${Empty} title="Nobody consumes this stream"><p>Consumers are made by the applications that read, or from a terminal:</p><pre tabindex="0" role="region" aria-label="Command">nats consumer add ${name} READER --pull --defaults</pre><//>`}
-    ${removing && html`<${Confirm} title=${`Delete consumer ${removing}`} name=${removing} button="Delete consumer" close=${() => remove(null)} send=${async () => {
+    ${data?.length > 0 &&
+      html`<${Table} caption="Consumers" columns=${columns} rows=${data} keyOf=${(row) => row.name}
+        sorted=${{ column: 0, down: false }} />`}
+    ${data?.length === 0 &&
+      html`<${Empty} title="Nobody consumes this stream">
+        <p>Consumers are made by the applications that read, or from a terminal:</p>
+          <pre tabindex="0" role="region" aria-label="Command">nats consumer add ${name} READER --pull --defaults</pre>
+            <//>`}
+    ${removing &&
+      html`<${Confirm} title=${`Delete consumer ${removing}`} name=${removing} button="Delete consumer"
+        close=${() => remove(null)} send=${async () => {
       await deleteConsumer(name, removing);
       toast(`Consumer ${removing} is deleted.`);
       refresh();
@@ -135,36 +175,57 @@ const COMMIT_COLUMNS = [
   { title: "Version", cell: (row) => count(row.version) },
   { title: "Time", cell: (row) => html`<span class="nowrap">${time(row.time, { fraction: false })}</span>` },
   { title: "Operation", cell: (row) => row.operation },
-  { title: "Messages", num: true, cell: (row) => (row.messages === null || row.messages === undefined ? NONE : count(row.messages)) },
-  { title: "Files", num: true, wide: true, cell: (row) => (row.files_added === null || row.files_added === undefined ? NONE : `+${count(row.files_added)}`) },
-  { title: "Took", num: true, cell: (row) => (row.duration_ms === null || row.duration_ms === undefined ? NONE : span(row.duration_ms / 1000)) },
+  { title: "Messages", num: true, cell: (row) => (row.messages === null ||
+    row.messages === undefined ? NONE : count(row.messages)) },
+  { title: "Files", num: true, wide: true, cell: (row) => (row.files_added === null ||
+    row.files_added === undefined ? NONE : `+${count(row.files_added)}`) },
+  { title: "Took", num: true, cell: (row) => (row.duration_ms === null ||
+    row.duration_ms === undefined ? NONE : span(row.duration_ms / 1000)) },
 ];
 
 /** The stream's Delta table: position, lag, files, small files, and the last commits. */
 function LakeTable({ name, account }) {
-  const load = (signal) => page("lakez", { stream: name, commits: COMMITS, ...(account ? { acc: account } : {}) }, signal);
+  const load = (signal) => page("lakez", { stream: name, commits: COMMITS, ...(account ? { acc: account } : {}) },
+    signal);
   const { data, error, loading, refresh } = usePoll(load, TABLE_REFRESH_MS, [name, account]);
-  if (!data) return html`<${Failed} error=${error} retry=${refresh} />${loading && html`<${Loading}>Reading the table…<//>`}`;
+  if (!data) return html`<${Failed} error=${error} retry=${refresh} />
+    ${loading && html`<${Loading}>Reading the table…<//>`}`;
   const stream = (data.streams ?? []).find((each) => each.name === name);
-  if (session.value.lake === false) return html`<${Empty} title="This server has no lake"><p>Messages stay in the log. Start the server with <code>--lake</code> to have them in Delta tables as well.</p><//>`;
-  if (!stream) return html`<${Empty} title="This stream has no table"><p>Streams in memory, archives and streams that opted out are not written to the lake.</p><//>`;
+  if (session.value.lake === false) return html`<${Empty} title="This server has no lake">
+    <p>Messages stay in the log. Start the server with <code>--lake</code> to have them in Delta tables as well.</p>
+      <//>`;
+  if (!stream) return html`<${Empty} title="This stream has no table">
+    <p>Streams in memory, archives and streams that opted out are not written to the lake.</p><//>`;
   const { table, commits = [] } = stream;
   const share = table?.files ? table.small_files / table.files : 0;
   const timed = commits.filter((each) => Number.isFinite(each.duration_ms));
   return html`<${Failed} error=${error} retry=${refresh} />
     ${stream.error && html`<${Warning}>${stream.error}<//><div class="section"></div>`}
     <${Figures} of=${[
-      { title: "Position", value: compact(stream.position), under: table ? `in the log; version ${count(table.version)}` : "not written yet" },
-      { title: "Lag", value: stream.lag_msgs ? compact(stream.lag_msgs) : "none", under: stream.lag_msgs ? `oldest ${span(Math.round(stream.lag_seconds ?? 0))}` : undefined },
+      { title: "Position", value: compact(stream.position), under: table ? `in the log; version ${count(table.version)}`
+        : "not written yet" },
+      { title: "Lag", value: stream.lag_msgs ? compact(stream.lag_msgs) : "none", under: stream.lag_msgs
+        ? `oldest ${span(Math.round(stream.lag_seconds ?? 0))}` : undefined },
       table && { title: "Rows", value: compact(table.rows ?? NaN), under: bytes(table.bytes) },
-      table && { title: "Files", value: count(table.files), under: table.files ? `${bytes(table.bytes / table.files)} each` : undefined },
-      table && { title: "Small files", value: count(table.small_files), under: `${bytes(table.small_bytes)} to rewrite`, tone: share > 0.8 && table.small_files > 100 ? "warn" : undefined },
-      { title: "Compactor", value: data.compactor?.alive ? "running" : "none", under: timed.length ? `last ${span(timed[0].duration_ms / 1000)}` : undefined, tone: data.compactor?.alive || !stream.lag_msgs ? undefined : "warn" },
+      table && { title: "Files", value: count(table.files), under: table.files
+        ? `${bytes(table.bytes / table.files)} each` : undefined },
+      table && { title: "Small files", value: count(table.small_files), under: `${bytes(table.small_bytes)} to rewrite`,
+        tone: share > 0.8 && table.small_files > 100 ? "warn" : undefined },
+      { title: "Compactor", value: data.compactor?.alive ? "running" : "none", under: timed.length
+        ? `last ${span(timed[0].duration_ms / 1000)}` : undefined, tone: data.compactor?.alive || !stream.lag_msgs
+          ? undefined : "warn" },
     ]} />
-    <p class="quiet wrap section">${data.url && html`The table is in <code>${data.url}</code>. `}Query it on the page <a href=${link("sql", { query: `SELECT * FROM delta.\`streams/${name}\` ORDER BY seq DESC LIMIT 100` })}>SQL</a>.</p>
+    <p class="quiet wrap section">
+      ${data.url && html`The table is in <code>${data.url}</code>. `}Query it on the page <a
+        href=${link("sql",
+          { query: `SELECT * FROM delta.\`streams/${name}\` ORDER BY seq DESC LIMIT 100` })}>SQL</a>.</p>
     <section class="section">
       <div class="section-head"><h2>Last commits</h2></div>
-      ${commits.length ? html`<${Table} caption="Last commits" columns=${COMMIT_COLUMNS} rows=${commits} keyOf=${(row) => row.version} />` : html`<p class="quiet">Nothing was committed yet. The compactor writes a segment once it is sealed, after some seconds.</p>`}
+      ${commits.length
+        ? html`<${Table} caption="Last commits" columns=${COMMIT_COLUMNS} rows=${commits}
+          keyOf=${(row) => row.version} />`
+          : html`<p
+            class="quiet">Nothing was committed yet. The compactor writes a segment once it is sealed, after some seconds.</p>`}
     </section>`;
 }
 
@@ -176,7 +237,8 @@ function shown(key, value) {
   if (/^max_/.test(key) && value === -1) return "no limit";
   if (/bytes|msg_size/.test(key)) return bytes(value);
   if (Array.isArray(value) && value.every((each) => typeof each === "string")) return value.join("  ");
-  if (typeof value === "object") return html`<pre tabindex="0" role="region" aria-label=${key}>${JSON.stringify(value, null, 2)}</pre>`;
+  if (typeof value === "object") return html`<pre tabindex="0" role="region" aria-label=${key}>
+    ${JSON.stringify(value, null, 2)}</pre>`;
   return String(value);
 }
 
@@ -187,17 +249,27 @@ function Configuration({ stream }) {
   const entries = Object.entries(stream.config).filter(([key]) => key !== "metadata");
   return html`<div class="toolbar">
       <div class="group" role="group" aria-label="Show the configuration as">
-        <button class="button button-small" type="button" aria-pressed=${!raw} onClick=${() => setRaw(false)}>List</button>
-        <button class="button button-small" type="button" aria-pressed=${raw} onClick=${() => setRaw(true)}>JSON</button>
+        <button class="button button-small" type="button" aria-pressed=${!raw}
+          onClick=${() => setRaw(false)}>List</button>
+        <button class="button button-small" type="button" aria-pressed=${raw}
+          onClick=${() => setRaw(true)}>JSON</button>
       </div>
     </div>
     ${raw
       ? html`<pre class="payload" tabindex="0" role="region" aria-label="Configuration as JSON">${text}</pre>`
       : html`<div class="columns">
-          <dl class="list">${entries.map(([key, value]) => [html`<dt>${key.replaceAll("_", " ")}</dt>`, html`<dd>${shown(key, value)}</dd>`])}</dl>
+          <dl class="list">
+            ${entries.map(([key, value]) => [html`<dt>${key.replaceAll("_", " ")}</dt>`,
+              html`<dd>${shown(key, value)}</dd>`])}
+              </dl>
           <div>
             <h2>Metadata</h2>
-            ${metadata.length ? html`<dl class="list">${metadata.map(([key, value]) => [html`<dt class="mono">${key}</dt>`, html`<dd class="mono">${value}</dd>`])}</dl>` : html`<p class="quiet">None.</p>`}
+            ${metadata.length
+              ? html`<dl class="list">
+                ${metadata.map(([key, value]) => [html`<dt class="mono">${key}</dt>`,
+                  html`<dd class="mono">${value}</dd>`])}
+                  </dl>`
+                : html`<p class="quiet">None.</p>`}
             <p class="quiet">Created ${time(stream.created, { fraction: false })}</p>
           </div>
         </div>`}`;

@@ -17,12 +17,12 @@ const MAX_ROWS = 500;
 const NANOS = 1e9;
 
 /** Return the lag of the table in messages: null without a lake. */
-export const lagOf = (stream) => stream.lake?.lag_msgs ?? null;
+const lagOf = (stream) => stream.lake?.lag_msgs ?? null;
 
 const pendingOf = (stream) => Math.max(0, ...(stream.consumer_detail ?? []).map((each) => each.num_pending));
 
 /** Cell of a table's lag: messages, and the age of the oldest below. */
-export function Lag({ lake }) {
+function Lag({ lake }) {
   if (!lake || lake.lag_msgs === undefined) return html`<span class="quiet">${NONE}</span>`;
   if (!lake.lag_msgs) return html`<span class="quiet">none</span>`;
   return html`${compact(lake.lag_msgs)}<span class="under">${span(Math.round(lake.lag_seconds ?? 0))}</span>`;
@@ -38,14 +38,19 @@ const COLUMNS = [
   {
     title: "Stream",
     by: (row) => row.name,
-    cell: (row) => html`<${Name} stream=${row} /><span class="under">${(row.config?.subjects ?? []).slice(0, 4).join(", ") || (row.mirror ? "mirror" : "")}</span>`,
+    cell: (row) =>
+      html`<${Name} stream=${row} /><span class="under">
+        ${(row.config?.subjects ?? []).slice(0, 4).join(", ") || (row.mirror ? "mirror" : "")}</span>`,
   },
   { title: "Stored", num: true, by: (row) => row.rate, cell: (row) => rate(row.rate ?? NaN) },
-  { title: html`<span class="sr">Trend</span>`, wide: true, cell: (row) => html`<${Sparkline} values=${row.series} />` },
+  { title: html`<span class="sr">Trend</span>`, wide: true, cell: (row) =>
+    html`<${Sparkline} values=${row.series} />` },
   { title: "Messages", num: true, by: (row) => row.state.messages, cell: (row) => count(row.state.messages) },
   { title: "Size", num: true, wide: true, by: (row) => row.state.bytes, cell: (row) => bytes(row.state.bytes) },
-  { title: "Consumers", num: true, wide: true, by: (row) => row.state.consumer_count, cell: (row) => count(row.state.consumer_count) },
-  { title: "Most pending", num: true, wide: true, by: pendingOf, cell: (row) => (row.state.consumer_count ? count(pendingOf(row)) : html`<span class="quiet">${NONE}</span>`) },
+  { title: "Consumers", num: true, wide: true, by: (row) => row.state.consumer_count, cell: (row) =>
+    count(row.state.consumer_count) },
+  { title: "Most pending", num: true, wide: true, by: pendingOf, cell: (row) =>
+    (row.state.consumer_count ? count(pendingOf(row)) : html`<span class="quiet">${NONE}</span>`) },
   { title: "Table lag", num: true, by: lagOf, cell: (row) => html`<${Lag} lake=${row.lake} />` },
 ];
 
@@ -58,32 +63,44 @@ export function Streams() {
   const wanted = filter.trim().toLowerCase();
   const plain = (stream) => !/^(KV|OBJ)_/.test(stream.name);
   const rows = (streams ?? []).filter(
-    (each) => (kind === "all" || plain(each)) && (!wanted || each.name.toLowerCase().includes(wanted) || (each.config?.subjects ?? []).some((subject) => subject.toLowerCase().includes(wanted))),
+    (each) => (kind === "all" || plain(each)) && (!wanted || each.name.toLowerCase().includes(wanted) ||
+      (each.config?.subjects ?? []).some((subject) => subject.toLowerCase().includes(wanted))),
   );
   const several = new Set((streams ?? []).map((each) => each.account)).size > 1;
-  const columns = several ? [COLUMNS[0], { title: "Account", by: (row) => row.account, cell: (row) => row.account }, ...COLUMNS.slice(1)] : COLUMNS;
-  const create = html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}><${Icon} name="plus" /> Create stream</button>`;
+  const columns = several ? [COLUMNS[0], { title: "Account", by: (row) => row.account, cell: (row) => row.account },
+    ...COLUMNS.slice(1)] : COLUMNS;
+  const create = html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}>
+    <${Icon} name="plus" /> Create stream</button>`;
   if (session.value.jetstream === false) {
-    return html`<${Head} title="Streams" /><${Empty} title="JetStream is off"><p>This account has no JetStream: messages are delivered, and not stored. Start the server with <code>-js</code>, or enable JetStream for the account.</p><//>`;
+    return html`<${Head} title="Streams" /><${Empty} title="JetStream is off">
+      <p>This account has no JetStream: messages are delivered, and not stored. Start the server with <code>-js</code>, or enable JetStream for the account.</p>
+        <//>`;
   }
   return html`<${Head} title="Streams" tools=${create} />
     <div class="toolbar">
       <div class="search">
         <label class="sr" for="streams-filter">Filter by name or subject</label>
-        <input id="streams-filter" type="search" data-search placeholder="Filter by name or subject" value=${filter} onInput=${(event) => setFilter(event.target.value)} />
+        <input id="streams-filter" type="search" data-search placeholder="Filter by name or subject" value=${filter}
+          onInput=${(event) => setFilter(event.target.value)} />
       </div>
       <div class="group" role="group" aria-label="Which streams">
-        <button class="button" type="button" aria-pressed=${kind === "streams"} onClick=${() => setKind("streams")}>Streams</button>
-        <button class="button" type="button" aria-pressed=${kind === "all"} onClick=${() => setKind("all")}>With buckets</button>
+        <button class="button" type="button" aria-pressed=${kind === "streams"}
+          onClick=${() => setKind("streams")}>Streams</button>
+        <button class="button" type="button" aria-pressed=${kind === "all"}
+          onClick=${() => setKind("all")}>With buckets</button>
       </div>
     </div>
     ${error && !streams && html`<${Failed} error=${error} />`}
     ${!streams && !error && html`<${Loading} />`}
-    ${rows.length > 0 && html`<${Table} caption="Streams" columns=${columns} rows=${rows.slice(0, MAX_ROWS)} keyOf=${(row) => `${row.account}/${row.name}`} sorted=${{ column: 0, down: false }} />`}
+    ${rows.length > 0 &&
+      html`<${Table} caption="Streams" columns=${columns} rows=${rows.slice(0, MAX_ROWS)}
+        keyOf=${(row) => `${row.account}/${row.name}`} sorted=${{ column: 0, down: false }} />`}
     ${rows.length > MAX_ROWS && html`<p class="quiet">${count(rows.length - MAX_ROWS)} more: filter to see them.</p>`}
     ${streams && !rows.length && (wanted
       ? html`<${Empty} title="No stream matches"><p>No name and no subject contains “${filter}”.</p><//>`
-      : html`<${Empty} title="No streams yet"><p>A stream stores the messages of its subjects. Publishers get an ack once a message is on disk, and the compactor moves it into a Delta table.</p>${create}<//>`)}
+      : html`<${Empty} title="No streams yet">
+        <p>A stream stores the messages of its subjects. Publishers get an ack once a message is on disk, and the compactor moves it into a Delta table.</p>
+          ${create}<//>`)}
     ${creating && html`<${CreateStream} close=${() => setCreating(false)} />`}`;
 }
 
@@ -96,7 +113,7 @@ export function nanos(text, what) {
 }
 
 /** Return the bytes of a size field; -1, no limit, if it is empty. Raises for a text that is none. */
-export function sizeLimit(text, what) {
+function sizeLimit(text, what) {
   if (!text?.trim()) return -1;
   const value = size(text);
   if (Number.isNaN(value)) throw new Error(`${what}: write a size such as 512 MiB or 10 GiB.`);
@@ -104,7 +121,8 @@ export function sizeLimit(text, what) {
 }
 
 function CreateStream({ close }) {
-  const [values, set] = useState({ name: "", subjects: "", storage: "file", retention: "limits", max_age: "", max_bytes: "", replicas: "1", past: "" });
+  const [values, set] = useState({ name: "", subjects: "", storage: "file", retention: "limits", max_age: "",
+    max_bytes: "", replicas: "1", past: "" });
   const bind = { values, set };
   const wrong = /[\s.*>/\\]/.test(values.name) ? "A name has no blanks, dots, stars, > or slashes." : "";
   const send = async () => {
@@ -126,12 +144,16 @@ function CreateStream({ close }) {
     await refresh();
     go(link("streams", values.name));
   };
-  return html`<${FormDialog} title="Create a stream" button="Create stream" close=${close} send=${send} ready=${Boolean(values.name) && !wrong}>
+  return html`<${FormDialog} title="Create a stream" button="Create stream" close=${close} send=${send}
+    ready=${Boolean(values.name) && !wrong}>
     <${TextField} label="Name" name="name" bad=${wrong} ...${bind} required spellcheck="false" />
-    <${TextField} label="Subjects" hint="Separated by blanks. Without subjects, the stream takes its name." name="subjects" class="code" placeholder="orders.>" ...${bind} spellcheck="false" />
+    <${TextField} label="Subjects" hint="Separated by blanks. Without subjects, the stream takes its name."
+      name="subjects" class="code" placeholder="orders.>" ...${bind} spellcheck="false" />
     <div class="pair">
       <${ChoiceField} label="Storage" name="storage" ...${bind} options=${[["file", "Disk"], ["memory", "Memory"]]} />
-      <${ChoiceField} label="Messages stay" name="retention" ...${bind} options=${[["limits", "until a limit"], ["interest", "while consumers want them"], ["workqueue", "until consumed once"]]} />
+      <${ChoiceField} label="Messages stay" name="retention" ...${bind}
+        options=${[["limits", "until a limit"], ["interest", "while consumers want them"], ["workqueue",
+          "until consumed once"]]} />
     </div>
     <div class="pair">
       <${TextField} label="Maximum age" name="max_age" placeholder="no limit" ...${bind} />
@@ -139,7 +161,8 @@ function CreateStream({ close }) {
     </div>
     <div class="pair">
       <${ChoiceField} label="Replicas" name="replicas" ...${bind} options=${[["1", "1"], ["3", "3"], ["5", "5"]]} />
-      <${TextField} label="Time travel" hint="How far back the stream can be read as it was." name="past" placeholder="off" ...${bind} />
+      <${TextField} label="Time travel" hint="How far back the stream can be read as it was." name="past"
+        placeholder="off" ...${bind} />
     </div>
   <//>`;
 }

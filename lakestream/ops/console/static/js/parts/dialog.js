@@ -20,7 +20,8 @@ export function Dialog({ title, close, children }) {
   return html`<dialog ref=${element} aria-labelledby=${id} onClose=${close} onMouseDown=${outside}>
     <div class="dialog-head">
       <h2 id=${id}>${title}</h2>
-      <button class="button button-bare" type="button" aria-label="Close" onClick=${close}><${Icon} name="close" /></button>
+      <button class="button button-bare" type="button" aria-label="Close" onClick=${close}><${Icon} name="close" />
+        </button>
     </div>
     <div class="dialog-body">${children}</div>
   </dialog>`;
@@ -64,7 +65,9 @@ export function Confirm({ title, name, button, close, send, children }) {
   return html`<${FormDialog} title=${title} button=${button} close=${close} send=${send} bad ready=${typed === name}>
     ${children}
     <${Field} label=${html`Type <code>${name}</code> to confirm`}>
-      ${(id) => html`<input id=${id} class="code" autocomplete="off" spellcheck="false" value=${typed} onInput=${(event) => setTyped(event.target.value)} />`}
+      ${(id) =>
+        html`<input id=${id} class="code" autocomplete="off" spellcheck="false" value=${typed}
+          onInput=${(event) => setTyped(event.target.value)} />`}
     <//>
   <//>`;
 }
@@ -82,15 +85,19 @@ export function Field({ label, hint, bad, children }) {
 /** A text field bound to a key of a form's values. */
 export function TextField({ label, hint, bad, values, set, name, ...rest }) {
   return html`<${Field} label=${label} hint=${hint} bad=${bad}>
-    ${(id) => html`<input id=${id} autocomplete="off" ...${rest} value=${values[name] ?? ""} onInput=${(event) => set({ ...values, [name]: event.target.value })} />`}
+    ${(id) =>
+      html`<input id=${id} autocomplete="off" ...${rest} value=${values[name] ?? ""}
+        onInput=${(event) => set({ ...values, [name]: event.target.value })} />`}
   <//>`;
 }
 
 /** A choice bound to a key of a form's values; `options` are [value, text] pairs. */
 export function ChoiceField({ label, hint, values, set, name, options }) {
   return html`<${Field} label=${label} hint=${hint}>
-    ${(id) => html`<select id=${id} value=${values[name]} onChange=${(event) => set({ ...values, [name]: event.target.value })}>
-      ${options.map(([value, text]) => html`<option value=${value} selected=${values[name] === value}>${text}</option>`)}
+    ${(id) =>
+      html`<select id=${id} value=${values[name]} onChange=${(event) => set({ ...values, [name]: event.target.value })}>
+      ${options.map(([value, text]) =>
+        html`<option value=${value} selected=${values[name] === value}>${text}</option>`)}
     </select>`}
   <//>`;
 }

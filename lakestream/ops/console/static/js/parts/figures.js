@@ -29,11 +29,13 @@ export function Head({ title, crumb, tags, children, tools }) {
 
 /** A small line of the last values, scaled to their greatest. */
 export function Sparkline({ values, width = 84, height = 20 }) {
-  if (!values || values.length < 2) return html`<svg class="spark" width=${width} height=${height} aria-hidden="true"></svg>`;
+  if (!values ||
+    values.length < 2) return html`<svg class="spark" width=${width} height=${height} aria-hidden="true"></svg>`;
   const top = Math.max(...values, 1e-9);
   const step = (width - 2) / 59;
   const start = width - 1 - step * (values.length - 1);
-  const points = values.map((value, at) => `${(start + at * step).toFixed(1)},${(height - 2 - (value / top) * (height - 4)).toFixed(1)}`);
+  const points = values.map((value, at) =>
+    `${(start + at * step).toFixed(1)},${(height - 2 - (value / top) * (height - 4)).toFixed(1)}`);
   return html`<svg class="spark" width=${width} height=${height} aria-hidden="true">
     <polyline points=${points.join(" ")} fill="none" stroke="currentColor" stroke-width="1.3" stroke-linejoin="round" />
   </svg>`;

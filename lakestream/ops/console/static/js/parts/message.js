@@ -14,7 +14,8 @@ export function Message({ message, fresh, tools, toggled }) {
   };
   const { seq, subject, data, headers } = message;
   const [day, clock] = time(message.time).split(" ");
-  return html`<article class=${["message", fresh && "message-new", !seq && "message-live"].filter(Boolean).join(" ")} aria-label=${seq ? `Message ${seq}` : subject}>
+  return html`<article class=${["message", fresh && "message-new", !seq && "message-live"].filter(Boolean).join(" ")}
+    aria-label=${seq ? `Message ${seq}` : subject}>
     <button type="button" aria-expanded=${opened} onClick=${toggle}>
       ${seq && html`<span class="message-seq">${count(seq)}</span>`}
       <span class="message-time">${seq && html`<span class="day">${day} </span>`}${clock}</span>
@@ -24,9 +25,11 @@ export function Message({ message, fresh, tools, toggled }) {
     </button>
     ${opened && html`<div class="message-open">
       <${Headers} headers=${headers} />
-      ${message.size > data.length && html`<p class="quiet">The live tail has the first ${bytes(data.length)} of ${bytes(message.size)}.</p>`}
+      ${message.size > data.length &&
+        html`<p class="quiet">The live tail has the first ${bytes(data.length)} of ${bytes(message.size)}.</p>`}
       <${Payload} data=${data} name=${`${subject}${seq ? `-${seq}` : ""}`} />
-      <div class="toolbar"><span class="quiet">${message.time}${message.reply ? ` · reply ${message.reply}` : ""}</span>${tools}</div>
+      <div class="toolbar"><span class="quiet">${message.time}${message.reply ? ` · reply ${message.reply}` : ""}</span>
+        ${tools}</div>
     </div>`}
   </article>`;
 }

@@ -43,6 +43,7 @@ export function toast(text, { bad = false } = {}) {
 /** The notices that are shown now. */
 export function Toasts() {
   return html`<div class="toasts" role="status" aria-live="polite">
-    ${useStore(toasts).map((each) => html`<div key=${each.id} class=${each.bad ? "toast toast-bad" : "toast"}>${each.text}</div>`)}
+    ${useStore(toasts).map((each) =>
+      html`<div key=${each.id} class=${each.bad ? "toast toast-bad" : "toast"}>${each.text}</div>`)}
   </div>`;
 }

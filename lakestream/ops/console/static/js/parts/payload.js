@@ -44,14 +44,19 @@ export function Payload({ data, name = "payload" }) {
     <div class="payload-head">
       <span>${sized(data.length)}</span>
       ${part !== data && html`<span>· the first ${sized(MAX_SHOWN)} are shown</span>`}
-      <button class="button button-bare button-small" type="button" onClick=${() => download(data, name)}>Download</button>
+      <button class="button button-bare button-small" type="button"
+        onClick=${() => download(data, name)}>Download</button>
       <div class="group" role="group" aria-label="Show payload as">
         ${forms.map(
-          (each) => html`<button class="button button-small" type="button" aria-pressed=${each === form} onClick=${() => choose(each)}>${each}</button>`,
+          (each) =>
+            html`<button class="button button-small" type="button" aria-pressed=${each === form}
+              onClick=${() => choose(each)}>
+              ${each}</button>`,
         )}
       </div>
     </div>
-    <pre class=${form === "Hex" ? "" : "flow"} tabindex="0" role="region" aria-label=${`Payload as ${form}`}>${body}</pre>
+    <pre class=${form === "Hex" ? "" : "flow"} tabindex="0" role="region" aria-label=${`Payload as ${form}`}>${body}
+      </pre>
   </div>`;
 }
 

@@ -34,7 +34,8 @@ function options({ series, format, times, width, cursor }) {
     padding: [8, 4, 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { size: 6 } },
-    scales: { x: { time: times }, y: { range: (plot, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
+    scales: { x: { time: times }, y: { range: (plot, low, high) => [Math.min(0, low ?? 0),
+      high > 0 ? high * 1.08 : 1] } },
     series: [{}, ...lines],
     axes: [
       { ...axis, grid: { show: false }, size: 28, space: 90, ...(times ? { values: clock } : {}) },
@@ -67,7 +68,8 @@ export function Plot({ title, x, series, format, times = true, none = "Collectin
   const key = useRef(null);
   const plot = useRef(null);
   const turn = useStore(colours);
-  const filled = x.length > 1 && series.some(({ values }) => values.some((value) => value !== null && value !== undefined));
+  const filled = x.length > 1 && series.some(({ values }) => values.some((value) => value !== null &&
+    value !== undefined));
   const data = [x, ...series.map(({ values }) => values)];
   const current = useRef({});
   current.current = { data, format };
@@ -89,7 +91,8 @@ export function Plot({ title, x, series, format, times = true, none = "Collectin
       box.current,
     );
     plot.current = shown;
-    const resized = new ResizeObserver(() => shown.setSize({ width: box.current?.clientWidth || width, height: HEIGHT }));
+    const resized = new ResizeObserver(() => shown.setSize({ width: box.current?.clientWidth || width,
+      height: HEIGHT }));
     resized.observe(box.current);
     return () => {
       resized.disconnect();
@@ -105,9 +108,11 @@ export function Plot({ title, x, series, format, times = true, none = "Collectin
     <figcaption class="plot-head">
       <h2>${title}</h2>
       <div class="plot-key" ref=${key}>
-        ${series.map(({ label }, index) => html`<span key=${label}><i class=${`c${(index % 4) + 1}`}></i>${label} <b>–</b></span>`)}
+        ${series.map(({ label }, index) =>
+          html`<span key=${label}><i class=${`c${(index % 4) + 1}`}></i>${label} <b>–</b></span>`)}
       </div>
     </figcaption>
-    ${filled ? html`<div class="plot-box" ref=${box} key="box"></div>` : html`<div class="plot-none" key="none">${none}</div>`}
+    ${filled ? html`<div class="plot-box" ref=${box} key="box"></div>`
+      : html`<div class="plot-none" key="none">${none}</div>`}
   </figure>`;
 }

@@ -21,14 +21,18 @@ export function Strip({ state, lag, consumers }) {
     else marks.at(-1).names.push(each.name);
   }
   const side = (at) => (at < 0.12 ? "start" : at > 0.88 ? "end" : "middle");
-  const label = `Sequences ${count(first)} to ${count(last)}. ${lake ? `${Math.round(lake * 100)} % are in the table.` : "None is in the table."}`;
+  const label = `Sequences ${count(first)} to ${count(last)}. ${lake ? `${Math.round(lake * 100)} % are in the table.`
+    : "None is in the table."}`;
   return html`<div class="strip">
     <div class="strip-track" role="img" aria-label=${label}>
       ${lake > 0 && html`<div class="strip-lake" style=${{ width: `${lake * 100}%` }}></div>`}
       ${lake < 1 && html`<div class="strip-log"></div>`}
     </div>
     ${marks.length > 0 && html`<div class="strip-marks">
-      ${marks.map(({ at, names }) => html`<span class="strip-mark" data-side=${side(at)} style=${{ left: `${at * 100}%` }} title=${`acked by ${names.join(", ")}`}>${names[0]}${names.length > 1 && ` +${names.length - 1}`}</span>`)}
+      ${marks.map(({ at, names }) =>
+        html`<span class="strip-mark" data-side=${side(at)} style=${{ left: `${at * 100}%` }}
+          title=${`acked by ${names.join(", ")}`}>
+          ${names[0]}${names.length > 1 && ` +${names.length - 1}`}</span>`)}
     </div>`}
     <div class="key">
       ${lake > 0 && html`<span><i class="key-lake"></i>${compact(held)} in the Delta table</span>`}

@@ -19,14 +19,18 @@ export function Table({ caption, columns, rows, keyOf, sorted, chosen }) {
       })
     : rows;
   const click = (column) =>
-    setOrder((old) => (old?.column === column ? { column, down: !old.down } : { column, down: Boolean(columns[column].num) }));
+    setOrder((old) => (old?.column === column ? { column, down: !old.down } : { column,
+      down: Boolean(columns[column].num) }));
   const classes = ({ num, wide }) => [num && "num", wide && "wide"].filter(Boolean).join(" ") || undefined;
   const head = (column, index) => {
     const active = order?.column === index;
     const sort = active ? (order.down ? "descending" : "ascending") : undefined;
     const arrow = active && html`<span class="arrow" aria-hidden="true">${order.down ? "▼" : "▲"}</span>`;
     return html`<th scope="col" class=${classes(column)} aria-sort=${sort}>
-      ${column.by ? html`<button type="button" onClick=${() => click(index)}>${column.num && arrow}${column.title}${!column.num && arrow}</button>` : column.title}
+      ${column.by
+        ? html`<button type="button" onClick=${() => click(index)}>${column.num && arrow}${column.title}
+          ${!column.num && arrow}</button>`
+          : column.title}
     </th>`;
   };
   return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0">

@@ -23,17 +23,23 @@ export function TimeSlider({ at, from, changes, choose, what }) {
       <output for="time-slider">${at === null ? "now" : time(at)}</output>
       <div class="push">
         <div class="group" role="group" aria-label="Step through changes">
-          <button class="button button-small" type="button" disabled=${before === undefined} onClick=${() => pick(before)}>Previous change</button>
-          <button class="button button-small" type="button" disabled=${after === undefined} onClick=${() => pick(after)}>Next change</button>
+          <button class="button button-small" type="button" disabled=${before === undefined}
+            onClick=${() => pick(before)}>Previous change</button>
+          <button class="button button-small" type="button" disabled=${after === undefined}
+            onClick=${() => pick(after)}>Next change</button>
         </div>
         <label class="sr" for="time-clock">Moment</label>
-        <input id="time-clock" type="datetime-local" step="1" value=${localInput(value)} onChange=${(event) => event.target.value && pick(Date.parse(event.target.value))} />
-        <button class="button button-small" type="button" disabled=${at === null} onClick=${() => choose(null)}>Now</button>
+        <input id="time-clock" type="datetime-local" step="1" value=${localInput(value)}
+          onChange=${(event) => event.target.value && pick(Date.parse(event.target.value))} />
+        <button class="button button-small" type="button" disabled=${at === null}
+          onClick=${() => choose(null)}>Now</button>
       </div>
     </div>
     <label class="sr" for="time-slider">Moment in the past of this bucket</label>
-    <input id="time-slider" type="range" min=${begin} max=${now} step="1" value=${value} aria-valuetext=${at === null ? "now" : time(at)} onInput=${(event) => pick(Number(event.target.value))} />
-    <div class="time-ticks" aria-hidden="true">${ticks.map((moment) => html`<i style=${{ left: `${place(moment)}%` }}></i>`)}</div>
+    <input id="time-slider" type="range" min=${begin} max=${now} step="1" value=${value}
+      aria-valuetext=${at === null ? "now" : time(at)} onInput=${(event) => pick(Number(event.target.value))} />
+    <div class="time-ticks" aria-hidden="true">
+      ${ticks.map((moment) => html`<i style=${{ left: `${place(moment)}%` }}></i>`)}</div>
     <div class="time-ends"><span>${time(begin, { fraction: false })}</span><span>now</span></div>
   </div>`;
 }
