@@ -490,6 +490,7 @@ const trials = {
           await page.getByText(/\d+ rows/).waitFor({ timeout: 3 * WAIT });
           await page.getByRole("button", { name: "Plot" }).click();
         }
+        if (name === "table") await page.locator("code").evaluate((element) => (element.textContent = "/srv/lake"));
         await picture(page, `${name}${suffix}`);
       }
       if (scheme === "light") {

@@ -77,6 +77,8 @@ async function sample() {
     time: now / 1000,
     in: perSecond(last?.varz.in_msgs, varz.in_msgs, seconds),
     out: perSecond(last?.varz.out_msgs, varz.out_msgs, seconds),
+    inBytes: perSecond(last?.varz.in_bytes, varz.in_bytes, seconds),
+    outBytes: perSecond(last?.varz.out_bytes, varz.out_bytes, seconds),
     stored: streams.some((each) => each.rate !== null) ? streams.reduce((sum, each) => sum + (each.rate ?? 0),
       0) : null,
     ...timings,

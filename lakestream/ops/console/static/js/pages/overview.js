@@ -84,7 +84,6 @@ export function Overview() {
     varz.mem !== undefined && { title: "Memory", value: bytes(varz.mem), under: `CPU ${Math.round(varz.cpu)} %` },
   ];
   const latency = "Latencies appear here once messages are stored.";
-  const unknown = "This server has no /metrics page, which has the latencies.";
   return html`${head}
     ${warnings.length > 0 &&
       html`<section class="warnings" aria-label="Wants attention">
@@ -98,12 +97,16 @@ export function Overview() {
         { label: "in", values: values("in") },
         { label: "out", values: values("out") },
       ]} />
-      <${Plot} title="Time to the ack" x=${x} format=${span} none=${sample.metrics === false ? unknown : latency}
-        series=${[
-        { label: "ack p50", values: values("ack50") },
-        { label: "ack p99", values: values("ack99") },
-        { label: "fsync p99", values: values("sync99") },
-      ]} />
+      ${sample.metrics === false
+        ? html`<${Plot} title="Bytes per second" x=${x} format=${bytes} series=${[
+            { label: "in", values: values("inBytes") },
+            { label: "out", values: values("outBytes") },
+          ]} />`
+        : html`<${Plot} title="Time to the ack" x=${x} format=${span} none=${latency} series=${[
+            { label: "ack p50", values: values("ack50") },
+            { label: "ack p99", values: values("ack99") },
+            { label: "fsync p99", values: values("sync99") },
+          ]} />`}
     </div>
     <div class="section columns">
       <section>

@@ -202,7 +202,7 @@ function LakeTable({ name, account }) {
   return html`<${Failed} error=${error} retry=${refresh} />
     ${stream.error && html`<${Warning}>${stream.error}<//><div class="section"></div>`}
     <${Figures} of=${[
-      { title: "Position", value: compact(stream.position), under: table ? `in the log; version ${count(table.version)}`
+      { title: "Position", value: compact(stream.position), under: table ? `log index; version ${count(table.version)}`
         : "not written yet" },
       { title: "Lag", value: stream.lag_msgs ? compact(stream.lag_msgs) : "none", under: stream.lag_msgs
         ? `oldest ${span(Math.round(stream.lag_seconds ?? 0))}` : undefined },
