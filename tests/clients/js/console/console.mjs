@@ -322,7 +322,7 @@ const trials = {
     await dialog.getByLabel("Type TRIED").fill("TRIED");
     await dialog.getByRole("button", { name: "Delete stream" }).click();
     await page.getByRole("heading", { level: 1, name: "Streams" }).waitFor();
-    assert.equal(await page.getByRole("link", { name: "TRIED" }).count(), 0);
+    await page.getByRole("link", { name: "TRIED" }).waitFor({ state: "detached" });
   },
 
   /** A bucket with time travel is created, and deleted. */
@@ -369,6 +369,61 @@ const trials = {
     await page.getByLabel("Statement").fill("SELECT nothing FROM nowhere");
     await page.getByRole("button", { name: "Run", exact: true }).click();
     await page.getByRole("alert").waitFor({ timeout: 3 * WAIT });
+  },
+
+  /** A session that is lost, as after a restart of the server, begins anew by itself where no login is needed. */
+  async "a-lost-session-begins-anew"(desk) {
+    desk.expected.push(/401.*\/console\/api\//);
+    const page = await desk.page(`${CONSOLE}#/streams/AUDIT`);
+    await page.getByRole("article").first().waitFor();
+    await page.context().clearCookies();
+    await withServer(async (nc, js) => {
+      const mark = `audit.mark.${Date.now()}`;
+      await js.publish(mark, "after");
+      await page.getByRole("article").filter({ hasText: mark }).waitFor();
+    });
+  },
+
+  /** Where a login is needed, the page of a lost session asks for it. */
+  async "a-lost-session-asks-for-the-login"(desk) {
+    desk.expected.push(/401.*\/console\/api\//);
+    const page = await desk.page(USERS);
+    await page.getByLabel("User").fill("ann");
+    await page.getByLabel("Password").fill("secret");
+    await page.getByRole("button", { name: "Log in" }).click();
+    await page.getByRole("heading", { level: 1, name: "Overview" }).waitFor();
+    await page.context().clearCookies();
+    await page.getByText("The session has ended").waitFor();
+    await page.getByRole("button", { name: "Log in" }).waitFor();
+  },
+
+  /** Conversions of numbers, times, payloads and metrics, which need no page. */
+  async conversions() {
+    const lib = new URL("../../../../lakestream/ops/console/static/js/lib/", import.meta.url);
+    const [format, bytes, prometheus] = await Promise.all(
+      ["format.js", "bytes.js", "prometheus.js"].map((name) => import(new URL(name, lib))),
+    );
+    assert.equal(format.bytes(1536), "1.5 KiB");
+    assert.equal(format.bytes(undefined), format.NONE);
+    assert.deepEqual([0, 0.00042, 0.0312, 7.25, 3661, 90000].map(format.span), [
+      "0 s", "420 µs", "31.2 ms", "7.3 s", "1 h 1 min", "1 d 1 h",
+    ]);
+    assert.deepEqual(["18m15s", "438.687µs", "1d2h3m4s", ""].map(format.elapsed), ["18 min 15 s", "438.7 µs", "1 d 2 h", format.NONE]);
+    assert.deepEqual(["30d", "1h 30m", "90s", "soon", "10"].map(format.seconds), [2592000, 5400, 90, NaN, NaN]);
+    assert.deepEqual(["10 GiB", "512M", "7", "many"].map(format.size), [10737418240, 536870912, 7, NaN]);
+    assert.ok(Number.isNaN(format.millis("0001-01-01T00:00:00Z")));
+    assert.equal(bytes.toPrettyJson('{"big":12345678901234567890,"list":[],"text":"a:{b}"}'), '{\n  "big": 12345678901234567890,\n  "list": [],\n  "text": "a:{b}"\n}');
+    assert.equal(bytes.toPrettyJson("12"), null);
+    assert.equal(bytes.toText(new Uint8Array([0xff, 0xfe])), null);
+    assert.equal(bytes.toHex(new TextEncoder().encode("lakestream console")).split("\n")[1], "00000010  6c 65                                             le");
+    assert.deepEqual([...bytes.fromBase64(bytes.textToBase64("€"))], [0xe2, 0x82, 0xac]);
+    const scrape = (...counts) => {
+      const bounds = ["0.001", "0.002", "+Inf"];
+      return prometheus.parse(bounds.map((bound, at) => `t_bucket{kind="a \\"b\\"",le="${bound}"} ${counts[at]}`).join("\n"));
+    };
+    const [before, after] = [scrape(10, 10, 10), scrape(10, 20, 20)].map((samples) => prometheus.buckets(samples, "t"));
+    assert.equal(prometheus.quantile(before, after, 0.5), 0.0015);
+    assert.equal(prometheus.quantile(after, after, 0.5), null);
   },
 
   /** Everything can be done with the keyboard: skip link, shortcuts, dialogs. */

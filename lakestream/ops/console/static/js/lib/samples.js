@@ -20,6 +20,8 @@ export const samples = createStore({ points: [], streams: null, varz: null, erro
 
 let timer = 0;
 let last = null;
+let begun = 0;
+let shown = 0;
 let withMetrics = true;
 const series = new Map();
 
@@ -63,11 +65,14 @@ function latencies(text) {
 }
 
 async function sample() {
+  const number = ++begun;
   const [varz, jsz, text] = await Promise.all([
     page("varz"),
     page("jsz", { accounts: "true", streams: "true", consumers: "true", config: "true" }),
     withMetrics ? metricsText() : null,
   ]);
+  if (number < shown) return; // a later one was faster
+  shown = number;
   withMetrics = text !== null;
   const now = millis(varz.now) || Date.now();
   const seconds = last ? (now - last.time) / 1000 : 0;
@@ -110,6 +115,7 @@ export function start() {
 export function stop() {
   clearTimeout(timer);
   timer = 0;
+  shown = ++begun; // samples that are under way are of the session that has ended
   last = null;
   withMetrics = true;
   series.clear();

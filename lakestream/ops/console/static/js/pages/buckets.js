@@ -213,8 +213,8 @@ function Bucket({ bucket, chosen }) {
         send=${async () => {
       await deleteStream(stream);
       toast(`Bucket ${bucket} is deleted.`);
+      await resample();
       go(link("buckets"));
-      resample();
     }}><p>The bucket, its ${count(state.num_subjects ?? 0)} keys and their history are removed.</p><//>`}`;
 }
 

@@ -203,8 +203,8 @@ function Store({ store, chosen }) {
         close=${() => setRemoving(false)} send=${async () => {
       await deleteStream(stream);
       toast(`Store ${store} is deleted.`);
+      await resample();
       go(link("objects"));
-      resample();
     }}><p>The store and all its objects are removed.</p><//>`}`;
 }
 

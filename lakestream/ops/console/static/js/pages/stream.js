@@ -95,8 +95,8 @@ export function Stream({ path, query }) {
       html`<${Confirm} title=${`Delete ${name}`} name=${name} button="Delete stream" close=${close} send=${async () => {
       await deleteStream(name);
       toast(`Stream ${name} is deleted.`);
+      await resample();
       go(link("streams"));
-      resample();
     }}>
       <p>The stream, its ${count(state.messages)} messages and its ${count(state.consumer_count)} consumers are removed. The rows of its Delta table stay as they are configured to.</p>
     <//>`}`;
