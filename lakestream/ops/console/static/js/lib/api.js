@@ -53,7 +53,8 @@ async function call(path, { method = "GET", body, signal } = {}) {
   if (response.ok) return answer;
   if (response.status === 401 && answer.auth_required && !["login", "session"].includes(path)) {
     if (session.value?.auth_required === false) open(); // the server was restarted: it begins another session by itself
-    else session.set({ login: true, kinds: answer.kinds ?? ["user"], ended: Boolean(session.value?.csrf) });
+    else if (!session.value?.login) session.set({ login: true, kinds: answer.kinds ?? ["user"],
+      ended: Boolean(session.value?.csrf) });
   }
   const said = typeof answer.error === "string" ? answer.error : answer.error?.description;
   const failure = new CallError(said || WORDS[response.status] || `HTTP ${response.status}`, response.status);

@@ -67,7 +67,8 @@ function List() {
         sorted=${{ column: 0, down: false }} />`}
     ${streams && !found.length &&
       html`<${Empty} title="No buckets yet">
-        <p>A bucket keeps the last value of each key, and as many earlier ones as you want. With time travel it can be read as it was at any moment.</p>
+        <p>A bucket keeps the last value of each key, and as many earlier ones as you want. With time travel it can be
+          read as it was at any moment.</p>
           ${create}<//>`}
     ${creating && html`<${CreateBucket} close=${() => setCreating(false)} />`}`;
 }
@@ -168,7 +169,8 @@ function Bucket({ bucket, chosen }) {
       ${limits.filter(Boolean).join(" · ")} · <a href=${link("streams", stream)}>stream ${stream}</a><//>
     <${TimeSlider} at=${at} from=${earliest(info.data)} changes=${times} choose=${setAt} what="The bucket as it was:" />
     ${at !== null && !isTravelling(info.data) &&
-      html`<${Warning}>This bucket does not record its past, so only values that are still stored can be seen. Set the metadata <code>lakestream.time_travel</code> on <a
+      html`<${Warning}>This bucket does not record its past, so only values that are still stored can be seen. Set the
+        metadata <code>lakestream.time_travel</code> on <a
         href=${link("streams", stream, "configuration")}>
         ${stream}</a> to keep it.<//><div class="section"></div>`}
     <div class="split" data-open=${Boolean(chosen)}>

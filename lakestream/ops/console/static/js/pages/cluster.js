@@ -150,7 +150,8 @@ export function Cluster() {
         { title: "Up", value: elapsed(varz.uptime) },
       ]} />
       <${Empty} title="This server runs alone">
-        <p>Every message is on its disk before the ack. With two more nodes and <code>replicas: 3</code>, streams go on when one of them fails: this page shows their roles, terms and lag then.</p>
+        <p>Every message is on its disk before the ack. With two more nodes and <code>replicas: 3</code>, streams go on
+          when one of them fails: this page shows their roles, terms and lag then.</p>
           <pre tabindex="0" role="region" aria-label="Command">lakestream serve -js --cluster nats://0.0.0.0:6222 \\
   --routes nats://node-2:6222,nats://node-3:6222</pre><//>`;
   }

@@ -117,7 +117,8 @@ export function Live({ query }) {
           html`<${Message} key=${message.key} message=${message} fresh=${tail.rate < HIGHLIGHTED} />`)}
           </div>`}
     ${!subjects.length && html`<${Empty} title="Choose a subject to follow">
-      <p>Wildcards work: <code>orders.*.eu</code> follows one level, <code>orders.></code> everything below. Several subjects are separated by blanks.</p>
+      <p>Wildcards work: <code>orders.*.eu</code> follows one level, <code>orders.></code> everything below. Several
+        subjects are separated by blanks.</p>
     <//>`}
     ${subjects.length > 0 && !tail.messages.length && tail.status === "open" &&
       html`<p class="loading">Waiting for the first message…</p>`}`;

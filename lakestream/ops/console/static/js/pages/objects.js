@@ -173,7 +173,8 @@ function Store({ store, chosen }) {
     <${TimeSlider} at=${at} from=${earliest(info.data)} changes=${changes.data ?? []} choose=${setAt}
       what="The store as it was:" />
     ${at !== null && !isTravelling(info.data) &&
-      html`<${Warning}>This store does not record its past, so only entries that are still stored can be seen. Set the metadata <code>lakestream.time_travel</code> on <a
+      html`<${Warning}>This store does not record its past, so only entries that are still stored can be seen. Set the
+        metadata <code>lakestream.time_travel</code> on <a
         href=${link("streams", stream, "configuration")}>
         ${stream}</a> to keep it.<//><div class="section"></div>`}
     <div class="split" data-open=${Boolean(chosen)}>

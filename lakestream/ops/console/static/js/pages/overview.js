@@ -22,7 +22,8 @@ function warningsOf({ varz, streams }) {
   const waiting = Object.values(lake?.lag ?? {}).reduce((sum, lag) => sum + lag, 0);
   if (lake && !lake.compactor?.alive && waiting > 0) {
     add("compactor",
-      html`<strong>No compactor is running.</strong> ${count(waiting)} messages are not in their tables yet. They are safe in the log. Start <code>lakestream up</code>, or run <code>lakestream compact</code>.`);
+      html`<strong>No compactor is running.</strong> ${count(waiting)} messages are not in their tables yet. They are
+        safe in the log. Start <code>lakestream up</code>, or run <code>lakestream compact</code>.`);
   }
   for (const [name, text] of Object.entries(lake?.errors ?? {})) add(`error-${name}`,
     html`<strong>${name}</strong>: ${text}`);
@@ -32,7 +33,8 @@ function warningsOf({ varz, streams }) {
   }
   if (varz.slow_consumers > 0) add("slow",
     html`<strong>
-      ${count(varz.slow_consumers)} slow consumers</strong> were disconnected since the server started: they did not read fast enough.`);
+      ${count(varz.slow_consumers)} slow consumers</strong> were disconnected since the server started: they did not
+        read fast enough.`);
   for (const stream of streams ?? []) {
     const late = (stream.cluster?.replicas ?? []).filter((replica) => replica.offline);
     if (late.length) add(`offline-${stream.name}`,

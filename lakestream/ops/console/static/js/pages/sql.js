@@ -69,7 +69,8 @@ function ResultPlot({ result }) {
     at !== axis);
   if (axes.length === 0 || values.filter((at) => at !== axis).length === 0) {
     return html`<${Empty} title="Nothing to plot">
-      <p>A plot needs a column of times or numbers for the axis, and another with numbers. Try <em>Messages by minute</em>.</p>
+      <p>A plot needs a column of times or numbers for the axis, and another with numbers. Try <em>Messages by
+        minute</em>.</p>
         <//>`;
   }
   const rows = result.rows.slice(0, PLOTTED).filter((row) => row[axis] !== null);
@@ -161,7 +162,8 @@ export function Sql({ query }) {
   const submit = (event) => (event.preventDefault(), run(text));
   return html`<${Head} title="SQL">Spark SQL over the tables and the log’s tail: every acked message, read-only.<//>
     ${session.value.sql === false &&
-      html`<${Warning}>This server cannot run SQL: it has no lake, or the extra is not installed. Run <code>pip install 'lakestream[lake]'</code> where it runs.<//>
+      html`<${Warning}>This server cannot run SQL: it has no lake, or the extra is not installed. Run <code>pip
+        install 'lakestream[lake]'</code> where it runs.<//>
         <div class="section"></div>`}
     <form class="editor" onSubmit=${submit}>
       <label class="sr" for="sql-text">Statement</label>
@@ -206,7 +208,9 @@ export function Sql({ query }) {
     </section>`}
     ${!result && !error && !busy &&
       html`<${Empty} title="Ask the lake">
-        <p>Each stream is a table with <code>seq</code>, <code>time</code>, <code>subject</code>, <code>headers</code> and <code>data</code>. Choose an example above, or try:</p>
+        <p>Each stream is a table
+          with <code>seq</code>, <code>time</code>, <code>subject</code>, <code>headers</code> and <code>data</code>.
+            Choose an example above, or try:</p>
           <pre tabindex="0" role="region" aria-label="Example">${examples(streams)[0][1]}</pre><p>
             <button class="button" type="button" onClick=${() => {
       const [, statement] = examples(streams)[0];

@@ -98,7 +98,8 @@ export function Stream({ path, query }) {
       await resample();
       go(link("streams"));
     }}>
-      <p>The stream, its ${count(state.messages)} messages and its ${count(state.consumer_count)} consumers are removed. The rows of its Delta table stay as they are configured to.</p>
+      <p>The stream, its ${count(state.messages)} messages and its ${count(state.consumer_count)} consumers are removed.
+        The rows of its Delta table stay as they are configured to.</p>
     <//>`}`;
 }
 
@@ -225,7 +226,8 @@ function LakeTable({ name, account }) {
         ? html`<${Table} caption="Last commits" columns=${COMMIT_COLUMNS} rows=${commits}
           keyOf=${(row) => row.version} />`
           : html`<p
-            class="quiet">Nothing was committed yet. The compactor writes a segment once it is sealed, after some seconds.</p>`}
+            class="quiet">Nothing was committed yet. The compactor writes a segment once it is sealed, after some
+              seconds.</p>`}
     </section>`;
 }
 

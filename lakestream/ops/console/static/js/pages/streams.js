@@ -73,7 +73,8 @@ export function Streams() {
     <${Icon} name="plus" /> Create stream</button>`;
   if (session.value.jetstream === false) {
     return html`<${Head} title="Streams" /><${Empty} title="JetStream is off">
-      <p>This account has no JetStream: messages are delivered, and not stored. Start the server with <code>-js</code>, or enable JetStream for the account.</p>
+      <p>This account has no JetStream: messages are delivered, and not stored. Start the server with <code>-js</code>,
+        or enable JetStream for the account.</p>
         <//>`;
   }
   return html`<${Head} title="Streams" tools=${create} />
@@ -99,7 +100,8 @@ export function Streams() {
     ${streams && !rows.length && (wanted
       ? html`<${Empty} title="No stream matches"><p>No name and no subject contains “${filter}”.</p><//>`
       : html`<${Empty} title="No streams yet">
-        <p>A stream stores the messages of its subjects. Publishers get an ack once a message is on disk, and the compactor moves it into a Delta table.</p>
+        <p>A stream stores the messages of its subjects. Publishers get an ack once a message is on disk, and the
+          compactor moves it into a Delta table.</p>
           ${create}<//>`)}
     ${creating && html`<${CreateStream} close=${() => setCreating(false)} />`}`;
 }
