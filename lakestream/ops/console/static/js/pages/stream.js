@@ -98,8 +98,8 @@ export function Stream({ path, query }) {
       await resample();
       go(link("streams"));
     }}>
-      <p>The stream, its ${count(state.messages)} messages and its ${count(state.consumer_count)} consumers are removed.
-        The rows of its Delta table stay as they are configured to.</p>
+      <p>The stream, its ${count(state.messages)} messages and its ${count(state.consumer_count)} consumers are
+        removed. Its Delta table is ${config.metadata?.["lakestream.on_delete"] === "keep" ? "kept" : "dropped"}.</p>
     <//>`}`;
 }
 
