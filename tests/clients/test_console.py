@@ -1,7 +1,7 @@
 """Tests of the web console's pages in headless Chromium (`js/console/console.mjs` drives it).
 
-With `LAKESTREAM_PICTURES=1` in the environment the trials `pictures`, `the-cluster` and `the-slider-shows-the-old-value`
-write the screenshots of docs/pictures/console.
+With `LAKESTREAM_PICTURES=1` in the environment the trials `pictures`, `the-cluster` and
+`the-slider-shows-the-old-value` write the screenshots of docs/pictures/console.
 """
 
 from __future__ import annotations
