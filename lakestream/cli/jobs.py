@@ -86,7 +86,7 @@ def compact(
     options = [name for name, given in (("--once", once), ("--create", create), ("--json", as_json)) if given]
     options += [] if maintain_every is None else [f"--maintain-every={maintain_every}"]
     options += [] if metrics is None else [f"--metrics={metrics}"]
-    _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs none
+    _become("compact.py", lake, options, needs_java=not once)  # with nothing to do it needs no Java
 
 
 def maintain(
@@ -137,7 +137,7 @@ def maintain(
     }
     options = [f"{name}={value}" for name, value in values.items() if value is not None]
     options += [name for name, given in (("--once", once), ("--dry-run", dry_run), ("--json", as_json)) if given]
-    _become("maintain.py", lake, options, needs_java=not dry_run)
+    _become("maintain.py", lake, options, needs_java=not dry_run, needs_spark=not dry_run)
 
 
 def clone(
@@ -159,10 +159,15 @@ def clone(
     _become("clone.py", lake, options + (["--json"] if as_json else []))
 
 
-def _become(name: str, lake: str | None, options: Sequence[str], needs_java: bool = True) -> None:
+def _become(
+    name: str, lake: str | None, options: Sequence[str], needs_java: bool = True, needs_spark: bool = True
+) -> None:
     """Replace this process by a program, so that a scheduler watches, signals and reaps the program itself."""
+    from lakestream import extras
     from lakestream.lake.spark import jars
 
+    if needs_spark:
+        extras.require("lake", f"lakestream {Path(name).stem}")
     try:
         if needs_java:
             jars.find_java()

@@ -7,6 +7,7 @@ that it does not need; all other commands go through the Typer application.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 _OF_THE_APPLICATION = ("-h", "--help", "--install-completion", "--show-completion")
 """Options without a command that are not flags of `serve`."""
@@ -26,13 +27,27 @@ def main() -> None:
     if arguments[:1] == ["serve"]:
         arguments = arguments[1:]
     elif not arguments or not arguments[0].startswith("-") or arguments[0] in _OF_THE_APPLICATION:
-        from lakestream.cli.app import app
-
-        app(prog_name="lakestream")
+        _run(arguments)
         return
     from lakestream.cli.serve import serve
 
     sys.exit(serve(arguments))
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """Run a command of the Typer application; one whose packages are not installed ends with one line and code 1."""
+    from lakestream.cli.app import app
+
+    try:
+        app(prog_name="lakestream")
+    except ImportError as error:
+        from lakestream import extras
+
+        missing = extras.explain(error, f"lakestream {arguments[0]}")
+        if missing is None:
+            raise
+        print(f"lakestream: {missing}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def level_of(line: str) -> str:
 
 
 class Compaction:
-    """Returns the compactor's command line, once there is a Java to run it with.
+    """Returns the compactor's command line, once there are Spark and a Java to run it with.
 
     Args:
         lake: the lake's root.
@@ -129,17 +129,19 @@ class Compaction:
         self._options = options
 
     def __call__(self) -> list[str]:
-        """Return the command line. Raises Waiting without Java 17 or newer, or without the program."""
+        """Return the command line. Raises Waiting without Spark, Java 17 or newer, or the program."""
+        from lakestream import extras
         from lakestream.cli import jobs
         from lakestream.lake.errors import JavaMissing
         from lakestream.lake.spark import jars
 
         try:
+            extras.require("lake", "the compactor")
             found = jars.find_java()
             command = jobs.compactor(self._lake, "--exit-with-parent")
             if self._options is not None:
                 command += flags_of(self._options)
-        except JavaMissing as error:
+        except (extras.ExtraMissing, JavaMissing) as error:
             raise Waiting(f"{error}. The server serves without it; the compactor starts by itself then") from None
         except jobs.JobMissing as error:
             raise Waiting(str(error)) from None

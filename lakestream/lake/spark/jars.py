@@ -1,9 +1,10 @@
 """Java and the JARs that Spark needs: two of Delta, and lakestream's own.
 
-Belongs here: finding Java (JAVA_HOME, then PATH), names and places of the JARs, and fetching them. Delta's are fetched
-once, through Spark's own dependency resolution (Ivy), so that a site's mirror, proxy and Ivy settings apply; later
-starts use the cached files and no network. lakestream's own is part of the package (its sources are in jvm/). The
-settings for stock Spark programs are found here too, because the same command lines need them.
+Belongs here: finding Java (JAVA_HOME, then PATH), names, checksums and places of the JARs, and fetching them. Delta's
+are those of the package `lakestream-jars` (packages/jars) if it is installed. Otherwise they are fetched once, through
+Spark's own dependency resolution (Ivy), so that a site's mirror, proxy and Ivy settings apply; later starts use the
+cached files and no network. lakestream's own is part of the package (its sources are in jvm/). The settings for stock
+Spark programs are found here too, because the same command lines need them.
 
     python -m lakestream.lake.spark.jars                fetch if need be, print the paths joined by commas (for --jars)
     python -m lakestream.lake.spark.jars --s3           the same with Hadoop's client for S3 and the AWS SDK (690 MB)
@@ -14,36 +15,67 @@ settings for stock Spark programs are found here too, because the same command l
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import glob
+import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 import lakestream
+from lakestream import extras
 from lakestream.lake.errors import JarsMissing, JavaMissing
 
 SCALA = "2.13"
 DELTA = "4.4.0"
 PACKAGE = f"io.delta:delta-spark_4.2_{SCALA}:{DELTA}"
-FILES = (f"delta-spark_4.2_{SCALA}-{DELTA}.jar", f"delta-storage-{DELTA}.jar")
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """Expected content of a JAR: its length in bytes and its SHA-256 in hex."""
+
+    size: int
+    sha256: str
+
+
+FILES = {
+    f"delta-spark_4.2_{SCALA}-{DELTA}.jar": Pin(
+        9515916, "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"
+    ),
+    f"delta-storage-{DELTA}.jar": Pin(113863, "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
+}
+WHEEL = "lakestream_jars"
+"""Optional package that contains Delta's JARs, for machines without network (packages/jars)."""
 OWN = "lakestream-spark.jar"
 HADOOP = "3.5.0"
 AWS_SDK = "2.35.4"
 S3_PACKAGE = f"org.apache.hadoop:hadoop-aws:{HADOOP}"
-S3_FILES = (f"hadoop-aws-{HADOOP}.jar", f"bundle-{AWS_SDK}.jar", "analyticsaccelerator-s3-1.3.1.jar")
+S3_FILES = {
+    f"hadoop-aws-{HADOOP}.jar": Pin(938071, "66bd9eefb938b1a1657487324b63c13df2d8b17164a1dd24e0ef37b905bc5baa"),
+    f"bundle-{AWS_SDK}.jar": Pin(686119507, "db4b55f24ad1b4e70f17eb1717a4de76a8dadc5a27d764be7c44ff67b2c1c677"),
+    "analyticsaccelerator-s3-1.3.1.jar": Pin(
+        2473459, "4959a9747cbb479c73c3ffbcd479bee5b014f8b2880994585a8693fb9d24675e"
+    ),
+}
 # Spark brings these in versions of its own, or only Unity Catalog needs them.
 _EXCLUDED = "io.unitycatalog:*,org.apache.*:*,com.*:*,*:delta-kernel*"
 _S3_EXCLUDED = "org.apache.hadoop:hadoop-c*,org.wildfly.openssl:*"
-TIMEOUT_SECONDS = 600
+TIMEOUT_SECONDS = 1800
+"""Time limit of a download."""
+_POLL_SECONDS = 0.2
+_LINE_SECONDS = 10.0
+"""Interval of lines about a download when stderr is no terminal."""
 MINIMUM_JAVA = 17
 """Oldest Java on which Spark 4 starts."""
 _JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
@@ -97,12 +129,17 @@ def are_cached(s3: bool = False) -> bool:
     return _kept(FILES) is not None and (not s3 or _kept(S3_FILES) is not None)
 
 
-def _kept(files: Sequence[str]) -> list[str] | None:
-    paths = [os.path.join(directory(), name) for name in files]
-    return paths if all(map(os.path.isfile, paths)) else None
+def _kept(files: Mapping[str, Pin]) -> list[str] | None:
+    """Return the paths of the files, all in the cache or all in the package `lakestream-jars`; else None."""
+    spec = importlib.util.find_spec(WHEEL)
+    for place in (directory(), *((spec.submodule_search_locations or ()) if spec is not None else ())):
+        paths = [os.path.join(place, name) for name in files]
+        if all(map(os.path.isfile, paths)):
+            return paths
+    return None
 
 
-def _ensure(package: str, files: Sequence[str], excluded: str) -> list[str]:
+def _ensure(package: str, files: Mapping[str, Pin], excluded: str) -> list[str]:
     kept = _kept(files)
     if kept is not None:
         return kept
@@ -138,9 +175,10 @@ def configuration(name: str = "local") -> str:
     raise JarsMissing(f"{'/'.join(parts)} is not there: looked for {', '.join(map(str, candidates))}")
 
 
-def _fetch(target: str, package: str, files: Sequence[str], excluded: str) -> None:
-    """Have spark-submit resolve the package into a temporary directory, then store the files under their plain
-    names."""
+def _fetch(target: str, package: str, files: Mapping[str, Pin], excluded: str) -> None:
+    """Have spark-submit resolve the package into a temporary directory, check the files, and store them under their
+    plain names."""
+    extras.require("lake", "fetching the JARs")
     found = find_java()
     with tempfile.TemporaryDirectory(dir=target, prefix="ivy-") as work:
         program = os.path.join(work, "nothing.py")
@@ -153,18 +191,77 @@ def _fetch(target: str, package: str, files: Sequence[str], excluded: str) -> No
             command += ["--conf", f"spark.jars.ivySettings={settings}"]
         environ = {**os.environ, "JAVA_HOME": found.home, "PYSPARK_PYTHON": sys.executable}
         environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        try:
-            done = subprocess.run(
-                [*command, program], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, env=environ, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise JarsMissing(_message(package, files, f"no answer within {TIMEOUT_SECONDS} s")) from None
-        if done.returncode != 0:
-            raise JarsMissing(_message(package, files, _reason(done.stderr)))
-        for name in files:
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            with subprocess.Popen([*command, program], stdout=subprocess.DEVNULL, stderr=output, env=environ) as child:
+                try:
+                    _watch(child, work, package, sum(pin.size for pin in files.values()))
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    raise JarsMissing(_message(package, files, f"not complete after {TIMEOUT_SECONDS} s")) from None
+            if child.returncode != 0:
+                output.seek(0)
+                raise JarsMissing(_message(package, files, _reason(output.read())))
+        for name, pin in files.items():
             # Ivy puts the group before the name.
             for path in glob.glob(os.path.join(work, "jars", f"*_{name}")):
+                _check(path, name, pin)
                 os.replace(path, os.path.join(target, name))
+
+
+def _watch(child: subprocess.Popen[bytes], work: str, package: str, total: int) -> None:
+    """Wait for a download into `work`, with a progress bar on stderr, or lines if that is no terminal.
+
+    Raises:
+        TimeoutExpired: the time limit has passed.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    began = told = time.monotonic()
+    if not console.is_terminal:
+        console.print(f"fetching {package}: {total / 1e6:.1f} MB, once")
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(f"fetching {package}", total=total)
+        while True:
+            try:
+                child.wait(_POLL_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                if time.monotonic() - began > TIMEOUT_SECONDS:
+                    raise
+            have = min(_size(os.path.join(work, "cache")), total)
+            progress.update(bar, completed=have)
+            if not console.is_terminal and time.monotonic() - told >= _LINE_SECONDS:
+                told = time.monotonic()
+                rate = have / (told - began)
+                rest = f", {(total - have) / rate:.0f} s left" if have else ""
+                console.print(
+                    f"fetching {package}: {have / 1e6:.1f} of {total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s{rest}"
+                )
+
+
+def _size(directory: str) -> int:
+    """Return the bytes of the JARs in a directory of Ivy's, complete or not."""
+    sizes = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            if name.endswith((".jar", ".jar.part")):
+                with contextlib.suppress(FileNotFoundError):  # renamed just now
+                    sizes += os.path.getsize(os.path.join(parent, name))
+    return sizes
+
+
+def _check(path: str, name: str, pin: Pin) -> None:
+    """Raise JarsMissing unless a fetched file has the pinned checksum."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != pin.sha256:
+        raise JarsMissing(
+            f"{name} was fetched with SHA-256 {digest} instead of {pin.sha256}, and is not used: the repository or a "
+            "proxy in between serves another file"
+        )
 
 
 def _submit() -> list[str]:
@@ -180,10 +277,11 @@ def _reason(output: str) -> str:
     return (errors or lines or ["no output"])[-1]
 
 
-def _message(package: str, files: Sequence[str], reason: str) -> str:
+def _message(package: str, files: Iterable[str], reason: str) -> str:
     return (
         f"the JARs of {package} could not be fetched: {reason}. Check the network or the site's Ivy settings "
-        f"(LAKESTREAM_IVY_SETTINGS=<ivysettings.xml>), or put {' and '.join(files)} into {directory()}"
+        f"(LAKESTREAM_IVY_SETTINGS=<ivysettings.xml>), install the wheel lakestream-jars, or put {' and '.join(files)} "
+        f"into {directory()}"
     )
 
 
@@ -198,14 +296,10 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = parser.parse_args(arguments)
     try:
         print(configuration() if wanted.conf else (os.pathsep if wanted.class_path else ",").join(ensure(wanted.s3)))
-    except (JarsMissing, JavaMissing) as error:
+    except (JarsMissing, JavaMissing, extras.ExtraMissing) as error:
         print(f"lakestream: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 class Java(msgspec.Struct, frozen=True):
@@ -256,3 +350,7 @@ def java_version(program: str) -> int | None:
         return None
     major, minor = int(match.group(1)), match.group(2)
     return int(minor) if major == 1 and minor else major
+
+
+if __name__ == "__main__":
+    sys.exit(main())

