@@ -8,6 +8,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Stamps: the server alone; with compactor, SQL and demo; with the tools of developers.
+SERVER := $(VENV)/.installed-server
+RUN := $(VENV)/.installed-run
 INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 ARGS ?=
@@ -18,6 +22,12 @@ WORKERS ?= 2
 SERVER_WORKERS ?= 4
 CLUSTER_WORKERS ?= 3
 PYTEST := $(BIN)/pytest -q --durations=25 --durations-min=1 --maxfail=5
+# pip with its progress bars in a terminal; otherwise (or with PLAIN=1) a line for each large download and each long step.
+PLAIN ?=
+PIP_LINES := ^(ERROR|Installing|Successfully)|Downloading .*[0-9][0-9](\.[0-9]+)? MB|Building wheel|rror:
+pip_install = @if [ -t 1 ] && [ -z "$(PLAIN)" ]; then $(PIP) install $(1); else \
+	set -o pipefail; $(PIP) install $(1) | { grep --line-buffered -E '$(PIP_LINES)' || true; }; fi
+PRODUCT := $(wildcard tests/docs tests/packages tests/examples)
 CHOSEN := $(if $(ALL),,-m "not heavy")
 
 # The first sufficiently new interpreter; PYTHON=... overrides it.
@@ -25,7 +35,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$name; break; }; done)
 
-.PHONY: help setup jars jar run demo bench chaos test test-all conformance test-unit test-sim test-socket test-cluster test-lake lint dead-code clean
+.PHONY: help setup jars jar packages run demo bench chaos test test-all conformance test-unit test-sim test-socket test-cluster test-lake test-product lint dead-code clean
 
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
@@ -35,6 +45,7 @@ help:
 	@echo "make conformance  compares lakestream with nats-server live; fails if a recording of nats-server is stale"
 	@echo "make bench    benchmarks, beside nats-server"
 	@echo "make chaos    long kill, power loss and fault tests"
+	@echo "make packages wheel and sdist, and the JARs as a wheel, in dist/"
 	@echo "make jar      rebuild lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make dead-code  names without a use, by vulture"
@@ -42,31 +53,60 @@ help:
 
 setup: $(INSTALLED) $(COMPILED)
 
-$(INSTALLED): pyproject.toml
+$(BIN)/python:
 	@if [ -z "$(PYTHON)" ]; then echo "lakestream: needs Python 3.11 or newer with venv; install it or pass PYTHON=/path/to/python3" >&2; exit 1; fi
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@echo "installing lakestream into $(VENV) (once; pyspark alone is several hundred MB)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@echo "== install: a virtual environment in $(VENV), with $(PYTHON)"
+	@"$(PYTHON)" -m venv $(VENV)
+
+$(SERVER): pyproject.toml | $(BIN)/python
+	@echo "== install: the server (once, 500 MB)"
+	$(call pip_install,-e .)
 	@touch $@
 
+# In two steps, so that SQL and the demo's data are there while Spark is still on its way.
+$(RUN): $(SERVER)
+	@echo "== install: SQL, import and export (300 MB)"
+	$(call pip_install,$$($(BIN)/python packages/requirements.py all --without pyspark delta-spark))
+	@echo "== install: Spark for the compactor (430 MB to download)"
+	$(call pip_install,$$($(BIN)/python packages/requirements.py all))
+	@echo "== install: complete"
+	@touch $@
+
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	@echo "== install: server, Spark and developer tools (once, 2 GB)"
+	$(call pip_install,-e '.[dev]')
+	@touch $(SERVER) $(RUN) $@
+
 # pip compiles the bytecode of what it installs, but not of this directory: without it a start takes more than twice as long.
-$(COMPILED): $(INSTALLED) $(shell find lakestream -name '*.py')
-	@$(BIN)/python -m compileall -q lakestream
+$(COMPILED): $(SERVER) $(shell find lakestream -name '*.py')
+	@$(BIN)/python -m compileall -q -j 0 lakestream
 	@touch $@
 
 # Without Java or network this prints one line and succeeds: the server runs without the compactor.
-jars: $(INSTALLED)
+jars: $(RUN)
 	@$(BIN)/python -m lakestream.lake.spark.jars >/dev/null || true
 
 # The Java classes for Spark (delta.`streams/…` paths, atomic commits): sources in jvm/, the JAR in the repository.
 jar: $(INSTALLED)
 	@$(BIN)/python jvm/build.py
 
-run: setup jars
-	@$(BIN)/lakestream up -a 127.0.0.1 -sd data $(ARGS)
+# The server starts as soon as its own packages are there; Spark is installed meanwhile, and the compactor then starts by
+# itself. The installation is a process group of its own, which ends with the server.
+run: $(SERVER) $(COMPILED)
+	@if [ ! -e $(RUN) ] || [ pyproject.toml -nt $(RUN) ]; then \
+		set -m; \
+		{ $(MAKE) --no-print-directory PLAIN=1 $(RUN) || echo "== install: failed; make run tries again"; } 2>&1 </dev/null & \
+		install=$$!; \
+		( while kill -0 $$$$ && kill -0 $$install; do sleep 1; done; kill -- -$$install ) >/dev/null 2>&1 & \
+	fi; \
+	exec $(BIN)/lakestream up -a 127.0.0.1 -sd data $(ARGS)
 
-demo: setup jars
+demo: $(RUN) $(COMPILED) jars
 	@$(BIN)/lakestream demo $(ARGS)
+
+# Wheel and sdist of lakestream, and the wheel lakestream-jars, into dist/.
+packages: setup jars
+	@$(BIN)/python packages/build.py $(ARGS)
 
 bench: setup
 	@for script in tests/bench/bench_*.py; do name=$$(basename $$script .py); echo "== $$name"; $(BIN)/python -m tests.bench.$$name $(ARGS) || exit 1; done
@@ -86,6 +126,7 @@ test: setup jars
 	@$(MAKE) --no-print-directory test-socket
 	@$(MAKE) --no-print-directory test-cluster
 	@$(MAKE) --no-print-directory test-lake
+	@$(MAKE) --no-print-directory test-product
 
 lint: setup
 	@echo "== lint: ruff, mypy, import-linter"
@@ -127,6 +168,10 @@ test-cluster: setup
 test-lake: setup jars
 	@echo "== lake: real Spark, and power losses"
 	@$(PYTEST) $(CHOSEN) tests/lake tests/power tests/stored/test_lake.py $(ARGS)
+
+test-product: setup jars
+	@echo "== product: documentation, packages, deployment, examples"
+	@$(PYTEST) $(CHOSEN) $(PRODUCT) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -37,7 +37,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     first: float = 1.0
     longest: float = 60.0
     healthy: float = 60.0
-    recheck: float = 30.0
+    recheck: float = 5.0
     grace: float = 10.0
 
 

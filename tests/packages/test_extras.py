@@ -1,0 +1,119 @@
+"""Tests of the extras: the base installation has what the server imports, and no more."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import grimp
+import pytest
+
+from lakestream import extras
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE_OF = {
+    "delta-spark": "delta",
+    "nats-py": "nats",
+    "prometheus-client": "prometheus_client",
+    "pynacl": "nacl",
+}
+"""Modules of distributions that have another name."""
+FOR_THE_COMMAND_LINE = {"rich", "typer"}
+WITHOUT_IMPORT = {"tzdata"}
+"""Data that Python reads by itself."""
+ALSO = {"py4j": "pyspark"}
+"""Modules that come with another distribution."""
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)["project"]
+
+
+def modules(requirements: list[str]) -> set[str]:
+    """Return the top-level modules of distributions; of extras of lakestream itself, none."""
+    names = {re.split(r"[\s\[<>=!;~]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
+    return {MODULE_OF.get(name, name.replace("-", "_")) for name in names - {"lakestream"}}
+
+
+def test_the_base_installation_is_what_serve_imports(project: dict[str, Any]) -> None:
+    graph = grimp.build_graph("lakestream", include_external_packages=True, exclude_type_checking_imports=True)
+    reached, waiting = set[str](), ["lakestream.cli.serve"]
+    while waiting:
+        module = waiting.pop()
+        reached.add(module)
+        waiting += graph.find_modules_directly_imported_by(module) - reached
+    imported = {name for name in reached if not name.startswith("lakestream")} - set(sys.stdlib_module_names)
+    base = modules(project["dependencies"])
+    assert imported - base == set(), "imported by the server, but in no base installation"
+    assert base - imported == FOR_THE_COMMAND_LINE | WITHOUT_IMPORT, "in the base installation without need"
+
+
+def test_every_module_of_an_extra_is_installed_by_it(project: dict[str, Any]) -> None:
+    optional = project["optional-dependencies"]
+    assert optional["server"] == []
+    for extra, names in extras.MODULES.items():
+        installed = modules(optional[extra])
+        for requirement in optional[extra]:
+            if inner := re.fullmatch(r"lakestream\[(\w+)\]", requirement):
+                installed |= modules(optional[inner[1]])
+        assert {ALSO.get(name, name) for name in names} <= installed, extra
+
+
+def without(tmp_path: Path, *names: str) -> dict[str, str]:
+    """Return an environment whose Python lacks modules."""
+    program = f"""
+        import sys
+        from importlib.machinery import PathFinder
+        class Lacking(PathFinder):
+            @classmethod
+            def find_spec(cls, name, path=None, target=None):
+                return None if name.partition('.')[0] in {names!r} else super().find_spec(name, path, target)
+        sys.meta_path = [Lacking if finder is PathFinder else finder for finder in sys.meta_path]
+    """
+    (tmp_path / "sitecustomize.py").write_text("\n".join(line[8:] for line in program.splitlines()))
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        (["sql", "-q", "SELECT 1"], "duckdb"),
+        (["compact", "--once"], "pyspark"),
+        (["maintain", "--once"], "pyspark"),
+        (["clone", "ORDERS", "copy"], "pyspark"),
+        (["export", "ORDERS", "--to", "orders.csv"], "duckdb"),
+    ],
+)
+def test_a_command_without_its_packages_says_what_to_install(tmp_path: Path, command: list[str], module: str) -> None:
+    (tmp_path / "streams").mkdir()
+    environ = without(tmp_path, module)
+    done = subprocess.run(
+        [sys.executable, "-m", "lakestream.cli.main", *command],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    line = f"lakestream: lakestream {command[0]} needs {module}, which is not installed: pip install 'lakestream[lake]'"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{line}\n")
+
+
+def test_a_job_without_spark_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "streams").mkdir(parents=True)
+    (tmp_path / "lake" / "segments").mkdir()
+    job = [sys.executable, str(ROOT / "jobs" / "maintain.py"), "--lake", str(tmp_path / "lake"), "--once"]
+    done = subprocess.run(
+        job, env=without(tmp_path, "pyspark"), capture_output=True, text=True, timeout=60, check=False
+    )
+    line = "lakestream: the maintainer needs pyspark, which is not installed: pip install 'lakestream[lake]'"
+    assert (done.returncode, done.stderr) == (1, f"{line}\n")
