@@ -26,7 +26,7 @@ PYTEST := $(BIN)/pytest -q --durations=25 --durations-min=1 --maxfail=5
 PLAIN ?=
 PIP_LINES := ^(ERROR|Installing|Successfully)|Downloading .*[0-9][0-9](\.[0-9]+)? MB|Building wheel|rror:
 pip_install = @if [ -t 1 ] && [ -z "$(PLAIN)" ]; then $(PIP) install $(1); else \
-	set -o pipefail; $(PIP) install $(1) | { grep --line-buffered -E '$(PIP_LINES)' || true; }; fi
+	set -o pipefail; $(PIP) install $(1) 2>&1 | { grep --line-buffered -E '$(PIP_LINES)' || true; }; fi
 PRODUCT := $(wildcard tests/docs tests/packages tests/examples)
 CHOSEN := $(if $(ALL),,-m "not heavy")
 
@@ -95,7 +95,7 @@ jar: $(INSTALLED)
 run: $(SERVER) $(COMPILED)
 	@if [ ! -e $(RUN) ] || [ pyproject.toml -nt $(RUN) ]; then \
 		set -m; \
-		{ $(MAKE) --no-print-directory PLAIN=1 $(RUN) || echo "== install: failed; make run tries again"; } 2>&1 </dev/null & \
+		{ $(MAKE) --no-print-directory PLAIN=1 $(RUN) 2>/dev/null || echo "== install: failed; make run tries again"; } </dev/null & \
 		install=$$!; \
 		( while kill -0 $$$$ && kill -0 $$install; do sleep 1; done; kill -- -$$install ) >/dev/null 2>&1 & \
 	fi; \
