@@ -1,7 +1,7 @@
 """Health check of the images: exit code 0 if the server, or the compactor, works.
 
-    healthy.py server       the monitoring page /healthz answers ok (LAKESTREAM_MONITOR: its address)
-    healthy.py compactor    a compactor holds the lock of the lake (LAKESTREAM_LAKE: the lake)
+healthy.py server       the monitoring page /healthz answers ok (LAKESTREAM_MONITOR: its address)
+healthy.py compactor    a compactor holds the lock of the lake (LAKESTREAM_LAKE: the lake)
 """
 
 from __future__ import annotations
