@@ -31,9 +31,9 @@ def main() -> None:
     if unknown := set(wanted.extras) - set(optional):
         parser.error(f"no extra {', '.join(sorted(unknown))}; there are {', '.join(sorted(optional))}")
     found: dict[str, None] = {}
-    waiting = (
-        [name for extra in wanted.extras for name in optional[extra]] if wanted.extras else project["dependencies"]
-    )
+    waiting = [name for extra in wanted.extras for name in optional[extra]]
+    if not wanted.extras:
+        waiting = project["dependencies"]
     while waiting:
         requirement = waiting.pop(0)
         if inner := re.fullmatch(r"lakestream\[([\w,-]+)\]", requirement):

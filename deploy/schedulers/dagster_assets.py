@@ -26,9 +26,7 @@ def run(context: dg.AssetExecutionContext, command: str) -> dg.MaterializeResult
             context.log.info(line)
     if child.returncode:
         raise dg.Failure(f"lakestream {command} ended with exit code {child.returncode}: {lines[-1:]}")
-    return dg.MaterializeResult(
-        metadata={"lake": os.environ.get("LAKESTREAM_LAKE", ""), "result": "\n".join(lines[-5:])}
-    )
+    return dg.MaterializeResult(metadata={"result": "\n".join(lines[-5:])})
 
 
 @dg.asset(group_name="lakestream", compute_kind="spark")
