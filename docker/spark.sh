@@ -23,7 +23,8 @@ master)
     exec "$SPARK_HOME/bin/spark-class" org.apache.spark.deploy.master.Master --host "${SPARK_HOST:-$(hostname)}"
     ;;
 worker)
-    exec "$SPARK_HOME/bin/spark-class" org.apache.spark.deploy.worker.Worker --work-dir /tmp/work "$2"
+    exec "$SPARK_HOME/bin/spark-class" org.apache.spark.deploy.worker.Worker --host "${SPARK_HOST:-$(hostname)}" \
+        --work-dir /tmp/work "$2"
     ;;
 job)
     name=$2
