@@ -4,9 +4,9 @@ Belongs here: a reader of Dockerfiles, and `Image`, which carries out FROM, RUN,
 directory with a Debian of debootstrap, and starts what ENTRYPOINT and CMD say as Docker would: as USER, in namespaces
 of its own, with a read-only root, an empty /tmp and a volume.
 
-FROM is the one step that differs: no registry of images is needed, because `python:<version>-slim-<suite>` is that suite
-of Debian with its own Python and a virtual environment at /usr/local, which has pip as the image has it. Layers, image
-metadata and the seccomp profile of Docker are not tested.
+FROM is the one step that differs: no registry of images is needed, because `python:<version>-slim-<suite>` is that
+suite of Debian with its own Python and a virtual environment at /usr/local, which has pip as the image has it. Layers,
+image metadata and the seccomp profile of Docker are not tested.
 """
 
 from __future__ import annotations
