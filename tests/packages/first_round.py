@@ -1,4 +1,4 @@
-"""What a new user does after the installation, as a program: `up`, a message, SQL, and `demo`.
+"""The first minutes of a new user after the installation, as a program: `up`, a message, SQL, and `demo`.
 
     python -m tests.packages.first_round PROGRAM DIRECTORY [--demo]
 

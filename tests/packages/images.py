@@ -23,6 +23,13 @@ from pathlib import Path
 import msgspec
 
 STEP_SECONDS = 1500
+_STEP = """
+set -eu
+mount --make-rprivate /
+mount -t proc proc "$ROOT/proc"
+mount --rbind /dev "$ROOT/dev"
+exec chroot --userspec="$OWNER" "$ROOT" sh -c 'cd "$0" && eval "$1"' "$DIRECTORY" "$1"
+"""
 _ENTER = """
 set -eu
 mount --make-rprivate /
@@ -106,8 +113,9 @@ class Image:
         return self.root / os.path.normpath(os.path.join(self.directory, path)).lstrip("/")
 
     def _run(self, script: str) -> None:
-        command = ["chroot", "--userspec", self.user, str(self.root), "sh", "-c", f"cd {self.directory} && {script}"]
-        environ = {**pip_settings(), **self.environ, **self.arguments}
+        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _STEP, "sh", script]
+        own = {"ROOT": str(self.root), "OWNER": self.user, "DIRECTORY": self.directory}
+        environ = {**pip_settings(), **self.environ, **self.arguments, **own}
         done = subprocess.run(
             command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=STEP_SECONDS, check=False
         )
