@@ -78,6 +78,15 @@ def test_a_compose_file_pins_its_images_and_mounts_what_exists(path: Path) -> No
                 assert (path.parent / source).exists(), mount
 
 
+def test_prometheus_scrapes_the_services_of_the_compose_file() -> None:
+    services = yaml.safe_load((ROOT / "docker" / "compose.cluster.yaml").read_text())["services"]
+    jobs = yaml.safe_load((ROOT / "docker" / "cluster" / "prometheus.yml").read_text())["scrape_configs"]
+    targets = {target for job in jobs for config in job["static_configs"] for target in config["targets"]}
+    assert targets == {"a:8222", "b:8222", "c:8222", "compactor:9464"}
+    assert {target.partition(":")[0] for target in targets} <= set(services)
+    assert services["compactor"]["command"][-2:] == ["--metrics", "0.0.0.0:9464"]
+
+
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("provisioning/*/*.yml")), ids=lambda path: str(path.name))
 def test_provisioning_of_grafana_parses(path: Path) -> None:
     assert yaml.safe_load(path.read_text())["apiVersion"] == 1
