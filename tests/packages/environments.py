@@ -25,7 +25,7 @@ def environ(home: Path, **more: str) -> dict[str, str]:
     return {**found, "HOME": str(home), **more}
 
 
-def run(command: Sequence[str | Path], env: Mapping[str, str], timeout: float = 300.0, cwd: Path | None = None) -> str:
+def run(command: Sequence[str | Path], env: Mapping[str, str], timeout: float = 900.0, cwd: Path | None = None) -> str:
     """Run a command; return its output. A failure fails the test with the output."""
     done = subprocess.run(
         [str(word) for word in command],
