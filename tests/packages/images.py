@@ -16,13 +16,16 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 STEP_SECONDS = 1500
+START_SECONDS = 60.0
 _STEP = """
 set -eu
 mount --make-rprivate /
@@ -167,7 +170,12 @@ def network_of(container: subprocess.Popen[bytes]) -> Path:
 
 def main_process(container: subprocess.Popen[bytes]) -> int:
     """Return the process id of process 1 of a container."""
-    return int(Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()[0])
+    children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
+    deadline = time.monotonic() + START_SECONDS
+    while not (found := children.read_text().split()):
+        assert time.monotonic() < deadline, "the container did not start"
+        time.sleep(0.05)
+    return int(found[0])
 
 
 def pip_settings() -> dict[str, str]:
@@ -184,6 +192,7 @@ def debian(root: Path, suite: str) -> Path:
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-3000:]
     for path in ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"):
         shutil.copy(path, root / path.lstrip("/"))
+    (root / "etc" / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")  # as Docker makes it
     subprocess.run(["chroot", str(root), "python3", "-m", "venv", "/usr/local"], check=True)
     return root
 

@@ -191,6 +191,7 @@ def _fetch(target: str, package: str, files: Mapping[str, Pin], excluded: str) -
             command += ["--conf", f"spark.jars.ivySettings={settings}"]
         environ = {**os.environ, "JAVA_HOME": found.home, "PYSPARK_PYTHON": sys.executable}
         environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the host's name need not have an address
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             with subprocess.Popen([*command, program], stdout=subprocess.DEVNULL, stderr=output, env=environ) as child:
                 try:
