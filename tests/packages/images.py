@@ -190,8 +190,12 @@ def debian(root: Path, suite: str) -> Path:
     command = ["debootstrap", "--variant=minbase", packages, suite, str(root)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=STEP_SECONDS, check=False)
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-3000:]
-    for path in ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"):
-        shutil.copy(path, root / path.lstrip("/"))
+    shutil.copy("/etc/resolv.conf", root / "etc")
+    # Authorities that this machine trusts besides Debian's, such as a site's; Java's package takes them from there.
+    own = "usr/local/share/ca-certificates"
+    if Path("/", own).is_dir():
+        shutil.copytree(Path("/", own), root / own, dirs_exist_ok=True)
+    subprocess.run(["chroot", str(root), "update-ca-certificates"], check=True, capture_output=True)
     (root / "etc" / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")  # as Docker makes it
     subprocess.run(["chroot", str(root), "python3", "-m", "venv", "/usr/local"], check=True)
     return root
