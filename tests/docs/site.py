@@ -1,0 +1,62 @@
+"""Hooks of mkdocs.yml: pages from outside docs/ become part of the site, and links between both keep working.
+
+Belongs here: the files at the top of the repository that the site shows, and rewriting of links. In the repository a
+link is relative to its file, as Git hosts need it; a link to a source file is shown without a link on the site.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+SHOWN = {
+    "ARCHITECTURE.md": "docs/internals/ARCHITECTURE.md",
+    "CONTRIBUTING.md": "docs/internals/CONTRIBUTING.md",
+    "CHANGELOG.md": "docs/internals/CHANGELOG.md",
+    "README.md": "docs/index.md",
+    "docs/": "docs/index.md",
+}
+"""Places on the site of files and folders of the repository; a link to README leads to the front page."""
+
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages from the top of the repository."""
+    for source, place in SHOWN.items():
+        path = place.removeprefix("docs/")
+        if source.endswith(".md") and files.get_file_from_path(path) is None:
+            files.append(File.generated(config, path, abs_src_path=posixpath.join(_root(config), source)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, **_: object) -> str:
+    """Return the page with links as they are on the site."""
+    place = f"docs/{page.file.src_uri}"
+    (source,) = [file for file, shown in SHOWN.items() if shown == place and file.endswith(".md")][:1] or [place]
+    return markdown if source == "README.md" else rewritten(markdown, source, place)
+
+
+def rewritten(markdown: str, source: str, place: str) -> str:
+    """Return the text of the repository's file `source` with links as they are at `place` of the site."""
+
+    def link(found: re.Match[str]) -> str:
+        text, target = found.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return found.group()
+        path, hash, anchor = target.partition("#")
+        whole = posixpath.normpath(posixpath.join(posixpath.dirname(source), path)) + ("/" if path[-1:] == "/" else "")
+        whole = SHOWN.get(whole, whole)
+        if not whole.startswith("docs/"):
+            return text
+        return f"[{text}]({posixpath.relpath(whole, posixpath.dirname(place))}{hash}{anchor})"
+
+    return _LINK.sub(link, markdown)
+
+
+def _root(config: MkDocsConfig) -> str:
+    return posixpath.dirname(config.config_file_path)
