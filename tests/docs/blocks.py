@@ -20,8 +20,7 @@ COMMANDS = re.compile(r"^\s*(\$ |(lakestream (?!is up)|nats|curl|make|python|pip
 """Beginning of a command line, which a block of `text` may not contain."""
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)(?P=fence)[ ]*$", re.M | re.S)
-_MARK = re.compile(r"<!-- not run: (?P<reason>.*?) -->\s*$", re.S)
-_INDENTED = re.compile(r"(?:^|\n)[ ]*\n(?: {4,}|\t)\S[^\n]*")
+_MARK = re.compile(r"<!-- not run: (?P<reason>.*?) -->", re.S)
 
 
 class Block(NamedTuple):
@@ -49,9 +48,9 @@ def blocks(path: Path) -> list[Block]:
     text = path.read_text()
     found = []
     for fence in _FENCE.finditer(text):
-        mark = _MARK.search(text, 0, fence.start())
         before = text[: fence.start()].rstrip()
-        reason = mark["reason"] if mark and before.endswith("-->") and before.rfind("<!--") == mark.start() else ""
+        mark = _MARK.fullmatch(before, max(before.rfind("<!--"), 0))
+        reason = mark["reason"] if mark else ""
         line = text.count("\n", 0, fence.start("text")) + 1
         inside = textwrap.dedent(fence["text"])
         found.append(Block(str(path.relative_to(ROOT)), line, fence["language"].strip(), inside, " ".join(reason.split())))

@@ -10,7 +10,8 @@ and all its processes end with it. There is no other network, so what a page sho
 Blocks run by language:
 
 sh          by bash, command by command; every command must succeed. A server (`lakestream up`, `lakestream serve`, `make
-            run`) and `nats sub` go on in the background; a server replaces the one before it.
+            run`) and `nats sub` go on in the background. A server replaces the one before it, unless its configuration
+            file has a name of its own (`-c hub.conf`).
 python      in one interpreter for the page, with `await` at the top.
 sql         by `lakestream sql`.
 conf        checked by the server's loader, and saved: as nats.conf, or under the name in the comment of the first line.
@@ -66,7 +67,7 @@ def run_in_namespaces(path: Path, programs: Path, folder: Path) -> subprocess.Co
         folder: an empty directory for the page.
     """
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
-    unshare = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--kill-child"]
+    unshare = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     page = [sys.executable, "-m", "tests.docs.page", "--inside", "--folder", folder, "--programs", programs, path]
     return subprocess.run(
         [*unshare, *map(str, page)],
@@ -93,7 +94,7 @@ def _furnish(folder: Path) -> None:
             Path(place).mkdir(parents=True)
         subprocess.run(["mount", "--bind", inside, place], check=True)
     hosts = folder / "hosts"
-    hosts.write_text("127.0.0.1 localhost " + " ".join(HOSTS) + "\n")
+    hosts.write_text(" ".join(("127.0.0.1", "localhost", socket.gethostname(), *HOSTS)) + "\n")
     subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
 
 
@@ -112,7 +113,7 @@ class Page:
         self._work.mkdir()
         self._names: dict[str, Any] = {"__name__": "__page__"}
         self._loop = asyncio.new_event_loop()
-        self._server: subprocess.Popen[bytes] | None = None
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = 0
         for name in ("jobs", "spark_conf"):
             (self._work / name).symlink_to(ROOT / name)
@@ -161,8 +162,9 @@ class Page:
                 self._properties(block.text)
 
     def close(self) -> None:
-        """Stop the server. The other processes end with the namespace."""
-        self._stop()
+        """Stop the servers. The other processes end with the namespace."""
+        for name in list(self._servers):
+            self._stop(name)
 
     # ------------------------------------------------------------------ commands
 
@@ -199,8 +201,10 @@ class Page:
     def _start(self, command: str, plain: str) -> None:
         """Run a command in the background; wait for a server to be ready."""
         is_server = bool(_SERVER.match(plain))
+        file = re.search(r" -c (?!nats\.conf|seals\.conf)(\S+)", plain)
+        name = file[1] if is_server and file else ""
         if is_server:
-            self._stop()
+            self._stop(name)
             command = re.sub(r"^\s*make run", _make_run(), command)
         self._logs += 1
         log = self._folder / f"background-{self._logs}.log"
@@ -221,15 +225,14 @@ class Page:
                 raise BlockFailed(f"no server is ready after: {command}\n{log.read_text(errors='replace')}")
             time.sleep(0.05)
         if is_server:
-            self._server = process
+            self._servers[name] = process
         elif process.poll() not in (None, 0):
             raise BlockFailed(f"{command}\n{log.read_text(errors='replace')}")
 
-    def _stop(self) -> None:
-        if self._server is not None:
-            self._server.send_signal(signal.SIGINT)
-            self._server.wait(START_S)
-            self._server = None
+    def _stop(self, name: str) -> None:
+        if server := self._servers.pop(name, None):
+            server.send_signal(signal.SIGINT)
+            server.wait(START_S)
 
     # ------------------------------------------------------------------ Python
 
@@ -319,6 +322,8 @@ def main() -> int:
         import traceback
 
         traceback.print_exc(limit=-3)
+        for log in folder.glob("background-*.log"):
+            print(f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-20:], sep="\n")
         print(f"FAILED: {place}: {error}", flush=True)
         return 1
     finally:

@@ -1,7 +1,7 @@
 """What the pages take for granted: a server, streams, files, names.
 
-Belongs here: a `World` for each page whose blocks need more than a server with an empty store, and the places and
-names that pages may use. A page starts with a server unless its own first command starts one.
+Belongs here: a `World` for each page that needs more than a server with an empty store, and the places and names that
+pages may use.
 """
 
 from __future__ import annotations
@@ -10,31 +10,52 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 PLACES = ("/srv", "/data", "/var/lib/lakestream", "/etc/lakestream", "/opt/lakestream")
-"""Directories of the machine that the pages show; the test puts directories of its own there."""
+"""Directories of the machine that the pages show; a page's run has directories of its own there."""
 
 HOSTS = ("nats.example", "old.example", "hub.example", "host1", "host2", "host3", "a", "b", "c")
 """Names of machines on the pages."""
 
 SERVE = "lakestream serve -a 127.0.0.1 -js -sd data\n"
-UP = "lakestream up -a 127.0.0.1 -sd data\n"
-ORDERS = """\
-nats stream add ORDERS --subjects 'orders.>' --defaults
-nats pub orders.de '{"id": {{Count}}, "price": 9.5, "country": "de"}' --count 60
-nats pub orders.fr '{"id": {{Count}}, "price": 7.5, "country": "fr"}' --count 40
+UP = "lakestream up -a 127.0.0.1 -c seals.conf -sd data\n"
+SEALS = {"seals.conf": "lake { seal_age: 1s, staged_grace: 5m }\n"}
+"""A configuration with which commits follow soon, as a file."""
+
+ORDER = '{"id": {{Count}}, "price": 9.5, "country": "de", "ordered_at": "2026-05-01T12:00:00Z"}'
+STREAM = "nats stream add ORDERS --subjects 'orders.>' --defaults\n"
+ORDERS = f"{STREAM}nats pub orders.de '{ORDER}' --count 60\nnats pub orders.fr '{ORDER}' --count 40\n"
+
+
+def commits(number: int, lake: str = "data/lake") -> str:
+    """Return commands that publish to ORDERS until its table has that many versions after the first."""
+    tables = f"lakestream sql --lake {lake} --committed --format csv -q"
+    history = "DESCRIBE HISTORY delta.`streams/ORDERS`"
+    return f"""\
+for round in $(seq 120); do
+  nats pub orders.de '{ORDER}' --count 10 --quiet
+  versions=$({tables} '{history}' 2>/dev/null | wc -l) || versions=0
+  if [ "$versions" -gt {number + 1} ]; then break; fi
+  sleep 1
+done
+[ "$versions" -gt {number + 1} ]
 """
+
+
 CONNECTED = """\
-import asyncio, json, nats
+import nats
 nc = await nats.connect("nats://127.0.0.1:4222")
 js = nc.jetstream()
 """
-"""Names of nats-py, as the introduction of a page has them."""
+SESSION = """\
+from lakestream.spark import session
+spark = session("{lake}")
+"""
 
 
 class World(NamedTuple):
     """What a page takes for granted.
 
     Attributes:
-        before: commands.
+        before: commands, as on a page.
         python: a program whose names the page's Python uses; it runs after the commands.
         sql: flags of `lakestream sql` for the page's SQL.
         files: texts of files in the working directory.
@@ -46,17 +67,38 @@ class World(NamedTuple):
     files: Mapping[str, str] = {}
 
 
-def committed(stream: str, lake: str = "data/lake") -> str:
-    """Return commands that wait until a stream's table has all messages of the stream."""
-    return (
-        f"for i in $(seq 100); do lakestream sql --lake {lake} --committed --format csv -q "
-        f"'SELECT max(seq) FROM delta.`streams/{stream}`' 2>/dev/null | grep -q '[0-9]' && break; sleep 1; done\n"
-    )
+TABLE = World(UP + STREAM + commits(4), files=SEALS)
+"""A server, its compactor, and a table of ORDERS with some versions."""
 
+IN_SRV = World(TABLE.before.replace("-sd data", "-sd data --lake /srv/lake").replace("data/lake", "/srv/lake"), files=SEALS)
+"""The same with the lake in /srv/lake."""
 
 WORLDS: dict[str, World] = {
-    "README.md": World(before=""),
-    "docs/quickstart.md": World(before=""),
+    "README.md": TABLE._replace(
+        before="",
+        files={"orders/1.json": '{"country": "de", "id": 7, "ordered_at": "2026-05-01T12:00:00Z"}\n'},
+    ),
+    "docs/accounts.md": World(""),
+    "docs/consumers.md": World(SERVE + ORDERS),
+    "docs/import-export.md": World(
+        files={
+            f"orders/{number}.json": f'{{"country": "de", "id": {number}, "ordered_at": "2026-05-01T12:00:00Z", '
+            f'"customer_id": "c{number}", "price": 1.5, "items": ["a"]}}\n'
+            for number in (1, 2)
+        }
+    ),
+    "docs/lake.md": IN_SRV,
+    "docs/leafnodes.md": World(""),
+    "docs/maintenance.md": TABLE,
+    "docs/mirrors.md": World(SERVE + ORDERS + "nats stream add RETURNS --subjects 'returns.>' --defaults\n"),
+    "docs/object-store.md": World(files={"report.pdf": "%PDF-1.4\n"}),
+    "docs/quickstart.md": World(""),
+    "docs/readers.md": IN_SRV._replace(python=SESSION.format(lake="/srv/lake")),
+    "docs/spark.md": IN_SRV,
+    "docs/spark-source.md": TABLE._replace(python=SESSION.format(lake="data/lake")),
+    "docs/sql.md": TABLE._replace(files={**SEALS, "question.sql": "SELECT count(*) FROM delta.`streams/ORDERS`;\n"}),
+    "docs/streams.md": World(SERVE),
+    "docs/time-travel.md": World(SERVE, CONNECTED + 'kv = await js.create_key_value(bucket="conf")\n'),
 }
 
 
