@@ -205,3 +205,15 @@ def test_a_server_killed_while_it_restores_has_all_or_nothing(start_server: Star
         answer = restore(wire, request, data)
         assert answer["state"]["messages"] == 8_000
         assert wire.request("s.1", b"more").json()["seq"] == 8_001
+
+
+@pytest.mark.parametrize("kind", [Kind.OURS, Kind.REAL])
+def test_chunks_wait_for_a_subscription_that_comes_after_the_response(start_server: StartServer, kind: Kind) -> None:
+    """The `nats` command subscribes late, and has a wildcard subscription that receives and drops the first chunks."""
+    server = start_server(of=kind)
+    with Wire(server.address) as wire:
+        fill(wire)
+        wire.subscribe("BACKUP.*")
+        assert "error" not in wire.api("STREAM.SNAPSHOT.S", {"deliver_subject": "BACKUP.here"})
+        sid = wire.subscribe("BACKUP.here")
+        assert wire.delivered(sid).data.startswith(s2.MAGIC)

@@ -16,10 +16,14 @@ ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = frozenset({"sh", "python", "sql", "conf", "json", "yaml", "properties", "text"})
 """Languages of blocks; `text` is output or a sketch, which nothing runs."""
 
-COMMANDS = re.compile(r"^\s*(\$ |(lakestream (?!is up)|nats|curl|make|python|pip|uv|spark-\w+|nsc|docker) )", re.MULTILINE)
+COMMANDS = re.compile(
+    r"^\s*(\$ |(lakestream (?!is up)|nats|curl|make|python|pip|uv|spark-\w+|nsc|docker) )", re.MULTILINE
+)
 """Beginning of a command line, which a block of `text` may not contain."""
 
-_FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)(?P=fence)[ ]*$", re.M | re.S)
+_FENCE = re.compile(
+    r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)(?P=fence)[ ]*$", re.M | re.S
+)
 _MARK = re.compile(r"<!-- not run: (?P<reason>.*?) -->", re.S)
 
 
@@ -53,7 +57,9 @@ def blocks(path: Path) -> list[Block]:
         reason = mark["reason"] if mark else ""
         line = text.count("\n", 0, fence.start("text")) + 1
         inside = textwrap.dedent(fence["text"])
-        found.append(Block(str(path.relative_to(ROOT)), line, fence["language"].strip(), inside, " ".join(reason.split())))
+        found.append(
+            Block(str(path.relative_to(ROOT)), line, fence["language"].strip(), inside, " ".join(reason.split()))
+        )
     return found
 
 

@@ -30,6 +30,7 @@ def commits(number: int, lake: str = "data/lake") -> str:
     tables = f"lakestream sql --lake {lake} --committed --format csv -q"
     history = "DESCRIBE HISTORY delta.`streams/ORDERS`"
     return f"""\
+{{
 for round in $(seq 120); do
   nats pub orders.de '{ORDER}' --count 10 --quiet
   versions=$({tables} '{history}' 2>/dev/null | wc -l) || versions=0
@@ -37,6 +38,7 @@ for round in $(seq 120); do
   sleep 1
 done
 [ "$versions" -gt {number + 1} ]
+}}
 """
 
 
@@ -70,7 +72,9 @@ class World(NamedTuple):
 TABLE = World(UP + STREAM + commits(4), files=SEALS)
 """A server, its compactor, and a table of ORDERS with some versions."""
 
-IN_SRV = World(TABLE.before.replace("-sd data", "-sd data --lake /srv/lake").replace("data/lake", "/srv/lake"), files=SEALS)
+IN_SRV = World(
+    TABLE.before.replace("-sd data", "-sd data --lake /srv/lake").replace("data/lake", "/srv/lake"), files=SEALS
+)
 """The same with the lake in /srv/lake."""
 
 WORLDS: dict[str, World] = {

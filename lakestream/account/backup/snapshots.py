@@ -37,6 +37,9 @@ WINDOW_BYTES, WINDOW_LEAST, WINDOW_MOST = 8 << 20, 1 << 10, 32 << 20
 """Bytes sent without an ack: default (8 MiB), and the bounds of `window_size`."""
 FLOW_WAIT_NS = 5_000_000_000
 """Longest wait of a snapshot for an ack when its window is full (5 s); then it ends with 408."""
+INTEREST_WAIT_NS = 2_000_000_000
+"""Longest wait for a subscription to exactly the deliver subject (2 s); nats-server waits as long. The `nats` command
+subscribes after the response, to a subject that another subscription of it receives already and ignores."""
 MAX_SNAPSHOTS = 64
 """Concurrent snapshots on one server; further ones fail with 10064."""
 READ_BYTES = 1 << 20
@@ -91,7 +94,7 @@ class _Sending:
     """Sends one snapshot."""
 
     def __init__(self, engine: Engine, stream: Stream, asked: SnapshotRequest) -> None:
-        self._bus, self._io, self._stream = engine.bus, engine.io, stream
+        self._bus, self._io, self._clock, self._stream = engine.bus, engine.io, engine.clock, stream
         self._to = asked.deliver_subject.encode()
         self._chunk = min(max(asked.chunk_size or CHUNK_BYTES, CHUNK_LEAST), CHUNK_MOST)
         self._window = min(max(asked.window_size or WINDOW_BYTES, WINDOW_LEAST), WINDOW_MOST)
@@ -113,6 +116,7 @@ class _Sending:
         subscription = self._bus.subscribe(f"{self._acks}.>".encode(), self._ack)
         status, error, index = "", "", 0
         try:
+            await self._receiver()
             buffer = bytearray()
             async for piece in self._pieces():
                 buffer += piece
@@ -134,6 +138,17 @@ class _Sending:
             subscription.cancel()
         self._end(status)
         return error
+
+    async def _receiver(self) -> None:
+        """Wait for the subscription that takes the chunks, for a limited time; then they are sent in any case."""
+        if self._bus.bound(self._to):
+            return
+        subscribed = Signal(self._clock)
+        watch = self._bus.watch_interest(self._to, b"", lambda bound: subscribed.happened() if bound else None)
+        try:
+            await subscribed.wait(INTEREST_WAIT_NS)
+        finally:
+            watch.cancel()
 
     def _end(self, status: str) -> None:
         header = f"NATS/1.0 {' '.join(status.split())}\r\n\r\n" if status else ""
