@@ -84,7 +84,7 @@ def _check_mapping(mapping: SubjectMapping) -> None:
 def _destination(item: Item, mapping: Item) -> Destination:
     if not isinstance(item.value, dict):
         raise item.error("Expected an entry for the mapping destination")
-    values = converted(item.value, _DESTINATION, unknown='Unknown field "{}" for mapping destination')
+    values = converted(item.value, DESTINATION, unknown='Unknown field "{}" for mapping destination')
     subject = values.setdefault("subject", "")
     if "weight" not in values:
         raise item.error(f'Missing weight for mapping destination "{subject}"')
@@ -105,7 +105,7 @@ def _weight(key: str, item: Item) -> int:
     return value
 
 
-_DESTINATION: dict[str, Rule] = {
+DESTINATION: dict[str, Rule] = {
     **dict.fromkeys(("dest", "destination"), ("subject", as_text)),
     "weight": ("weight", _weight),
     "cluster": ("cluster", as_text),
@@ -136,7 +136,7 @@ def _traffic(key: str, item: Item) -> bool:
     return item.value == "owner"
 
 
-_JETSTREAM: dict[str, Rule] = {
+ACCOUNT_JETSTREAM: dict[str, Rule] = {
     **dict.fromkeys(("max_memory", "max_mem", "mem", "memory"), ("max_memory", _limit_of_bytes)),
     **dict.fromkeys(("max_store", "max_file", "max_disk", "store", "disk"), ("max_file", _limit_of_bytes)),
     **dict.fromkeys(("max_streams", "streams"), ("max_streams", _limit_of_bytes)),
@@ -159,14 +159,14 @@ def _jetstream(item: Item, warnings: list[str]) -> JetStreamLimits | None:
         return JetStreamLimits() if value.lower() == "enabled" else None
     if not isinstance(value, dict):
         raise item.error(f"Expected map, bool or string to define JetStream, got {go_kind(value)}")
-    values = converted(value, _JETSTREAM)
+    values = converted(value, ACCOUNT_JETSTREAM)
     if values.pop("cluster_traffic", False):
         place = find(value, "cluster_traffic")
         warnings.append(f'{place.file}:{place.line}: "cluster_traffic" has no effect here')
     return JetStreamLimits(**values)
 
 
-_LIMITS: dict[str, Rule] = {
+ACCOUNT_LIMITS: dict[str, Rule] = {
     **dict.fromkeys(("max_connections", "max_conn"), ("max_connections", number_in(-1, INT64))),
     **dict.fromkeys(("max_leafnodes", "max_leafs"), ("max_leafnodes", number_in(-1, INT64))),
     **dict.fromkeys(("max_subscriptions", "max_subs"), ("max_subscriptions", number_in(-1, INT64))),
@@ -178,7 +178,7 @@ def _limits(key: str, item: Item) -> dict[str, Any]:
     if not isinstance(item.value, dict):
         raise item.error(f"Expected account limits to be a map/struct, got {item.value}")
     unknown = 'Unknown field "{}" parsing account limits'
-    values = converted(item.value, _LIMITS, unknown=unknown)
+    values = converted(item.value, ACCOUNT_LIMITS, unknown=unknown)
     warnings = values.pop("warnings", ())
     return {"limits": AccountLimits(**values), "warnings": warnings}
 
@@ -193,7 +193,7 @@ def _nkey(key: str, item: Item) -> bool:
     return True
 
 
-_ACCOUNT: dict[str, Rule] = {
+ACCOUNT_KEYS: dict[str, Rule] = {
     "users": ("users", as_users),
     "default_permissions": ("default_permissions", as_permissions),
     "limits": ("*", _limits),
@@ -202,7 +202,7 @@ _ACCOUNT: dict[str, Rule] = {
     **{name: (name, lambda key, item: item) for name in ("jetstream", "exports", "imports")},
     "nkey": ("nkey", _nkey),
 }
-_ACCOUNT_MISSING = dict.fromkeys(
+ACCOUNT_MISSING = dict.fromkeys(
     ("msg_trace", "trace_dest"), "only messages with Nats-Trace-Dest are traced, not those with traceparent"
 )
 
@@ -243,7 +243,7 @@ def _check_name(name: str, item: Item) -> None:
 
 
 def _account(name: str, block: dict[str, Item], made: Configured) -> AccountOptions:
-    values = converted(block, _ACCOUNT, missing=_ACCOUNT_MISSING)
+    values = converted(block, ACCOUNT_KEYS, missing=ACCOUNT_MISSING)
     values.pop("nkey", None)
     made.warnings += values.pop("warnings", ())
     if "users" in values:

@@ -36,7 +36,7 @@ def _names(what: str) -> Convert:
     return convert
 
 
-_CALLOUT: dict[str, Rule] = {
+CALLOUT: dict[str, Rule] = {
     "issuer": ("issuer", _key(ACCOUNT, _ISSUER)),
     **dict.fromkeys(("account", "acc"), ("account", as_text)),
     **dict.fromkeys(("auth_users", "users"), ("users", _names("auth_users"))),
@@ -49,7 +49,7 @@ def as_callout(key: str, item: Item) -> CalloutOptions:
     """Convert `auth_callout`. Raises ConfError without an issuer or users who may log in without being asked about."""
     if not isinstance(item.value, dict):
         raise item.error(f"Expected authorization callout to be a map/struct, got {shown(item)}")
-    values = converted(item.value, _CALLOUT, unknown='Unknown field "{}" parsing authorization callout')
+    values = converted(item.value, CALLOUT, unknown='Unknown field "{}" parsing authorization callout')
     if not values.get("issuer"):
         raise item.error("Authorization callouts require an issuer to be specified")
     if not values.get("users"):

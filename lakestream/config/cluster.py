@@ -87,11 +87,11 @@ def _advertised(text: str) -> str:
 
 # ---------------------------------------------------------------------- blocks
 
-_AUTHORIZATION: dict[str, Rule] = {
+CLUSTER_AUTHORIZATION: dict[str, Rule] = {
     **LOGIN,
     "timeout": ("auth_timeout_ns", as_positive_duration),
 }
-_AUTHORIZATION_MISSING = {
+CLUSTER_AUTHORIZATION_MISSING = {
     "users": "Cluster authorization does not allow multiple users",
     "token": "Cluster authorization does not support tokens",
     **dict.fromkeys(("permissions", "default_permissions"), "nodes of a cluster trust each other"),
@@ -100,7 +100,7 @@ _AUTHORIZATION_MISSING = {
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
-    values = converted(as_map(key, item), _AUTHORIZATION, missing=_AUTHORIZATION_MISSING)
+    values = converted(as_map(key, item), CLUSTER_AUTHORIZATION, missing=CLUSTER_AUTHORIZATION_MISSING)
     if bool(values.get("user")) != bool(values.get("password")):
         raise item.error("cluster authorization needs both user and password")
     return values

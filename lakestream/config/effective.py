@@ -13,10 +13,10 @@ import msgspec
 
 from lakestream.config.cluster import CLUSTER
 from lakestream.config.conf import Item, load
-from lakestream.config.leafnodes import LEAFNODE_KEYS
+from lakestream.config.leafnodes import LEAFNODES
 from lakestream.config.options import Address, Options
 from lakestream.config.settings import AUTHORIZATION, BATCH_LIMITS, JETSTREAM, LAKE, LIMITS, TOP
-from lakestream.config.tls import TLS_KEYS
+from lakestream.config.tls import TLS
 from lakestream.config.values import Rule
 from lakestream.config.websocket import WEBSOCKET_KEYS
 from lakestream.protocol.durations import format_duration
@@ -53,17 +53,17 @@ class _Block(NamedTuple):
 _BLOCKS = (
     _Block((), (), TOP),
     _Block(("authorization",), (), AUTHORIZATION),
-    _Block(("tls",), ("tls",), TLS_KEYS),
+    _Block(("tls",), ("tls",), TLS),
     _Block(("jetstream",), ("jetstream",), JETSTREAM),
     _Block(("jetstream", "limits"), ("jetstream",), LIMITS),
     _Block(("jetstream", "limits", "batch"), ("jetstream",), BATCH_LIMITS),
     _Block(("lake",), ("lake",), LAKE),
     _Block(("cluster",), ("cluster",), CLUSTER),
-    _Block(("cluster", "tls"), ("cluster", "tls"), TLS_KEYS),
+    _Block(("cluster", "tls"), ("cluster", "tls"), TLS),
     _Block(("websocket",), ("websocket",), WEBSOCKET_KEYS),
-    _Block(("websocket", "tls"), ("websocket", "tls"), TLS_KEYS),
-    _Block(("leafnodes",), ("leafnodes",), LEAFNODE_KEYS),
-    _Block(("leafnodes", "tls"), ("leafnodes", "tls"), TLS_KEYS),
+    _Block(("websocket", "tls"), ("websocket", "tls"), TLS),
+    _Block(("leafnodes",), ("leafnodes",), LEAFNODES),
+    _Block(("leafnodes", "tls"), ("leafnodes", "tls"), TLS),
 )
 
 

@@ -122,7 +122,7 @@ def _sampling(key: str, item: Item) -> int:
 
 
 _RESPONSE_TIMES = ("threshold", "response_threshold", "response_max_time", "response_time")
-_EXPORT: dict[str, Rule] = {
+EXPORT: dict[str, Rule] = {
     "stream": ("stream", _name("stream")),
     "service": ("service", _name("service")),
     "accounts": ("accounts", _accounts),
@@ -145,7 +145,7 @@ def as_exports(item: Item, places: Places, warnings: list[str]) -> tuple[StreamE
     """Convert the array. The position of each export goes into `places`."""
     found: list[StreamExport | ServiceExport] = []
     for entry in _entries(item, "Export"):
-        keys = _entry(entry, _EXPORT)
+        keys = _entry(entry, EXPORT)
         if not keys.keys() & {"stream", "service"}:
             warnings.append(_nothing(entry, "exports"))
             continue
@@ -198,7 +198,7 @@ def _source(kind: str) -> Callable[[str, Item], tuple[str, str]]:
     return convert
 
 
-_IMPORT: dict[str, Rule] = {
+IMPORT: dict[str, Rule] = {
     "stream": ("stream", _source("Stream")),
     "service": ("service", _source("Service")),
     "to": ("to", as_text),
@@ -213,7 +213,7 @@ def as_imports(item: Item, places: Places, warnings: list[str]) -> tuple[StreamI
     found: list[StreamImport | ServiceImport] = []
     seen: Services = {}
     for entry in _entries(item, "Import"):
-        keys = _entry(entry, _IMPORT)
+        keys = _entry(entry, IMPORT)
         if not keys.keys() & {"stream", "service"}:
             warnings.append(_nothing(entry, "imports"))
             continue

@@ -185,8 +185,8 @@ def _timeout(key: str, item: Item) -> int:
     return as_positive_duration(key, item)
 
 
-_AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
-_AUTHORIZATION: dict[str, Rule] = {
+LEAF_AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
+LEAF_AUTHORIZATION: dict[str, Rule] = {
     **LOGIN,
     "nkey": ("nkey", _nkey),
     "account": ("account", as_text),
@@ -197,7 +197,7 @@ _AUTHORIZATION: dict[str, Rule] = {
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
     block = as_map(key, item)
-    values = converted(block, _AUTHORIZATION, missing=_AUTHORIZATION_MISSING)
+    values = converted(block, LEAF_AUTHORIZATION, missing=LEAF_AUTHORIZATION_MISSING)
     user, password, nkey = (values.pop(name, "") for name in ("user", "password", "nkey"))
     if (user or nkey) and values.get("logins"):
         raise item.error("can not have a single user/pass and a users array")
@@ -288,7 +288,7 @@ _DIAL: dict[str, Rule] = {
     "tls": ("*", as_dialling_tls),
     "ignore_discovered_servers": ("ignore_discovered", as_boolean),
 }
-_REMOTE: dict[str, Rule] = {
+LEAF_REMOTE: dict[str, Rule] = {
     **_DIAL,
     **dict.fromkeys(("deny_imports", "deny_import"), ("deny_imports", _denied)),
     **dict.fromkeys(("deny_exports", "deny_export"), ("deny_exports", _denied)),
@@ -302,13 +302,13 @@ _OVER_WEBSOCKET = (
     *("ws_compress", "ws_compression", "websocket_compress", "websocket_compression"),
     *("ws_no_masking", "websocket_no_masking"),
 )
-_REMOTE_MISSING = {
+LEAF_REMOTE_MISSING = {
     **dict.fromkeys(_OVER_WEBSOCKET, _NO_WEBSOCKET),
     "proxy": "connect to the other side directly",
     **dict.fromkeys(("jetstream_cluster_migrate", "js_cluster_migrate"), "leaders of streams stay where they are"),
     "hub": "this side is the leaf node; let the other side connect here",
 }
-_REMOTE_HARMLESS = ("first_info_timeout",)
+LEAF_REMOTE_HARMLESS = ("first_info_timeout",)
 _OF_DIAL = {"tls", *(option for option, _ in _DIAL.values())}
 
 
@@ -320,7 +320,7 @@ def _remotes(key: str, item: Item) -> dict[str, Any]:
     for entry in item.value:
         if not isinstance(entry.value, dict):
             raise entry.error(f"Expected remote leafnode entry to be a map/struct, got {go_kind(entry.value)}")
-        values = converted(entry.value, _REMOTE, harmless=_REMOTE_HARMLESS, missing=_REMOTE_MISSING)
+        values = converted(entry.value, LEAF_REMOTE, harmless=LEAF_REMOTE_HARMLESS, missing=LEAF_REMOTE_MISSING)
         warnings += values.pop("warnings", ())
         if "urls" not in values:
             raise entry.error('"remotes" needs a url')
@@ -343,7 +343,7 @@ def _places(remote: LeafRemote) -> tuple[tuple[tuple[str, int], ...], str]:
 
 # ---------------------------------------------------------------------- the block
 
-LEAFNODE_KEYS: dict[str, Rule] = {
+LEAFNODES: dict[str, Rule] = {
     "listen": ("*", _listen),
     "port": ("port", _port),
     **dict.fromkeys(("host", "net"), ("host", as_text)),
@@ -357,14 +357,14 @@ LEAFNODE_KEYS: dict[str, Rule] = {
     **dict.fromkeys(("reconnect", "reconnect_delay", "reconnect_interval"), ("reconnect_ns", _reconnect)),
     "remotes": ("*", _remotes),
 }
-_HARMLESS = ("write_deadline", "write_timeout", "reconnect_jitter")
+LEAFNODES_HARMLESS = ("write_deadline", "write_timeout", "reconnect_jitter")
 
 
 def as_leafnodes(key: str, item: Item) -> LeafOptions:
     """Convert the block."""
     if not isinstance(item.value, dict):
         raise item.error(f"Expected map to define a leafnode, got {go_kind(item.value)}")
-    values = converted(item.value, LEAFNODE_KEYS, harmless=_HARMLESS)
+    values = converted(item.value, LEAFNODES, harmless=LEAFNODES_HARMLESS)
     warnings = tuple(values.pop("warnings", ()))
     return LeafOptions(**values, warnings=warnings)
 

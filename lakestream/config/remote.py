@@ -80,7 +80,7 @@ def _nkey(key: str, item: Item) -> str:
     return seed
 
 
-_TLS: dict[str, Rule] = {
+REMOTE_TLS: dict[str, Rule] = {
     "ca_file": ("ca_file", as_text),
     "cert_file": ("cert_file", as_text),
     "key_file": ("key_file", as_text),
@@ -95,7 +95,7 @@ def as_remote_tls(key: str, item: Item) -> RemoteTls:
     """Convert `tls` of a remote: a block, or `true`."""
     if isinstance(item.value, bool) and item.value:
         return RemoteTls()
-    values = converted(as_map(key, item), _TLS)
+    values = converted(as_map(key, item), REMOTE_TLS)
     if bool(values.get("cert_file")) != bool(values.get("key_file")):
         raise item.error(f'"{key}": cert_file and key_file must be set together')
     return RemoteTls(**values)
@@ -113,7 +113,7 @@ def _subjects(key: str, item: Item) -> tuple[str, ...]:
     return subjects
 
 
-_REMOTE: dict[str, Rule] = {
+REMOTE: dict[str, Rule] = {
     **dict.fromkeys(("url", "urls"), ("urls", _urls)),
     "domain": ("domain", _domain),
     "remote_domain": ("remote_domain", _domain),
@@ -131,7 +131,7 @@ _CREDENTIALS = ("user", "token", "nkey", "nkey_file", "credentials")
 
 
 def _remote(key: str, item: Item) -> RemoteOptions:
-    values = converted(as_map(key, item), _REMOTE)
+    values = converted(as_map(key, item), REMOTE)
     values.pop("warnings", None)
     if "urls" not in values:
         raise item.error(f'"{key}" needs a url')

@@ -217,11 +217,11 @@ AUTHORIZATION: dict[str, Rule] = {
     **dict.fromkeys(("default_permissions", "default_permission", "permissions"), ("permissions", as_permissions)),
     **dict.fromkeys(("auth_callout", "auth_hook"), ("callout", as_callout)),
 }
-_AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
+AUTHORIZATION_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
-    values = converted(as_map(key, item), AUTHORIZATION, missing=_AUTHORIZATION_MISSING)
+    values = converted(as_map(key, item), AUTHORIZATION, missing=AUTHORIZATION_MISSING)
     user, password = values.pop("user", ""), values.pop("password", "")
     if user and "users" in values:
         raise item.error("Can not have a single user/pass and a users array")
@@ -307,10 +307,10 @@ JETSTREAM: dict[str, Rule] = {
     "unique_tag": ("unique_tag", as_text),
     "cipher": ("cipher", _cipher),
 }
-_JETSTREAM_MISSING = dict.fromkeys(
+JETSTREAM_MISSING = dict.fromkeys(
     ("key", "ek", "encryption_key", "prev_key", "prev_ek", "prev_encryption_key", "tpm"), _NOT_ENCRYPTED
 )
-_JETSTREAM_HARMLESS = (
+JETSTREAM_HARMLESS = (
     "extension_hint",
     "max_outstanding_catchup",
     "meta_compact",
@@ -332,7 +332,7 @@ def _jetstream(key: str, item: Item) -> dict[str, Any]:
     block = item.value
     if any(name.lower() in _STORE_DIR and not isinstance(each.value, str) for name, each in block.items()):
         raise item.error('"store_dir" must be a string')  # at the block's place, as in nats-server
-    values = {"enabled": True} | converted(block, JETSTREAM, harmless=_JETSTREAM_HARMLESS, missing=_JETSTREAM_MISSING)
+    values = {"enabled": True} | converted(block, JETSTREAM, harmless=JETSTREAM_HARMLESS, missing=JETSTREAM_MISSING)
     for size in ("max_memory", "max_file"):
         if values.get(size, 1) <= 0:
             del values[size]

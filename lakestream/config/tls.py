@@ -201,7 +201,7 @@ def _ocsp_peer(key: str, item: Item) -> bool:
     return item.value is not False
 
 
-TLS_KEYS: dict[str, Rule] = {
+TLS: dict[str, Rule] = {
     "cert_file": ("cert_file", _file),
     "key_file": ("key_file", _file),
     "ca_file": ("ca_file", _file),
@@ -221,7 +221,7 @@ TLS_KEYS: dict[str, Rule] = {
     "cert_store": ("cert_store", _cert_store),
     "ocsp_peer": ("ocsp_peer", _ocsp_peer),
 }
-_MISSING = dict.fromkeys(
+TLS_MISSING = dict.fromkeys(
     ("cert_match", "cert_match_by", "cert_match_skip_invalid", "ca_certs_match"), "use cert_file and key_file"
 )
 _OF_LISTENERS = ("verify", "verify_and_map", "connection_rate_limit")
@@ -232,7 +232,7 @@ _NOT_DIALLING = {
     "ocsp_peer": "use ca_file, with the one authority that signs the other side's certificate",
 }
 _DIALLING: dict[str, Rule] = {
-    **{name: rule for name, rule in TLS_KEYS.items() if name not in (*_OF_LISTENERS, *_NOT_DIALLING)},
+    **{name: rule for name, rule in TLS.items() if name not in (*_OF_LISTENERS, *_NOT_DIALLING)},
     "server_name": ("server_name", as_text),
 }
 OCSP_NEEDS_VERIFY = "OCSP peer verification for client connections requires TLS verify (mTLS) to be enabled"
@@ -240,7 +240,7 @@ OCSP_NEEDS_VERIFY = "OCSP peer verification for client connections requires TLS 
 
 def as_tls(key: str, item: Item) -> TlsOptions:
     """Convert the block of a listener, and check the files that it names."""
-    values = _values(item, TLS_KEYS)
+    values = _values(item, TLS)
     if values.pop("ocsp_peer", False):
         if not values.get("verify") and not values.get("verify_and_map"):
             raise StartError(OCSP_NEEDS_VERIFY)
@@ -268,7 +268,7 @@ def _values(
         kind = go_kind(item.value)
         raise item.error(f"interface conversion: interface {{}} is {kind}, not map[string]interface {{}}")
     unknown = f'{_ERROR}, unknown field "{{}}"'
-    values = converted(item.value, rules, harmless=harmless, missing={**_MISSING, **missing}, unknown=unknown)
+    values = converted(item.value, rules, harmless=harmless, missing={**TLS_MISSING, **missing}, unknown=unknown)
     values.pop("known_urls", None)
     allow_insecure = values.pop("allow_insecure", False)
     insecure = [name for name in values.get("cipher_suites", ()) if name in INSECURE_CIPHERS]

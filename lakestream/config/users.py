@@ -73,7 +73,7 @@ def _expires(key: str, item: Item) -> int:
     return as_duration(key, item)
 
 
-_RESPONSES: dict[str, Rule] = {
+RESPONSES: dict[str, Rule] = {
     **dict.fromkeys(("max", "max_msgs", "max_messages", "max_responses"), ("max", as_number)),
     **dict.fromkeys(("expires", "expiration", "ttl"), ("expires_ns", _expires)),
 }
@@ -85,11 +85,11 @@ def _responses(key: str, item: Item) -> AllowResponses | None:
         return AllowResponses() if item.value else None
     if not isinstance(item.value, dict):
         raise item.error("error parsing response permissions, expected a boolean or a map")
-    values = converted(item.value, _RESPONSES, unknown=_UNKNOWN)
+    values = converted(item.value, RESPONSES, unknown=_UNKNOWN)
     return AllowResponses(**{name: value for name, value in values.items() if value})  # 0 is the default
 
 
-_PERMISSIONS: dict[str, Rule] = {
+PERMISSIONS: dict[str, Rule] = {
     **dict.fromkeys(("publish", "pub", "import"), ("publish", lambda key, item: _rule(item, False))),
     **dict.fromkeys(("subscribe", "sub", "export"), ("subscribe", lambda key, item: _rule(item, True))),
     **dict.fromkeys(("allow_responses", "publish_allow_responses"), ("responses", _responses)),
@@ -100,7 +100,7 @@ def as_permissions(key: str, item: Item) -> Permissions:
     """Convert `permissions`. With allow_responses alone, nothing else may be published."""
     if not isinstance(item.value, dict):
         raise item.error(f"Expected permissions to be a map/struct, got {shown(item)}")
-    values = converted(item.value, _PERMISSIONS, unknown=_UNKNOWN)
+    values = converted(item.value, PERMISSIONS, unknown=_UNKNOWN)
     if values.get("responses") is not None:
         publish = values.get("publish") or SubjectRule()
         if publish.allow is None:
@@ -131,7 +131,7 @@ def _nkey(key: str, item: Item) -> str:
     return text
 
 
-_USER: dict[str, Rule] = {
+USER_KEYS: dict[str, Rule] = {
     **LOGIN,
     "nkey": ("nkey", _nkey),
     **dict.fromkeys(("permissions", "permission", "authorization"), ("permissions", as_permissions)),
@@ -139,7 +139,7 @@ _USER: dict[str, Rule] = {
         ("allowed_connection_types", "connection_types", "clients"), ("connection_types", _connection_types)
     ),
 }
-_USER_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
+USER_MISSING = {"proxy_required": "admit the proxy's address alone, by a firewall"}
 
 
 def as_users(key: str, item: Item) -> tuple[User, ...]:
@@ -150,7 +150,7 @@ def as_users(key: str, item: Item) -> tuple[User, ...]:
     for entry in item.value:
         if not isinstance(entry.value, dict):
             raise entry.error(f"Expected user entry to be a map/struct, got {shown(entry)}")
-        user = User(**({"user": "", "password": ""} | converted(entry.value, _USER, missing=_USER_MISSING)))
+        user = User(**({"user": "", "password": ""} | converted(entry.value, USER_KEYS, missing=USER_MISSING)))
         if user.nkey:
             if user.user or user.password:
                 raise entry.error("Nkey users do not take usernames or passwords")

@@ -139,7 +139,7 @@ def _no_users(key: str, item: Item) -> None:
     raise item.error(f"unknown field {quoted(key)}")
 
 
-_AUTHORIZATION: dict[str, Rule] = {
+WEBSOCKET_AUTHORIZATION: dict[str, Rule] = {
     **LOGIN,
     "users": ("users", _no_users),
     "token": ("token", as_text),
@@ -171,7 +171,7 @@ WEBSOCKET_KEYS: dict[str, Rule] = {
 
 
 def _authorization(key: str, item: Item) -> dict[str, Any]:
-    values = converted(as_map(key, item), _AUTHORIZATION)
+    values = converted(as_map(key, item), WEBSOCKET_AUTHORIZATION)
     user, password = values.pop("user", ""), values.pop("password", "")
     return values | ({"user": User(user, password)} if user else {})
 
