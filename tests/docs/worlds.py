@@ -16,7 +16,7 @@ HOSTS = ("nats.example", "old.example", "hub.example", "host1", "host2", "host3"
 """Names of machines on the pages."""
 
 SERVE = "lakestream serve -a 127.0.0.1 -js -sd data\n"
-UP = "lakestream up -a 127.0.0.1 -c seals.conf -sd data\n"
+UP = "ln -s $PWD/data/lake /srv/lake\nlakestream up -a 127.0.0.1 -c seals.conf -sd data\n"
 SEALS = {"seals.conf": "lake { seal_age: 1s, staged_grace: 5m }\n"}
 """A configuration with which commits follow soon, as a file."""
 
@@ -70,12 +70,7 @@ class World(NamedTuple):
 
 
 TABLE = World(UP + STREAM + commits(4), files=SEALS)
-"""A server, its compactor, and a table of ORDERS with some versions."""
-
-IN_SRV = World(
-    TABLE.before.replace("-sd data", "-sd data --lake /srv/lake").replace("data/lake", "/srv/lake"), files=SEALS
-)
-"""The same with the lake in /srv/lake."""
+"""A server, its compactor, and a table of ORDERS with some versions; the lake is /srv/lake as well."""
 
 WORLDS: dict[str, World] = {
     "README.md": TABLE._replace(
@@ -91,14 +86,14 @@ WORLDS: dict[str, World] = {
             for number in (1, 2)
         }
     ),
-    "docs/lake.md": IN_SRV,
+    "docs/lake.md": TABLE,
     "docs/leafnodes.md": World(""),
     "docs/maintenance.md": TABLE,
     "docs/mirrors.md": World(SERVE + ORDERS + "nats stream add RETURNS --subjects 'returns.>' --defaults\n"),
     "docs/object-store.md": World(files={"report.pdf": "%PDF-1.4\n"}),
     "docs/quickstart.md": World(""),
-    "docs/readers.md": IN_SRV._replace(python=SESSION.format(lake="/srv/lake")),
-    "docs/spark.md": IN_SRV,
+    "docs/readers.md": TABLE._replace(python=SESSION.format(lake="/srv/lake")),
+    "docs/spark.md": TABLE,
     "docs/spark-source.md": TABLE._replace(python=SESSION.format(lake="data/lake")),
     "docs/sql.md": TABLE._replace(files={**SEALS, "question.sql": "SELECT count(*) FROM delta.`streams/ORDERS`;\n"}),
     "docs/streams.md": World(SERVE),

@@ -1,0 +1,475 @@
+"""The pages of docs/reference that are made from the code.
+
+    python -m tests.docs.references            writes them
+    python -m tests.docs.references --check    tells which ones are not current, exit code 1
+
+Belongs here: one function for each page. What a page says about a key, an error or an option is written where the code
+defines it; docs/reference/configuration.md is written by hand but for its list of keys at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import enum
+import fnmatch
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import typer
+
+from lakestream.cli.app import app
+from lakestream.cli.flags import OF_NATS_SERVER, SECTIONS, Flag
+from lakestream.config import (
+    accounts,
+    callout,
+    cluster,
+    exports,
+    leafnodes,
+    operators,
+    options,
+    remote,
+    settings,
+    tls,
+    users,
+    values,
+    websocket,
+)
+from lakestream.config.values import Rule
+from lakestream.protocol.api.errors import ERRORS
+from tests.docs.blocks import ROOT
+
+FOLDER = ROOT / "docs" / "reference"
+NOTE = "<!-- made by `make docs` from the code: do not edit -->\n"
+BEGIN, END = "<!-- keys: made by `make docs` from the code -->\n", "<!-- end of keys -->\n"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def code(text: str) -> str:
+    """Return a text as code; "" for none."""
+    return f"`{text}`" if text else ""
+
+
+# ---------------------------------------------------------------------- configuration
+
+
+class Keys(NamedTuple):
+    """The keys of one block.
+
+    Attributes:
+        path: the block in nats.conf.
+        rules: the table by which it is converted.
+        defaults: a record with the options that the keys set.
+        harmless: keys of nats-server without effect here.
+        missing: keys that are refused, with what to do instead.
+    """
+
+    path: str
+    rules: Mapping[str, Rule]
+    defaults: Any = None
+    harmless: Iterable[str] = ()
+    missing: Mapping[str, str] = {}
+
+
+BLOCKS: tuple[Keys, ...] = (
+    Keys("", settings.TOP, options.Options(), settings.TOP_HARMLESS, settings.TOP_MISSING),
+    Keys("tls", tls.TLS, options.TlsOptions(), missing=tls.TLS_MISSING),
+    Keys("authorization", settings.AUTHORIZATION, options.Options(), missing=settings.AUTHORIZATION_MISSING),
+    Keys("authorization.users[]", users.USER_KEYS, missing=users.USER_MISSING),
+    Keys("….permissions", users.PERMISSIONS),
+    Keys("….permissions.allow_responses", users.RESPONSES, options.AllowResponses()),
+    Keys("authorization.auth_callout", callout.CALLOUT),
+    Keys("accounts.NAME", accounts.ACCOUNT_KEYS, missing=accounts.ACCOUNT_MISSING),
+    Keys("accounts.NAME.jetstream", accounts.ACCOUNT_JETSTREAM),
+    Keys("accounts.NAME.limits", accounts.ACCOUNT_LIMITS, options.AccountLimits()),
+    Keys("accounts.NAME.exports[]", exports.EXPORT),
+    Keys("accounts.NAME.imports[]", exports.IMPORT),
+    Keys("mappings.SUBJECT[]", accounts.DESTINATION, options.Destination("")),
+    Keys(
+        "jetstream",
+        settings.JETSTREAM,
+        options.JetStreamOptions(store_dir="", max_memory=0, max_file=0),
+        settings.JETSTREAM_HARMLESS,
+        settings.JETSTREAM_MISSING,
+    ),
+    Keys("jetstream.limits", settings.LIMITS),
+    Keys("jetstream.limits.batch", settings.BATCH_LIMITS),
+    Keys("lake", settings.LAKE, options.LakeOptions()),
+    Keys("cluster", cluster.CLUSTER, None, cluster.CLUSTER_HARMLESS, cluster.CLUSTER_MISSING),
+    Keys("cluster.authorization", cluster.CLUSTER_AUTHORIZATION, missing=cluster.CLUSTER_AUTHORIZATION_MISSING),
+    Keys("websocket", websocket.WEBSOCKET_KEYS, options.WebSocketOptions()),
+    Keys("websocket.authorization", websocket.WEBSOCKET_AUTHORIZATION),
+    Keys("leafnodes", leafnodes.LEAFNODES, options.LeafOptions(), leafnodes.LEAFNODES_HARMLESS),
+    Keys("leafnodes.authorization", leafnodes.LEAF_AUTHORIZATION, missing=leafnodes.LEAF_AUTHORIZATION_MISSING),
+    Keys(
+        "leafnodes.remotes[]",
+        leafnodes.LEAF_REMOTE,
+        None,
+        leafnodes.LEAF_REMOTE_HARMLESS,
+        leafnodes.LEAF_REMOTE_MISSING,
+    ),
+    Keys("remotes[]", remote.REMOTE),
+    Keys("remotes[].tls", remote.REMOTE_TLS, options.RemoteTls()),
+)
+"""All blocks. The test of this module compares them with the tables of lakestream.config."""
+
+KINDS: dict[Callable[..., Any], str] = {
+    values.as_boolean: "boolean",
+    values.as_text: "text",
+    values.as_number: "number",
+    values.as_limit: "number",
+    values.as_port: "port",
+    values.as_bytes: "size",
+    values.as_size: "size",
+    values.as_positive_size: "size",
+    values.as_duration: "duration",
+    values.as_pause: "duration",
+    values.as_positive_duration: "duration",
+}
+"""Kinds of values by their converter."""
+_KINDS_BY_NAME = {
+    "address": "host:port",
+    "_interval": "duration",
+    "number_in": "number",
+    "size_below": "size",
+    "_flag": "boolean",
+    "_boolean": "boolean",
+    "_file": "file",
+    "_timeout": "duration",
+    "_duration": "duration",
+    "_expires": "duration",
+    "_lame_duck": "duration",
+    "_lame_duck_grace": "duration",
+    "_limit_of_bytes": "number",
+}
+
+
+def _kind(convert: Callable[..., Any]) -> str:
+    name = getattr(convert, "__qualname__", "").partition(".")[0]
+    return KINDS.get(convert) or _KINDS_BY_NAME.get(name, "")
+
+
+def _default(block: Keys, option: str, kind: str) -> str:
+    value = getattr(block.defaults, option, None)
+    if value is None or value == "" or value == () or isinstance(value, tuple):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if option.endswith("_ns"):
+        return _duration(value)
+    if kind == "size" and value:
+        return _size(value)
+    return str(value) if isinstance(value, int | str) else ""
+
+
+def _duration(ns: int) -> str:
+    for unit, size in (("h", 3600), ("m", 60), ("s", 1)):
+        if ns and ns % (size * options.SECOND) == 0:
+            return f"{ns // (size * options.SECOND)}{unit}"
+    return "0s" if not ns else f"{ns // 1_000_000}ms"
+
+
+def _size(number: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if number % size == 0:
+            return f"{number // size} {unit}"
+    return f"{number} B"
+
+
+def _grouped(rules: Mapping[str, Rule]) -> Iterator[tuple[list[str], Rule]]:
+    """Yield the keys of a table with their other names: keys that share converter and option."""
+    groups: list[tuple[list[str], Rule]] = []
+    for name, rule in rules.items():
+        for names, other in groups:
+            if other == rule and rule[0] != "*":
+                names.append(name)
+                break
+        else:
+            groups.append(([name], rule))
+    yield from groups
+
+
+def keys() -> str:
+    """Return the list of all keys."""
+    parts = []
+    for block in BLOCKS:
+        rows = []
+        for names, (option, convert) in _grouped(block.rules):
+            kind = _kind(convert)
+            rows.append((code(names[0]), " ".join(map(code, names[1:])), kind, _default(block, option, kind)))
+        parts.append(f"### `{block.path} {{ … }}`\n\n" if block.path else "### At the top\n\n")
+        parts.append(table(("key", "other names", "value", "default"), rows) + "\n")
+        if block.harmless:
+            parts.append(f"No effect here: {', '.join(map(code, block.harmless))}.\n\n")
+        if block.missing:
+            parts.append(table(("refused", "instead"), [(code(key), why) for key, why in block.missing.items()]) + "\n")
+    return "".join(parts)
+
+
+def configuration() -> str:
+    """Return docs/reference/configuration.md with its list of keys made anew."""
+    text = (FOLDER / "configuration.md").read_text()
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n{keys()}{END}{tail}"
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def errors() -> str:
+    """Return the page of error codes and of the texts of -ERR."""
+    rows = [(str(number), str(kind.code), code(kind.description)) for number, kind in ERRORS.items()]
+    texts = [(code(text), where) for text, where in sorted(_client_errors().items(), key=lambda pair: pair[0].lower())]
+    return f"""{NOTE}
+# Errors
+
+```sh
+nats req '$JS.API.STREAM.INFO.NONE' ''       # the answer has "error": {{"code": 404, "err_code": 10059, …}}
+```
+
+## JetStream
+
+Answers of the API and refused publishes have an `error` with `code`, `err_code` and `description`. The codes and texts are
+nats-server's; `{{…}}` stands for what differs. `code` is 400 for wrong requests, 404 for what does not exist, 500 and 503
+for what the server cannot do now.
+
+{table(("err_code", "code", "description"), rows)}
+## `-ERR` of client connections
+
+`{{…}}` stands for what differs. Most of these end the connection; a violation of permissions does not.
+
+{table(("text", "source"), texts)}"""
+
+
+_SENDERS = {"_fail": 0, "_error": 0, "Violation": 0, "Refusal": 0, "close_with": 0}
+"""Functions and records with a text for -ERR, and the position of that argument."""
+
+
+def _client_errors() -> dict[str, str]:
+    """Return the texts of -ERR for clients, with the file that has them."""
+    found: dict[str, str] = {}
+    folders = ("lakestream/net", "lakestream/protocol")
+    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        where = str(path.relative_to(ROOT))
+        if any(part in where for part in ("/leaf/", "/remote/", "/peers/", "leaf_wire", "websocket/")):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            at = _SENDERS.get(name)
+            given = [node.args[at]] if at is not None and len(node.args) > at else []
+            given += [word.value for word in node.keywords if word.arg == "error"]
+            for argument in given:
+                if text := _text(argument):
+                    found.setdefault(text, where)
+    return found
+
+
+def _text(node: ast.expr) -> str:
+    """Return a text of the source with `{…}` for what is filled in; "" if it is none."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{…}" for part in node.values)
+    return ""
+
+
+# ---------------------------------------------------------------------- command line
+
+
+def cli() -> str:
+    """Return the page of commands and flags."""
+    group = typer.main.get_command(app)
+    commands: dict[str, Any] = group.commands  # type: ignore[attr-defined]
+    listed = [(f"[`{name}`](#lakestream-{name})", _sentence(command.help)) for name, command in _walk(commands)]
+    parts = [
+        NOTE,
+        "\n# Command line\n\n```sh\nlakestream --help\nlakestream sql --help\n```\n\n",
+        table(("command", "purpose"), listed),
+        "\n| exit code | meaning |\n|---|---|\n| 0 | done |\n| 1 | failed; stderr has the reason |\n",
+        "| 2 | the command line is wrong |\n| 130 | interrupted by Ctrl-C |\n\n",
+    ]
+    for name, command in _walk(commands):
+        parts.append(f"## `lakestream {name}`\n\n{(command.help or '').strip()}\n\n")
+        if name in ("serve", "up"):
+            parts.append("Flags: [see below](#flags-of-serve-and-up).\n\n")
+            continue
+        rows = [_parameter(each) for each in command.params if not getattr(each, "hidden", False)]
+        if rows:
+            parts.append(table(("argument", "meaning", "default"), rows) + "\n")
+    parts.append("## Flags of `serve` and `up`\n\nOne dash or two; a value after a blank or `=`; as in nats-server.\n\n")
+    for title, flags in SECTIONS:
+        rows3 = [(_names(flag), flag.help) for flag in flags]
+        parts.append(f"### {title}\n\n{table(('flag', 'meaning'), rows3)}\n")
+    rows2 = [(_names(flag), flag.missing or "accepted, without effect") for flag in OF_NATS_SERVER]
+    parts.append(f"### Flags of nats-server that are not served\n\n{table(('flag', 'instead'), rows2)}")
+    return "".join(parts)
+
+
+def _walk(commands: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in commands.items():
+        if getattr(command, "hidden", False):
+            continue
+        inner = getattr(command, "commands", None)
+        if inner:
+            yield from _walk(inner, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+def _sentence(text: str | None) -> str:
+    return " ".join((text or "").split()).partition(". ")[0].rstrip(".") + "."
+
+
+def _names(flag: Flag) -> str:
+    names = " ".join(code(("-" if len(name) < 3 else "--") + name) for name in flag.names)
+    return f"{names} {code(flag.value.upper())}".strip()
+
+
+def _parameter(each: Any) -> tuple[str, str, str]:
+    is_option = each.opts[0].startswith("-")
+    names = " ".join(code(name) for name in (*each.opts, *each.secondary_opts)) if is_option else code(each.name.upper())
+    if is_option and not each.is_flag:
+        names += " " + code(each.metavar or each.name.upper())
+    default = each.default.value if isinstance(each.default, enum.Enum) else each.default
+    shown = "required" if each.required else "" if default in (None, False, "", ()) or callable(default) else str(default)
+    if variable := getattr(each, "envvar", None):
+        shown = ", ".join(filter(None, (f"`${variable}`", shown)))
+    return names, " ".join((each.help or "").split()), shown
+
+
+# ---------------------------------------------------------------------- environment
+
+
+ENVIRONMENT: dict[str, str] = {
+    "NATS_URL": "the server, for commands that connect to one",
+    "LAKESTREAM_LAKE": "the lake, for commands that read one, and for Spark's own programs",
+    "LAKESTREAM_CACHE": "directory of downloaded JARs; default `$XDG_CACHE_HOME/lakestream`, else `~/.cache/lakestream`",
+    "LAKESTREAM_IVY_SETTINGS": "settings file of Ivy, for JARs from a repository of your own",
+    "LAKESTREAM_LEASE_SECONDS": "age at which a lock in an object store counts as abandoned",
+    "LAKESTREAM_SPARK_LOG": "log level of Spark's streaming engine in the compactor (`error` shows stack traces); default `off`",
+    "JAVA_HOME": "the Java with which Spark runs; else `java` on `PATH`",
+    "XDG_CACHE_HOME": "directory of caches",
+    "AWS_ACCESS_KEY_ID": "credentials of an object store; with `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`. Without them "
+    "those of the instance",
+    "AWS_REGION": "region of the bucket; else `AWS_DEFAULT_REGION`",
+    "AWS_ENDPOINT_URL": "address of an S3-compatible store; `AWS_ENDPOINT_URL_S3` comes first",
+    "AWS_ALLOW_HTTP": "`true` permits an endpoint without TLS",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "`true`: the bucket is part of the host's name",
+}
+"""Environment variables that lakestream reads; the test of this module looks for others."""
+
+
+def environment() -> str:
+    """Return the page of environment variables."""
+    rows = [(code(name), meaning) for name, meaning in ENVIRONMENT.items()]
+    return f"""{NOTE}
+# Environment variables
+
+```sh
+LAKESTREAM_LAKE=data/lake lakestream sql -q .tables
+```
+
+{table(("variable", "meaning"), rows)}
+In `nats.conf`, `$NAME` is the value of the nearest key of that name, else of the environment variable.
+"""
+
+
+# ---------------------------------------------------------------------- compatibility
+
+
+def compatibility() -> str:
+    """Return the page of areas that are compared with nats-server."""
+    from tests.cluster import differences as cluster_differences
+    from tests.cluster import harness as cluster_harness
+    from tests.cluster import scenarios as cluster_scenarios
+    from tests.conformance import differences, harness, scenarios
+
+    scenarios.load()
+    cluster_scenarios.load()
+    one, one_count, one_exact = _areas("tests.conformance.scenarios", harness.SCENARIOS, differences.DIFFERENCES)
+    many, many_count, many_exact = _areas(
+        "tests.cluster.scenarios", cluster_harness.SCENARIOS, cluster_differences.DIFFERENCES
+    )
+    listed = [*differences.DIFFERENCES, *cluster_differences.DIFFERENCES]
+    reasons = list(dict.fromkeys((each.scenario.partition(".")[0], each.why) for each in listed))
+    return f"""{NOTE}
+# Compatibility with nats-server 2.15.1
+
+<!-- not run: the comparison is a test stage of its own and takes minutes -->
+```sh
+make conformance      # compares both servers live
+```
+
+The same scenarios run against nats-server and lakestream, through the socket. Their transcripts (all frames, after names,
+times and ids are normalised) must be equal, except for the [differences](#differences) listed here, each with its reason.
+{one_count + many_count:,} scenarios are compared; {one_exact + many_exact:,} are equal in every frame.
+[What is not served](../not-served.md) is listed on a page of its own.
+
+## One server
+
+{one}
+## Clusters
+
+{many}
+## Differences
+
+{table(("area", "reason"), ((code(area), why) for area, why in reasons))}"""
+
+
+def _areas(package: str, played: Sequence[Any], allowed: Sequence[Any]) -> tuple[str, int, int]:
+    """Return the table of areas of a package of scenarios, with the number of scenarios, and of those equal throughout."""
+    names: dict[str, list[str]] = {}
+    for each in played:
+        names.setdefault(each.id.partition(".")[0], []).append(each.id)
+    rows, exact = [], 0
+    for area, ids in names.items():
+        text = importlib.import_module(f"{package}.{area}").__doc__ or ""
+        other = sum(any(fnmatch.fnmatch(id, each.scenario) for each in allowed) for id in ids)
+        exact += len(ids) - other
+        about = " ".join(text.partition("\n\n")[0].split()).removeprefix("Scenarios of ").partition(" (docs/")[0].rstrip(".:")
+        rows.append((code(area), about[:1].upper() + about[1:], str(len(ids)), str(len(ids) - other)))
+    return table(("area", "content", "scenarios", "equal throughout"), rows), len(played), exact
+
+
+# ---------------------------------------------------------------------- all pages
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "configuration.md": configuration,
+    "cli.md": cli,
+    "errors.md": errors,
+    "environment.md": environment,
+    "compatibility.md": compatibility,
+}
+
+
+def stale() -> list[str]:
+    """Return the pages that are not what the code says."""
+    return [name for name, make in PAGES.items() if (FOLDER / name).read_text() != make()]
+
+
+def main() -> int:
+    """Write or check the pages; return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is not current")
+    if parser.parse_args().check:
+        old = stale()
+        print("\n".join(f"docs/reference/{name} is not current: make docs" for name in old), end="\n" if old else "")
+        return int(bool(old))
+    for name, make in PAGES.items():
+        (FOLDER / name).write_text(make())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
