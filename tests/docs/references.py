@@ -125,7 +125,6 @@ KINDS: dict[Callable[..., Any], str] = {
     values.as_text: "text",
     values.as_number: "number",
     values.as_limit: "number",
-    values.as_port: "port",
     values.as_bytes: "size",
     values.as_size: "size",
     values.as_positive_size: "size",
@@ -138,7 +137,6 @@ _KINDS_BY_NAME = {
     "address": "host:port",
     "_interval": "duration",
     "number_in": "number",
-    "size_below": "size",
     "_flag": "boolean",
     "_boolean": "boolean",
     "_file": "file",
@@ -151,9 +149,23 @@ _KINDS_BY_NAME = {
 }
 
 
-def _kind(convert: Callable[..., Any]) -> str:
+_NESTED = {part.removesuffix("[]") for block in BLOCKS for part in block.path.split(".")}
+_KINDS_BY_RESULT = {"str": "text", "bool": "boolean", "int": "number", "tuple[str, ...]": "list"}
+
+
+def _kind(names: Sequence[str], option: str, convert: Callable[..., Any]) -> str:
+    if "port" in names or option.endswith("_port"):
+        return "port"
+    if option.endswith("_ns"):
+        return "duration"
+    if option in _SIZES:
+        return "size"
     name = getattr(convert, "__qualname__", "").partition(".")[0]
-    return KINDS.get(convert) or _KINDS_BY_NAME.get(name, "")
+    known = KINDS.get(convert) or _KINDS_BY_NAME.get(name)
+    return known or _KINDS_BY_RESULT.get(getattr(convert, "__annotations__", {}).get("return", ""), "")
+
+
+_SIZES = ("max_payload", "max_control_line", "max_pending", "max_pending_total", "max_buffered_size")
 
 
 def _default(block: Keys, option: str, kind: str) -> str:
@@ -188,7 +200,7 @@ def _grouped(rules: Mapping[str, Rule]) -> Iterator[tuple[list[str], Rule]]:
     groups: list[tuple[list[str], Rule]] = []
     for name, rule in rules.items():
         for names, other in groups:
-            if other == rule and rule[0] != "*":
+            if other == rule and (rule[0] != "*" or rule[1].__qualname__ != "address.<locals>.convert"):
                 names.append(name)
                 break
         else:
@@ -202,7 +214,9 @@ def keys() -> str:
     for block in BLOCKS:
         rows = []
         for names, (option, convert) in _grouped(block.rules):
-            kind = _kind(convert)
+            kind = _kind(names, option, convert)
+            if not kind and {*names} & _NESTED:
+                kind = "block"
             rows.append((code(names[0]), " ".join(map(code, names[1:])), kind, _default(block, option, kind)))
         parts.append(f"### `{block.path} {{ … }}`\n\n" if block.path else "### At the top\n\n")
         parts.append(table(("key", "other names", "value", "default"), rows) + "\n")
@@ -249,28 +263,38 @@ for what the server cannot do now.
 {table(("text", "source"), texts)}"""
 
 
-_SENDERS = {"_fail": 0, "_error": 0, "Violation": 0, "Refusal": 0, "close_with": 0}
-"""Functions and records with a text for -ERR, and the position of that argument."""
+_SENDERS = {"_fail": "net", "_error": "net", "turn_away": "net", "Ended": "net/accounts", "Violation": "protocol/parser"}
+"""Functions and records whose first argument is a text for -ERR, and the part of lakestream with those for clients."""
+_REFUSALS = "net/accounts/permissions"
+"""The module whose `Refusal`s are told to clients; those of other modules are for the log."""
 
 
 def _client_errors() -> dict[str, str]:
     """Return the texts of -ERR for clients, with the file that has them."""
     found: dict[str, str] = {}
-    folders = ("lakestream/net", "lakestream/protocol")
-    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
-        where = str(path.relative_to(ROOT))
-        if any(part in where for part in ("/leaf/", "/remote/", "/peers/", "leaf_wire", "websocket/")):
+    for path in sorted([*(ROOT / "lakestream/net").rglob("*.py"), ROOT / "lakestream/protocol/parser.py"]):
+        where = str(path.relative_to(ROOT / "lakestream"))
+        if where.split("/")[1] in ("leaf", "remote", "peers", "websocket"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        constants = {
+            target.id: _text(node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            at = _SENDERS.get(name)
-            given = [node.args[at]] if at is not None and len(node.args) > at else []
-            given += [word.value for word in node.keywords if word.arg == "error"]
-            for argument in given:
-                if text := _text(argument):
-                    found.setdefault(text, where)
+            part = _REFUSALS if name == "Refusal" else _SENDERS.get(name, "none")
+            given = node.args[:1] if where.startswith(part) else []
+            given += [word.value for word in node.keywords if word.arg == "error" and name == "SetupError"]
+            for argument in (each.value if isinstance(each, ast.Starred) else each for each in given):
+                text = constants.get(argument.id, "") if isinstance(argument, ast.Name) else _text(argument)
+                if text:
+                    found.setdefault(text, f"lakestream/{where}")
     return found
 
 
@@ -278,6 +302,8 @@ def _text(node: ast.expr) -> str:
     """Return a text of the source with `{…}` for what is filled in; "" if it is none."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
+    if isinstance(node, ast.Tuple) and node.elts:
+        return _text(node.elts[0])  # text and reason of a close
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "{…}" for part in node.values)
     return ""

@@ -93,7 +93,7 @@ WORLDS: dict[str, World] = {
     "docs/object-store.md": World(files={"report.pdf": "%PDF-1.4\n"}),
     "docs/quickstart.md": World(""),
     "docs/readers.md": TABLE._replace(python=SESSION.format(lake="/srv/lake")),
-    "docs/spark.md": TABLE,
+    "docs/spark.md": TABLE._replace(sql=("--engine", "spark"), files={**SEALS, "program.py": "print(1)\n"}),
     "docs/spark-source.md": TABLE._replace(python=SESSION.format(lake="data/lake")),
     "docs/sql.md": TABLE._replace(files={**SEALS, "question.sql": "SELECT count(*) FROM delta.`streams/ORDERS`;\n"}),
     "docs/streams.md": World(SERVE),
