@@ -195,7 +195,7 @@ def _size(number: int) -> str:
     return f"{number} B"
 
 
-def _grouped(rules: Mapping[str, Rule]) -> Iterator[tuple[list[str], Rule]]:
+def grouped(rules: Mapping[str, Rule]) -> Iterator[tuple[list[str], Rule]]:
     """Yield the keys of a table with their other names: keys that share converter and option."""
     groups: list[tuple[list[str], Rule]] = []
     for name, rule in rules.items():
@@ -213,7 +213,7 @@ def keys() -> str:
     parts = []
     for block in BLOCKS:
         rows = []
-        for names, (option, convert) in _grouped(block.rules):
+        for names, (option, convert) in grouped(block.rules):
             kind = _kind(names, option, convert)
             if not kind and {*names} & _NESTED:
                 kind = "block"
@@ -263,7 +263,13 @@ for what the server cannot do now.
 {table(("text", "source"), texts)}"""
 
 
-_SENDERS = {"_fail": "net", "_error": "net", "turn_away": "net", "Ended": "net/accounts", "Violation": "protocol/parser"}
+_SENDERS = {
+    "_fail": "net",
+    "_error": "net",
+    "turn_away": "net",
+    "Ended": "net/accounts",
+    "Violation": "protocol/parser",
+}
 """Functions and records whose first argument is a text for -ERR, and the part of lakestream with those for clients."""
 _REFUSALS = "net/accounts/permissions"
 """The module whose `Refusal`s are told to clients; those of other modules are for the log."""
@@ -332,7 +338,9 @@ def cli() -> str:
         rows = [_parameter(each) for each in command.params if not getattr(each, "hidden", False)]
         if rows:
             parts.append(table(("argument", "meaning", "default"), rows) + "\n")
-    parts.append("## Flags of `serve` and `up`\n\nOne dash or two; a value after a blank or `=`; as in nats-server.\n\n")
+    parts.append(
+        "## Flags of `serve` and `up`\n\nOne dash or two; a value after a blank or `=`; as in nats-server.\n\n"
+    )
     for title, flags in SECTIONS:
         rows3 = [(_names(flag), flag.help) for flag in flags]
         parts.append(f"### {title}\n\n{table(('flag', 'meaning'), rows3)}\n")
@@ -363,11 +371,15 @@ def _names(flag: Flag) -> str:
 
 def _parameter(each: Any) -> tuple[str, str, str]:
     is_option = each.opts[0].startswith("-")
-    names = " ".join(code(name) for name in (*each.opts, *each.secondary_opts)) if is_option else code(each.name.upper())
+    names = (
+        " ".join(code(name) for name in (*each.opts, *each.secondary_opts)) if is_option else code(each.name.upper())
+    )
     if is_option and not each.is_flag:
         names += " " + code(each.metavar or each.name.upper())
     default = each.default.value if isinstance(each.default, enum.Enum) else each.default
-    shown = "required" if each.required else "" if default in (None, False, "", ()) or callable(default) else str(default)
+    shown = (
+        "required" if each.required else "" if default in (None, False, "", ()) or callable(default) else str(default)
+    )
     if variable := getattr(each, "envvar", None):
         shown = ", ".join(filter(None, (f"`${variable}`", shown)))
     return names, " ".join((each.help or "").split()), shown
@@ -382,6 +394,7 @@ ENVIRONMENT: dict[str, str] = {
     "LAKESTREAM_CACHE": "directory of downloaded JARs; default `$XDG_CACHE_HOME/lakestream`, else `~/.cache/lakestream`",
     "LAKESTREAM_IVY_SETTINGS": "settings file of Ivy, for JARs from a repository of your own",
     "LAKESTREAM_LEASE_SECONDS": "age at which a lock in an object store counts as abandoned",
+    "LAKESTREAM_JOBS": "directory of the programs for Spark (`compact.py` and others), where they are not beside lakestream",
     "LAKESTREAM_SPARK_LOG": "log level of Spark's streaming engine in the compactor (`error` shows stack traces); default `off`",
     "JAVA_HOME": "the Java with which Spark runs; else `java` on `PATH`",
     "XDG_CACHE_HOME": "directory of caches",
@@ -462,7 +475,12 @@ def _areas(package: str, played: Sequence[Any], allowed: Sequence[Any]) -> tuple
         text = importlib.import_module(f"{package}.{area}").__doc__ or ""
         other = sum(any(fnmatch.fnmatch(id, each.scenario) for each in allowed) for id in ids)
         exact += len(ids) - other
-        about = " ".join(text.partition("\n\n")[0].split()).removeprefix("Scenarios of ").partition(" (docs/")[0].rstrip(".:")
+        about = (
+            " ".join(text.partition("\n\n")[0].split())
+            .removeprefix("Scenarios of ")
+            .partition(" (docs/")[0]
+            .rstrip(".:")
+        )
         rows.append((code(area), about[:1].upper() + about[1:], str(len(ids)), str(len(ids) - other)))
     return table(("area", "content", "scenarios", "equal throughout"), rows), len(played), exact
 
