@@ -35,7 +35,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$name; break; }; done)
 
-.PHONY: help setup jars jar packages run demo bench chaos test test-all conformance test-unit test-sim test-socket test-cluster test-lake test-product lint dead-code clean
+.PHONY: help setup jars jar packages run demo bench chaos docs test test-all conformance test-unit test-sim test-socket test-cluster test-lake test-product lint dead-code clean
 
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
@@ -46,6 +46,7 @@ help:
 	@echo "make bench    benchmarks, beside nats-server"
 	@echo "make chaos    long kill, power loss and fault tests"
 	@echo "make packages wheel and sdist, and the JARs as a wheel, in dist/"
+	@echo "make docs     the documentation site in site/, with its generated references and pictures"
 	@echo "make jar      rebuild lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
 	@echo "make lint     ruff, mypy, import-linter"
 	@echo "make dead-code  names without a use, by vulture"
@@ -118,6 +119,13 @@ chaos: setup jars
 	LAKESTREAM_MIRROR_ROUNDS=20 LAKESTREAM_MIRROR_LIVES=10 LAKESTREAM_LEAF_ROUNDS=20 LAKESTREAM_POWER_POINTS=200 LAKESTREAM_POWER_COMPACTIONS=10 \
 		$(BIN)/pytest tests/power tests/chaos tests/unit/account/api/test_api_fuzz.py tests/unit/config/test_conf_fuzz.py tests/unit/protocol/test_jwt.py tests/unit/net/accounts/test_operators.py tests/unit/net/websocket/test_websocket_fuzz.py tests/unit/stream/features/test_clock_steps.py tests/cluster/test_chaos.py tests/cluster/test_consumers.py tests/cluster/test_linearizable.py tests/cluster/test_leaf.py tests/conformance/test_leaf_chaos.py tests/lake/test_soak.py tests/lake/test_property.py tests/lake/test_mirror_property.py tests/lake/test_as_it_was.py tests/lake/test_compact_job.py tests/lake/test_log_stores.py $(ARGS)
 
+# References and pictures first: they are pages of the site.
+docs: setup
+	@$(BIN)/python -m tests.docs.references
+	@$(BIN)/python -m tests.docs.pictures
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --quiet
+	@echo "the site is in site/index.html"
+
 # Fast stages first, so that failures show early.
 test: setup jars
 	@$(MAKE) --no-print-directory lint
@@ -174,5 +182,5 @@ test-product: setup jars
 	@$(PYTEST) $(CHOSEN) $(PRODUCT) $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find lakestream tests jobs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -59,14 +59,14 @@ def test_the_readme_then_the_quickstart_work_on_one_server(server: Server) -> No
         assert "error" not in wire.api("STREAM.CREATE.ORDERS", BY_THE_NATS_CLI)
         payload = found(README, r"nats pub orders\.de '([^']+)'")
         assert "error" not in wire.request("orders.de", payload.encode()).json()
-    assert payload in shell(server, found(README, r"^    (lakestream sql -q '[^']+')     #"))
+    assert payload in shell(server, found(README, r"^(lakestream sql -q '[^']+')     #"))
 
     program = found(QUICKSTART, r"```python\n(.*?)```").replace("nats://127.0.0.1:4222", server.url)
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (said.returncode, said.stderr) == (0, "")
     assert "seq=1000" in said.stdout
 
-    session = found(QUICKSTART, r"```\nsql> (SELECT.*?)```").replace("...>", "")
+    session = found(QUICKSTART, r"```text\nsql> (SELECT.*?)```").replace("...>", "")
     query, _, answer = session.partition("sql> .tables")[0].partition(";")
     rows = [line.split() for line in answer.splitlines() if line.startswith(" sales.")]
     printed = shell(server, shlex.join(["lakestream", "sql", "-q", query]))

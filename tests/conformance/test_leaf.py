@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import socket
-import textwrap
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from tests.conformance.leaf_world import (
     until,
 )
 from tests.conftest import StartServer
+from tests.docs.blocks import ROOT, blocks
 from tests.keys import Operator
 from tests.servers import Kind, Server, StartFailed
 from tests.unit.protocol.test_nkeys import seed_of
@@ -481,11 +481,12 @@ def test_streams_go_both_ways_at_once(start_server: StartServer) -> None:
 
 
 def test_the_steps_of_the_documentation_lead_there_and_back(start_server: StartServer) -> None:
-    text = (Path(__file__).parents[2] / "docs/moving.md").read_text().split("## From lakestream to nats-server")[1]
-    blocks = [textwrap.dedent(block) for block in re.findall(r"(?:^ {8}\S.*\n(?: {8}.*\n)*)", text, re.MULTILINE)]
+    page = ROOT / "docs" / "moving.md"
+    half = page.read_text().partition("## From lakestream to nats-server")[0].count("\n")
+    found = [block.text for block in blocks(page) if block.line > half]
     [port] = free_ports(1)
-    listener, remote = blocks[0].replace("7422", str(port)), blocks[1].replace("nats.example:7422", f"127.0.0.1:{port}")
-    requests = [re.findall(r"'([^']*)'", block) for block in blocks[2:]]
+    listener, remote = found[0].replace("7422", str(port)), found[1].replace("nats.example:7422", f"127.0.0.1:{port}")
+    requests = [re.findall(r"'([^']*)'", block) for block in found[2:]]
     there = start_server(of=Kind.REAL, config=listener, name="hub")
     here = start_server(of=Kind.OURS, config=remote + "lake { enabled: false }\n", name="lake1")
     connected(here, port)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import nats
@@ -12,24 +10,24 @@ import pytest
 
 from tests.conformance.remotes import create, fixed_port, messages, publish, state, wait, wait_link
 from tests.conftest import StartServer
+from tests.docs.blocks import ROOT, blocks
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
 
-PAGE = Path(__file__).parents[2] / "docs" / "moving.md"
+PAGE = ROOT / "docs" / "moving.md"
 
 
-def blocks(language: str) -> list[str]:
+def code(language: str) -> list[str]:
     """Return the code blocks of the page's first half."""
-    half = PAGE.read_text().split("## From lakestream to nats-server")[0]
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", half, re.DOTALL | re.MULTILINE)
-    return [re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
+    half = PAGE.read_text().partition("## From lakestream to nats-server")[0].count("\n")
+    return [block.text for block in blocks(PAGE) if block.language == language and block.line < half]
 
 
 def written(old: Server) -> str:
     """Return the configuration of the page, with the address of this nats-server."""
-    (block,) = blocks("conf")
+    (block,) = code("conf")
     return f"lake: false\nhttp: 127.0.0.1:-1\n{block.replace('old.example:4222', f'127.0.0.1:{old.port}')}"
 
 
@@ -42,7 +40,7 @@ def old(start_server: StartServer) -> Server:
 def steps() -> dict[str, Any]:
     """Return the functions of the page."""
     made: dict[str, Any] = {}
-    exec("\n".join(blocks("python")), made)
+    exec("\n".join(code("python")), made)
     return made
 
 

@@ -10,23 +10,20 @@ import pytest
 
 from tests.certificates import PLACE, client_context
 from tests.conftest import StartServer
+from tests.docs.blocks import ROOT, blocks
 from tests.keys import Operator, proof, user_key
 from tests.servers import Server
 from tests.wire import Secure, Wire
 
 pytestmark = pytest.mark.conformance
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "security.md"
+PAGE = ROOT / "docs" / "security.md"
 OPERATOR = Operator()
 
 
 def _blocks() -> list[str]:
-    """Return the examples of configuration on the page: indented lines, and fenced blocks without a language that are
-    no log."""
-    text, fences = PAGE.read_text(), re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-    fenced = [block for language, block in fences.findall(text) if not language and block[0] != "["]
-    text = fences.sub("", text)
-    return fenced + re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
+    """Return the examples of configuration on the page."""
+    return [block.text for block in blocks(PAGE) if block.language == "conf" and "shortened" not in block.reason]
 
 
 def _runnable(block: str, folder: Path) -> str:
@@ -65,7 +62,7 @@ def _tls(certificate: str = "") -> Callable[[Server], Wire]:
         ('token: "secret"', _plain(auth_token="secret")),
         ("user: ann, password", _plain(user="ann", **{"pass": "secret"})),
         ("users: [{ nkey", _nkey),
-        ('    tls { cert_file: "server.pem", key_file: "server.key" }\n', _tls()),
+        ('tls { cert_file: "server.pem", key_file: "server.key" }\n', _tls()),
         ("verify: true", _tls("ann")),
         ("include", lambda server: OPERATOR.client(server.address)),
     ],

@@ -9,8 +9,8 @@ and all its processes end with it. There is no other network, so what a page sho
 
 Blocks run by language:
 
-sh          by bash, command by command; every command must succeed. A server (`lakestream up`, `lakestream serve`, `make
-            run`) and `nats sub` go on in the background. A server replaces the one before it, unless its configuration
+sh          by bash, command by command; each must succeed. A server (`lakestream up`, `lakestream serve`, `make
+            run`), `nats sub` and what ends with `&` go on in the background. A server replaces the one before it, unless its configuration
             file has a name of its own (`-c hub.conf`).
 python      in one interpreter for the page, with `await` at the top.
 sql         by `lakestream sql`.
@@ -171,7 +171,7 @@ class Page:
     def _shell(self, text: str) -> None:
         for command in _commands(text):
             plain = " ".join(line.split("#")[0].strip() for line in command.splitlines())
-            if _BACKGROUND.match(plain):
+            if plain.endswith("&") or _BACKGROUND.match(plain):
                 self._start(command, plain)
             else:
                 self._bash(command)
@@ -213,7 +213,7 @@ class Page:
             state = self._folder / "state"
             before = f". {state}\n" if state.exists() else ""
             process = subprocess.Popen(
-                ["bash", "-c", f"{before}exec {command}"],
+                ["bash", "-c", f"{before}{command}\nwait" if plain.endswith("&") else f"{before}exec {command}"],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

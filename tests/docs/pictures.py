@@ -117,8 +117,8 @@ class Picture:
         """Return the picture."""
         body = "\n".join(self._parts)
         head = (
-            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-            f'<path d="M0 0L8 4L0 8z" fill="{TEXT}"/></marker></defs>'
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+            f'orient="auto"><path d="M0 0L8 4L0 8z" fill="{TEXT}"/></marker></defs>'
         )
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self._height:.0f}" role="img" '
@@ -171,7 +171,7 @@ def message() -> str:
             picture.text(box.middle, box.bottom + 16, after, size=11, anchor="middle", bold=True, colour=colour)
         if column < 3:
             picture.arrow((box.right, box.y + 35), (box.right + 23, box.y + 35))
-    picture.arrow((655, 126), (655, 164), (94, 164), (94, 186))
+    picture.arrow((718, 126), (718, 164), (94, 164), (94, 186))
     return picture.svg()
 
 
@@ -195,7 +195,7 @@ def time_travel() -> str:
             picture.text(left + at * (right - left) + 8, y - 8, value, size=11)
     picture.line(x, 52, x, y + 34, colour=ORANGE, width=2)
     picture.text(x, 46, "up_to_time", anchor="middle", bold=True, colour=ORANGE)
-    picture.text(x, y + 52, "db.host = 10.0.0.8   db.port = 5432   log.level = debug", anchor="middle", bold=True)
+    picture.text(x, y + 52, "db.host = 10.0.0.8 · db.port = 5432 · log.level = debug", anchor="middle", bold=True)
     picture.arrow((left, y + 74), (right, y + 74), label="time", at=(right - 14, y + 92))
     picture.text(left, y + 92, "revisions that the stream has removed since are read from the table", size=11)
     return picture.svg()

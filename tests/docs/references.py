@@ -28,7 +28,6 @@ from lakestream.config import (
     cluster,
     exports,
     leafnodes,
-    operators,
     options,
     remote,
     settings,
@@ -251,9 +250,9 @@ nats req '$JS.API.STREAM.INFO.NONE' ''       # the answer has "error": {{"code":
 
 ## JetStream
 
-Answers of the API and refused publishes have an `error` with `code`, `err_code` and `description`. The codes and texts are
-nats-server's; `{{…}}` stands for what differs. `code` is 400 for wrong requests, 404 for what does not exist, 500 and 503
-for what the server cannot do now.
+Answers of the API and refused publishes have an `error` with `code`, `err_code` and `description`. The codes and texts
+are nats-server's; `{{…}}` stands for what differs. `code` is 400 for wrong requests, 404 for what does not exist, 500
+and 503 for what the server cannot do now.
 
 {table(("err_code", "code", "description"), rows)}
 ## `-ERR` of client connections
@@ -391,15 +390,14 @@ def _parameter(each: Any) -> tuple[str, str, str]:
 ENVIRONMENT: dict[str, str] = {
     "NATS_URL": "the server, for commands that connect to one",
     "LAKESTREAM_LAKE": "the lake, for commands that read one, and for Spark's own programs",
-    "LAKESTREAM_CACHE": "directory of downloaded JARs; default `$XDG_CACHE_HOME/lakestream`, else `~/.cache/lakestream`",
+    "LAKESTREAM_CACHE": "directory of downloaded JARs; else `$XDG_CACHE_HOME/lakestream`, else `~/.cache/lakestream`",
     "LAKESTREAM_IVY_SETTINGS": "settings file of Ivy, for JARs from a repository of your own",
     "LAKESTREAM_LEASE_SECONDS": "age at which a lock in an object store counts as abandoned",
-    "LAKESTREAM_JOBS": "directory of the programs for Spark (`compact.py` and others), where they are not beside lakestream",
-    "LAKESTREAM_SPARK_LOG": "log level of Spark's streaming engine in the compactor (`error` shows stack traces); default `off`",
+    "LAKESTREAM_JOBS": "directory of the programs for Spark (`compact.py`, …), where they are not beside lakestream",
+    "LAKESTREAM_SPARK_LOG": "log level of Spark's streaming engine in the compactor: `error` shows stack traces",
     "JAVA_HOME": "the Java with which Spark runs; else `java` on `PATH`",
     "XDG_CACHE_HOME": "directory of caches",
-    "AWS_ACCESS_KEY_ID": "credentials of an object store; with `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`. Without them "
-    "those of the instance",
+    "AWS_ACCESS_KEY_ID": "credentials of an object store, with `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; else the instance's",
     "AWS_REGION": "region of the bucket; else `AWS_DEFAULT_REGION`",
     "AWS_ENDPOINT_URL": "address of an S3-compatible store; `AWS_ENDPOINT_URL_S3` comes first",
     "AWS_ALLOW_HTTP": "`true` permits an endpoint without TLS",
@@ -449,8 +447,9 @@ def compatibility() -> str:
 make conformance      # compares both servers live
 ```
 
-The same scenarios run against nats-server and lakestream, through the socket. Their transcripts (all frames, after names,
-times and ids are normalised) must be equal, except for the [differences](#differences) listed here, each with its reason.
+The same scenarios run against nats-server and lakestream, through the socket. Their transcripts (all frames, after
+names, times and ids are normalised) must be equal, except for the [differences](#differences) that are listed here with
+their reasons.
 {one_count + many_count:,} scenarios are compared; {one_exact + many_exact:,} are equal in every frame.
 [What is not served](../not-served.md) is listed on a page of its own.
 
@@ -466,7 +465,7 @@ times and ids are normalised) must be equal, except for the [differences](#diffe
 
 
 def _areas(package: str, played: Sequence[Any], allowed: Sequence[Any]) -> tuple[str, int, int]:
-    """Return the table of areas of a package of scenarios, with the number of scenarios, and of those equal throughout."""
+    """Return the table of a package's areas, the number of their scenarios, and of those equal throughout."""
     names: dict[str, list[str]] = {}
     for each in played:
         names.setdefault(each.id.partition(".")[0], []).append(each.id)

@@ -1,0 +1,65 @@
+"""Tests of the site: it builds without a warning, and needs no other host."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT
+from tests.docs.site import rewritten
+
+pytestmark = [pytest.mark.unit, pytest.mark.heavy]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of the built site."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "WARNING" in done.stderr) == (0, False), done.stderr
+    return folder
+
+
+def test_the_site_has_all_pages_and_a_search_index(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = str(page.relative_to(ROOT / "docs").with_suffix(".html")).replace("README", "index")
+        assert (site / name).exists(), name
+        assert name in found, name
+    assert (site / "internals" / "ARCHITECTURE.html").exists()
+
+
+def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
+    loaded = set()
+    for page in site.rglob("*.html"):
+        loaded |= set(re.findall(r'<(?:script|img|iframe)[^>]* src="(https?:[^"]+)"', page.read_text()))
+        loaded |= set(re.findall(r'<link rel="stylesheet"[^>]* href="(https?:[^"]+)"', page.read_text()))
+    assert loaded == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "link", "wanted"),
+    [
+        ("docs/sql.md", "docs/sql.md", "[a](lake.md#x)", "[a](lake.md#x)"),
+        ("docs/sql.md", "docs/sql.md", "[a](../ARCHITECTURE.md)", "[a](internals/ARCHITECTURE.md)"),
+        ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](docs/lake.md#x)", "[a](../lake.md#x)"),
+        ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](jobs/compact.py)", "a"),
+        ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](#b) [c](https://d.e)", "[a](#b) [c](https://d.e)"),
+    ],
+)
+def test_links_between_the_repository_and_the_site(source: str, place: str, link: str, wanted: str) -> None:
+    assert rewritten(link, source, place) == wanted
