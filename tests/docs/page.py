@@ -10,8 +10,8 @@ and all its processes end with it. There is no other network, so what a page sho
 Blocks run by language:
 
 sh          by bash, command by command; each must succeed. A server (`lakestream up`, `lakestream serve`, `make
-            run`), `nats sub` and what ends with `&` go on in the background. A server replaces the one before it, unless its configuration
-            file has a name of its own (`-c hub.conf`).
+            run`), `nats sub` and what ends with `&` go on in the background. A server replaces the one before it,
+            unless its configuration file has a name of its own (`-c hub.conf`).
 python      in one interpreter for the page, with `await` at the top.
 sql         by `lakestream sql`.
 conf        checked by the server's loader, and saved: as nats.conf, or under the name in the comment of the first line.

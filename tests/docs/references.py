@@ -397,7 +397,7 @@ ENVIRONMENT: dict[str, str] = {
     "LAKESTREAM_SPARK_LOG": "log level of Spark's streaming engine in the compactor: `error` shows stack traces",
     "JAVA_HOME": "the Java with which Spark runs; else `java` on `PATH`",
     "XDG_CACHE_HOME": "directory of caches",
-    "AWS_ACCESS_KEY_ID": "credentials of an object store, with `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; else the instance's",
+    "AWS_ACCESS_KEY_ID": "credentials of an object store, with `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`",
     "AWS_REGION": "region of the bucket; else `AWS_DEFAULT_REGION`",
     "AWS_ENDPOINT_URL": "address of an S3-compatible store; `AWS_ENDPOINT_URL_S3` comes first",
     "AWS_ALLOW_HTTP": "`true` permits an endpoint without TLS",

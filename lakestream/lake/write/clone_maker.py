@@ -370,7 +370,7 @@ def clone(
         spark: a session with Delta.
         lake: the lake's root, a directory or URL.
         origin: path of a table in it.
-        target: path or URL of the clone; nothing may be there.
+        target: path or URL of the clone, which must not exist.
         version: of the origin; its newest by default.
         properties: the clone's table properties, where they differ from the origin's.
 
