@@ -1,7 +1,7 @@
 """Runs the code blocks of a page: `python -m tests.docs.page docs/sql.md`.
 
 Belongs here: a page's namespaces, its working directory, and running its blocks in their order. Blocks share directory,
-environment, server and Python names, as for a reader who types them in. What a page takes for granted is in worlds.py.
+environment, server and Python names, as for a reader who types them in. worlds.py has the state in which a page begins.
 
 A page runs in network, mount and process namespaces of its own (`unshare`): its servers have the ports that are
 printed, absolute paths such as /srv/lake are directories of the test, names such as nats.example lead to this machine,
@@ -103,7 +103,7 @@ class Page:
 
     Args:
         folder: for working directory, logs and environment.
-        world: what the page takes for granted.
+        world: the state in which the page begins.
     """
 
     def __init__(self, folder: Path, programs: Path, world: World) -> None:
@@ -132,7 +132,7 @@ class Page:
         os.chdir(self._work)
 
     def begin(self) -> None:
-        """Make what the page takes for granted."""
+        """Make the state in which the page begins."""
         for name, text in self._world.files.items():
             path = self._work / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,7 +311,7 @@ def main() -> int:
     _furnish(folder)
     chosen = [block for block in blocks(path) if not block.reason]
     page = Page(folder, given.programs, world(str(path.relative_to(ROOT))))
-    place = "what the page takes for granted"
+    place = "preparation"
     try:
         page.begin()
         for block in chosen:

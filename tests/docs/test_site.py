@@ -54,9 +54,9 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "place", "link", "wanted"),
     [
-        ("docs/sql.md", "docs/sql.md", "[a](lake.md#x)", "[a](lake.md#x)"),
+        ("docs/sql.md", "docs/sql.md", "[a](lake.md#columns)", "[a](lake.md#columns)"),
         ("docs/sql.md", "docs/sql.md", "[a](../ARCHITECTURE.md)", "[a](internals/ARCHITECTURE.md)"),
-        ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](docs/lake.md#x)", "[a](../lake.md#x)"),
+        ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](docs/lake.md#columns)", "[a](../lake.md#columns)"),
         ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](jobs/compact.py)", "a"),
         ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](#b) [c](https://d.e)", "[a](#b) [c](https://d.e)"),
     ],

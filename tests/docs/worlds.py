@@ -1,4 +1,4 @@
-"""What the pages take for granted: a server, streams, files, names.
+"""Preparations for the pages: a server, streams, files, names.
 
 Belongs here: a `World` for each page that needs more than a server with an empty store, and the places and names that
 pages may use.
@@ -54,7 +54,7 @@ spark = session("{lake}")
 
 
 class World(NamedTuple):
-    """What a page takes for granted.
+    """The state in which a page begins.
 
     Attributes:
         before: commands, as on a page.
@@ -102,5 +102,5 @@ WORLDS: dict[str, World] = {
 
 
 def world(page: str) -> World:
-    """Return what a page, by its path in the repository, takes for granted."""
+    """Return the state in which a page begins, by its path in the repository."""
     return WORLDS.get(page, World())
