@@ -51,14 +51,18 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     assert loaded == set()
 
 
+MD = ".md"
+ON_SITE = f"docs/internals/ARCHITECTURE{MD}"
+
+
 @pytest.mark.parametrize(
     ("source", "place", "link", "wanted"),
     [
-        ("docs/sql.md", "docs/sql.md", "[a](lake.md#columns)", "[a](lake.md#columns)"),
-        ("docs/sql.md", "docs/sql.md", "[a](../ARCHITECTURE.md)", "[a](internals/ARCHITECTURE.md)"),
-        ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](docs/lake.md#columns)", "[a](../lake.md#columns)"),
-        ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](jobs/compact.py)", "a"),
-        ("ARCHITECTURE.md", "docs/internals/ARCHITECTURE.md", "[a](#b) [c](https://d.e)", "[a](#b) [c](https://d.e)"),
+        (f"docs/sql{MD}", f"docs/sql{MD}", f"[a](lake{MD}#x)", f"[a](lake{MD}#x)"),
+        (f"docs/sql{MD}", f"docs/sql{MD}", f"[a](../ARCHITECTURE{MD})", f"[a](internals/ARCHITECTURE{MD})"),
+        (f"ARCHITECTURE{MD}", ON_SITE, f"[a](docs/lake{MD}#x)", f"[a](../lake{MD}#x)"),
+        (f"ARCHITECTURE{MD}", ON_SITE, "[a](jobs/compact.py)", "a"),
+        (f"ARCHITECTURE{MD}", ON_SITE, "[a](#b) [c](https://d.e)", "[a](#b) [c](https://d.e)"),
     ],
 )
 def test_links_between_the_repository_and_the_site(source: str, place: str, link: str, wanted: str) -> None:
