@@ -50,7 +50,7 @@ BLOCK_S = 240
 START_S = 60
 """Time until a server is ready."""
 
-_BACKGROUND = re.compile(r"(lakestream (up|serve)\b(?!.* (-t|-sl)\b)|make run\b|nats\b.* sub )")
+_BACKGROUND = re.compile(r"(lakestream (up|serve)\b(?!.* (-t|-h|-sl)\b)|make run\b|nats\b.* sub )")
 _SERVER = re.compile(r"(lakestream (up|serve)\b|make run\b)")
 _READY = "Server is ready"
 
@@ -177,9 +177,9 @@ class Page:
                 self._bash(command)
 
     def _bash(self, command: str) -> None:
-        """Run a command; directory and exported variables stay for those after it."""
+        """Run a command; directory and variables stay for those after it."""
         state = self._folder / "state"
-        script = f"set -eo pipefail\n{command}\n{{ export -p; printf 'cd %q\\n' \"$PWD\"; }} > {state}\n"
+        script = f"set -aeo pipefail\n{command}\n{{ export -p; printf 'cd %q\\n' \"$PWD\"; }} > {state}\n"
         before = f". {state}\n" if state.exists() else ""
         self._finish(["bash", "-c", before + script], "", shown=command)
 

@@ -90,6 +90,7 @@ WORLDS: dict[str, World] = {
     "docs/leafnodes.md": World(""),
     "docs/maintenance.md": TABLE,
     "docs/mirrors.md": World(SERVE + ORDERS + "nats stream add RETURNS --subjects 'returns.>' --defaults\n"),
+    "docs/not-served.md": World("", files={"nats.conf": "port: 4222\ngateway {}\n"}),
     "docs/object-store.md": World(files={"report.pdf": "%PDF-1.4\n"}),
     "docs/quickstart.md": World(""),
     "docs/readers.md": TABLE._replace(python=SESSION.format(lake="/srv/lake")),
