@@ -96,6 +96,7 @@ WORLDS: dict[str, World] = {
     "docs/readers.md": TABLE._replace(python=SESSION.format(lake="/srv/lake")),
     "docs/spark.md": TABLE._replace(sql=("--engine", "spark"), files={**SEALS, "program.py": "print(1)\n"}),
     "docs/spark-source.md": TABLE._replace(python=SESSION.format(lake="data/lake")),
+    "docs/reference/index.md": World("", files={"nats.conf": "port: 4222\n"}),
     "docs/sql.md": TABLE._replace(files={**SEALS, "question.sql": "SELECT count(*) FROM delta.`streams/ORDERS`;\n"}),
     "docs/streams.md": World(SERVE),
     "docs/time-travel.md": World(SERVE, CONNECTED + 'kv = await js.create_key_value(bucket="conf")\n'),
