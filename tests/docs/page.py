@@ -45,7 +45,7 @@ from tests.docs.blocks import ROOT, Block, blocks
 from tests.docs.worlds import HOSTS, PLACES, World, world
 from tests.keys import Operator
 
-BLOCK_S = 240
+BLOCK_S = 600
 """Time for one command or block."""
 START_S = 60
 """Time until a server is ready."""
