@@ -226,13 +226,13 @@ TLS_MISSING = dict.fromkeys(
 )
 _OF_LISTENERS = ("verify", "verify_and_map", "connection_rate_limit")
 """Keys without effect for the side that dials: it always verifies the other one's certificate."""
-_NOT_DIALLING = {
+NOT_DIALLING = {
     "pinned_certs": "use ca_file, with the one authority that signs the other side's certificate",
     **dict.fromkeys(("certs", "certificates"), "use cert_file and key_file"),
     "ocsp_peer": "use ca_file, with the one authority that signs the other side's certificate",
 }
-_DIALLING: dict[str, Rule] = {
-    **{name: rule for name, rule in TLS.items() if name not in (*_OF_LISTENERS, *_NOT_DIALLING)},
+DIALLING: dict[str, Rule] = {
+    **{name: rule for name, rule in TLS.items() if name not in (*_OF_LISTENERS, *NOT_DIALLING)},
     "server_name": ("server_name", as_text),
 }
 OCSP_NEEDS_VERIFY = "OCSP peer verification for client connections requires TLS verify (mTLS) to be enabled"
@@ -252,7 +252,7 @@ def as_dialling_tls(key: str, item: Item) -> dict[str, Any]:
     """Convert the block of a connection that this server opens, and check the files that it names."""
     if item.value is True:
         return {"tls": RemoteTls()}
-    values = _values(item, _DIALLING, _NOT_DIALLING, _OF_LISTENERS)
+    values = _values(item, DIALLING, NOT_DIALLING, _OF_LISTENERS)
     warnings, name = values.pop("warnings", []), values.pop("server_name", "")
     _checked(item, values)
     return {

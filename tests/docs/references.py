@@ -101,6 +101,8 @@ BLOCKS: tuple[Keys, ...] = (
     Keys("jetstream.limits", settings.LIMITS),
     Keys("jetstream.limits.batch", settings.BATCH_LIMITS),
     Keys("lake", settings.LAKE, options.LakeOptions()),
+    Keys("console", settings.CONSOLE, options.ConsoleOptions()),
+    Keys("otel", settings.OTEL, options.OtelOptions()),
     Keys("cluster", cluster.CLUSTER, None, cluster.CLUSTER_HARMLESS, cluster.CLUSTER_MISSING),
     Keys("cluster.authorization", cluster.CLUSTER_AUTHORIZATION, missing=cluster.CLUSTER_AUTHORIZATION_MISSING),
     Keys("websocket", websocket.WEBSOCKET_KEYS, options.WebSocketOptions()),
@@ -116,6 +118,7 @@ BLOCKS: tuple[Keys, ...] = (
     ),
     Keys("remotes[]", remote.REMOTE),
     Keys("remotes[].tls", remote.REMOTE_TLS, options.RemoteTls()),
+    Keys("leafnodes.remotes[].tls", tls.DIALLING, missing=tls.NOT_DIALLING),
 )
 """All blocks. The test of this module compares them with the tables of lakestream.config."""
 

@@ -33,6 +33,7 @@ from lakestream.config.options import (
 )
 from lakestream.config.settings import read_settings
 from lakestream.protocol.accounts import JetStreamLimits
+from tests.docs.blocks import blocks
 from tests.unit.account_confs import Case, cases
 from tests.unit.conf_files import Load
 
@@ -220,22 +221,15 @@ def test_keys_without_effect_warn(options: Load) -> None:
     ]
 
 
-def _examples() -> list[str]:
-    """Return the configuration blocks of the page."""
-    page = (Path(__file__).parents[3] / "docs" / "accounts.md").read_text()
-    blocks = ["\n".join(found[0].splitlines()) for found in re.finditer(r"(?:^    .*\n|^\n(?=    ))+", page, re.M)]
-    return [block for block in blocks if "{" in block and "SELECT" not in block]
-
-
 def test_the_examples_of_the_page_are_configurations(options: Load) -> None:
-    first, *parts = _examples()
+    page = Path(__file__).parents[3] / "docs" / "accounts.md"
+    first, *others = [block.text for block in blocks(page) if block.language == "conf"]
     made = options(first)
     assert [account.name for account in made.accounts] == ["SHOP", "BILLING", "SYS"]
     assert made.system_account == "SYS"
-    assert len(parts) >= 3
-    for part in parts:
-        top = part.split()[0].rstrip(":")
-        options(f"accounts {{ {part} }}" if top.isupper() else f"accounts {{ A {{ {part} }} }}")
+    assert len(others) >= 3
+    for each in others:
+        options(each)
 
 
 # ---------------------------------------------------------------------- refused here, but not by `nats-server -t`
