@@ -32,6 +32,7 @@ from lakestream.spans import ExtraMissing, Spans, configured, open_spans  # noqa
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lakestream.lake.spark.session import Rest
     from lakestream.lake.write.compactor import BatchReport, Compactor
     from lakestream.lake.write.maintainer import Done
 
@@ -125,14 +126,19 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
     spark = metrics.spark = job.start_spark("lakestream compactor", lake, options, stop)
     from lakestream.lake.delta.batches import Backlog
     from lakestream.lake.progress import watched
+    from lakestream.lake.spark.session import Rest
     from lakestream.lake.write.compactor import Compactor
     from lakestream.lake.write.spans import CommitSpans
     from lakestream.lake.write.stream_compaction import Options
 
     upkeep = None if options.once or not options.maintain_every else _upkeep(spark, lake, options, stop, metrics)
 
+    rest = Rest(spark)
+
     def report(batch: BatchReport) -> None:
         nonlocal moved
+        if batch.streams:
+            rest.worked()
         moved += batch.streams
         _say_batch(options.json, batch)
         metrics.note(batch, time.time())
@@ -162,7 +168,7 @@ def run(options: argparse.Namespace, stop: threading.Event, metrics: CompactorMe
             if not moved:
                 _say_result(options.json, 0, 0, time.monotonic() - began)
             return 1 if failures or stop.is_set() else 0
-        return _serve(compactor, upkeep, options.interval, stop)
+        return _serve(compactor, upkeep, rest, options.interval, stop)
     finally:
         metrics.spark = None
         _close(compactor, upkeep, spark)
@@ -207,7 +213,7 @@ def _close(compactor: Compactor, upkeep: Upkeep | None, spark: SparkSession) -> 
         complain(f"Spark did not end by itself: {type(error).__name__}")
 
 
-def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: threading.Event) -> int:
+def _serve(compactor: Compactor, upkeep: Upkeep | None, rest: Rest, interval: float, stop: threading.Event) -> int:
     compactor.start(interval)
     say("compactor ready")
     compactor.sweep(retry_now=True)  # streams that are done by the checkpoint but not in the table
@@ -216,6 +222,7 @@ def _serve(compactor: Compactor, upkeep: Upkeep | None, interval: float, stop: t
     while not stop.wait(interval):
         compactor.check()
         compactor.sweep()
+        rest.check()
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +26,12 @@ DEFAULT_CORES = 2
 DEFAULT_HEAP_MIB = 512
 """Heap of the driver's JVM. With code cache, metaspace and buffers the process stays below 1.5 GiB."""
 
+REST_SECONDS = 20.0
+"""Time without work after which the JVM returns the heap that it does not use."""
+
 JAVA_OPTIONS = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MaxDirectMemorySize=256m "
-    "-Duser.timezone=UTC"
+    "-XX:+UseSerialGC -Xms64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -XX:-ShrinkHeapInSteps "
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MaxDirectMemorySize=256m -Duser.timezone=UTC"
 )
 """Options with which a short-lived or small Spark starts faster and stays smaller; a cluster should not use them. The
 time zone is for the texts of Delta, which ignore the session's."""
@@ -124,6 +128,32 @@ def session(
     return spark
 
 
+class Rest:
+    """Returns memory of a session's JVM when there is no work: only a full collection shrinks the heap.
+
+    Args:
+        spark: the session.
+        seconds: time without work before a collection.
+    """
+
+    def __init__(self, spark: SparkSession, seconds: float = REST_SECONDS) -> None:
+        self._spark, self._seconds = spark, seconds
+        self._worked_at: float | None = time.monotonic()
+
+    def worked(self) -> None:
+        """Note that there was work. May be called in any thread."""
+        self._worked_at = time.monotonic()
+
+    def check(self) -> None:
+        """Collect once when the last work was that long ago; call it again and again."""
+        since = self._worked_at
+        if since is not None and time.monotonic() - since >= self._seconds:
+            self._worked_at = None
+            jvm = self._spark.sparkContext._jvm
+            assert jvm is not None
+            jvm.System.gc()
+
+
 def environ() -> dict[str, str]:
     """Return the environment of a Spark program: Java, this Python for the workers, and lakestream on its path.
 
@@ -139,6 +169,8 @@ def environ() -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([package_root, *inherited]),
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
+        # glibc gives the JVM's threads an arena each; freed memory stays with its arena.
+        "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
     }
 
 
