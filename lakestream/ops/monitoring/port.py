@@ -281,7 +281,6 @@ class _Connection(Arrival):
         if not isinstance(outcome, Answer):
             self._stream(outcome)
         elif self._finish(outcome):
-            self._wire.start_next_cycle()
             if not self._full:
                 self._transport.resume_reading()
             self._go_on()
@@ -292,6 +291,7 @@ class _Connection(Arrival):
         if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
             self._transport.close()
             return False
+        self._wire.start_next_cycle()
         self._wait()
         return True
 

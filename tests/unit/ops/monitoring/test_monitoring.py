@@ -618,7 +618,7 @@ async def test_requests_behind_a_scrape_are_answered_after_it(served: Any) -> No
     await asyncio.wait_for(served.scrapes.came.wait(), 10)
     assert b"200 OK" in await exchange(served.port, b"GET / HTTP/1.0\r\n\r\n"), "other clients are served meanwhile"
     assert served.scrapes.asked == [("text/plain", "gzip")]
-    served.scrapes.done(Answer(200, "text/plain", b"page", "gzip"))
+    served.scrapes.done(Answer(200, "text/plain", b"page", (("Content-Encoding", "gzip"),)))
     first, _, second = (await answer).partition(b"page")
     assert b"Content-Encoding: gzip" in first
     assert second.endswith(b'{"status":"ok"}')

@@ -70,8 +70,14 @@ class Site:
         return Answer(200, TEXT, b"%d" % len(request.body), (("X-Site", "yes"),))
 
 
+NO_METRICS: Any = None
+
+
 class Pages:
     """Pages of which each is its path."""
+
+    def is_metrics(self, path: str) -> bool:
+        return False
 
     def answer(self, path: str, query: str) -> Answer:
         return Answer(200, TEXT, path.encode())
@@ -101,7 +107,7 @@ async def served() -> AsyncIterator[Any]:
     site, log = Site(), Logger(logtime=False)
     node: Any = SimpleNamespace(options=Options(http_port=-1, host="127.0.0.1"), log=log)
     pages: Any = Pages()
-    http = await monitoring.serve(node, pages, LoopClock(asyncio.get_running_loop(), log), site)
+    http = await monitoring.serve(node, pages, NO_METRICS, LoopClock(asyncio.get_running_loop(), log), site)
 
     async def client() -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", http.port))
