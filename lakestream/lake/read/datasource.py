@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -35,11 +34,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from lakestream.lake.delta.departures import Dead
-from lakestream.lake.delta.schema import END, REMOVED_DDL, TABLE_DDL, literal
+from lakestream.lake.delta.schema import END, REMOVED_DDL, TABLE_DDL
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live, live_rows
+from lakestream.lake.read.conditions import Condition, bounds
 from lakestream.lake.read.flush import (
     DEFAULT_TIMEOUT_S,
     Credentials,
@@ -128,41 +128,6 @@ class Asked(msgspec.Struct, frozen=True):
         )
 
 
-class Condition(msgspec.Struct, frozen=True):
-    """`column` `operator` `values`; only the operator IN has more than one value."""
-
-    column: str
-    operator: str
-    values: tuple[Any, ...]
-
-    def sql(self) -> str:
-        """Return the condition for the table, in DataFusion's SQL."""
-        values = [literal(value) if isinstance(value, str) else str(value) for value in self.values]
-        return f"{self.column} {self.operator} " + (f"({', '.join(values)})" if self.operator == "IN" else values[0])
-
-    def mask(self, batch: pa.RecordBatch) -> Any:
-        """Return the condition for an uncompacted batch, as a mask."""
-        column = batch.column(self.column)
-        if self.operator == "IN":
-            return pc.is_in(column, pa.array(self.values, column.type))
-        function = {"=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
-        return function[self.operator](column, pa.scalar(self.values[0], column.type))
-
-    def bounds(self) -> tuple[int, int]:
-        """Return the range of sequences that the condition allows."""
-        if self.column != "seq":
-            return 1, END
-        low, high = min(self.values), max(self.values)
-        return {
-            "=": (low, high),
-            "IN": (low, high),
-            "<": (1, high - 1),
-            "<=": (1, high),
-            ">": (low + 1, END),
-            ">=": (low, END),
-        }[self.operator]
-
-
 class Piece(InputPartition):
     """Input of one Spark task: ranges of the table or staged segments, limited to sequences `first` through `last`."""
 
@@ -227,11 +192,7 @@ class Reader(DataSourceReader):
         view = self._asked.open()
         if self._asked.flush and not view.flushed:
             warn_of_missing(view.stream, view.note)
-        first, last = self._asked.start_seq or view.last_seq + 1, self._asked.end_seq
-        for condition in self._conditions:
-            low, high = condition.bounds()
-            first, last = max(first, low), min(last, high)
-        return pieces(view, first, last)
+        return pieces(view, *bounds(self._conditions, self._asked.start_seq or view.last_seq + 1, self._asked.end_seq))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a piece's messages."""
@@ -407,16 +368,7 @@ def pieces(view: LiveView, first: int, last: int) -> list[Piece]:
 
 def read_piece(piece: Piece, columns: Sequence[str], conditions: Sequence[Condition]) -> Iterator[pa.RecordBatch]:
     """Yield a piece's messages with exactly these columns. Runs in a task."""
-    view = piece.view
-    held = [name for name in columns if name in view.columns]
-    where = " AND ".join(condition.sql() for condition in conditions)
-    for batch in live_rows.table_batches(view, piece.ranges, held, where):
-        yield live_rows.completed(batch, columns)
-    for batch in view.tail_batches(piece.first, piece.last):
-        for condition in conditions:
-            batch = batch.filter(condition.mask(batch))
-        if batch.num_rows:
-            yield live_rows.completed(batch, columns)
+    yield from live_rows.selected(piece.view, piece.ranges, (piece.first, piece.last), columns, conditions)
 
 
 def condition_of(found: Filter) -> Condition | None:

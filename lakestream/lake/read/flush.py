@@ -149,7 +149,7 @@ class Flushed(msgspec.Struct, frozen=True):
         return self.error is not None and self.error.code in (400, 404)
 
 
-_FLUSHED = msgspec.json.Decoder(Flushed)
+FLUSHED = msgspec.json.Decoder(Flushed)
 
 
 def named_servers(storage: Storage) -> list[ServerFile]:
@@ -346,7 +346,7 @@ class Flusher:
         where = [client.connected_url.geturl() if client.connected_url else "?"]
         try:
             body = (await client.request(f"{FLUSH}{stream}", b"", timeout=timeout)).data
-            answer = _FLUSHED.decode(body)
+            answer = FLUSHED.decode(body)
         except Exception as error:
             raise self._failed(where, stream, error) from None
         reason = self._judge(answer)

@@ -59,6 +59,7 @@ def open_view(
     timeout: float = DEFAULT_TIMEOUT_S,
     credentials: Credentials | None = None,
     flusher: Flusher | None = None,
+    answer: Flushed | None = None,
 ) -> LiveView:
     """Return a stream of a lake as it is now.
 
@@ -70,6 +71,7 @@ def open_view(
         timeout: seconds for the flush.
         credentials: for logging in to the server.
         flusher: a connection to `server` to use and leave open.
+        answer: a server's answer to a flush that the caller has made; no other is made then.
 
     Raises:
         StreamNotFound: neither lake nor server know the stream.
@@ -77,8 +79,8 @@ def open_view(
         SegmentGap, QuarantinedSegment, BadSegment: the staging area is damaged.
     """
     storage = open_storage(lake)
-    answer, note = None, "flushing was not asked for"
-    if flush:
+    note, made = "flushing was not asked for", answer is not None
+    if flush and answer is None:
         answer, note = _flush(storage, stream, account, server, timeout, credentials, flusher)
     failure: Exception | None = None
     for attempt in range(ATTEMPTS):
@@ -95,7 +97,7 @@ def open_view(
             f"the server has stream {stream} through log index {answer.last_index} in its lake at {answer.lake}; the "
             f"lake at {storage.root} ends at {view.last_index}, so it is another one"
         )
-        if server is None and flusher is None and attempt == ATTEMPTS - 1:
+        if server is None and flusher is None and not made and attempt == ATTEMPTS - 1:
             return msgspec.structs.replace(view, flushed=False, note=str(failure))
     assert failure is not None
     raise failure

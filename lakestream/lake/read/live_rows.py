@@ -26,6 +26,7 @@ from lakestream.lake.delta.schema import END, REMOVED_COLUMN, Layout, bucket_of,
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
+from lakestream.lake.read.conditions import Condition
 from lakestream.log.format.departures import Departures, Point
 
 RANGE_ROWS = 100_000
@@ -340,6 +341,36 @@ def _ended(column: pa.Array, seqs: Any, endings: Sequence[Ending]) -> pa.Array:
         times[gone] = ending.at_ns
     times[known != 0] = known[known != 0]
     return pa.array(times, pa.int64(), mask=times == 0)
+
+
+def selected(
+    view: LiveView,
+    spans: Sequence[tuple[int, int]],
+    tail: tuple[int, int],
+    columns: Sequence[str],
+    conditions: Sequence[Condition],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a view for which all conditions hold, with exactly these columns.
+
+    Args:
+        view: the view.
+        spans: ranges (first, last) of the table's part.
+        tail: range of sequences of the uncompacted part.
+        columns: the wanted columns; one that the view does not have is NULL.
+        conditions: on columns of the view.
+
+    Raises:
+        VersionGone, SegmentGone.
+    """
+    held = [name for name in columns if name in view.columns]
+    where = " AND ".join(condition.sql() for condition in conditions)
+    for batch in table_batches(view, spans, held, where):
+        yield completed(batch, columns)
+    for batch in view.tail_batches(*tail):
+        for condition in conditions:
+            batch = batch.filter(condition.mask(batch))
+        if batch.num_rows:
+            yield completed(batch, columns)
 
 
 def completed(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

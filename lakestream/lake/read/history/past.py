@@ -27,7 +27,8 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read import live_rows
-from lakestream.lake.read.flush import Credentials
+from lakestream.lake.read.conditions import Condition, bounds
+from lakestream.lake.read.flush import Credentials, Flushed
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.lake.read.live import open_view
 from lakestream.lake.read.live_rows import LiveView
@@ -57,21 +58,45 @@ class Past(msgspec.Struct, frozen=True):
     def messages(self) -> Iterator[list[Record]]:
         """Yield all messages, ascending, in blocks. Raises VersionGone, SegmentGone."""
         view = self.view
-        columns = [*COLUMNS, REMOVED_COLUMN] if REMOVED_COLUMN in view.columns else list(COLUMNS)
+        columns = self._with_removal(COLUMNS)
         where = f"time_ns <= {self.at_ns}"
         for span in live_rows.ranges(view, 1, view.table_last_seq):
             yield from self._block(list(live_rows.table_batches(view, [span], columns, where)), columns)
         for batch in view.tail_batches():
             yield from self._block([batch.select(columns)], columns)
 
+    def rows(self, columns: Sequence[str], conditions: Sequence[Condition]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages for which all conditions hold, with exactly these columns, in no particular order.
+
+        Raises:
+            VersionGone, SegmentGone.
+        """
+        view, chosen = self.view, self._with_removal(columns)
+        stored = Condition("time_ns", "<=", (self.at_ns,))
+        first, last = bounds(conditions)
+        spans = live_rows.ranges(view, first, last)
+        for batch in live_rows.selected(view, spans, (first, last), chosen, [stored, *conditions]):
+            if REMOVED_COLUMN in chosen:
+                batch = batch.filter(self._there(batch))
+            if batch.num_rows:
+                yield live_rows.completed(batch, columns)
+
+    def _with_removal(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns with that of removals, in archives."""
+        added = REMOVED_COLUMN in self.view.columns and REMOVED_COLUMN not in columns
+        return [*columns, REMOVED_COLUMN] if added else list(columns)
+
+    def _there(self, rows: Any) -> Any:
+        """Return a mask of the messages that were not removed yet; an archive keeps those removed since."""
+        return pc.fill_null(pc.greater(rows.column(REMOVED_COLUMN), self.at_ns), True)
+
     def _block(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> Iterator[list[Record]]:
         if not batches:
             return
         table = pa.Table.from_batches(batches)
         kept: Any = pc.less_equal(table.column("time_ns"), self.at_ns)
-        if REMOVED_COLUMN in columns:  # an archive keeps removed messages: those removed later were there
-            ended = table.column(REMOVED_COLUMN)
-            kept = pc.and_(kept, pc.fill_null(pc.greater(ended, self.at_ns), True))
+        if REMOVED_COLUMN in columns:
+            kept = pc.and_(kept, self._there(table))
         found = records(table.filter(kept).select(list(COLUMNS)).sort_by("seq").combine_chunks())
         if found:
             yield found
@@ -85,6 +110,7 @@ def open_past(
     *,
     server: str | None = None,
     credentials: Credentials | None = None,
+    answer: Flushed | None = None,
 ) -> Past:
     """Return the messages that a stream held at a time, by message time.
 
@@ -96,6 +122,7 @@ def open_past(
         server: the URL of the server, which stages what it has when the table does not reach that far yet; by default
             the servers that the lake names.
         credentials: for logging in to it.
+        answer: a server's answer to a flush that the caller made instead.
 
     Raises:
         StreamNotFound: neither lake nor server know the stream.
@@ -110,7 +137,7 @@ def open_past(
     if found.complete and found.version is None:
         raise NothingThen(stream, at_ns)
     # A table that reaches the time needs no flush; the view has the columns and paths.
-    view = open_view(lake, stream, account, server=server, flush=not found.complete, credentials=credentials)
+    view = open_view(lake, stream, account, server=server, flush=not found.complete, credentials=credentials, answer=answer)
     note, last_seq = "", view.last_seq
     if found.complete:
         assert found.version is not None

@@ -1,0 +1,65 @@
+"""The Python client: NATS with the past of streams, and streams as Arrow, Polars and pandas data.
+
+Belongs here: what programs use. nats-py does the messaging; this adds what lakestream has beyond it. All but earlier
+states that were recorded and the lake also works with nats-server. docs/python-client.md shows it by tasks.
+
+    from lakestream.client import connect
+
+    async with await connect("nats://127.0.0.1:4222") as client:
+        table = await client.to_arrow("ORDERS", ["seq", "data"], subject="orders.de")
+
+`lakestream.client.sync` has the same for programs without an event loop.
+"""
+
+from __future__ import annotations
+
+from lakestream.client.bucket import Bucket, BucketAt, Entry
+from lakestream.client.client import Client, connect
+from lakestream.client.errors import (
+    BadFilter,
+    CannotConnect,
+    ClientError,
+    DirectGetDisabled,
+    LakeNotReachable,
+    MissingPackage,
+    NoAnswer,
+    NoJetStream,
+    NoSuchKey,
+    NoSuchMessage,
+    NoSuchStream,
+    NoTimeTravel,
+    PastUnavailable,
+    ReadFailed,
+    Refused,
+    TooManySubjects,
+)
+from lakestream.client.messages import Message
+from lakestream.client.past import AsOf
+from lakestream.client.scan import Filters
+
+__all__ = [
+    "AsOf",
+    "BadFilter",
+    "Bucket",
+    "BucketAt",
+    "CannotConnect",
+    "Client",
+    "ClientError",
+    "DirectGetDisabled",
+    "Entry",
+    "Filters",
+    "LakeNotReachable",
+    "Message",
+    "MissingPackage",
+    "NoAnswer",
+    "NoJetStream",
+    "NoSuchKey",
+    "NoSuchMessage",
+    "NoSuchStream",
+    "NoTimeTravel",
+    "PastUnavailable",
+    "ReadFailed",
+    "Refused",
+    "TooManySubjects",
+    "connect",
+]
