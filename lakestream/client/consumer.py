@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from lakestream.client.errors import NoAnswer, Refused
@@ -16,6 +17,7 @@ from lakestream.client.messages import Message
 from lakestream.client.scan import Asked
 from lakestream.protocol.instants import rfc3339
 from lakestream.protocol.nuid import nuid
+from lakestream.protocol.subjects import overlaps
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
@@ -44,8 +46,12 @@ async def consumer_pages(
         "inactive_threshold": INACTIVE_S * 1_000_000_000,
         "mem_storage": True,
         "num_replicas": 1,
-        "filter_subjects": list(asked.subjects or ()),
     }
+    subjects = [subject.encode() for subject in asked.subjects or ()]
+    if not any(
+        overlaps(one, other) for one, other in combinations(subjects, 2)
+    ):  # else the server takes no such filters
+        config["filter_subjects"] = list(asked.subjects or ())
     if asked.start_ns is not None and asked.first == 1:
         del config["opt_start_seq"]
         config |= {"deliver_policy": "by_start_time", "opt_start_time": rfc3339(asked.start_ns)}

@@ -185,7 +185,7 @@ def shaped(
     seqs = batch.column("seq").to_numpy()
     if len(seqs) and (seqs[0] < first or seqs[-1] > last):  # a segment is in sequence order
         start, stop = int(seqs.searchsorted(first)), int(seqs.searchsorted(last, "right"))
-        batch = batch.slice(start, stop - start)
+        batch = batch.slice(start, max(stop - start, 0))  # Arrow does not check for a negative length
     if not batch.num_rows:
         return
     names = batch.schema.names

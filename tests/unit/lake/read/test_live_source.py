@@ -70,9 +70,18 @@ def test_pieces_together_are_the_view(tmp_path: Path, lake: Path, monkeypatch: p
     assert len([piece for piece in found if piece.ranges]) > 3
     assert len([piece for piece in found if piece.view.parts]) == 2
     assert read(list(found)) == whole
-    for first, last in ((1, 10), (250, 333), (301, 301), (299, 302), (400, live_rows.END), (421, live_rows.END)):
+    for first, last in (
+        (1, 10),
+        (250, 333),
+        (301, 301),
+        (299, 302),
+        (400, live_rows.END),
+        (421, live_rows.END),
+        (390, 350),
+    ):
         some = read(list(pieces(view, first, last)))
         assert some == {seq: subject for seq, subject in whole.items() if first <= seq <= last}
+    assert read(list(pieces(view, 350, 310))) == {}, "conditions that exclude each other, within one segment"
 
 
 def test_filters_narrow_what_is_read(tmp_path: Path, lake: Path) -> None:
