@@ -150,6 +150,7 @@ dead-code: setup
 
 test-all: setup jars
 	@$(MAKE) --no-print-directory test ALL=1
+	@$(MAKE) --no-print-directory test-product ALL=1
 	@$(MAKE) --no-print-directory conformance
 
 # ARGS=--record replaces stale recordings: review the difference before you commit them.

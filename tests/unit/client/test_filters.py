@@ -59,7 +59,7 @@ def row_fits(row: dict[str, Any], filters: Filters) -> bool:
     patterns = [subject] if isinstance(subject, str) else subject
     if patterns is not None and not any(matches(each.encode(), row["subject"].encode()) for each in patterns):
         return False
-    if not filters.get("first_seq", 0) <= row["seq"] <= filters.get("last_seq", COUNT * 2):
+    if not filters.get("first_seq", 0) <= row["seq"] <= filters.get("last_seq", 1 << 62):
         return False
     start, end = filters.get("start", 0), filters.get("end", 1 << 62)
     assert isinstance(start, int)
