@@ -32,9 +32,8 @@ inputs = np.column_stack([table.select(FEATURES).to_numpy(), np.ones(table.heigh
 label = table["label"].to_numpy()
 weights, *_ = np.linalg.lstsq(inputs, label, rcond=None)
 print(f"{table.height} customers, features: {', '.join(FEATURES)}")
-_, count, mean, days, week, first = table.row(0)
-print(
-    f"first customer: {count} purchases, mean {mean:.2f}, {days} days ago, {week:.2f} in the last week, label {first:.2f}"
-)
+_, count, mean, days, week, label_of_first = table.row(0)
+print(f"first customer: {count} purchases, mean {mean:.2f}, {days} days ago, {week:.2f} in the last week,", end=" ")
+print(f"label {label_of_first:.2f}")
 errors = np.abs(inputs @ weights - label).mean(), np.abs(label.mean() - label).mean()
 print(f"mean error of the model {errors[0]:.2f}, of the mean {errors[1]:.2f}")

@@ -11,25 +11,23 @@ import concurrent.futures
 import contextlib
 import json
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
 from lakestream.cli.server_options import Server
 from lakestream.cli.terminal import complain
+from lakestream.client.loop_thread import LoopThread
 from lakestream.lake.errors import LakeError
 from lakestream.lake.read.flush import plain_url
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
-
-T = TypeVar("T")
 
 INTERRUPTED = 130
 CONNECT_S = 5.0
@@ -132,9 +130,7 @@ class Link:
         self.url = server.url
         login = server.login.arguments()
         self._waiting: set[asyncio.Task[Any]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="nats", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("nats")
 
         async def quiet(_: Exception) -> None:
             return  # failures are reported by the requests
@@ -160,9 +156,9 @@ class Link:
             return await connect()
 
         try:
-            self._client = self._run(first())
+            self._client = self._thread.run(first())
         except TransferFailed:
-            self._end()
+            self._thread.close()
             raise
 
     def __enter__(self) -> Link:
@@ -170,9 +166,9 @@ class Link:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._run(self._close())
+            self._thread.run(self._close())
         finally:
-            self._end()
+            self._thread.close()
 
     async def _close(self) -> None:
         """Close the connection, and end the requests that nobody waits for any more."""
@@ -181,14 +177,6 @@ class Link:
         for request in requests:
             request.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
     def max_payload(self) -> int:
@@ -207,7 +195,7 @@ class Link:
             finally:
                 self._waiting.discard(task)
 
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop)
+        return self._thread.submit(ask())
 
     def request(self, subject: str, body: bytes = b"", timeout: float = TIMEOUT_S) -> bytes:
         """Send a request and wait for the answer. Raises TransferFailed when none comes."""

@@ -28,7 +28,6 @@ _FUNCTIONS = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-OPERATORS = frozenset((*_FUNCTIONS, "IN", "NOT IN", MATCHES))
 
 
 class Condition(msgspec.Struct, frozen=True):
