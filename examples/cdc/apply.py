@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 
-from nats.errors import TimeoutError as NothingLeft
 from nats.js.api import StreamConfig
 
 from lakestream.client import connect
@@ -27,14 +26,12 @@ async def main():
         config.allow_rollup_hdrs, config.metadata = True, {"lakestream.time_travel": "30d"}
         await js.add_stream(config)
         events, count = await js.pull_subscribe("cdc.shop.customers", durable="to_bucket"), 0
-        try:
-            while True:
-                for message in await events.fetch(100, timeout=1):
-                    await apply(js, json.loads(message.data))
-                    await message.ack()
-                    count += 1
-        except NothingLeft:
-            print(f"applied {count} events")
+        while (await events.consumer_info()).num_pending:
+            for message in await events.fetch(100, timeout=1):
+                await apply(js, json.loads(message.data))
+                await message.ack()
+                count += 1
+        print(f"applied {count} events")
         bucket = await js.key_value("shop")
         for key in sorted(await bucket.keys()):
             print(f"{key}: {(await bucket.get(key)).value.decode()}")

@@ -4,31 +4,28 @@ import asyncio
 import json
 import os
 
-from nats.errors import TimeoutError as NothingLeft
-
 from lakestream.client import connect
+
+
+async def left(consumer):
+    """Yield the messages that a consumer has left; each is acked once it was processed."""
+    while (await consumer.consumer_info()).num_pending:
+        for message in await consumer.fetch(25):
+            yield message
+            await message.ack()
 
 
 async def billing(js):
     """Sum all orders. The durable consumer continues where it ended, also after a crash: acks say what is done."""
     orders = await js.pull_subscribe("orders.>", durable="billing")
-    count = total = 0
-    try:
-        while True:
-            for message in await orders.fetch(25, timeout=1):
-                total += json.loads(message.data)["price"]
-                count += 1
-                await message.ack()
-    except NothingLeft:
-        return f"billing   {count} orders, {total:.2f} in all"
+    prices = [json.loads(message.data)["price"] async for message in left(orders)]
+    return f"billing   {len(prices)} orders, {sum(prices):.2f} in all"
 
 
 async def shipping(js):
     """Pack parcels to France; the server filters."""
     orders = await js.pull_subscribe("orders.fr", durable="shipping")
-    parcels = await orders.fetch(100, timeout=1)
-    for message in parcels:
-        await message.ack()
+    parcels = [message async for message in left(orders)]
     return f"shipping  {len(parcels)} parcels to fr"
 
 
