@@ -50,6 +50,18 @@ DEFAULT_SERVER = "nats://127.0.0.1:4222"
 CONNECT_S = 5.0
 TIMEOUT_S = 10.0
 """Default time without an answer after which a request fails."""
+EVENTS = frozenset(
+    (
+        "error_cb",
+        "disconnected_cb",
+        "closed_cb",
+        "discovered_server_cb",
+        "reconnected_cb",
+        "lame_duck_mode_cb",
+        "reconnect_to_server_handler",
+    )
+)
+"""Callbacks among nats-py's options. Only the caller's own connection calls them, in the caller's event loop."""
 
 
 async def connect(
@@ -96,13 +108,17 @@ async def _connected(servers: str | list[str], options: dict[str, Any]) -> Nats:
         async with asyncio.timeout(CONNECT_S):
             # nats-py tries the first connection as often as any other, for minutes.
             once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
-            probe = await nats.connect(servers, **{**options, **once, "error_cb": failed})
+            probe = await nats.connect(servers, **{**_without_events(options), **once, "error_cb": failed})
             await probe.close()
             return await nats.connect(servers, **{"name": "lakestream client", "error_cb": quiet, **options})
     except (Error, OSError, TimeoutError) as error:
         reason = failures[-1] if failures else error
         where = ", ".join(map(plain_url, [servers] if isinstance(servers, str) else servers))
         raise CannotConnect(where, str(reason) or type(reason).__name__) from None
+
+
+def _without_events(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in EVENTS}
 
 
 class Client:
@@ -254,7 +270,7 @@ class Client:
         last, direct = int(info["state"]["last_seq"]), bool(info["config"].get("allow_direct"))
 
         async def opened() -> tuple[Nats, AsyncGenerator[list[Message], None]]:
-            connection = await _connected(self._servers, self._options)
+            connection = await _connected(self._servers, _without_events(self._options))
             gets = DirectGets(connection, self._prefix, self._timeout)
             size = min(PAGE_MESSAGES, asked.batch_size)
             if direct:

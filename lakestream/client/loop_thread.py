@@ -40,8 +40,9 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread."""
+        """Stop the loop, and wait for its threads."""
         if self._thread.is_alive():
+            self.run(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()

@@ -185,3 +185,22 @@ def test_batches_have_at_most_the_asked_number_of_rows(tmp_path: Path) -> None:
     reader = of_lake(open_view(str(lake), "ORDERS", flush=False), Asked.of(("seq",), {"batch_size": 30}))
     assert isinstance(reader, pa.RecordBatchReader)
     assert [batch.num_rows for batch in reader] == [30, 30, 30, 10]
+
+
+def test_a_scan_holds_a_part_of_the_stream_only(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    model = StreamModel(tmp_path / "log")
+    table = Table(lake, model)
+    for number in range(8):
+        model.publish([(b"a", b"", b"x" * 500) for _ in range(5000)])
+        model.stage(lake)
+        if number == 3:
+            table.commit()
+    view = open_view(str(lake), "ORDERS", flush=False)
+    before, most, rows = pa.total_allocated_bytes(), 0, 0
+    for batch in of_lake(view, Asked.of(COLUMNS, {"batch_size": 1000})):
+        rows += batch.num_rows
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert rows == 40_000
+    assert most < rows * 500 / 3, "of 20 MB"
