@@ -251,7 +251,7 @@ class Client:
         Args:
             stream: the stream's name.
             columns: of subject, seq, time, time_ns, headers, data (the default), header_block, subject_bytes,
-                removed_time_ns.
+                removed_time_ns. Messages that an archive has removed are read only with the last one.
             filters: see `Filters`.
 
         Raises:

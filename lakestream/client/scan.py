@@ -18,7 +18,7 @@ from lakestream.client.errors import BadFilter, ReadFailed
 from lakestream.client.loop_thread import LoopThread
 from lakestream.client.messages import Message, as_batch
 from lakestream.client.past import parsed_time
-from lakestream.lake.delta.schema import END
+from lakestream.lake.delta.schema import END, REMOVED_COLUMN
 from lakestream.lake.errors import LakeError
 from lakestream.protocol.instants import rfc3339
 from lakestream.protocol.subjects import valid_subject
@@ -174,11 +174,18 @@ def _lake_batches(stream: LiveView | Past, asked: Asked) -> Iterator[pa.RecordBa
 
     columns, conditions = asked.columns, asked.conditions
     try:
-        if isinstance(stream, LiveView):
-            spans = live_rows.ranges(stream, asked.first, asked.last)
-            yield from live_rows.selected(stream, spans, (asked.first, asked.last), columns, conditions)
-        else:
+        if not isinstance(stream, LiveView):
             yield from stream.rows(columns, conditions)
+            return
+        spans, tail = live_rows.ranges(stream, asked.first, asked.last), (asked.first, asked.last)
+        if not stream.archive or REMOVED_COLUMN in columns:
+            yield from live_rows.selected(stream, spans, tail, columns, conditions)
+            return
+        # The table of an archive keeps the messages that the stream no longer has.
+        for batch in live_rows.selected(stream, spans, tail, [*columns, REMOVED_COLUMN], conditions):
+            held = batch.filter(batch.column(REMOVED_COLUMN).is_null())
+            if held.num_rows:
+                yield held.select(list(columns))
     except LakeError as error:
         raise ReadFailed(str(error)) from error
 

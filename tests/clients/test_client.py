@@ -176,6 +176,24 @@ async def test_a_stream_in_memory_is_read_through_nats(client: Client) -> None:
         await client.to_arrow("M", source="lake")
 
 
+async def test_messages_removed_from_an_archive_are_read_on_request(client: Client) -> None:
+    await stream(client, "A", max_msgs_per_subject=1, metadata={"lakestream.retention": "archive"})
+    await publish(client, [(f"A.{number % 3}", b"%d" % number) for number in range(6)])
+    assert (await client.to_arrow("A")).num_rows == 3, "seals a segment; an archive has times of removals by segment"
+    before = time.time_ns()
+    await publish(client, [(f"A.{number % 3}", b"%d" % number) for number in range(6, 9)])
+    for source in ("lake", "nats"):
+        left = await client.to_arrow("A", ["seq"], source=source)
+        assert left.column("seq").to_pylist() == [7, 8, 9]
+    kept = (await client.to_arrow("A", ["seq", "removed_time_ns"])).to_pylist()
+    assert [row["seq"] for row in kept] == list(range(1, 10))
+    assert [row["seq"] for row in kept if row["removed_time_ns"]] == list(range(1, 7))
+    assert (await client.to_arrow("A", ["seq"], as_of=before)).column("seq").to_pylist() == [4, 5, 6]
+    assert (await client.to_arrow("A", ["seq"], as_of=time.time_ns())).column("seq").to_pylist() == [7, 8, 9]
+    with pytest.raises(NoTimeTravel, match=r"it is an archive.*to_arrow\(…, as_of=…\)"):
+        await client.as_of("A", before).get("A.1")
+
+
 # ------------------------------------------------------------------ the past
 async def test_a_stream_is_read_as_it_was(client: Client) -> None:
     await stream(client, "P", max_msgs_per_subject=1, metadata=TRAVEL)
