@@ -7,6 +7,7 @@ out. sync.py has the same for callers without an event loop.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -259,6 +260,7 @@ class Client:
             LakeNotReachable: `source="lake"` or `as_of`, and this machine cannot read the lake.
             PastUnavailable: the stream cannot be read as of that time.
         """
+        _require("reading a stream as Arrow data", "pyarrow")
         asked = Asked.of(checked_columns(columns), filters)
         if asked.source != "nats":
             found = await self._open(stream, asked.as_of_ns)
@@ -292,10 +294,9 @@ class Client:
         self, stream: str, columns: Sequence[str] | None = None, **filters: Unpack[Filters]
     ) -> polars.DataFrame:
         """Return `to_arrow` for Polars. Raises MissingPackage without polars."""
-        try:
-            import polars
-        except ImportError:
-            raise MissingPackage("to_polars()", "polars") from None
+        _require("to_polars()", "polars")
+        import polars
+
         found = polars.from_arrow(await self.to_arrow(stream, columns, **filters))
         assert isinstance(found, polars.DataFrame)
         return found
@@ -304,10 +305,7 @@ class Client:
         self, stream: str, columns: Sequence[str] | None = None, **filters: Unpack[Filters]
     ) -> pandas.DataFrame:
         """Return `to_arrow` for pandas. Raises MissingPackage without pandas."""
-        try:
-            import pandas  # noqa: F401
-        except ImportError:
-            raise MissingPackage("to_pandas()", "pandas") from None
+        _require("to_pandas()", "pandas")
         return (await self.to_arrow(stream, columns, **filters)).to_pandas()
 
     # ------------------------------------------------------------------ the lake
@@ -320,6 +318,7 @@ class Client:
         answer = await self._flush(stream)
         if isinstance(answer, str):
             return answer
+        _require("reading the lake", "deltalake", "pyarrow")
         lake = self._lake or answer.lake
         if answer.lake_id not in self._readable:
             self._readable[answer.lake_id] = await asyncio.to_thread(_why_unreadable, lake, answer.lake_id)
@@ -353,6 +352,13 @@ class Client:
         if answer.error.err_code == NOT_FOUND:
             raise NoSuchStream(stream)
         return answer.error.description
+
+
+def _require(purpose: str, *packages: str) -> None:
+    """Raise MissingPackage unless packages are installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingPackage(purpose, package)
 
 
 def _why_unreadable(lake: str, lake_id: str) -> str:

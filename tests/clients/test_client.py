@@ -36,6 +36,7 @@ from lakestream.client import (
     sync,
 )
 from lakestream.client.direct_get import PAGE_MESSAGES
+from tests.s3_server import S3Server
 from tests.servers import Kind, Server
 from tests.unit.client.test_filters import row_fits, some_filters
 
@@ -328,6 +329,29 @@ async def test_a_lake_that_is_not_here(ours: Server, tmp_path: Path) -> None:
         assert (await client.to_arrow("H", ["data"])).to_pylist() == [{"data": b"1"}], "through the server"
 
 
+@pytest.mark.heavy
+async def test_a_lake_in_an_object_store(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3_server.enter(monkeypatch)
+    config = f'lake {{ url: "{s3_server.url("lake")}", seal_age: "1h" }}\n'
+    server = Server(Kind.OURS, tmp_path / "store", config=config)
+    server.start()
+    try:
+        async with await connect(server.url) as client:
+            await stream(client, "O", max_msgs_per_subject=1, metadata=TRAVEL)
+            await publish(client, [(f"O.{number % 3}", b"%d" % number) for number in range(9)])
+            before = time.time_ns()
+            await publish(client, [("O.0", b"9")])
+            assert (await client.to_arrow("O", ["seq"], source="lake")).column("seq").to_pylist() == [8, 9, 10]
+            assert (await client.to_arrow("O", ["seq"], as_of=before)).column("seq").to_pylist() == [7, 8, 9]
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        async with await connect(server.url) as client:
+            assert (await client.to_arrow("O", ["seq"])).num_rows == 3, "through the server"
+            with pytest.raises(LakeNotReachable, match=r"stream O cannot be read from the lake: .*Mount the lake here"):
+                await client.to_arrow("O", source="lake")
+    finally:
+        server.kill()
+
+
 async def test_a_server_that_cannot_be_reached() -> None:
     began = time.monotonic()
     with pytest.raises(
@@ -407,20 +431,28 @@ def test_the_blocking_client_does_the_same(ours: Server) -> None:
     assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize(("package", "method"), [("polars", "to_polars"), ("pandas", "to_pandas")])
-def test_a_missing_package_is_named(ours: Server, package: str, method: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "method", "purpose"),
+    [
+        ("polars", "to_polars", "to_polars()"),
+        ("pandas", "to_pandas", "to_pandas()"),
+        ("pyarrow", "to_arrow", "reading a stream as Arrow data"),
+        ("deltalake", "scan", "reading the lake"),
+    ],
+)
+def test_a_missing_package_is_named(ours: Server, package: str, method: str, purpose: str) -> None:
     program = f"""
 import sys
 sys.modules[{package!r}] = None  # as if it were not installed
 from lakestream.client import MissingPackage
 from lakestream.client.sync import connect
 with connect({ours.url!r}) as client:
+    client.run(client.jetstream.add_stream(name="ANY"))
     try:
         client.{method}("ANY")
     except MissingPackage as error:
         print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == (f"{method}() needs {package}, which is not installed: pip install 'lakestream[lake]'\n"), (
-        done.stderr
-    )
+    expected = f"{purpose} needs {package}, which is not installed: pip install 'lakestream[lake]'\n"
+    assert done.stdout == expected, done.stderr
