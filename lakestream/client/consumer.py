@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nats.aio.client import Client as Nats
     from nats.aio.msg import Msg
 
+MAX_FILTERS = 100
+"""Subjects that are filters of the consumer; the caller filters by more."""
 INACTIVE_S = 60
 """The server deletes the consumer after this time without a request, if the client did not."""
 
@@ -48,7 +50,7 @@ async def consumer_pages(
         "num_replicas": 1,
     }
     subjects = [subject.encode() for subject in asked.subjects or ()]
-    if not any(
+    if len(subjects) <= MAX_FILTERS and not any(
         overlaps(one, other) for one, other in combinations(subjects, 2)
     ):  # else the server takes no such filters
         config["filter_subjects"] = list(asked.subjects or ())

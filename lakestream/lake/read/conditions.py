@@ -20,6 +20,14 @@ from lakestream.protocol.subjects import is_literal
 MATCHES = "MATCHES"
 """Operator: the subject matches one of these NATS filters."""
 
+MAX_VALUES = 200
+"""Values of a condition that are pushed down; of more only the range is, and the mask has to be applied. The query
+engine overflows its stack, and the process dies, on conditions of some thousand terms."""
+MAX_CONDITIONS = 100
+"""Conditions that are pushed down together."""
+REGEX_FILTERS = 50
+"""NATS filters in one regular expression, whose compiled size is limited."""
+
 _FUNCTIONS = {
     "=": pc.equal,
     "!=": pc.not_equal,
@@ -37,11 +45,19 @@ class Condition(msgspec.Struct, frozen=True):
     operator: str
     values: tuple[Any, ...]
 
+    @property
+    def is_exact_in_sql(self) -> bool:
+        """Return False if `sql` lets through rows for which the condition does not hold."""
+        return len(self.values) <= MAX_VALUES
+
     def sql(self) -> str:
-        """Return the condition for the table, in DataFusion's SQL."""
+        """Return the condition for the table, in DataFusion's SQL, of bounded length."""
+        if not self.is_exact_in_sql:
+            low, high = _literal(min(self.values)), _literal(max(self.values))
+            return f"({self.column} >= {low} AND {self.column} <= {high})" if self.operator == "IN" else "TRUE"
         if self.operator == MATCHES:
             return "(" + (" OR ".join(_filter_sql(value) for value in self.values) or "FALSE") + ")"
-        values = [literal(value) if isinstance(value, str) else str(value) for value in self.values]
+        values = [_literal(value) for value in self.values]
         if self.operator in ("IN", "NOT IN"):
             return f"{self.column} {self.operator} ({', '.join(values)})" if values else _empty(self.operator)
         return f"{self.column} {self.operator} {values[0]}"
@@ -50,7 +66,7 @@ class Condition(msgspec.Struct, frozen=True):
         """Return the condition for Arrow data, as a mask."""
         column = batch.column(self.column)
         if self.operator == MATCHES:
-            return pc.match_substring_regex(column, regex(self.values))
+            return _matching(column, self.values)
         if self.operator in ("IN", "NOT IN"):
             found = pc.is_in(column, pa.array(self.values, column.type))
             return found if self.operator == "IN" else pc.invert(found)
@@ -81,9 +97,23 @@ def bounds(conditions: Sequence[Condition], first: int = 1, last: int = END) -> 
     return first, last
 
 
-def regex(filters: Sequence[str]) -> str:
+def _matching(subjects: Any, filters: Sequence[str]) -> Any:
+    """Return a mask of the subjects that one of these NATS filters matches."""
+    wild = [each for each in filters if not is_literal(each.encode())]
+    found = pc.is_in(subjects, pa.array(set(filters).difference(wild), subjects.type))
+    for at in range(0, len(wild), REGEX_FILTERS):
+        pattern = _regex(wild[at : at + REGEX_FILTERS])
+        found = pc.or_(found, pc.match_substring_regex(subjects, pattern))
+    return found
+
+
+def _regex(filters: Sequence[str]) -> str:
     """Return a regular expression for the subjects that one of these NATS filters matches."""
-    return "^(?:" + "|".join(map(_one, filters)) + ")$" if filters else "[^\\s\\S]"
+    return "^(?:" + "|".join(map(_one, filters)) + ")$"
+
+
+def _literal(value: str | int) -> str:
+    return literal(value) if isinstance(value, str) else str(value)
 
 
 def _one(pattern: str) -> str:
@@ -110,5 +140,5 @@ def _filter_sql(pattern: str) -> str:
     within = f"subject >= {literal(prefix)} AND subject < {literal(prefix[:-1] + '/')}" if prefix else ""
     if begin == len(tokens) - 1 and tokens[-1] == ">":
         return f"({within})"
-    exact = f"subject ~ {literal(regex([pattern]))}"
+    exact = f"subject ~ {literal(_regex([pattern]))}"
     return f"({within} AND {exact})" if within else exact

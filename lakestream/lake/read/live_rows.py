@@ -26,7 +26,7 @@ from lakestream.lake.delta.schema import END, REMOVED_COLUMN, Layout, bucket_of,
 from lakestream.lake.delta.segments import alive
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
-from lakestream.lake.read.conditions import Condition
+from lakestream.lake.read.conditions import MAX_CONDITIONS, Condition
 from lakestream.log.format.departures import Departures, Point
 
 RANGE_ROWS = 100_000
@@ -363,14 +363,24 @@ def selected(
         VersionGone, SegmentGone.
     """
     held = [name for name in columns if name in view.columns]
-    where = " AND ".join(condition.sql() for condition in conditions)
-    for batch in table_batches(view, spans, held, where):
-        yield completed(batch, columns)
+    where = " AND ".join(condition.sql() for condition in conditions[:MAX_CONDITIONS])
+    rest = [each for each in conditions[:MAX_CONDITIONS] if not each.is_exact_in_sql] + list(
+        conditions[MAX_CONDITIONS:]
+    )
+    needed = [*held, *dict.fromkeys(each.column for each in rest if each.column not in held)]
+    for batch in table_batches(view, spans, needed, where):
+        yield from _fitting(batch, rest, columns)
     for batch in view.tail_batches(*tail):
-        for condition in conditions:
-            batch = batch.filter(condition.mask(batch))
-        if batch.num_rows:
-            yield completed(batch, columns)
+        yield from _fitting(batch, conditions, columns)
+
+
+def _fitting(
+    batch: pa.RecordBatch, conditions: Sequence[Condition], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    for condition in conditions:
+        batch = batch.filter(condition.mask(batch))
+    if batch.num_rows:
+        yield completed(batch, columns)
 
 
 def completed(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
