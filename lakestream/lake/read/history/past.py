@@ -137,7 +137,9 @@ def open_past(
     if found.complete and found.version is None:
         raise NothingThen(stream, at_ns)
     # A table that reaches the time needs no flush; the view has the columns and paths.
-    view = open_view(lake, stream, account, server=server, flush=not found.complete, credentials=credentials, answer=answer)
+    view = open_view(
+        lake, stream, account, server=server, flush=not found.complete, credentials=credentials, answer=answer
+    )
     note, last_seq = "", view.last_seq
     if found.complete:
         assert found.version is not None
