@@ -293,10 +293,13 @@ class RemoteTls(msgspec.Struct, frozen=True, kw_only=True):
     """TLS with a remote. PEM files; `ca_file` "": the system's authorities, `cert_file` "": no client certificate.
 
     `insecure` accepts any certificate (encrypted, but without protection from a man in the middle). `first`: TLS begins
-    before INFO. `server_name`: the name in the certificate, "": the host of the URL. The other options are those of
-    `TlsOptions`.
+    before INFO. `server_name`: the name in the certificate, "": the host of the URL. `ca`, `cert` and `key`: PEM texts
+    instead of files, of a temporary link. The other options are those of `TlsOptions`.
     """
 
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
@@ -317,8 +320,8 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
         domain: its JetStream domain here.
         remote_domain: its domain there; "": the one that answers `$JS.API`.
         account: the account in which it is known here.
-        user, password, token, nkey, nkey_file, credentials: credentials there. `nkey` is a seed; the other two name
-            files, which are read for every connection.
+        user, password, token, nkey, jwt, nkey_file, credentials: credentials there. `nkey` is a seed, `jwt` the token
+            of its user; the last two name files, which are read for every connection.
         tls: None: as the URL or the remote requires.
         subjects: subjects whose messages from there are published here; for a leaf node.
         ignore_discovered: do not dial members of its cluster that are not in `urls`.
@@ -332,6 +335,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     password: str = ""
     token: str = ""
     nkey: str = ""
+    jwt: str = ""
     nkey_file: str = ""
     credentials: str = ""
     tls: RemoteTls | None = None

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import ssl
+import tempfile
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -294,7 +296,10 @@ class ServerContext:
 def dialling(tls: TlsOptions | RemoteTls) -> ssl.SSLContext:
     """Return the context of the dialling side, with the current files. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _load(context, tls.cert_file, tls.key_file, tls.ca_file)
+    if isinstance(tls, RemoteTls) and (tls.ca or tls.cert):
+        _load_texts(context, tls)
+    else:
+        _load(context, tls.cert_file, tls.key_file, tls.ca_file)
     if tls.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -355,6 +360,25 @@ def _load(context: ssl.SSLContext, cert_file: str, key_file: str, ca_file: str, 
         raise TlsError(f"tls: cannot use {file!r}: {error.reason or error}") from error
     except OSError as error:
         raise TlsError(f"tls: cannot read {file!r}: {reason_of(error)}") from error
+
+
+def _load_texts(context: ssl.SSLContext, tls: RemoteTls) -> None:
+    """Load PEM texts. Raises TlsError."""
+    try:
+        if tls.ca:
+            context.load_verify_locations(cadata=tls.ca)
+        else:
+            context.load_default_certs(_purpose(context))
+        if tls.cert:
+            # Python loads a pair from a file only: one in memory where the system has them.
+            with tempfile.NamedTemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
+                file.write(f"{tls.cert}\n{tls.key}".encode())
+                file.flush()
+                context.load_cert_chain(file.name)
+    except ssl.SSLError as error:
+        raise TlsError(f"tls: cannot use the certificates: {error.reason or error}") from error
+    except OSError as error:
+        raise TlsError(f"tls: cannot load the certificates: {reason_of(error)}") from error
 
 
 def _limit(context: ssl.SSLContext, tls: TlsOptions | RemoteTls, curve: str = "") -> None:

@@ -15,7 +15,13 @@ from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, 
 MAX_TRACED = 1024
 """Bytes of a payload or line that are shown (default 1 KiB)."""
 
-SECRET_SUBJECTS = (b"$SYS.REQ.USER.AUTH", b"$SYS._INBOX.", b"$SYS.REQ.CLAIMS.", b"$SYS.REQ.ACCOUNT.")
+SECRET_SUBJECTS = (
+    b"$SYS.REQ.USER.AUTH",
+    b"$SYS._INBOX.",
+    b"$SYS.REQ.CLAIMS.",
+    b"$SYS.REQ.ACCOUNT.",
+    b"$LAKE.API.REMOTE.",
+)
 """Messages with these prefixes may hold passwords or tokens: their payloads are never logged."""
 
 SECRETS = ("pass", "auth_token", "jwt", "sig")

@@ -34,6 +34,7 @@ from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
 from lakestream.net.identity import Identity
 from lakestream.net.peers.cluster import Cluster, Standalone
+from lakestream.ports import Bus, Subscribed
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL
 from lakestream.runtime import LoopClock, ThreadIo
@@ -53,15 +54,17 @@ HAND_OVER_WAIT_S = 2.0
 class Served:
     """JetStream of one account: the engine, its API, and the requests of lake readers."""
 
-    def __init__(self, engine: Engine, api: Api, keeper: LakeKeeper | None) -> None:
+    def __init__(self, engine: Engine, api: Api, keeper: LakeKeeper | None, links: Subscribed) -> None:
         self.engine, self.api = engine, api
         self.transfers = TransferApi(engine)
         self.flushes = FlushApi(engine, keeper)
+        self._links = links
 
     def close(self) -> None:
         """Stop JetStream of an account; the API remains, to reject requests."""
         self.transfers.close()
         self.flushes.close()
+        self._links.cancel()
 
 
 class JetStream:
@@ -71,6 +74,7 @@ class JetStream:
         options: with a `jetstream` block.
         cluster: the server's part in a cluster.
         needed: called with each account that has streams here or on other nodes.
+        serve_links: serves an account's requests for temporary links.
 
     Raises:
         StartError: the store cannot be used.
@@ -86,9 +90,11 @@ class JetStream:
         log: Logger,
         cluster: Cluster | Standalone,
         needed: Callable[[str], None],
+        serve_links: Callable[[str, Bus], Subscribed],
     ) -> None:
         assert options.jetstream is not None  # Invariant: see the arguments.
         self._options, self._accounts, self._io, self._log = options.jetstream, accounts, io, log
+        self._serve_links = serve_links
         self.served: dict[str, Served] = {}
         """Accounts with JetStream, by name."""
         self.apis: dict[str, Api] = {}
@@ -168,7 +174,8 @@ class JetStream:
             if account.jetstream is not None:
                 engine = self.engines.serve(account.name, account.jetstream)
                 if served is None:
-                    self.served[account.name] = Served(engine, api, self.keeper)
+                    links = self._serve_links(account.name, engine.bus)
+                    self.served[account.name] = Served(engine, api, self.keeper, links)
             elif served is not None:
                 self.engines.withdraw(account.name)
                 served.close()

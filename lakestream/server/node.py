@@ -54,6 +54,7 @@ from lakestream.server.reloading import (
     limit_clients,
     reload_clients,
 )
+from lakestream.server.temporary_links import TemporaryLinks
 
 if TYPE_CHECKING:
     from lakestream.net.accounts.signed_accounts import SignedAccounts
@@ -135,6 +136,14 @@ class Node:
         self.system = System(self, self.clock)
         if options.jetstream is not None:
             self.log.info("Starting JetStream")
+            temporary = TemporaryLinks(
+                lambda: self.remotes,
+                self._use_remotes,
+                self.connections.get,
+                options.jetstream.domain,
+                self.clock,
+                self.log,
+            )
             self.jetstream = JetStream(
                 options,
                 self.identity,
@@ -144,6 +153,7 @@ class Node:
                 self.log,
                 self.cluster,
                 self.logins.need,
+                temporary.serve,
             )
             self._cleanups.append(self.jetstream.stores.close)
             await self.logins.load(self.jetstream.found)
@@ -171,16 +181,23 @@ class Node:
 
     def _connect_remotes(self) -> None:
         """Connect to the remote servers as they are configured."""
-        remotes = self.options.remotes
         if self.remotes is not None:
-            self.remotes.reload(remotes)
-        elif remotes:
+            self.remotes.reload(self.options.remotes)
+        elif self.options.remotes:
+            self._use_remotes()
+
+    def _use_remotes(self) -> Remotes:
+        """Return the remote servers, which are connected to at the first use."""
+        if self.remotes is None:
             from lakestream.net.remote.remotes import Remotes  # with TLS and keys, which most servers do without
 
             name, domain = self.identity.server_name, self.identity.domain
             others, cluster, call = self.cluster.others, self.cluster.name, self.io.call
-            self.remotes = Remotes(remotes, self.accounts, name, domain, self.clock, self.log, call, others, cluster)
+            self.remotes = Remotes(
+                self.options.remotes, self.accounts, name, domain, self.clock, self.log, call, others, cluster
+            )
             self.remotes.start()
+        return self.remotes
 
     def _identity(self, server_id: str, port: int) -> Identity:
         options = self.options

@@ -201,7 +201,7 @@ def read_keys(options: RemoteOptions) -> Keys:
     """
     file = options.credentials or options.nkey_file
     if not file:
-        return Keys(seed=options.nkey)
+        return Keys(options.jwt, options.nkey)
     try:
         with open(file, "rb") as stream:
             content = stream.read()

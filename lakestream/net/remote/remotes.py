@@ -44,6 +44,7 @@ class Remotes:
         self._clock, self._log, self._call, self._others = clock, log, call, others
         self._cluster = cluster
         self._served: dict[RemoteOptions, Any] = {one: self._made(one) for one in options}
+        self._temporary: dict[RemoteOptions, RemoteDomain] = {}
         self._started = False
 
     def _made(self, options: RemoteOptions) -> Any:
@@ -56,6 +57,31 @@ class Remotes:
             )
         return RemoteDomain(Link(options, hub, self._server_name, self._clock, self._log, self._call), self._clock)
 
+    # ------------------------------------------------------------------ temporary links
+    def domain(self, account: str, domain: str) -> RemoteOptions | None:
+        """Return the remote with that domain in an account; None: there is none."""
+        every = (*self._served, *self._temporary)
+        return next((one for one in every if one.account == account and one.domain == domain), None)
+
+    def domains(self, account: str) -> list[str]:
+        """Return the domains of the remotes that an account has."""
+        return sorted(one.domain for one in (*self._served, *self._temporary) if one.account == account and one.domain)
+
+    def open(self, options: RemoteOptions) -> RemoteDomain:
+        """Connect to a remote that is not configured, until `close`; return the link if it is open already."""
+        found = self._temporary.get(options)
+        if found is None:
+            found = self._temporary[options] = self._made(options)
+            found.start()
+        return found
+
+    def close(self, options: RemoteOptions) -> None:
+        """Disconnect from a remote that is not configured. Idempotent."""
+        served = self._temporary.pop(options, None)
+        if served is not None:
+            self._clock.spawn(served.stop())
+
+    # ------------------------------------------------------------------ all of them
     def start(self) -> None:
         """Connect to all of them."""
         self._started = True
@@ -65,8 +91,9 @@ class Remotes:
     async def stop(self) -> None:
         """Disconnect from all of them."""
         self._started = False
-        for served in self._served.values():
+        for served in (*self._served.values(), *self._temporary.values()):
             await served.stop()
+        self._temporary.clear()
 
     def reload(self, options: Iterable[RemoteOptions]) -> None:
         """Replace the remotes. Unchanged ones are not interrupted."""
@@ -75,13 +102,16 @@ class Remotes:
             self._clock.spawn(self._served.pop(gone).stop())
         for new in wanted:
             if new not in self._served:
+                for one in [one for one in self._temporary if (one.account, one.domain) == (new.account, new.domain)]:
+                    self.close(one)
                 self._served[new] = self._made(new)
                 if self._started:
                     self._served[new].start()
 
     def shown(self) -> list[dict[str, Any]]:
         """Return all of them as /varz shows them."""
-        return [served.shown() for served in self._served.values()]
+        pages = [served.shown() for served in self._served.values()]
+        return pages + [served.shown() | {"temporary": True} for served in self._temporary.values()]
 
     def leafs(self, subs: bool = False) -> list[dict[str, Any]]:
         """Return the leaf connections as /leafz shows them; `subs`: with the other side's interest."""
