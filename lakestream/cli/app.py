@@ -18,6 +18,7 @@ from lakestream.cli.demo import demo
 from lakestream.cli.doctor import doctor
 from lakestream.cli.flags import SECTIONS
 from lakestream.cli.jobs import clone, compact, maintain
+from lakestream.cli.move.command import move
 from lakestream.cli.restore import restore
 from lakestream.cli.sql import sql
 from lakestream.cli.status import status
@@ -93,6 +94,7 @@ app.command(rich_help_panel=DATA)(sql)
 app.command("import", rich_help_panel=DATA)(import_)
 app.command(rich_help_panel=DATA)(export)
 app.command(rich_help_panel=DATA)(restore)
+app.command(rich_help_panel=DATA)(move)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(top)
