@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 """Time for which a server may not answer before the command gives up (60 s); run it again to continue."""
 TOGETHER = 8
 """Streams for which a step is taken at the same time."""
-RENEW_S = 15.0
+RENEW_S = 5.0
 """Interval at which the lease of a temporary link is renewed; it lasts 60 s."""
 LINK_S = 15.0
 """Time in which a temporary link must connect (15 s)."""
@@ -156,7 +156,7 @@ class Mover:
         for one in found:
             word = "stands in the way" if one.stops else "note"
             prefix = f"{one.stream}: " if one.stream else ""
-            self._output.say("obstacle", f"{word}: {prefix}{one.text}", **msgspec.structs.asdict(one))
+            self._output.say("obstacle", f"{word}: {prefix}{one.text}", stream=one.stream, stops=one.stops, what=one.text)
         stops = sum(one.stops for one in found)
         self._output.say(
             "rehearsed",
