@@ -7,6 +7,7 @@ headers, gaps and consumers with their state arrive as they were.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import Callable
@@ -48,8 +49,14 @@ async def move(
         state = begun["state"]
         config = moved_config(origin, Stage.RESTORED, most_replicas, int(state["last_seq"]))
         to = str((await new.api(f"STREAM.RESTORE.{name}", {"config": config, "state": state}))["deliver_subject"])
-        await _copy(chunks, old, new, to, advance)
-        outcome: dict[str, Any] = json.loads(await new.request(to, timeout=FINISH_S))
+        try:
+            await _copy(chunks, old, new, to, advance)
+            outcome: dict[str, Any] = json.loads(await new.request(to, timeout=FINISH_S))
+        except BaseException:  # also Ctrl-C
+            # A nats-server keeps and serves what came of it.
+            with contextlib.suppress(TransferFailed):
+                await new.api(f"STREAM.DELETE.{name}")
+            raise
     finally:
         await chunks.unsubscribe()
     if error := outcome.get("error"):

@@ -66,7 +66,7 @@ class Stage(enum.StrEnum):
     SOURCE = "source"
     """It takes the messages out of the origin."""
     RESTORED = "restored"
-    """It was restored from a backup that is not compared yet."""
+    """It is being restored from a backup, or was, and is not compared yet."""
     CUT = "cut"
     """It is an ordinary stream; consumers may be missing."""
     DONE = "done"
@@ -86,6 +86,7 @@ class Step(enum.Enum):
     END_SOURCE = "end the source"
     BACKUP = "backup"
     CONFIRM = "confirm"
+    DISCARD = "discard"
     DONE = "done"
 
 
@@ -175,13 +176,24 @@ def way_of(origin: Seen, *, backup: bool) -> Way:
 # ---------------------------------------------------------------------------- the next step
 
 
-def next_step(way: Way, origin: Seen, target: Seen | None, *, quiet: bool, verified: bool, others: int = 0) -> Step:
+def next_step(
+    way: Way,
+    origin: Seen,
+    target: Seen | None,
+    *,
+    quiet: bool,
+    verified: bool,
+    restored: bool = False,
+    others: int = 0,
+) -> Step:
     """Return the next step for a stream.
 
     Args:
         target: the stream of that name on the new server; None: there is none.
         quiet: the publishers of the origin have stopped.
         verified: the copy was compared since.
+        restored: this run has seen the end of the restore. A nats-server shows a stream while it is restored, and keeps
+            what came of it.
         others: consumers of a queue at the origin that move, and are still there.
 
     Raises:
@@ -210,6 +222,8 @@ def next_step(way: Way, origin: Seen, target: Seen | None, *, quiet: bool, verif
                 return Step.WAIT
             return Step.END_SOURCE if quiet else Step.WAIT_PUBLISHERS
         case Stage.RESTORED:
+            if not restored or origin.last_seq != mark.last_seq:
+                return Step.DISCARD
             return Step.CONFIRM if verified else Step.VERIFY
     if not copied(origin, target):
         return Step.WAIT

@@ -115,6 +115,7 @@ class Mover:
         self._temporary = ""
         """Domain of the temporary link."""
         self._verified: dict[str, int] = {}
+        self._restored: set[str] = set()
         self._waits: dict[str, str] = {}
 
     # ------------------------------------------------------------------ the rehearsal
@@ -156,7 +157,9 @@ class Mover:
         for one in found:
             word = "stands in the way" if one.stops else "note"
             prefix = f"{one.stream}: " if one.stream else ""
-            self._output.say("obstacle", f"{word}: {prefix}{one.text}", stream=one.stream, stops=one.stops, what=one.text)
+            self._output.say(
+                "obstacle", f"{word}: {prefix}{one.text}", stream=one.stream, stops=one.stops, what=one.text
+            )
         stops = sum(one.stops for one in found)
         self._output.say(
             "rehearsed",
@@ -356,7 +359,15 @@ class Mover:
 
     def _step(self, name: str, origin: Seen, target: Seen | None, others: int, *, quiet: bool) -> Step:
         verified = self._verified.get(name) == origin.last_seq
-        return plan.next_step(self._ways[name], origin, target, quiet=quiet, verified=verified, others=others)
+        return plan.next_step(
+            self._ways[name],
+            origin,
+            target,
+            quiet=quiet,
+            verified=verified,
+            restored=name in self._restored,
+            others=others,
+        )
 
     def _ready(self, steps: Mapping[str, Step]) -> None:
         if not any(step is Step.WAIT_PUBLISHERS for step in steps.values()):
@@ -422,7 +433,11 @@ class Mover:
                 self._moved(name, f"{name}: moved; the old stream is empty", messages=target.messages)
             case Step.CONFIRM:
                 assert target is not None
-                await self._confirm(origin, target)
+                await self._update(plan.remarked(target, Stage.DONE))
+                self._moved(name, f"{name}: moved, with {target.consumers:,} consumers", consumers=target.consumers)
+            case Step.DISCARD:
+                assert target is not None
+                await self._discard(origin, target)
 
     def _moved(self, name: str, text: str, **fields: Any) -> None:
         self._output.say("moved", text, stream=name, **fields)
@@ -566,19 +581,20 @@ class Mover:
             await backup.move(self._old, self._new, origin, self._new_side.most_replicas, advance)
         except Unreachable as error:
             raise TransferFailed(f"stream {name}: {error}; run the command again") from None
+        self._restored.add(name)
         self._output.say("restored", f"{name}: restored, {size(sent)} sent", stream=name, bytes=sent)
 
-    async def _confirm(self, origin: Seen, target: Seen) -> None:
+    async def _discard(self, origin: Seen, target: Seen) -> None:
+        """Delete a copy that is not whole. Raise TransferFailed when publishers are the reason."""
         name = origin.name
         assert target.mark is not None
-        if origin.last_seq != target.mark.last_seq:
-            await self._new.api(f"STREAM.DELETE.{name}")
+        await self._new.api(f"STREAM.DELETE.{name}")
+        if name in self._restored:
             raise TransferFailed(
                 f"stream {name}: somebody published to the old server during the backup (sequence {origin.last_seq:,} "
                 f"after {target.mark.last_seq:,}); the copy was deleted. Stop the publishers and run it again"
             )
-        await self._update(plan.remarked(target, Stage.DONE))
-        self._moved(name, f"{name}: moved, with {target.consumers:,} consumers", consumers=target.consumers)
+        self._output.say("discarded", f"{name}: what an interrupted run has restored was deleted", stream=name)
 
     # ------------------------------------------------------------------ the end
     def _finished(self, seen: Mapping[str, tuple[Seen, Seen | None, int]]) -> None:
