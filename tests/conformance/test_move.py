@@ -248,7 +248,7 @@ def test_a_rehearsal_names_what_stands_in_the_way_and_changes_nothing(old: Serve
         ("COUNTS", "it has counters, which no mirror has"),
         (
             "JOBS",
-            "it is a workqueue stream with 1 consumers",
+            "it is a workqueue stream with consumers (1)",
         ),
     }
     alone = Move(old.url, new.url, "NONE*", "--dry-run")

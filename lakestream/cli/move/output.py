@@ -52,6 +52,13 @@ class Output:
             self._bars.stop()
             self._bars = None
 
+    def finished(self, stream: str) -> None:
+        """Remove the bars of a stream."""
+        for label in [label for label in self._tasks if label.startswith(f"{stream} (")]:
+            task = self._tasks.pop(label)
+            if self._bars is not None:
+                self._bars.remove_task(task)
+
     def say(self, event: str, text: str, **fields: Any) -> None:
         """Report an event. `text`: the line for people; "" for none."""
         if self._events:
@@ -68,7 +75,7 @@ class Output:
             task = self._tasks.get(label)
             if task is None:
                 task = self._tasks[label] = self._bars.add_task(label, total=total or 1, rate="")
-            speed = self._bars.tasks[task].speed if task < len(self._bars.tasks) else None
+            speed = next((each.speed for each in self._bars.tasks if each.id == task), None)
             rate = f"{speed:,.0f} {unit}/s" if speed else ""
             self._bars.update(task, completed=done if total else 1, total=total or 1, rate=rate)
         elif self._events and now - self._told.get(label, -EVERY_S) >= EVERY_S:

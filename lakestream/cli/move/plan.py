@@ -161,6 +161,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         except msgspec.DecodeError:
             return None
 
+    def moved_from(self, origin: Seen) -> bool:
+        """Return True if the move of a stream to this one is complete."""
+        return self.mark is not None and self.mark.origin == origin.created and self.mark.stage is Stage.DONE
+
     def heard(self) -> bool:
         """Return True if it has heard from its origin lately."""
         return 0 <= self.active_ns < FRESH_NS
@@ -404,7 +408,7 @@ def obstacles(
     stops: list[str] = []
     notes: list[str] = []
     own = target is not None and target.mark is not None and target.mark.origin == origin.created
-    if own and target is not None and target.mark is not None and target.mark.stage is Stage.DONE:
+    if target is not None and target.moved_from(origin):
         return [Obstacle(name, "it has moved already", stops=False)]
     if target is not None and not own:
         stops.append("the new server has a stream of that name")
@@ -439,7 +443,7 @@ def obstacles(
     if way is Way.MIRROR and durables:
         notes.append("messages acked out of order, above a consumer's ack floor, are delivered again")
     if origin.consumers > durables and way is not Way.SOURCE:
-        notes.append(f"{origin.consumers - durables} ephemeral consumers are not taken over")
+        notes.append(f"ephemeral consumers ({origin.consumers - durables}) are not taken over")
     return [*(Obstacle(name, text) for text in stops), *(Obstacle(name, text, stops=False) for text in notes)]
 
 
@@ -447,7 +451,7 @@ def _queue(origin: Seen, durables: int, take: bool) -> list[str]:
     if not durables or take:
         return []
     return [
-        f"it is a {origin.config['retention']} stream with {durables} consumers: stop the workers, then add "
+        f"it is a {origin.config['retention']} stream with consumers ({durables}): stop the workers, then add "
         "--take-consumers, which creates the consumers on the new server and deletes them on the old one"
     ]
 

@@ -116,6 +116,8 @@ class Mover:
         """Domain of the temporary link."""
         self._verified: dict[str, int] = {}
         self._restored: set[str] = set()
+        self._done: set[str] = set()
+        """Streams that an earlier run has moved."""
         self._waits: dict[str, str] = {}
 
     # ------------------------------------------------------------------ the rehearsal
@@ -133,6 +135,8 @@ class Mover:
             way = self._ways[name] = plan.way_of(origin, backup=self._options.by_backup)
             target = await self._new.stream(name)
             consumers = [one for one in await self._old.consumers(name) if plan.is_durable(one)]
+            if target is not None and target.moved_from(origin):
+                self._done.add(name)
             taken: set[str] = set()
             for subject in origin.config.get("subjects") or () if target is None else ():
                 taken.update(await self._new.names(subject))
@@ -144,7 +148,7 @@ class Mover:
             total += estimate
             self._output.say(
                 "stream",
-                f"{name}: {origin.messages:,} messages, {size(origin.bytes)}, {len(consumers):,} consumers, "
+                f"{name}: {origin.messages:,} messages, {size(origin.bytes)}, {_counted(len(consumers), 'consumer')}, "
                 f"as a {way.value}, about {seconds(estimate)}",
                 stream=name,
                 way=way.value,
@@ -163,8 +167,8 @@ class Mover:
         stops = sum(one.stops for one in found)
         self._output.say(
             "rehearsed",
-            f"{len(self._names):,} streams, about {seconds(total)}"
-            + (f"; {stops} obstacles" if stops else "; nothing stands in the way"),
+            f"{_counted(len(self._names), 'stream')}, about {seconds(total)}"
+            + (f"; {_counted(stops, 'obstacle')}" if stops else "; nothing stands in the way"),
             streams=len(self._names),
             obstacles=stops,
             estimate_s=round(total, 1),
@@ -173,7 +177,7 @@ class Mover:
 
     @property
     def _needs_link(self) -> bool:
-        return any(way is not Way.BACKUP for way in self._ways.values())
+        return any(way is not Way.BACKUP for name, way in self._ways.items() if name not in self._done)
 
     async def _link_obstacles(self) -> list[Obstacle]:
         if not self._needs_link or await self._found_domain():
@@ -393,8 +397,11 @@ class Mover:
         room = asyncio.Semaphore(TOGETHER)
 
         async def take(name: str, step: Step) -> None:
+            origin, target, _ = seen[name]
+            if target is not None and step in _COPYING:
+                self._show_copy(origin, target)
             async with room:
-                await self._one(step, seen[name][0], seen[name][1])
+                await self._one(step, origin, target)
 
         results = await asyncio.gather(*(take(name, step) for name, step in steps.items()), return_exceptions=True)
         failures = [result for result in results if isinstance(result, BaseException)]
@@ -409,20 +416,16 @@ class Mover:
                 await self._create(origin)
             case Step.BACKUP:
                 await self._by_backup(origin)
-            case Step.WAIT:
-                assert target is not None
-                self._show_copy(origin, target)
             case Step.VERIFY:
                 await self._verify(origin)
             case Step.CUT:
                 assert target is not None
-                self._show_copy(origin, target)
                 await self._cut(origin, target)
             case Step.CONSUMERS:
                 assert target is not None
                 count = await self._create_consumers(origin, target.last_seq)
                 await self._update(plan.remarked(target, Stage.DONE))
-                self._moved(name, f"{name}: moved, with {count:,} consumers", consumers=count)
+                self._moved(name, f"{name}: moved, with {_counted(count, 'consumer')}", consumers=count)
             case Step.QUEUE_CONSUMERS:
                 await self._queue(origin)
             case Step.TAKE:
@@ -434,12 +437,15 @@ class Mover:
             case Step.CONFIRM:
                 assert target is not None
                 await self._update(plan.remarked(target, Stage.DONE))
-                self._moved(name, f"{name}: moved, with {target.consumers:,} consumers", consumers=target.consumers)
+                self._moved(
+                    name, f"{name}: moved, with {_counted(target.consumers, 'consumer')}", consumers=target.consumers
+                )
             case Step.DISCARD:
                 assert target is not None
                 await self._discard(origin, target)
 
     def _moved(self, name: str, text: str, **fields: Any) -> None:
+        self._output.finished(name)
         self._output.say("moved", text, stream=name, **fields)
 
     # ------------------------------------------------------------------ single steps
@@ -458,11 +464,10 @@ class Mover:
 
     def _show_copy(self, origin: Seen, target: Seen) -> None:
         name = origin.name
-        done = max(0, origin.messages - max(target.lag, origin.messages - target.messages))
-        if self._ways[name] is Way.SOURCE:
-            done, total = target.messages, target.messages + origin.messages
-        else:
-            total = origin.messages
+        if self._ways[name] is Way.BACKUP:
+            return
+        total = origin.messages + (target.messages if self._ways[name] is Way.SOURCE else 0)
+        done = target.messages if self._ways[name] is Way.SOURCE else min(target.messages, total)
         self._output.progress("copied", name, done, total, time.monotonic())
         if target.error != self._waits.get(name, ""):
             self._waits[name] = target.error
@@ -565,7 +570,10 @@ class Mover:
             await self._old.api(f"CONSUMER.DELETE.{name}.{one}")
         if taken:
             self._output.say(
-                "taken", f"{name}: {len(taken):,} consumers deleted on the old server", stream=name, consumers=taken
+                "taken",
+                f"{name}: {_counted(len(taken), 'consumer')} deleted on the old server",
+                stream=name,
+                consumers=taken,
             )
 
     async def _by_backup(self, origin: Seen) -> None:
@@ -614,8 +622,8 @@ class Mover:
             raise TransferFailed("publishers were not stopped: some messages are only on the old server (see above)")
         self._output.say(
             "done",
-            f"{len(seen):,} streams have moved. Point publishers and consumers to {self._new.shown}. The old streams "
-            "are as they were; delete them when you are sure",
+            f"Moved: {_counted(len(seen), 'stream')}. Point publishers and consumers to {self._new.shown}. The old "
+            "streams are still there; delete them when you are sure",
             streams=sorted(seen),
         )
 
@@ -641,8 +649,14 @@ class Mover:
             )
 
 
+_COPYING = (Step.WAIT, Step.WAIT_PUBLISHERS, Step.TAKE, Step.VERIFY)
 _BUSY = (Step.CREATE, Step.WAIT, Step.QUEUE_CONSUMERS, Step.TAKE)
 """Steps that come before publishers must have stopped."""
+
+
+def _counted(count: int, what: str) -> str:
+    """Return a number of things."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _plain(url: str) -> str:
