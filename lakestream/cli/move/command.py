@@ -45,14 +45,14 @@ def _from(name: str, text: str, **more: Any) -> Any:
 
 
 class Way(enum.StrEnum):
-    """How streams are copied."""
+    """Ways to copy streams."""
 
     MIRROR = "mirror"
     BACKUP = "backup"
 
 
 class StopPublishers(enum.StrEnum):
-    """What is known of the publishers of the old server."""
+    """Treatment of publishers that may still write to the old server."""
 
     WAIT = "wait"
     ASSUME = "assume"

@@ -24,7 +24,7 @@ AGREE_S = 10.0
 
 
 class Verify(enum.StrEnum):
-    """How much is compared."""
+    """Extent of the comparison."""
 
     SAMPLE = "sample"
     FULL = "full"

@@ -1,4 +1,4 @@
-"""What a move tells: lines, progress bars on a terminal, or events for scripts.
+"""The output of a move: lines, progress bars on a terminal, or events for scripts.
 
 Belongs here: the three forms of output. Events are JSON, one a line, each with `event`; their names and fields are in
 docs/moving.md.

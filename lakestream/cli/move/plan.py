@@ -57,23 +57,23 @@ class Way(enum.Enum):
 
 
 class Stage(enum.StrEnum):
-    """How far the new stream has come: the mark's `stage`."""
+    """Progress of the new stream: the mark's `stage`."""
 
     MIRROR = "mirror"
-    """It is a mirror."""
+    """A mirror."""
     QUEUE = "queue"
     """A stream of a queue without its sources; its consumers are being created."""
     SOURCE = "source"
-    """It takes the messages out of the origin."""
+    """A stream that takes the messages out of the origin."""
     RESTORED = "restored"
-    """It is being restored from a backup, or was, and is not compared yet."""
+    """Being restored from a backup, or restored and not compared yet."""
     CUT = "cut"
-    """It is an ordinary stream; consumers may be missing."""
+    """An ordinary stream; consumers may be missing."""
     DONE = "done"
 
 
 class Step(enum.Enum):
-    """What is to be done for a stream."""
+    """The next thing to do for a stream."""
 
     CREATE = "create"
     WAIT = "wait"
@@ -364,9 +364,9 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """What stands in the way of a stream, or of all ("").
+    """A reason why a stream ("": every stream) cannot move, or a difference that it will have there.
 
-    `stops`: nothing can move before it is removed; else it is what will differ.
+    `stops`: nothing moves before it is removed.
     """
 
     stream: str

@@ -45,7 +45,7 @@ _EXISTS = (10058, 10148)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command was asked for.
+    """The options of the command.
 
     Attributes:
         by_backup: move by snapshot and restore.
