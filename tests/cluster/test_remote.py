@@ -7,6 +7,7 @@ import pytest
 from tests.cluster.conftest import StartCluster
 from tests.cluster.nodes import Cluster, Node, until
 from tests.conformance.remotes import EXTERNAL, create, messages, publish, state
+from tests.conformance.test_move import Move, durable
 from tests.conftest import StartServer
 from tests.servers import Kind, Server
 from tests.wire import Wire
@@ -117,3 +118,30 @@ def test_what_one_client_sends_arrives_in_order_whichever_nodes_have_links(
                 hub.ping()
             until(lambda count=500 * (number + 1): state(there, "KV_b")["messages"] == count, "all messages", SOON_S)
         assert [int(message[-1]) for message in messages(there, "KV_b")] == list(range(500)) * 3
+
+
+def test_streams_move_into_a_cluster_and_out_of_it(start_cluster: StartCluster, start_server: StartServer) -> None:
+    old, last = start_server(of=Kind.REAL), start_server(of=Kind.REAL)
+    cluster = start_cluster()
+    urls = ",".join(f"nats://{node.host}:{node.port}" for node in cluster.nodes)
+    with Wire(old.address) as there:
+        for number in range(3):
+            create(there, f"S{number}", subjects=[f"s{number}"])
+            publish(there, f"s{number}", *(b"%d" % each for each in range(20)))
+            durable(there, f"S{number}", "c")
+        origin = messages(there, "S0")
+    run = Move(old.url, urls, "S*", "--quiet", "1s")
+    run.wait_event("created")
+    cluster.nodes[1].kill()
+    cluster.nodes[1].start()
+    assert run.end() == 0, run.report()
+    cluster.wait_ready()
+    with cluster.wire() as here:
+        assert messages(here, "S0") == origin
+        config = here.api("STREAM.INFO.S0")["config"]
+        assert "error" not in here.api("STREAM.UPDATE.S0", {**config, "num_replicas": 3})
+    back = Move(urls, last.url, "S0", "--by", "backup", "--quiet", "1s")
+    assert back.end() == 0, back.report()
+    assert "3 replicas become 1: the new server is no cluster" in [note["what"] for note in back.named("obstacle")]
+    with Wire(last.address) as here:
+        assert messages(here, "S0") == origin

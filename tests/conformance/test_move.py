@@ -23,6 +23,7 @@ from tests.conformance.remotes import create, fixed_port, messages, publish, sta
 from tests.conftest import StartServer
 from tests.keys import Operator
 from tests.servers import Kind, Server
+from tests.terminal import COLOUR, Terminal
 from tests.wire import Wire
 
 pytestmark = pytest.mark.conformance
@@ -612,3 +613,20 @@ def test_missing_permissions_are_found_by_the_rehearsal(start_server: StartServe
     assert run.named("obstacle")[0]["what"] == (
         "the user of the old server may not publish to $JS.API.CONSUMER.CREATE.ORDERS.lakestream"
     )
+
+
+@heavy
+def test_a_terminal_shows_bars_and_a_pipe_lines(old: Server, new: Server) -> None:
+    with Wire(old.address) as there:
+        fill(there, count=300)
+        durable(there, "ORDERS", "billing")
+    command = [sys.executable, "-m", "lakestream.cli.main", "move", "--from", old.url, "--to", new.url, "ORDERS"]
+    with Terminal([*command, *QUICK]) as terminal:
+        terminal.read_until("ORDERS (copied)")
+        terminal.read_until("Moved: 1 stream.")
+        assert terminal.process.wait(TIMEOUT_S) == 0
+        assert COLOUR.search(terminal.shown)
+    piped = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (piped.returncode, piped.stderr) == (0, "")
+    assert "\x1b" not in piped.stdout
+    assert "note: ORDERS: it has moved already" in piped.stdout.splitlines()

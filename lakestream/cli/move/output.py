@@ -7,6 +7,7 @@ docs/moving.md.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,8 @@ class Output:
         self._told: dict[str, float] = {}
 
     def __enter__(self) -> Output:
-        if not self._events and sys.stdout.isatty():
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        if not self._events and sys.stdout.isatty() and not plain:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (
