@@ -212,6 +212,10 @@ def next_step(
         raise Blocked(f"the new server has a stream {target.name} already; delete or rename it")
     if mark.origin != origin.created:
         raise Blocked(f"stream {target.name} there was made of another stream of that name ({mark.origin})")
+    if way is Way.BACKUP and mark.stage in (Stage.MIRROR, Stage.QUEUE, Stage.SOURCE):
+        raise Blocked(
+            f"stream {target.name} there is a {mark.stage.value}: run it without --by backup, or undo it first"
+        )
     match mark.stage:
         case Stage.DONE:
             return Step.DONE
@@ -440,6 +444,8 @@ def obstacles(
         notes.append(f"{replicas} replicas become {new.most_replicas}: the new server is no cluster")
     if config.get("placement"):
         notes.append("its placement is not taken over")
+    if way is Way.BACKUP and (durables or origin.is_queue):
+        notes.append("stop its consumers with the publishers: what they ack during the backup is not taken over")
     if way is Way.MIRROR and durables:
         notes.append("messages acked out of order, above a consumer's ack floor, are delivered again")
     if origin.consumers > durables and way is not Way.SOURCE:

@@ -11,7 +11,7 @@ import base64
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -530,7 +530,7 @@ class Mover:
         requests = [plan.consumer_request(origin.name, one, last_seq, replicas) for one in consumers]
         return await self._made_consumers(requests)
 
-    async def _made_consumers(self, requests: Iterable[Mapping[str, Any]]) -> int:
+    async def _made_consumers(self, requests: Sequence[Mapping[str, Any]]) -> int:
         """Create consumers, except those that exist; return how many there are."""
         count = 0
         for request in requests:
@@ -542,7 +542,8 @@ class Mover:
                 if error.code not in _EXISTS:
                     raise
             count += 1
-            self._output.progress("consumers", request["stream_name"], count, count, time.monotonic(), "consumers")
+            total = len(requests)
+            self._output.progress("consumers", request["stream_name"], count, total, time.monotonic(), "consumers")
         return count
 
     async def _queue(self, origin: Seen) -> None:

@@ -88,6 +88,12 @@ def test_another_stream_of_that_name_is_not_touched(target: Seen) -> None:
         step(target)
 
 
+@pytest.mark.parametrize("stage", [Stage.MIRROR, Stage.QUEUE, Stage.SOURCE])
+def test_a_copy_that_was_begun_in_another_way_is_not_touched(stage: Stage) -> None:
+    with pytest.raises(Blocked, match="undo"):
+        step(copy(stage), Way.BACKUP)
+
+
 def test_a_damaged_mark_is_that_of_another_stream() -> None:
     with pytest.raises(Blocked):
         step(Seen(config={"name": "S", "metadata": {MARK: "{"}}))
