@@ -46,6 +46,9 @@ MAX_BODY = 64 << 10
 MAX_URLS = 16
 """Maximum number of addresses of a link."""
 
+ENDED = "the temporary link has ended; run lakestream move again, or configure a remote with this domain"
+"""The error of a link whose lease has ended."""
+
 _RESERVED = ("API", "ACK", "FC", "SNAPSHOT", "EVENT")
 
 
@@ -108,6 +111,8 @@ class TemporaryLinks:
         self._remotes, self._use_remotes, self._connection = remotes, use_remotes, connection
         self._domain, self._clock, self._log = domain, clock, log
         self._leases: dict[RemoteOptions, Timer] = {}
+        self._ended: dict[RemoteOptions, None] = {}
+        """Links without a lease, which only say so; at most `MAX_LINKS`, the latest."""
         self._key: CurveKey | None = None
 
     def serve(self, account: str, bus: Bus) -> Subscribed:
@@ -173,13 +178,17 @@ class TemporaryLinks:
             raise ApiError(400, 0, f"domain {options.domain} is this server's own")
         remotes = self._use_remotes()
         other = remotes.domain(account, options.domain)
-        if other is not None and (other != options or options not in self._leases):
+        if other is not None and other != options and other in self._ended:
+            self._forget(other)
+            other = None
+        if other is not None and (other != options or (options not in self._leases and options not in self._ended)):
             raise ApiError(400, 0, f"domain {options.domain} is that of another remote ({other.urls[0].shown})")
         if options not in self._leases:
             if len(self._leases) >= MAX_LINKS:
                 raise ApiError(503, 0, f"this server has {MAX_LINKS} temporary links already")
             shown = f"user {client.user!r}" if client.user else "a client without user"
             self._log.info(f"Temporary link to remote {options.domain} ({options.urls[0].shown}) for {shown}")
+        self._ended.pop(options, None)
         served = remotes.open(options)
         self._renew(options)
         error = served.link.error
@@ -189,25 +198,35 @@ class TemporaryLinks:
         timer = self._leases.get(options)
         if timer is not None:
             timer.cancel()
-        self._leases[options] = self._clock.call_later(
-            LEASE_NS, lambda: self._end(options, "its lease was not renewed")
-        )
+        self._leases[options] = self._clock.call_later(LEASE_NS, lambda: self._expire(options))
 
-    def _end(self, options: RemoteOptions, why: str) -> None:
+    def _expire(self, options: RemoteOptions) -> None:
+        """End a link whose lease was not renewed. Its domain stays, to say why mirrors wait."""
+        del self._leases[options]
+        self._log.info(f"Temporary link to remote {options.domain} closed: its lease was not renewed")
+        self._ended[options] = None
+        remotes = self._remotes()
+        if remotes is not None:
+            remotes.pause(options, ENDED)
+        while len(self._ended) > MAX_LINKS:
+            self._forget(next(iter(self._ended)))
+
+    def _forget(self, options: RemoteOptions) -> None:
+        """Remove a link."""
+        self._ended.pop(options, None)
         timer = self._leases.pop(options, None)
-        if timer is None:
-            return
-        timer.cancel()
-        self._log.info(f"Temporary link to remote {options.domain} closed: {why}")
+        if timer is not None:
+            timer.cancel()
         remotes = self._remotes()
         if remotes is not None:
             remotes.close(options)
 
     def _close(self, account: str, body: bytes) -> dict[str, Any]:
         domain = _CLOSE.decode(body).domain
-        found = [one for one in self._leases if (one.account, one.domain) == (account, domain)]
+        found = [one for one in (*self._leases, *self._ended) if (one.account, one.domain) == (account, domain)]
         for one in found:
-            self._end(one, "as requested")
+            self._log.info(f"Temporary link to remote {domain} closed: as requested")
+            self._forget(one)
         return {"closed": bool(found)}
 
 

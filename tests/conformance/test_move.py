@@ -19,7 +19,7 @@ import pytest
 
 from tests.cluster.peer_world import Authority, free_port
 from tests.conformance.leaf_world import connected, hub_config, lake_config
-from tests.conformance.remotes import create, fixed_port, messages, publish, state, wait_last, wait_link
+from tests.conformance.remotes import create, fixed_port, messages, publish, state, wait, wait_last, wait_link
 from tests.conftest import StartServer
 from tests.keys import Operator
 from tests.servers import Kind, Server
@@ -404,6 +404,21 @@ def test_a_backup_is_interrupted_and_repeated(lake: Server, hub: Server, how: si
     move(lake, hub, "BIG", "--by", "backup", *QUICK)
     with Wire(hub.address) as here:
         assert messages(here, "BIG") == origin
+
+
+@heavy
+def test_a_link_ends_with_its_command_and_the_mirror_says_so(old: Server, new: Server) -> None:
+    with Wire(old.address) as there:
+        fill(there)
+    run = Move(old.url, new.url, "ORDERS", "--quiet", "60s")
+    run.wait_event("copied")
+    run.interrupt(signal.SIGKILL)
+    with Wire(new.address) as here:
+        error = wait("an error", lambda: here.api("STREAM.INFO.ORDERS")["mirror"].get("error"), 120)
+        assert "run lakestream move again" in error["description"]
+        (link,) = new.page("/varz")["remote_servers"]
+        assert (link["connected"], link["temporary"]) == (False, True)
+    move(old, new, "ORDERS", *QUICK)
 
 
 # ---------------------------------------------------------------------------- publishers

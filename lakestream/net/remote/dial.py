@@ -73,6 +73,11 @@ class Redial:
         """Start dialling."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
+    @property
+    def started(self) -> bool:
+        """Return True while it dials or is connected."""
+        return self._task is not None
+
     async def stop(self) -> None:
         """Dial no more; the attempt under way is cancelled. Idempotent."""
         task, self._task = self._task, None

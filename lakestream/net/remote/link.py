@@ -172,11 +172,17 @@ class Link:
         """Start dialling."""
         self._redial.start()
 
-    async def stop(self) -> None:
-        """End the connection, and dial no more."""
+    @property
+    def started(self) -> bool:
+        """Return True while it is connected or dials."""
+        return self._redial.started
+
+    async def stop(self, reason: str = "Server Shutdown") -> None:
+        """End the connection, and dial no more; `reason` is the link's error from then on."""
         if self._connection is not None:
-            self._connection.end("Server Shutdown", orderly=True)
+            self._connection.end(reason, orderly=True)
         await self._redial.stop()
+        self._redial.went_down(reason)
 
     async def _attempt(self, address: Address) -> str:
         connection = RemoteConnection(self.options, address, self._server_name, self, self._clock)

@@ -73,7 +73,15 @@ class Remotes:
         if found is None:
             found = self._temporary[options] = self._made(options)
             found.start()
+        elif not found.link.started:
+            found.link.start()
         return found
+
+    def pause(self, options: RemoteOptions, reason: str) -> None:
+        """Disconnect from a remote that is not configured; requests to its domain are answered with the reason."""
+        served = self._temporary.get(options)
+        if served is not None:
+            self._clock.spawn(served.link.stop(reason))
 
     def close(self, options: RemoteOptions) -> None:
         """Disconnect from a remote that is not configured. Idempotent."""

@@ -12,7 +12,7 @@ import pytest
 from lakestream.config.options import STANDARD, RemoteOptions
 from lakestream.ports import ClientInfo
 from lakestream.protocol.nkeys import new_curve_key
-from lakestream.server.temporary_links import LEASE_NS, MAX_LINKS, PREFIX, TemporaryLinks
+from lakestream.server.temporary_links import ENDED, LEASE_NS, MAX_LINKS, PREFIX, TemporaryLinks
 from tests.unit.stream_world import ManualClock
 
 OWN = new_curve_key()
@@ -23,6 +23,7 @@ class OpenLinks:
 
     def __init__(self) -> None:
         self.open_links: list[RemoteOptions] = []
+        self.paused: dict[RemoteOptions, str] = {}
 
     def domain(self, account: str, domain: str) -> RemoteOptions | None:
         return next((one for one in self.open_links if (one.account, one.domain) == (account, domain)), None)
@@ -31,11 +32,16 @@ class OpenLinks:
         return [one.domain for one in self.open_links]
 
     def open(self, options: RemoteOptions) -> Any:
+        self.paused.pop(options, None)
         if options not in self.open_links:
             self.open_links.append(options)
         return SimpleNamespace(link=SimpleNamespace(up=True, error=""))
 
+    def pause(self, options: RemoteOptions, reason: str) -> None:
+        self.paused[options] = reason
+
     def close(self, options: RemoteOptions) -> None:
+        self.paused.pop(options, None)
         self.open_links.remove(options)
 
 
@@ -80,11 +86,31 @@ def test_a_link_ends_with_its_lease_unless_it_is_renewed() -> None:
     world.clock.advance(LEASE_NS - 1)
     world.open()
     world.clock.advance(LEASE_NS - 1)
-    assert [one.domain for one in world.remotes.open_links] == ["old"]
+    assert world.remotes.paused == {}
     world.clock.advance(1)
-    assert world.remotes.open_links == []
+    assert list(world.remotes.paused.values()) == [ENDED]
+    assert [one.domain for one in world.remotes.open_links] == ["old"]
     assert "lease was not renewed" in world.lines[-1]
     assert not any("s3cret" in line for line in world.lines)
+
+
+def test_a_link_that_has_ended_is_opened_again_or_replaced() -> None:
+    world = World()
+    world.open()
+    world.clock.advance(LEASE_NS)
+    assert world.open()["connected"]
+    assert world.remotes.paused == {}
+    world.clock.advance(LEASE_NS)
+    assert world.open(password="another")["connected"]
+    assert [one.password for one in world.remotes.open_links] == ["another"]
+
+
+def test_only_the_latest_ended_links_are_kept() -> None:
+    world = World()
+    for number in range(MAX_LINKS + 2):
+        world.open(f"d{number}")
+        world.clock.advance(LEASE_NS)
+    assert [one.domain for one in world.remotes.open_links] == [f"d{number}" for number in range(2, MAX_LINKS + 2)]
 
 
 def test_a_link_is_closed_by_request() -> None:
