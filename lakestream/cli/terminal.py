@@ -1,7 +1,7 @@
 """Output of commands.
 
 Belongs here: the console (colours only on a terminal, and not with NO_COLOR), JSON for scripts, numbers and sizes for
-people. Rows of queries are in results.py.
+people. Rows of queries are in results.py, progress bars in lake/progress.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import pytest
 from tests.conformance.remotes import create, fixed_port, messages, publish, state, wait, wait_link
 from tests.conformance.test_move import Move, durable
 from tests.conftest import StartServer
-from tests.docs.blocks import ROOT, blocks
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
