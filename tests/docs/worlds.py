@@ -99,6 +99,10 @@ WORLDS: dict[str, World] = {
     "docs/reference/index.md": World("", files={"nats.conf": "port: 4222\n"}),
     "docs/sql.md": TABLE._replace(files={**SEALS, "question.sql": "SELECT count(*) FROM delta.`streams/ORDERS`;\n"}),
     "docs/streams.md": World(SERVE),
+    "docs/tutorials/application.md": World(""),
+    "docs/tutorials/data.md": World(""),
+    "docs/tutorials/operator.md": World(""),
+    "docs/tutorials/sre.md": World(""),
     "docs/time-travel.md": World(SERVE, CONNECTED + 'kv = await js.create_key_value(bucket="conf")\n'),
 }
 
