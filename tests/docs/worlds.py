@@ -22,6 +22,14 @@ SEALS = {"seals.conf": "lake { seal_age: 1s, staged_grace: 5m }\n"}
 
 ORDER = '{"id": {{Count}}, "price": 9.5, "country": "de", "ordered_at": "2026-05-01T12:00:00Z"}'
 STREAM = "nats stream add ORDERS --subjects 'orders.>' --defaults\n"
+COPIED = """\
+listen: "127.0.0.1:4222"
+http: "127.0.0.1:8222"
+pid_file: "server.pid"
+jetstream { store_dir: "data" }
+lake { seal_age: 2s }
+"""
+"""Configuration of a server whose process id is in a file."""
 ORDERS = f"{STREAM}nats pub orders.de '{ORDER}' --count 60\nnats pub orders.fr '{ORDER}' --count 40\n"
 
 
@@ -78,7 +86,9 @@ WORLDS: dict[str, World] = {
         files={"orders/1.json": '{"country": "de", "id": 7, "ordered_at": "2026-05-01T12:00:00Z"}\n'},
     ),
     "docs/accounts.md": World(""),
+    "docs/backup.md": World("lakestream up -c nats.conf\n" + ORDERS, files={"nats.conf": COPIED}),
     "docs/consumers.md": World(SERVE + ORDERS),
+    "docs/failure-modes.md": World("lakestream serve -a 127.0.0.1 -js -sd data -m 8222\n"),
     "docs/import-export.md": World(
         files={
             f"orders/{number}.json": f'{{"country": "de", "id": {number}, "ordered_at": "2026-05-01T12:00:00Z", '
@@ -93,6 +103,7 @@ WORLDS: dict[str, World] = {
     "docs/not-served.md": World("", files={"nats.conf": "port: 4222\ngateway {}\n"}),
     "docs/object-store.md": World(files={"report.pdf": "%PDF-1.4\n"}),
     "docs/quickstart.md": World(""),
+    "docs/sizing.md": World(SERVE + ORDERS),
     "docs/readers.md": TABLE._replace(python=SESSION.format(lake="/srv/lake")),
     "docs/spark.md": TABLE._replace(sql=("--engine", "spark"), files={**SEALS, "program.py": "print(1)\n"}),
     "docs/spark-source.md": TABLE._replace(python=SESSION.format(lake="data/lake")),
@@ -104,6 +115,7 @@ WORLDS: dict[str, World] = {
     "docs/tutorials/operator.md": World(""),
     "docs/tutorials/sre.md": World(""),
     "docs/time-travel.md": World(SERVE, CONNECTED + 'kv = await js.create_key_value(bucket="conf")\n'),
+    "docs/upgrade.md": World("lakestream up -c nats.conf\n" + ORDERS, files={"nats.conf": COPIED}),
 }
 
 
