@@ -50,7 +50,7 @@ BLOCK_S = 600
 START_S = 60
 """Time until a server is ready."""
 
-_BACKGROUND = re.compile(r"(lakestream (up|serve)\b(?!.* (-t|-h|-sl)\b)|make run\b|nats\b.* sub )")
+_BACKGROUND = re.compile(r"(lakestream (up|serve)\b(?!.* (-t|-h|-v|-sl)\b)|make run\b|nats\b.* sub )")
 _SERVER = re.compile(r"(lakestream (up|serve)\b|make run\b)")
 _READY = "Server is ready"
 
