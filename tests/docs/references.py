@@ -38,6 +38,7 @@ from lakestream.config import (
 )
 from lakestream.config.values import Rule
 from lakestream.protocol.api.errors import ERRORS
+from tests.docs.anchors import anchor
 from tests.docs.blocks import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
@@ -324,7 +325,9 @@ def cli() -> str:
     """Return the page of commands and flags."""
     group = typer.main.get_command(app)
     commands: dict[str, Any] = group.commands  # type: ignore[attr-defined]
-    listed = [(f"[`{name}`](#lakestream-{name})", _sentence(command.help)) for name, command in _walk(commands)]
+    listed = [
+        (f"[`{name}`](#{anchor(f'lakestream {name}')})", _sentence(command.help)) for name, command in _walk(commands)
+    ]
     parts = [
         NOTE,
         "\n# Command line\n\n```sh\nlakestream --help\nlakestream sql --help\n```\n\n",
