@@ -44,6 +44,14 @@ authorization {
   ]
 }
 """
+ACCOUNTS = """
+accounts {
+  A { jetstream: enabled, users: [{user: ann, password: secret}] }
+  B { jetstream: enabled, users: [{user: bob, password: secret}] }
+  SYS { users: [{user: sys, password: secret}] }
+}
+system_account: SYS
+"""
 
 
 async def _time_travelling(client: Client, stream: str, period: str) -> None:
@@ -106,11 +114,12 @@ async def _fill(server: Server) -> None:
     await client.close()
 
 
-async def _guard(server: Server) -> None:
-    client = await nats.connect(server.url, user="ann", password="secret")
+async def _store(server: Server, user: str, stream: str) -> None:
+    """Make a stream with one message as this user."""
+    client = await nats.connect(server.url, user=user, password="secret")
     js = client.jetstream()
-    await js.add_stream(StreamConfig(name="GUARDED", subjects=["guarded.>"], allow_direct=True))
-    await js.publish("guarded.one", b"stays")
+    await js.add_stream(StreamConfig(name=stream, subjects=[f"{stream.lower()}.>"], allow_direct=True))
+    await js.publish(f"{stream.lower()}.one", b"stays")
     await client.close()
 
 
@@ -150,7 +159,8 @@ def _console(server: Server) -> str:
 
 @pytest.fixture(scope="module")
 def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """Yield the environment of a trial: a server with content, one with users, a cluster, and Chromium."""
+    """Yield the environment of a trial: a server with content, one with users, one with accounts, a cluster, and
+    Chromium."""
     folder = tmp_path_factory.mktemp("console")
     npm.install()
     npm.install(npm.SCRIPTS / "console")
@@ -158,20 +168,25 @@ def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     config = "lake { seal_age: 1s }\n"
     server = Server(kind, folder / "shop", config=config, args=MONITORED, name="shop-1")
     guarded = Server(kind, folder / "users", config=USERS, args=MONITORED, name="guarded-1")
+    divided = Server(kind, folder / "accounts", config=ACCOUNTS, args=MONITORED, name="divided-1")
     cluster = Cluster(kind, folder / "cluster")
     pictures = str(PICTURES) if os.environ.get("LAKESTREAM_PICTURES") else ""
     try:
         server.start()
         guarded.start()
+        divided.start()
         cluster.start()
         asyncio.run(_fill(server))
-        asyncio.run(_guard(guarded))
+        asyncio.run(_store(guarded, "ann", "GUARDED"))
+        asyncio.run(_store(divided, "ann", "OF_ANN"))
+        asyncio.run(_store(divided, "bob", "OF_BOB"))
         asyncio.run(_replicate(cluster.nodes[0]))
         with _compactor(server, keeps_running=bool(pictures)):
             yield {
                 "CHROMIUM": chromium,
                 "CONSOLE": _console(server),
                 "USERS": _console(guarded),
+                "ACCOUNTS": _console(divided),
                 "CLUSTER": _console(cluster.nodes[0]),
                 "NATS": server.url,
                 "OBJECT_BYTES": str(len(REPORT)),
@@ -181,6 +196,7 @@ def addresses(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         cluster.kill()
         server.kill()
         guarded.kill()
+        divided.kill()
 
 
 @pytest.mark.parametrize("trial", npm.listed(SCRIPT))

@@ -542,6 +542,7 @@ def test_accounts_are_apart(users: Server) -> None:
         assert b"ann" not in reply.body
         assert b'"A"' not in reply.body
     assert bob.get("routez").status == 403
+    assert bob.get("latencies").status == 403
     assert bob.get("healthz").json == {"status": "ok"}
     assert bob.get("jsz").json["streams"] == 0
     detail = ann.get("jsz?streams=1").json
@@ -551,6 +552,7 @@ def test_accounts_are_apart(users: Server) -> None:
     sys = logged_in(users, user="sys", password="secret-of-sys")
     assert sys.get("jsz?accounts=1").json["streams"] >= 1
     assert sys.get("routez").json["num_routes"] == 0
+    assert sys.get("latencies").status == 200
     assert {each["account"] for each in sys.get("lakez").json["streams"]} == {"A"}
 
 
@@ -682,6 +684,11 @@ def test_the_pages_of_the_server(plain: Server, page: Browser) -> None:
     assert page.get("jsz?streams=1").json["account_details"][0]["name"] == "$G"
     assert page.get("healthz").json == {"status": "ok"}
     assert page.get("raftz").json == {}
+    latencies = page.get("latencies").json
+    assert set(latencies) == {"lakestream_publish_ack_duration_seconds", "lakestream_log_sync_duration_seconds"}
+    for name, histogram in latencies.items():
+        assert 1 <= histogram["counts"][-1][1] <= histogram["count"], name
+        assert f"\n{name}_count ".encode() in Browser(plain).ask("GET", "/metrics").body
     found = next(each for each in page.get("lakez?stream=SHOWN").json["streams"])
     assert found == {
         "account": "$G", "name": "SHOWN", "lag_msgs": 1, "lag_seconds": found["lag_seconds"], "position": 0,

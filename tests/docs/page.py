@@ -273,7 +273,7 @@ def _too_long(number: int, frame: FrameType | None) -> None:
 
 def _make_run() -> str:
     """Return the command of `make run`, as the Makefile has it."""
-    (line,) = re.findall(r"^\texec \$\(BIN\)/(.*?) \$\(ARGS\)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    (line,) = re.findall(r"^\texec \$\(BIN\)/(lakestream up .*?) \$\(ARGS\)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     return str(line)
 
 

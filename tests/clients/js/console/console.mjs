@@ -1,14 +1,14 @@
 // The web console in headless Chromium: `node console.mjs TRIAL`, with the addresses in the environment:
-// CHROMIUM (the program), CONSOLE (the page), NATS (the server), USERS (the page of a server with users), CLUSTER (that
-// of a node of three), PICTURES (a folder for screenshots, or empty). `node console.mjs --list` prints the names of the trials. The exit code is 0 if a
-// trial passes.
+// CHROMIUM (the program), CONSOLE (the page), NATS (the server), USERS (the page of a server with users), ACCOUNTS (that
+// of a server with accounts), CLUSTER (that of a node of three), PICTURES (a folder for screenshots, or empty).
+// `node console.mjs --list` prints the names of the trials. The exit code is 0 if a trial passes.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
 const require = createRequire(import.meta.url);
-const { CHROMIUM, CLUSTER, CONSOLE, NATS, USERS, PICTURES } = process.env;
+const { ACCOUNTS, CHROMIUM, CLUSTER, CONSOLE, NATS, USERS, PICTURES } = process.env;
 const FLAGS = ["--no-sandbox", "--no-zygote", "--disable-gpu", "--disable-dev-shm-usage"];
 const WAIT = 10_000;
 const SOON = 2_000; // a published message must be seen within this time
@@ -46,7 +46,7 @@ class Desk {
   constructor(browser) {
     this.browser = browser;
     this.errors = [];
-    this.expected = [/404.*\/metrics$/]; // of servers without that page
+    this.expected = [];
   }
 
   /** Open the console in a context of its own, which has its own session. */
@@ -72,6 +72,13 @@ class Desk {
 /** Open a route of a page that is open already. */
 async function go(page, route) {
   await page.evaluate((hash) => (location.hash = hash), route);
+}
+
+async function logIn(page, user) {
+  await page.getByLabel("User").fill(user);
+  await page.getByLabel("Password").fill("secret");
+  await page.getByRole("button", { name: "Log in" }).click();
+  await page.getByRole("heading", { level: 1, name: "Overview" }).waitFor();
 }
 
 /** Fail with the findings of axe-core that are serious or critical. */
@@ -388,20 +395,17 @@ const trials = {
   async "a-lost-session-asks-for-the-login"(desk) {
     desk.expected.push(/401.*\/console\/api\//);
     const page = await desk.page(USERS);
-    await page.getByLabel("User").fill("ann");
-    await page.getByLabel("Password").fill("secret");
-    await page.getByRole("button", { name: "Log in" }).click();
-    await page.getByRole("heading", { level: 1, name: "Overview" }).waitFor();
+    await logIn(page, "ann");
     await page.context().clearCookies();
     await page.getByText("The session has ended").waitFor();
     await page.getByRole("button", { name: "Log in" }).waitFor();
   },
 
-  /** Conversions of numbers, times, payloads and metrics, which need no page. */
+  /** Conversions of numbers, times, payloads and histograms, which need no page. */
   async conversions() {
     const lib = new URL("../../../../lakestream/ops/console/static/js/lib/", import.meta.url);
-    const [format, bytes, prometheus] = await Promise.all(
-      ["format.js", "bytes.js", "prometheus.js"].map((name) => import(new URL(name, lib))),
+    const [format, bytes, histogram] = await Promise.all(
+      ["format.js", "bytes.js", "histogram.js"].map((name) => import(new URL(name, lib))),
     );
     assert.equal(format.bytes(1536), "1.5 KiB");
     assert.equal(format.bytes(undefined), format.NONE);
@@ -417,13 +421,11 @@ const trials = {
     assert.equal(bytes.toText(new Uint8Array([0xff, 0xfe])), null);
     assert.equal(bytes.toHex(new TextEncoder().encode("lakestream console")).split("\n")[1], "00000010  6c 65                                             le");
     assert.deepEqual([...bytes.fromBase64(bytes.textToBase64("€"))], [0xe2, 0x82, 0xac]);
-    const scrape = (...counts) => {
-      const bounds = ["0.001", "0.002", "+Inf"];
-      return prometheus.parse(bounds.map((bound, at) => `t_bucket{kind="a \\"b\\"",le="${bound}"} ${counts[at]}`).join("\n"));
-    };
-    const [before, after] = [scrape(10, 10, 10), scrape(10, 20, 20)].map((samples) => prometheus.buckets(samples, "t"));
-    assert.equal(prometheus.quantile(before, after, 0.5), 0.0015);
-    assert.equal(prometheus.quantile(after, after, 0.5), null);
+    const read = (one, two, count) => ({ counts: [[0.001, one], [0.002, two]], count });
+    assert.equal(histogram.quantile(read(10, 10, 10), read(10, 20, 20), 0.5), 0.0015);
+    assert.equal(histogram.quantile(read(10, 10, 10), read(10, 20, 40), 0.99), 0.002); // above the last bound
+    assert.equal(histogram.quantile(read(10, 20, 20), read(10, 20, 20), 0.5), null);
+    assert.equal(histogram.quantile(undefined, read(10, 20, 20), 0.5), null);
   },
 
   /** Everything can be done with the keyboard: skip link, shortcuts, dialogs. */
@@ -486,10 +488,7 @@ const trials = {
   async "permissions-are-respected"(desk) {
     desk.expected.push(/401.*\/console\/api\/session/, /403.*\/console\/api\/request/);
     const page = await desk.page(USERS);
-    await page.getByLabel("User").fill("reader");
-    await page.getByLabel("Password").fill("secret");
-    await page.getByRole("button", { name: "Log in" }).click();
-    await page.getByRole("heading", { level: 1, name: "Overview" }).waitFor();
+    await logIn(page, "reader");
     await go(page, "/streams/GUARDED");
     await page.getByRole("article").first().waitFor();
     await page.getByRole("button", { name: "Purge…" }).click();
@@ -500,6 +499,60 @@ const trials = {
     await accessible(page, "refusal");
     await page.keyboard.press("Escape");
     assert.ok((await page.getByRole("article").count()) > 0);
+  },
+
+  /** The overview plots the time to the ack while messages are stored. */
+  async "time-to-the-ack"(desk) {
+    const page = await desk.page(`${CONSOLE}#/overview`);
+    const plot = page.getByRole("figure", { name: "Time to the ack" });
+    await plot.waitFor();
+    let stored = false;
+    const publishing = withServer(async (nc, js) => {
+      for (const until = Date.now() + 3 * WAIT; !stored && Date.now() < until; ) await js.publish("audit.ack", "x");
+    });
+    const times = plot.getByText(/^(ack p50|ack p99|fsync p99) [\d.]+ (µs|ms|s)$/);
+    await times.nth(2).waitFor({ timeout: 2 * WAIT });
+    stored = true;
+    await publishing;
+    await plot.locator("canvas").waitFor();
+  },
+
+  /** A user of an account sees nothing of other accounts on any page, and none of the server's own figures. */
+  async "an-account-sees-its-own"(desk) {
+    desk.expected.push(/401.*\/console\/api\/session/);
+    const page = await desk.page(ACCOUNTS);
+    const answers = [];
+    const asked = [];
+    page.on("response", (response) => {
+      asked.push(new URL(response.url()).pathname);
+      if (!response.url().includes("/live")) answers.push(response.text().catch(() => ""));
+    });
+    await logIn(page, "bob");
+    await page.getByRole("figure", { name: "Bytes per second" }).waitFor();
+    for (const route of ["/overview", "/streams", "/buckets", "/objects", "/live?subject=%3E", "/sql", "/cluster", "/connections"]) {
+      await go(page, route);
+      await page.waitForTimeout(2 * SOON); // two samples
+      const text = await page.getByRole("main").innerText();
+      assert.ok(!/ANN|ann/.test(text), `${route}: ${text}`);
+    }
+    await go(page, "/streams/OF_BOB");
+    await page.getByRole("article").first().waitFor();
+    await go(page, "/streams/OF_ANN");
+    await page.getByText(/stream not found/i).first().waitFor();
+    for (const path of ["/metrics", "/routez", "/latencies"]) assert.ok(!asked.some((each) => each.endsWith(path)), path);
+    const told = (await Promise.all(answers)).filter((text) => /ANN|"ann"|"A"/.test(text) && !/OF_ANN|Request/.test(text));
+    assert.deepEqual(told, []);
+  },
+
+  /** The system account sees all accounts, and the server's own figures. */
+  async "the-system-account-sees-all"(desk) {
+    desk.expected.push(/401.*\/console\/api\/session/);
+    const page = await desk.page(ACCOUNTS);
+    await logIn(page, "sys");
+    await page.getByRole("figure", { name: "Time to the ack" }).waitFor();
+    await go(page, "/streams");
+    await page.getByText("OF_ANN").first().waitFor();
+    await page.getByText("OF_BOB").first().waitFor();
   },
 
   /** The page Cluster shows the nodes, and the roles, terms and lags of the Raft groups. */

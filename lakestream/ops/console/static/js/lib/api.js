@@ -124,13 +124,3 @@ export function live(subjects) {
   const query = new URLSearchParams(subjects.map((subject) => ["subject", subject]));
   return new EventSource(`${ROOT}/console/api/live?${query}`);
 }
-
-/** Return the text of the server's `/metrics`, or null if there is no such page. */
-export async function metricsText() {
-  try {
-    const response = await fetch(`${ROOT}/metrics`);
-    return response.ok ? await response.text() : null;
-  } catch {
-    return null;
-  }
-}

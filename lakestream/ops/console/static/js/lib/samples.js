@@ -1,8 +1,8 @@
 /** Figures of the last ten minutes, sampled while the console is open: rates by stream, traffic, latencies. */
 
-import { metricsText, page, session } from "./api.js";
+import { page, session } from "./api.js";
 import { millis } from "./format.js";
-import { buckets, parse, quantile } from "./prometheus.js";
+import { quantile } from "./histogram.js";
 import { createStore } from "./store.js";
 
 /** Time between samples in ms. */
@@ -14,7 +14,8 @@ const SYNC = "lakestream_log_sync_duration_seconds";
 const ACK = "lakestream_publish_ack_duration_seconds";
 
 /**
- * The latest sample: `varz`, `streams` (with `rate`, `series` and `lake`), `points` for plots, `error`.
+ * The latest sample: `varz`, `streams` (with `rate`, `series` and `lake`), `points` for plots, `latencies` (the
+ * server's histograms; null for an account that does not see them), `error`.
  */
 export const samples = createStore({ points: [], streams: null, varz: null, error: null });
 
@@ -22,7 +23,6 @@ let timer = 0;
 let last = null;
 let begun = 0;
 let shown = 0;
-let withMetrics = true;
 const series = new Map();
 
 const identity = (stream) => `${stream.account}/${stream.name}`;
@@ -56,28 +56,24 @@ function rated(streams, lake, seconds) {
   });
 }
 
-function latencies(text) {
-  const found = parse(text);
-  const now = { [SYNC]: buckets(found, SYNC), [ACK]: buckets(found, ACK) };
-  const of = (name, share) => (last?.histograms ? quantile(last.histograms[name], now[name], share) : null);
-  const shown = { sync50: of(SYNC, 0.5), sync99: of(SYNC, 0.99), ack50: of(ACK, 0.5), ack99: of(ACK, 0.99) };
-  return [now, shown];
+/** Return the quantiles of acks and syncs between the last sample and this one. */
+function timings(now) {
+  const of = (name, share) => quantile(last?.latencies?.[name], now[name], share);
+  return { ack50: of(ACK, 0.5), ack99: of(ACK, 0.99), sync99: of(SYNC, 0.99) };
 }
 
 async function sample() {
   const number = ++begun;
-  const [varz, jsz, text] = await Promise.all([
+  const [varz, jsz, latencies] = await Promise.all([
     page("varz"),
     page("jsz", { accounts: "true", streams: "true", consumers: "true", config: "true" }),
-    withMetrics ? metricsText() : null,
+    session.value?.system ? page("latencies") : null, // they are the server's: an account of several does not see them
   ]);
   if (number < shown) return; // a later one was faster
   shown = number;
-  withMetrics = text !== null;
   const now = millis(varz.now) || Date.now();
   const seconds = last ? (now - last.time) / 1000 : 0;
   const streams = rated(streamsOf(jsz), varz.lake, seconds);
-  const [histograms, timings] = text ? latencies(text) : [null, {}];
   const point = {
     time: now / 1000,
     in: perSecond(last?.varz.in_msgs, varz.in_msgs, seconds),
@@ -86,12 +82,12 @@ async function sample() {
     outBytes: perSecond(last?.varz.out_bytes, varz.out_bytes, seconds),
     stored: streams.some((each) => each.rate !== null) ? streams.reduce((sum, each) => sum + (each.rate ?? 0),
       0) : null,
-    ...timings,
+    ...(latencies && timings(latencies)),
   };
   const points = last ? [...samples.value.points, point].slice(-KEPT) : samples.value.points;
   const sequences = new Map(streams.map((each) => [identity(each), each.state.last_seq]));
-  last = { time: now, varz, sequences, histograms };
-  samples.set({ points, streams, varz, jsz, metrics: withMetrics, error: null });
+  last = { time: now, varz, sequences, latencies };
+  samples.set({ points, streams, varz, jsz, latencies, error: null });
 }
 
 async function tick() {
@@ -117,7 +113,6 @@ export function stop() {
   timer = 0;
   shown = ++begun; // samples that are under way are of the session that has ended
   last = null;
-  withMetrics = true;
   series.clear();
   samples.set({ points: [], streams: null, varz: null, error: null });
 }

@@ -99,7 +99,7 @@ export function Overview() {
         { label: "in", values: values("in") },
         { label: "out", values: values("out") },
       ]} />
-      ${sample.metrics === false
+      ${sample.latencies === null
         ? html`<${Plot} title="Bytes per second" x=${x} format=${bytes} series=${[
             { label: "in", values: values("inBytes") },
             { label: "out", values: values("outBytes") },
