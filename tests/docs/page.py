@@ -10,8 +10,9 @@ and all its processes end with it. There is no other network, so what a page sho
 Blocks run by language:
 
 sh          by bash, command by command; each must succeed. A server (`lakestream up`, `lakestream serve`, `make
-            run`), `nats sub` and what ends with `&` go on in the background. A server replaces the one before it,
-            unless its configuration file has a name of its own (`-c hub.conf`).
+            run`), `lakestream compact` and `maintain` without `--once`, `nats sub` and what ends with `&` go on in the
+            background. A server replaces the one before it, unless its configuration file has a name of its own
+            (`-c hub.conf`).
 python      in one interpreter for the page, with `await` at the top.
 sql         by `lakestream sql`.
 conf        checked by the server's loader, and saved: as nats.conf, or under the name in the comment of the first line.
@@ -50,8 +51,11 @@ BLOCK_S = 600
 START_S = 60
 """Time until a server is ready."""
 
-_BACKGROUND = re.compile(r"(lakestream (up|serve)\b(?!.* (-t|-h|-v|-sl)\b)|make run\b|nats\b.* sub )")
-_SERVER = re.compile(r"(lakestream (up|serve)\b|make run\b)")
+_BACKGROUND = re.compile(
+    r"(\w+=\S* )*(lakestream (up|serve)\b(?!.* (-t|-h|-v|-sl)\b)"
+    r"|lakestream (compact|maintain) (?!detach|.*--(once|dry-run)\b)|make run\b|nats\b.* sub )"
+)
+_SERVER = re.compile(r"(\w+=\S* )*(lakestream (up|serve)\b|make run\b)")
 _READY = "Server is ready"
 
 
@@ -111,6 +115,8 @@ class Page:
         self._world = world
         self._work = folder / "work"
         self._work.mkdir()
+        temporary = folder / "tmp"  # where a server without a store directory has its store
+        temporary.mkdir()
         self._names: dict[str, Any] = {"__name__": "__page__"}
         self._loop = asyncio.new_event_loop()
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
@@ -127,6 +133,7 @@ class Page:
             "PATH": f"{binaries}:{os.environ['PATH']}",
             "NO_COLOR": "1",
             "HOME": str(folder),
+            "TMPDIR": str(temporary),
             "LAKESTREAM_CACHE": str(Path.home() / ".cache" / "lakestream"),
         }
         os.chdir(self._work)
@@ -213,7 +220,7 @@ class Page:
             state = self._folder / "state"
             before = f". {state}\n" if state.exists() else ""
             process = subprocess.Popen(
-                ["bash", "-c", f"{before}{command}\nwait" if plain.endswith("&") else f"{before}exec {command}"],
+                ["bash", "-c", f"{before}{command}\nwait" if plain.endswith("&") else f"{before}exec env {command}"],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -273,7 +280,8 @@ def _too_long(number: int, frame: FrameType | None) -> None:
 
 def _make_run() -> str:
     """Return the command of `make run`, as the Makefile has it."""
-    (line,) = re.findall(r"^\texec \$\(BIN\)/(lakestream up .*?) \$\(ARGS\)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    (line,) = re.findall(r"^\texec \$\(BIN\)/(lakestream up .*?) \$\(ARGS\)$", makefile, re.MULTILINE)
     return str(line)
 
 

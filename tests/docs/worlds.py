@@ -86,9 +86,11 @@ WORLDS: dict[str, World] = {
         files={"orders/1.json": '{"country": "de", "id": 7, "ordered_at": "2026-05-01T12:00:00Z"}\n'},
     ),
     "docs/accounts.md": World(""),
-    "docs/backup.md": World("lakestream up -c nats.conf\n" + ORDERS, files={"nats.conf": COPIED}),
+    "docs/commands.md": World(
+        "cp nats.conf /etc/lakestream/\n", files={"nats.conf": "jetstream { store_dir: data }\n"}
+    ),
     "docs/consumers.md": World(SERVE + ORDERS),
-    "docs/failure-modes.md": World("lakestream serve -a 127.0.0.1 -js -sd data -m 8222\n"),
+    "docs/console.md": World(""),
     "docs/import-export.md": World(
         files={
             f"orders/{number}.json": f'{{"country": "de", "id": {number}, "ordered_at": "2026-05-01T12:00:00Z", '
@@ -97,8 +99,10 @@ WORLDS: dict[str, World] = {
         }
     ),
     "docs/lake.md": TABLE,
+    "docs/install.md": World(""),
     "docs/leafnodes.md": World(""),
     "docs/maintenance.md": TABLE,
+    "docs/metrics.md": World(""),
     "docs/mirrors.md": World(SERVE + ORDERS + "nats stream add RETURNS --subjects 'returns.>' --defaults\n"),
     "docs/not-served.md": World("", files={"nats.conf": "port: 4222\ngateway {}\n"}),
     "docs/object-store.md": World(files={"report.pdf": "%PDF-1.4\n"}),

@@ -17,7 +17,7 @@ from lakestream.cli.app import app
 
 pytestmark = pytest.mark.unit
 
-PROGRAM = [sys.executable, "-m", "lakestream.cli.main"]
+PROGRAM = [sys.executable, "-m", "lakestream"]
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -103,3 +103,4 @@ def test_a_wrong_option_is_exit_code_2() -> None:
     done = subprocess.run([*PROGRAM, "status", "--nonsense"], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--nonsense" in done.stderr
+    assert "lakestream status" in done.stderr  # the command's name, however it was started
