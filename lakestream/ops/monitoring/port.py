@@ -286,7 +286,7 @@ class _Connection(Arrival):
             self._go_on()
 
     def _finish(self, answer: Answer) -> bool:
-        """Send an answer; return True if the connection goes on."""
+        """Send an answer; return True if the connection goes on, with the next request."""
         self._send(answer, head=self._head is not None and self._head.method == "HEAD")
         if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
             self._transport.close()

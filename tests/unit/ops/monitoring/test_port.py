@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,13 +74,23 @@ NO_METRICS: Any = None
 
 
 class Pages:
-    """Pages of which each is its path."""
+    """Pages of which each is its path, and that of the metrics."""
+
+    def is_metrics(self, path: str) -> bool:
+        return path == "/metrics"
 
     def is_metrics(self, path: str) -> bool:
         return False
 
     def answer(self, path: str, query: str) -> Answer:
         return Answer(200, TEXT, path.encode())
+
+
+class Scrapes:
+    """Metrics of which there are none."""
+
+    def scrape(self, accept: str, accept_encoding: str, done: Callable[[Answer], None]) -> None:
+        done(Answer(200, TEXT, f"{accept} {accept_encoding}".encode()))
 
 
 class Client:
@@ -107,7 +117,8 @@ async def served() -> AsyncIterator[Any]:
     site, log = Site(), Logger(logtime=False)
     node: Any = SimpleNamespace(options=Options(http_port=-1, host="127.0.0.1"), log=log)
     pages: Any = Pages()
-    http = await monitoring.serve(node, pages, NO_METRICS, LoopClock(asyncio.get_running_loop(), log), site)
+    scrapes: Any = Scrapes()
+    http = await monitoring.serve(node, pages, scrapes, LoopClock(asyncio.get_running_loop(), log), site)
 
     async def client() -> Client:
         return Client(*await asyncio.open_connection("127.0.0.1", http.port))
@@ -141,6 +152,14 @@ async def test_a_refused_request_is_read_to_its_end(served: Any) -> None:
     assert [each.path for each in served.site.asked] == ["/site/b"]
     client.ask("/site/refused", b"x" * (MAX_BODY + 1))
     assert (await client.answer())[0] == 413
+
+
+async def test_a_connection_has_one_request_after_the_other(served: Any) -> None:
+    client = await served.client()
+    for path in ("/varz", "/jsz", "/site/refused", "/metrics", "/site/b", "/varz"):
+        client.ask(path, None, b"Accept: text/plain\r\nAccept-Encoding: gzip\r\n")
+        expected = {"/site/refused": b"refused", "/metrics": b"text/plain gzip", "/site/b": b"0"}
+        assert (await client.answer())[2] == expected.get(path, path.encode())
 
 
 async def test_requests_are_answered_in_their_order(served: Any) -> None:
