@@ -34,6 +34,9 @@ export function streamsOf(jsz) {
   );
 }
 
+/** Return true for a stream of the session's account: the system account sees those of others, and cannot read them. */
+export const isOwn = (stream) => stream.account === session.value?.account;
+
 function perSecond(before, after, seconds) {
   return before === undefined || seconds <= 0 ? null : Math.max(0, (after - before) / seconds);
 }

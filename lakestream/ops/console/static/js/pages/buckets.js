@@ -1,7 +1,7 @@
 /** Key-value buckets: keys and values now and at any moment, revisions, and writes. */
 
 import { html, useState } from "../../vendor/htm-preact.js";
-import { publish } from "../lib/api.js";
+import { publish, session } from "../lib/api.js";
 import { preview, textToBase64, toText } from "../lib/bytes.js";
 import { bytes, count, NONE, span, time } from "../lib/format.js";
 import { createStream, deleteStream, streamInfo } from "../lib/jetstream.js";
@@ -9,11 +9,12 @@ import { lastBySubject, revisions } from "../lib/messages.js";
 import { changeTimes, earliest, isTravelling, upTo, useSettled } from "../lib/past.js";
 import { useKept, usePoll } from "../lib/poll.js";
 import { go, link } from "../lib/router.js";
-import { refresh as resample, samples } from "../lib/samples.js";
+import { isOwn, refresh as resample, samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
 import { Confirm, Field, FormDialog, TextField } from "../parts/dialog.js";
 import { Head } from "../parts/figures.js";
 import { Icon } from "../parts/icons.js";
+import { NoJetStream } from "../parts/names.js";
 import { Empty, Failed, Loading, toast, Warning } from "../parts/notes.js";
 import { Payload } from "../parts/payload.js";
 import { Table } from "../parts/table.js";
@@ -40,7 +41,7 @@ export function Buckets({ path }) {
 function List() {
   const { streams, error } = useStore(samples);
   const [creating, setCreating] = useState(false);
-  const found = (streams ?? []).filter((each) => each.name.startsWith(PREFIX));
+  const found = (streams ?? []).filter((each) => isOwn(each) && each.name.startsWith(PREFIX));
   const create = html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}>
     <${Icon} name="plus" /> Create bucket</button>`;
   const columns = [
@@ -59,6 +60,7 @@ function List() {
     { title: "Time travel", num: true, cell: (row) =>
       row.config?.metadata?.["lakestream.time_travel"] ?? html`<span class="quiet">off</span>` },
   ];
+  if (session.value.jetstream === false) return html`<${Head} title="Key-value" /><${NoJetStream} />`;
   return html`<${Head} title="Key-value" tools=${create} />
     ${error && !streams && html`<${Failed} error=${error} />`}
     ${!streams && !error && html`<${Loading} />`}

@@ -5,9 +5,9 @@ import { page, session } from "../lib/api.js";
 import { bytes, compact, count, elapsed, NONE } from "../lib/format.js";
 import { streamInfo } from "../lib/jetstream.js";
 import { usePoll } from "../lib/poll.js";
-import { link } from "../lib/router.js";
 import { streamsOf } from "../lib/samples.js";
 import { Figures, Head } from "../parts/figures.js";
+import { StreamName } from "../parts/names.js";
 import { Empty, Failed, Loading, Warning } from "../parts/notes.js";
 import { Table } from "../parts/table.js";
 
@@ -179,7 +179,7 @@ export function Cluster() {
       ${moves.length
         ? html`<${Table} caption="Moves and replicas behind" rows=${moves}
           keyOf=${(row) => `${row.account}/${row.name}`} columns=${[
-            { title: "Stream", cell: (row) => html`<a class="name" href=${link("streams", row.name)}>${row.name}</a>` },
+            { title: "Stream", cell: (row) => html`<${StreamName} stream=${row} />` },
             { title: "Leader", cell: (row) => row.cluster.leader || html`<span class="tag tag-bad">none</span>` },
             { title: "Replicas", cell: (row) =>
               html`<span class="members">

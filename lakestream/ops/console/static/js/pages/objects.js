@@ -1,7 +1,7 @@
 /** Object stores: objects now and at any moment, their facts, and downloads. */
 
 import { html, useState } from "../../vendor/htm-preact.js";
-import { CallError } from "../lib/api.js";
+import { CallError, session } from "../lib/api.js";
 import { toLossyText } from "../lib/bytes.js";
 import { bytes, count, NONE, time } from "../lib/format.js";
 import { createStream, deleteStream, streamInfo } from "../lib/jetstream.js";
@@ -9,11 +9,12 @@ import { direct, lastBySubject } from "../lib/messages.js";
 import { changeTimes, earliest, isTravelling, upTo, useSettled } from "../lib/past.js";
 import { useKept, usePoll } from "../lib/poll.js";
 import { go, link } from "../lib/router.js";
-import { refresh as resample, samples } from "../lib/samples.js";
+import { isOwn, refresh as resample, samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
 import { Confirm, FormDialog, TextField } from "../parts/dialog.js";
 import { Head } from "../parts/figures.js";
 import { Icon } from "../parts/icons.js";
+import { NoJetStream } from "../parts/names.js";
 import { Empty, Failed, Loading, toast, Warning } from "../parts/notes.js";
 import { download } from "../parts/payload.js";
 import { Table } from "../parts/table.js";
@@ -33,7 +34,7 @@ export function Objects({ path }) {
 function List() {
   const { streams, error } = useStore(samples);
   const [creating, setCreating] = useState(false);
-  const found = (streams ?? []).filter((each) => each.name.startsWith(PREFIX));
+  const found = (streams ?? []).filter((each) => isOwn(each) && each.name.startsWith(PREFIX));
   const create = html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}>
     <${Icon} name="plus" /> Create store</button>`;
   const columns = [
@@ -48,6 +49,7 @@ function List() {
     { title: "Time travel", num: true, cell: (row) =>
       row.config?.metadata?.["lakestream.time_travel"] ?? html`<span class="quiet">off</span>` },
   ];
+  if (session.value.jetstream === false) return html`<${Head} title="Objects" /><${NoJetStream} />`;
   return html`<${Head} title="Objects" tools=${create} />
     ${error && !streams && html`<${Failed} error=${error} />`}
     ${!streams && !error && html`<${Loading} />`}

@@ -7,6 +7,7 @@ import { link } from "../lib/router.js";
 import { samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
 import { Figures, Head, Sparkline } from "../parts/figures.js";
+import { StreamName } from "../parts/names.js";
 import { Empty, Failed, Loading, Warning } from "../parts/notes.js";
 import { Plot } from "../parts/plot.js";
 import { Table } from "../parts/table.js";
@@ -27,9 +28,9 @@ function warningsOf({ varz, streams }) {
   }
   for (const [name, text] of Object.entries(lake?.errors ?? {})) add(`error-${name}`,
     html`<strong>${name}</strong>: ${text}`);
-  for (const [name, seconds] of Object.entries(lake?.lag_seconds ?? {})) {
-    if (seconds > LAG_SECONDS && lake.compactor?.alive) add(`lag-${name}`,
-      html`<a href=${link("streams", name, "table")}>${name}</a>: the table is ${span(seconds)} behind.`);
+  for (const stream of streams ?? []) {
+    if (stream.lake?.lag_seconds > LAG_SECONDS && lake.compactor?.alive) add(`lag-${stream.account}/${stream.name}`,
+      html`<${StreamName} stream=${stream} tab="table" />: the table is ${span(stream.lake.lag_seconds)} behind.`);
   }
   if (varz.slow_consumers > 0) add("slow",
     html`<strong>
@@ -38,14 +39,13 @@ function warningsOf({ varz, streams }) {
   for (const stream of streams ?? []) {
     const late = (stream.cluster?.replicas ?? []).filter((replica) => replica.offline);
     if (late.length) add(`offline-${stream.name}`,
-      html`<a href=${link("streams", stream.name)}>${stream.name}
-        </a>: ${late.map(({ name }) => name).join(", ")} offline.`);
+      html`<${StreamName} stream=${stream} />: ${late.map(({ name }) => name).join(", ")} offline.`);
   }
   return found;
 }
 
 const BUSY_COLUMNS = [
-  { title: "Stream", cell: (row) => html`<a class="name" href=${link("streams", row.name)}>${row.name}</a>` },
+  { title: "Stream", cell: (row) => html`<${StreamName} stream=${row} />` },
   { title: "Stored", num: true, cell: (row) => rate(row.rate ?? NaN) },
   { title: html`<span class="sr">Trend</span>`, wide: true, cell: (row) =>
     html`<${Sparkline} values=${row.series} />` },
@@ -69,7 +69,7 @@ export function Overview() {
   const busy = [...(streams ?? [])].filter((each) => each.rate > 0).sort((one, other) => other.rate - one.rate).slice(0,
     BUSIEST);
   const pending = (streams ?? [])
-    .flatMap((stream) => (stream.consumer_detail ?? []).map((each) => ({ ...each, stream: stream.name })))
+    .flatMap((stream) => (stream.consumer_detail ?? []).map((each) => ({ ...each, stream })))
     .filter((each) => each.num_pending + each.num_ack_pending > 0)
     .sort((one, other) => other.num_pending - one.num_pending)
     .slice(0, BUSIEST);
@@ -123,12 +123,12 @@ export function Overview() {
         ${pending.length
           ? html`<${Table}
               caption="Consumers behind"
-              keyOf=${(row) => `${row.stream}/${row.name}`}
+              keyOf=${(row) => `${row.stream.account}/${row.stream.name}/${row.name}`}
               rows=${pending}
               columns=${[
                 { title: "Consumer", cell: (row) =>
-                  html`<a class="name" href=${link("streams", row.stream, "consumers")}>${row.name}</a>
-                    <span class="under">${row.stream}</span>` },
+                  html`<span class="name">${row.name}</span>
+                    <span class="under"><${StreamName} stream=${row.stream} tab="consumers" /></span>` },
                 { title: "Pending", num: true, cell: (row) => count(row.num_pending) },
                 { title: "Unacked", num: true, cell: (row) => count(row.num_ack_pending) },
               ]}

@@ -3,7 +3,7 @@
 import { html, useMemo, useRef, useState } from "../../vendor/htm-preact.js";
 import { session, sql } from "../lib/api.js";
 import { compact, count, span } from "../lib/format.js";
-import { samples } from "../lib/samples.js";
+import { isOwn, samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
 import { Head } from "../parts/figures.js";
 import { Empty, Failed, Loading, Warning } from "../parts/notes.js";
@@ -16,7 +16,7 @@ const KEPT = "lakestream.sql";
 
 /** Return statements to begin with, for the stream with the most messages. */
 function examples(streams) {
-  const plain = (streams ?? []).filter((each) => each.state.messages && !/^(KV|OBJ)_/.test(each.name));
+  const plain = (streams ?? []).filter((each) => isOwn(each) && each.state.messages && !/^(KV|OBJ)_/.test(each.name));
   const name = plain.sort((one, other) => other.state.messages - one.state.messages)[0]?.name ?? "ORDERS";
   const table = `delta.\`streams/${name}\``;
   return [

@@ -10,6 +10,7 @@ import { useStore } from "../lib/store.js";
 import { ChoiceField, FormDialog, TextField } from "../parts/dialog.js";
 import { Head, Sparkline } from "../parts/figures.js";
 import { Icon } from "../parts/icons.js";
+import { NoJetStream, StreamName } from "../parts/names.js";
 import { Empty, Failed, Loading, toast } from "../parts/notes.js";
 import { Table } from "../parts/table.js";
 
@@ -28,18 +29,12 @@ function Lag({ lake }) {
   return html`${compact(lake.lag_msgs)}<span class="under">${span(Math.round(lake.lag_seconds ?? 0))}</span>`;
 }
 
-/** The name of a stream; only those of this session's account can be opened. */
-function Name({ stream }) {
-  if (stream.account !== session.value.account) return html`<span class="name">${stream.name}</span>`;
-  return html`<a class="name" href=${link("streams", stream.name)}>${stream.name}</a>`;
-}
-
 const COLUMNS = [
   {
     title: "Stream",
     by: (row) => row.name,
     cell: (row) =>
-      html`<${Name} stream=${row} /><span class="under">
+      html`<${StreamName} stream=${row} /><span class="under">
         ${(row.config?.subjects ?? []).slice(0, 4).join(", ") || (row.mirror ? "mirror" : "")}</span>`,
   },
   { title: "Stored", num: true, by: (row) => row.rate, cell: (row) => rate(row.rate ?? NaN) },
@@ -69,14 +64,10 @@ export function Streams() {
   const several = new Set((streams ?? []).map((each) => each.account)).size > 1;
   const columns = several ? [COLUMNS[0], { title: "Account", by: (row) => row.account, cell: (row) => row.account },
     ...COLUMNS.slice(1)] : COLUMNS;
-  const create = html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}>
+  const stores = session.value.jetstream !== false;
+  const create = stores && html`<button class="button button-main" type="button" onClick=${() => setCreating(true)}>
     <${Icon} name="plus" /> Create stream</button>`;
-  if (session.value.jetstream === false) {
-    return html`<${Head} title="Streams" /><${Empty} title="JetStream is off">
-      <p>This account has no JetStream: messages are delivered, and not stored. Start the server with <code>-js</code>,
-        or enable JetStream for the account.</p>
-        <//>`;
-  }
+  if (!stores && streams?.length === 0) return html`<${Head} title="Streams" /><${NoJetStream} />`;
   return html`<${Head} title="Streams" tools=${create} />
     <div class="toolbar">
       <div class="search">
