@@ -607,7 +607,7 @@ const trials = {
           await page.getByText(/\d+ rows/).waitFor({ timeout: 3 * WAIT });
           await page.getByRole("button", { name: "Plot" }).click();
         }
-        if (name === "table") await page.locator("code").evaluate((element) => (element.textContent = "/srv/lake"));
+        if (name === "table") await page.locator("code").evaluate((element) => (element.firstChild.data = "/srv/lake"));
         await picture(page, `${name}${suffix}`);
       }
       if (scheme === "light") {

@@ -53,7 +53,12 @@ function nodesOf({ varz, jsz, routez, groups }) {
   for (const { peers } of groupRows(groups)) {
     for (const { name } of Object.values(peers ?? {})) if (name && !nodes.has(name)) nodes.set(name, { name });
   }
-  for (const each of meta.replicas ?? []) if (each.name !== varz.server_name) nodes.set(each.name, { ...each });
+  for (const each of meta.replicas ?? []) {
+    if (each.name === varz.server_name) continue;
+    // Only the leader knows how far the others are.
+    const current = meta.leader === varz.server_name ? each.current : meta.leader === each.name || undefined;
+    nodes.set(each.name, { ...each, current });
+  }
   for (const route of routez?.routes ?? []) {
     const name = route.remote_name ?? route.name ?? route.remote_id;
     if (name && name !== varz.server_name) nodes.set(name, { ...nodes.get(name), name,

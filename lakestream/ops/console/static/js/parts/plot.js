@@ -31,7 +31,7 @@ function options({ series, format, times, width, cursor }) {
   return {
     width,
     height: HEIGHT,
-    padding: [8, 4, 0, 0],
+    padding: [8, 26, 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { size: 6 } },
     scales: { x: { time: times }, y: { range: (plot, low, high) => [Math.min(0, low ?? 0),
