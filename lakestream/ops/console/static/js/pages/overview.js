@@ -105,8 +105,8 @@ export function Overview() {
             { label: "out", values: values("outBytes") },
           ]} />`
         : html`<${Plot} title="Time to the ack" x=${x} format=${span} none=${latency} series=${[
-            { label: "ack p50", values: values("ack50") },
-            { label: "ack p99", values: values("ack99") },
+            { label: "p50", values: values("ack50") },
+            { label: "p99", values: values("ack99") },
             { label: "fsync p99", values: values("sync99") },
           ]} />`}
     </div>
