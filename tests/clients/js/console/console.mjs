@@ -520,6 +520,16 @@ const trials = {
     await plot.locator("canvas").waitFor();
   },
 
+  /** Without the library of plots, a page shows everything else. */
+  async "without-plots"(desk) {
+    desk.expected.push(/uplot\.js$/);
+    const page = await desk.page("about:blank");
+    await page.route("**/uplot.js", (route) => route.abort());
+    await page.goto(`${CONSOLE}#/overview`);
+    await page.getByText("This browser cannot draw the plot.").first().waitFor();
+    await page.getByText("Busiest streams").waitFor();
+  },
+
   /** A user of an account sees nothing of other accounts on any page, and none of the server's own figures. */
   async "an-account-sees-its-own"(desk) {
     desk.expected.push(/401.*\/console\/api\/session/);

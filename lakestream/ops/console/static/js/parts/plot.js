@@ -68,7 +68,8 @@ export function Plot({ title, x, series, format, times = true, none = "Collectin
   const key = useRef(null);
   const plot = useRef(null);
   const turn = useStore(colours);
-  const filled = x.length > 1 && series.some(({ values }) => values.some((value) => value !== null &&
+  const drawn = "uPlot" in globalThis; // it does not load in browsers whose language is no valid tag, as in the locale C
+  const filled = drawn && x.length > 1 && series.some(({ values }) => values.some((value) => value !== null &&
     value !== undefined));
   const data = [x, ...series.map(({ values }) => values)];
   const current = useRef({});
@@ -113,6 +114,6 @@ export function Plot({ title, x, series, format, times = true, none = "Collectin
       </div>
     </figcaption>
     ${filled ? html`<div class="plot-box" ref=${box} key="box"></div>`
-      : html`<div class="plot-none" key="none">${none}</div>`}
+      : html`<div class="plot-none" key="none">${drawn ? none : "This browser cannot draw the plot."}</div>`}
   </figure>`;
 }
