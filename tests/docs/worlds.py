@@ -86,11 +86,13 @@ WORLDS: dict[str, World] = {
         files={"orders/1.json": '{"country": "de", "id": 7, "ordered_at": "2026-05-01T12:00:00Z"}\n'},
     ),
     "docs/accounts.md": World(""),
+    "docs/backup.md": World("lakestream up -c nats.conf\n" + ORDERS, files={"nats.conf": COPIED}),
     "docs/commands.md": World(
         "cp nats.conf /etc/lakestream/\n", files={"nats.conf": "jetstream { store_dir: data }\n"}
     ),
     "docs/consumers.md": World(SERVE + ORDERS),
     "docs/console.md": World(""),
+    "docs/failure-modes.md": World("lakestream serve -a 127.0.0.1 -js -sd data -m 8222\n"),
     "docs/import-export.md": World(
         files={
             f"orders/{number}.json": f'{{"country": "de", "id": {number}, "ordered_at": "2026-05-01T12:00:00Z", '

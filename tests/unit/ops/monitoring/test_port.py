@@ -70,17 +70,11 @@ class Site:
         return Answer(200, TEXT, b"%d" % len(request.body), (("X-Site", "yes"),))
 
 
-NO_METRICS: Any = None
-
-
 class Pages:
     """Pages of which each is its path, and that of the metrics."""
 
     def is_metrics(self, path: str) -> bool:
         return path == "/metrics"
-
-    def is_metrics(self, path: str) -> bool:
-        return False
 
     def answer(self, path: str, query: str) -> Answer:
         return Answer(200, TEXT, path.encode())
