@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.certificates import PLACE, client_context
+from tests.conformance.remotes import wait
 from tests.console import Browser, Reply
 from tests.keys import Operator, user_key
 from tests.servers import Kind, Server, run_to_end
@@ -305,11 +306,11 @@ def test_failed_logins_are_limited(starts: Start) -> None:
     server = starts(USERS % OWNER.public)
     for _ in range(10):
         assert Browser(server).log_in(user="ann", password="wrong").status == 401
-    before = len(server.logged("authentication error"))
+    wait("the log lines", lambda: len(server.logged("authentication error")) == 10)
     reply = Browser(server).log_in(user="ann", password="secret-of-ann")
     assert (reply.status, reply.headers["retry-after"]) == (429, "60")
-    assert len(server.logged("authentication error")) == before
-    server.kill()
+    server.stop()
+    assert len(server.logged("authentication error")) == 10
 
 
 def test_a_token(starts: Start) -> None:

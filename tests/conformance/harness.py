@@ -249,7 +249,7 @@ class Script:
             answer = json.loads(frame.data)
         except ValueError:
             answer = self.show(frame)
-        if isinstance(body, dict) and DEFAULT_TIME_TRAVEL in body.get("metadata", {}):  # echoed by the scenario
+        if isinstance(body, dict) and DEFAULT_TIME_TRAVEL in (body.get("metadata") or {}):  # echoed by the scenario
             metadata = {key: value for key, value in body["metadata"].items() if key != DEFAULT_TIME_TRAVEL}
             data = json.dumps(body | {"metadata": metadata}).encode()
         self.note(f"{subject} {_short(data)}", answer)
