@@ -52,17 +52,23 @@ def _nkey(server: Server) -> Wire:
     return wire
 
 
-def _tls(certificate: str = "") -> Callable[[Server], Wire]:
-    return lambda server: Wire(server.address, secure=Secure(client_context(server.certificates, certificate)))
+def _tls(certificate: str = "", **fields: str) -> Callable[[Server], Wire]:
+    def login(server: Server) -> Wire:
+        return Wire(server.address, fields, secure=Secure(client_context(server.certificates, certificate)))
+
+    return login
 
 
 @pytest.mark.parametrize(
     ("word", "login"),
     [
         ('token: "secret"', _plain(auth_token="secret")),
-        ("user: ann, password", _plain(user="ann", **{"pass": "secret"})),
+        ('user: ann, password: "$2a', _plain(user="ann", **{"pass": "secret"})),
         ("users: [{ nkey", _nkey),
-        ('tls { cert_file: "server.pem", key_file: "server.key" }\n', _tls()),
+        (
+            'tls { cert_file: "server.pem", key_file: "server.key" }\nauthorization',
+            _tls(user="ann", **{"pass": "s3cret"}),
+        ),
         ("verify: true", _tls("ann")),
         ("include", lambda server: OPERATOR.client(server.address)),
     ],
