@@ -94,7 +94,9 @@ def exists(name: str) -> bool:
     """Return True for the dotted name of a module, or of a name in one."""
     module, _, last = name.rpartition(".")
     try:
-        return hasattr(importlib.import_module(module), last) or importlib.util.find_spec(name) is not None
+        if module and hasattr(importlib.import_module(module), last):
+            return True
+        return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
 
