@@ -21,13 +21,14 @@ ROOT = Path(__file__).resolve().parents[1]
 if (ROOT / "lakestream").is_dir():
     sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
+from lakestream.extras import ExtraMissing  # noqa: E402
 from lakestream.lake.errors import StorageFailed  # noqa: E402
 from lakestream.lake.files import paths  # noqa: E402
 from lakestream.lake.spark import job  # noqa: E402
 from lakestream.lake.spark.job import complain, say  # noqa: E402
 from lakestream.lake.write.metrics import CompactorMetrics  # noqa: E402
 from lakestream.lake.write.upkeep import DEFAULT_EVERY_SECONDS, Upkeep  # noqa: E402
-from lakestream.spans import ExtraMissing, Spans, configured, open_spans  # noqa: E402
+from lakestream.spans import Spans, configured, open_spans  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

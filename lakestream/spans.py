@@ -11,7 +11,6 @@ Sources: W3C Trace Context; OpenTelemetry, "OTLP Exporter Configuration" and "SD
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import threading
@@ -19,6 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+
+from lakestream.extras import ExtraMissing
 
 NAMES = (b"traceparent", b"Traceparent")
 """Spellings of the header: as W3C writes it, and as clients write it that canonicalise names."""
@@ -41,13 +42,6 @@ class Parent(msgspec.Struct, frozen=True, gc=False):
 
     trace: int
     span: int
-
-
-class ExtraMissing(Exception):
-    """Raised when traces are configured and OpenTelemetry is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__("traces need OpenTelemetry: pip install 'lakestream[otel]'")
 
 
 def sampled_parent(value: bytes) -> Parent | None:
@@ -160,14 +154,12 @@ def open_spans(service: str, instance: str, endpoint: str, complain: Callable[[s
     Raises:
         ExtraMissing: OpenTelemetry is not installed.
     """
-    if any(importlib.util.find_spec(name) is None for name in ("opentelemetry", "requests")):
-        raise ExtraMissing
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        raise ExtraMissing from None
+    except ImportError as error:
+        raise ExtraMissing("the export of traces", error.name or "opentelemetry", "otel") from None
     attributes = {"service.instance.id": instance}
     if not os.environ.get("OTEL_SERVICE_NAME"):
         attributes["service.name"] = service

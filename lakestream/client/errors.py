@@ -5,6 +5,8 @@ Belongs here: exceptions whose texts say what to do. Errors of nats-py's own API
 
 from __future__ import annotations
 
+from lakestream.extras import ExtraMissing
+
 
 class ClientError(Exception):
     """Base of all errors of this package."""
@@ -123,8 +125,8 @@ class BadFilter(ClientError):
     """Raised for a column or a condition that cannot be used."""
 
 
-class MissingPackage(ClientError, ImportError):
+class MissingPackage(ClientError, ExtraMissing):
     """Raised when an optional package is not installed."""
 
     def __init__(self, purpose: str, package: str) -> None:
-        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'lakestream[lake]'")
+        ExtraMissing.__init__(self, purpose, package, "lake")

@@ -20,6 +20,7 @@ from lakestream.account.engines import Engines
 from lakestream.account.use import ElsewhereUse
 from lakestream.config.errors import StartError
 from lakestream.config.options import JetStreamOptions, LakeOptions, Options
+from lakestream.extras import ExtraMissing
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io
 from lakestream.log.store.segment_log import LogOptions
@@ -40,7 +41,7 @@ from lakestream.protocol.api.request import API_LEVEL
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
-from lakestream.spans import ExtraMissing, Spans, configured, open_spans
+from lakestream.spans import Spans, configured, open_spans
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.features.batches import BatchLimits
 

@@ -110,7 +110,7 @@ class Image:
                 case "FROM" | "VOLUME" | "EXPOSE":
                     pass
                 case word:
-                    raise NotImplementedError(word)
+                    raise ValueError(f"the instruction {word} of a Dockerfile is not carried out here")
 
     def _inside(self, path: str) -> Path:
         return self.root / os.path.normpath(os.path.join(self.directory, path)).lstrip("/")
