@@ -1,9 +1,9 @@
 """Removals of messages and their times.
 
 Belongs here: `Departures`, the removed sequences in columns with the time of removal, its two encodings, and the search
-for removals after a point of the stream; `Removals`, what is kept of removals for the open segment. A stream with time
-travel keeps departures for its open segment; they go into the checkpoint and into the footer of the segment, and with
-the segment into the lake.
+for removals after a point of the stream; `Arrivals`, which finds the message of a batch that made each removal;
+`Removals`, what is kept of removals for the open segment. A stream with time travel keeps departures for its open
+segment; they go into the checkpoint and into the footer of the segment, and with the segment into the lake.
 
 A removal has two times. `removed_seq` is the first sequence at whose storing it was over: that of the message that made
 room for itself, or the next one to be stored when an operation (purge, delete, expiry) removed it. `removed_ns` is the
@@ -16,9 +16,9 @@ from __future__ import annotations
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from operator import sub
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, count
+from operator import gt, sub
 
 import msgspec
 
@@ -33,6 +33,50 @@ class Point(msgspec.Struct, frozen=True):
 
     seq: int = 0
     before_ns: int = 0
+
+
+class Displaced(msgspec.Struct, frozen=True, gc=False):
+    """Removed messages in the order of their removal, each with the sequence and the time (ns) of the message that
+    removed it."""
+
+    seqs: Sequence[int]
+    removed_seqs: Sequence[int]
+    removed_ns: Sequence[int]
+
+
+class Arrivals(msgspec.Struct, frozen=True, gc=False):
+    """Messages that were stored together, with sequences from `first_seq` on; `times` returns their times in ns."""
+
+    first_seq: int
+    subjects: Sequence[bytes]
+    times: Callable[[], Sequence[int]]
+
+    def displaced(self, gone: Sequence[tuple[int, bytes]]) -> Displaced:
+        """Return the removals (sequence, subject), ascending, as if the messages had been stored one at a time.
+
+        A limit on the messages of a subject alone has removed them. Once it is reached, each message removes the oldest
+        one of its subject: so the last removals of a subject belong to its last messages here, in the same order.
+        """
+        first = self.first_seq
+        newest = dict(zip(self.subjects, count(first)))
+        if len(newest) == len(self.subjects):
+            removers = [newest[subject] for _, subject in gone]
+        else:
+            lines: dict[bytes, list[int]] = {}
+            for seq, subject in enumerate(self.subjects, first):
+                lines.setdefault(subject, []).append(seq)
+            removers = []
+            for _, subject in reversed(gone):
+                line = lines[subject]
+                # A first message removes all that there were too many of.
+                removers.append(line.pop() if len(line) > 1 else line[0])
+            removers.reverse()
+        seqs = [seq for seq, _ in gone]
+        if any(map(gt, removers, removers[1:])):
+            pairs = sorted(zip(removers, seqs, strict=True))
+            removers, seqs = [remover for remover, _ in pairs], [seq for _, seq in pairs]
+        times = self.times()
+        return Displaced(seqs, removers, [times[seq - first] for seq in removers])
 
 
 class Departures:
@@ -82,6 +126,22 @@ class Departures:
             lasts.append(last)
             seqs.append(removed_seq)
             times.append(removed_ns)
+
+    def note_each(self, gone: Displaced) -> None:
+        """Add removals of single messages. Hot: as `note` for each of them."""
+        firsts, lasts, seqs, times = self._columns
+        begins = self.moment()
+        removed_ns: Sequence[int] = gone.removed_ns
+        if removed_ns[0] < begins or any(map(gt, removed_ns, removed_ns[1:])):
+            removed_ns = list(accumulate(removed_ns, max, initial=begins))[1:]
+        if len(set(gone.removed_seqs)) < len(gone.removed_seqs):  # one message removed several, perhaps a run
+            for seq, removed_seq, at_ns in zip(gone.seqs, gone.removed_seqs, removed_ns, strict=True):
+                self.note((seq,), removed_seq, at_ns)
+            return
+        firsts.extend(gone.seqs)
+        lasts.extend(gone.seqs)
+        seqs.extend(gone.removed_seqs)
+        times.extend(removed_ns)
 
     def extend(self, later: Departures) -> None:
         """Add what followed."""

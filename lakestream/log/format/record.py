@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
 from zlib import crc32
 
 import msgspec
@@ -193,6 +194,12 @@ def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> 
 def time_of(record: bytes) -> int:
     """Return the time when an encoded message was stored, in ns."""
     return int.from_bytes(record[TIME_AT : TIME_AT + 8], "little", signed=True)
+
+
+def times_of(buf: bytes, lengths: Iterable[int]) -> list[int]:
+    """Return the times, in ns, of records of these lengths that lie back to back in `buf`."""
+    offsets = accumulate(lengths, initial=0)
+    return [int.from_bytes(buf[at + TIME_AT : at + TIME_AT + 8], "little", signed=True) for at, _ in pairwise(offsets)]
 
 
 def subjects_at(buf: bytes, offsets: Iterable[int]) -> list[bytes]:

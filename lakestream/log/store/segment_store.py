@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from lakestream.log.format.departures import Departures, Removals
+from lakestream.log.format.departures import Departures, Displaced, Removals
 from lakestream.log.format.errors import CorruptLog, LogClosed, LogError
 from lakestream.log.format.files import Files, Io, UnsyncedFiles
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
@@ -246,12 +246,14 @@ class SegmentStore(Store):
         self.removed.enter(self._replaying or self.log.open_segment.first_index)
         return self.removed
 
-    def _note_gone(self, gone: Sequence[int]) -> None:
+    def _note_gone(self, gone: Sequence[int], displaced: Displaced | None = None) -> None:
         removals = self.removals()
         removals.any = True
         if self.erasing and gone:
             note_runs(removals.erased, gone)
-        if removals.departures is not None and gone:
+        if removals.departures is not None and displaced is not None:
+            removals.departures.note_each(displaced)
+        elif removals.departures is not None and gone:
             at, last = self.operation_ns, self.last_time
             removals.departures.note(gone, self.last_seq + (at is not None), last if at is None else max(at, last))
 

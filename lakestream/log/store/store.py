@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from lakestream.log.format.departures import Departures
+from lakestream.log.format.departures import Arrivals, Departures, Displaced
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.frame import Frame
 from lakestream.log.format.record import FIXED, Record, contiguous
@@ -172,8 +172,9 @@ class Store:
         self._ahead = dict(zip(seqs, self._rows.subjects(seqs), strict=True))
         return self._ahead.pop(seq)
 
-    def _note_gone(self, gone: Sequence[int]) -> None:
-        """Note that messages (ascending) were removed, by the message stored last or by an operation."""
+    def _note_gone(self, gone: Sequence[int], displaced: Displaced | None = None) -> None:
+        """Note that messages (ascending) were removed: by those that `displaced` names, else by the message stored last
+        or by an operation."""
 
     def _note_hole(self, gone: Sequence[int]) -> None:
         """Note that removed messages (ascending) lie behind the first one that stays."""
@@ -275,18 +276,25 @@ class Store:
             self.subjects.remove_all(gone)
             self._forget([seq for seq, _ in gone])
 
-    def trim(self, subjects: Iterable[bytes], keep: int) -> list[tuple[int, bytes]]:
+    def trim(self, subjects: Iterable[bytes], keep: int, arrivals: Arrivals | None = None) -> list[tuple[int, bytes]]:
         """Remove the oldest messages of each of `subjects` until `keep` (≥ 1) are left. Raise CorruptLog.
 
         Return (sequence, subject) of each, ascending.
+
+        Args:
+            arrivals: the messages that cause it, if departures tell them apart; without, the last one does.
         """
         gone = self.subjects.trim(subjects, keep)
         if gone:
-            self._forget([seq for seq, _ in gone])
+            self._forget([seq for seq, _ in gone], None if arrivals is None else arrivals.displaced(gone))
         return gone
 
-    def _forget(self, seqs: Sequence[int]) -> None:
-        """Account for the removal of `seqs`, ascending, which the subject index does not list any more."""
+    def _forget(self, seqs: Sequence[int], displaced: Displaced | None = None) -> None:
+        """Account for the removal of `seqs`, ascending, which the subject index does not list any more.
+
+        Args:
+            displaced: the same, with the message that removed each.
+        """
         self.live.discard_all(seqs)
         self.msgs -= len(seqs)
         if self.msgs < len(seqs):
@@ -294,7 +302,7 @@ class Store:
         else:
             self.bytes -= self._rows.total_size(seqs)
         self._rows.forget(seqs)
-        self._note_gone(seqs)
+        self._note_gone(seqs, displaced)
         assert not self.shredding, "messages are shredded one at a time"
         if seqs[0] == self.first_seq:
             self.first_seq = self.live.next_at_or_after(self.first_seq) or self.last_seq + 1

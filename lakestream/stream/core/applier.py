@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lakestream.log.format.departures import Arrivals
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.format.record import Record, columns, iter_records, record_length, time_of
+from lakestream.log.format.record import Record, columns, iter_records, record_length, time_of, times_of
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
 from lakestream.stream.core import limits, offline
@@ -79,11 +80,14 @@ class Applier:
             self._one_by_one(at, batch)
             return
         self._store.apply_messages(at, batch.first_seq, batch.subjects, batch.lengths, batch.last_time)
-        self._after_messages(Stored(batch.first_seq, batch.subjects, batch.effects, batch.last_time), own=True)
+        stored = Stored(batch.first_seq, batch.subjects, batch.effects, batch.last_time)
+        self._after_messages(stored, own=True, times=lambda: list(map(time_of, batch.records)))
 
     def _rolls_inside(self, effects: Sequence[Effect], last_seq: int) -> bool:
         """Return True if what a message before the last one of an entry removes can make a difference to what limits
-        remove after it."""
+        remove after it, or to the times at which they do."""
+        if self._store.departures is not None:
+            return any(effect.removes for effect in effects)
         return self._limited and any(effect.removes and effect.seq != last_seq for effect in effects)
 
     def _one_by_one(self, at: Appended, batch: Batch) -> None:
@@ -97,9 +101,16 @@ class Applier:
             self._after_messages(Stored(seq, [subject], [effects[seq]] if seq in effects else [], time_ns), own=True)
             offset += length
 
-    def _after_messages(self, stored: Stored, own: bool) -> None:
-        """Apply what storing messages brings with it: interest, limits, rollups, and what features do."""
+    def _after_messages(self, stored: Stored, own: bool, times: Callable[[], Sequence[int]] | None = None) -> None:
+        """Apply what storing messages brings with it: interest, limits, rollups, and what features do.
+
+        Args:
+            times: returns the times of the messages in ns, if they are several.
+        """
         store, hooks = self._store, self._hooks
+        arrivals = None
+        if times is not None and len(stored.subjects) > 1 and store.departures is not None:
+            arrivals = Arrivals(stored.first_seq, stored.subjects, times)
         if not own:
             for each in hooks.received:
                 each.received(stored)
@@ -107,7 +118,7 @@ class Applier:
             for seq, subject in each.unwanted(stored.first_seq, stored.subjects):
                 store.remove(seq, subject)
         # Limits come first: they see the stream with the new message and with what that is about to replace.
-        self._tell(limits.enforce(self._config, store, stored.subjects))
+        self._tell(limits.enforce(self._config, store, stored.subjects, arrivals))
         for effect in stored.effects:
             if effect.rollup:
                 self._tell(limits.roll_up(store, effect.seq, effect.rollup, effect.subject))
@@ -159,7 +170,8 @@ class Applier:
             self._records(list(iter_records(body)), at)
             return
         self._store.apply_messages(at, first_seq, subjects, found.lengths, found.last_time)
-        self._after_messages(Stored(first_seq, subjects, effects, found.last_time), own=False)
+        stored = Stored(first_seq, subjects, effects, found.last_time)
+        self._after_messages(stored, own=False, times=lambda: times_of(body, found.lengths))
 
     def _effects_of(self, records: Sequence[Record]) -> list[Effect]:
         return [

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from lakestream.log.format.departures import Arrivals
 from lakestream.log.store.store import Store
 from lakestream.protocol.subjects import is_literal
 from lakestream.stream.core.config import StreamConfig
@@ -85,9 +86,9 @@ def most_trimmed(config: StreamConfig, store: Store, msgs: int, size: int) -> in
     return max(0, over)
 
 
-def enforce(config: StreamConfig, store: Store, subjects: Sequence[bytes]) -> Removed:
-    """Enforce the limits after `subjects` got new messages."""
-    trimmed = _trim_subjects(config, store, set(subjects))
+def enforce(config: StreamConfig, store: Store, subjects: Sequence[bytes], arrivals: Arrivals | None = None) -> Removed:
+    """Enforce the limits after `subjects` got new messages: `arrivals`, if departures tell them apart."""
+    trimmed = _trim_subjects(config, store, set(subjects), arrivals)
     named, swept = _trim_oldest(config, store)
     return Removed([*trimmed, *named] if trimmed else named, swept)
 
@@ -100,9 +101,11 @@ def enforce_all(config: StreamConfig, store: Store) -> Removed:
     return Removed(named, swept)
 
 
-def _trim_subjects(config: StreamConfig, store: Store, subjects: Iterable[bytes]) -> list[tuple[int, bytes]]:
+def _trim_subjects(
+    config: StreamConfig, store: Store, subjects: Iterable[bytes], arrivals: Arrivals | None = None
+) -> list[tuple[int, bytes]]:
     """Keep the newest max_msgs_per_subject messages of each subject."""
-    return store.trim(subjects, config.max_msgs_per_subject) if config.max_msgs_per_subject > 0 else []
+    return store.trim(subjects, config.max_msgs_per_subject, arrivals) if config.max_msgs_per_subject > 0 else []
 
 
 def _trim_oldest(config: StreamConfig, store: Store) -> Removed:

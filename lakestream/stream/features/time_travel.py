@@ -66,8 +66,9 @@ class TimeTravel(Feature):
         self._store.keep_departures(self._travels)
 
     def applies_single_messages(self) -> bool:
-        """Return True if the stream can be asked how it was after each message, not only after a batch of them."""
-        return self._travels
+        """Return True if the stream can be asked how it was after each message of a batch, and the batch as a whole
+        does not tell it: limits of the whole stream, and interest, remove messages of other subjects too."""
+        return self._travels and (limits.trims_by_size(self._config) or self._config.retention == "interest")
 
     def removal_time(self, operation: Removing) -> int:
         """Return now for an operation that can remove messages, and let no later message be earlier.

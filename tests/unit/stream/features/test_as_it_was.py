@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lakestream.log.format.departures import Point
+from lakestream.log.format.departures import Departures, Point
+from lakestream.log.format.frame import Kind
+from lakestream.log.format.record import Record, iter_records
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.store.past import PIECE, LogPast
-from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.ports import PastUnavailableError, Was
 from lakestream.stream.core.effect import Effect
 from lakestream.stream.core.operations import Purge, UpdateStream
@@ -253,3 +258,62 @@ def test_a_stream_that_loses_the_metadata_right_behind_a_checkpoint_keeps_its_pa
     again.stream.propose(UpdateStream(msgspec.json.encode(config)))
     again.settle()
     assert again.stream.store.departures is None
+
+
+class Model:
+    """Removals of a stream that stores one message at a time, and limits messages per subject and in all."""
+
+    def __init__(self, per_subject: int, max_msgs: int) -> None:
+        self.per_subject, self.max_msgs = per_subject, max_msgs
+        self.live: dict[int, bytes] = {}
+        self.removed: list[tuple[int, int, int]] = []
+
+    def store(self, record: Record) -> None:
+        self.live[record.seq] = record.subject
+        mine = [seq for seq, subject in self.live.items() if subject == record.subject]
+        doomed = mine[: -self.per_subject]
+        if 0 < self.max_msgs < len(self.live) - len(doomed):
+            doomed.append(next(seq for seq in self.live if seq not in doomed))
+        if b"Nats-Rollup" in record.header:
+            doomed += [seq for seq in mine[:-1] if seq not in doomed]
+        for seq in doomed:
+            del self.live[seq]
+            self.removed.append((seq, record.seq, record.time_ns))
+
+
+def removals_of(departures: Departures | None) -> list[tuple[int, int, int]]:
+    """Return (sequence, removed_seq, removed_ns) of each message, in the order of their removal."""
+    assert departures is not None
+    rows = zip(departures.runs(), departures.removed_seqs, departures.removed_ns, strict=True)
+    return [(seq, by, at_ns) for (first, last), by, at_ns in rows for seq in range(first, last + 1)]
+
+
+TURNS = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=12), max_size=8)
+"""Turns of the event loop, each with its publishes: (subject, 0 for a rollup)."""
+
+
+@given(turns=TURNS, per_subject=st.integers(1, 3), max_msgs=st.sampled_from([-1, -1, 3]))
+def test_removals_in_a_batch_have_the_times_of_the_messages_that_made_them(
+    turns: list[list[tuple[int, int]]], per_subject: int, max_msgs: int
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        limits = {"max_msgs_per_subject": per_subject, "max_msgs": max_msgs}
+        world = World(directory, metadata=TRAVELS, allow_rollup_hdrs=True, **limits)
+        for turn in turns:
+            for subject, kind in turn:
+                world.clock.time += 1
+                world.publish(f"s.{subject}", b"x", **({} if kind else {"Nats_Rollup": "sub"}))
+            world.settle()
+        store = world.stream.store
+        assert isinstance(store.log, SegmentLog)
+        model = Model(per_subject, max_msgs)
+        for frame, _ in store.log.frames(1):
+            if frame.kind == Kind.MESSAGES:
+                for record in iter_records(frame.body):
+                    model.store(record)
+        assert [seq for seq, _, _ in world.content()] == sorted(model.live)
+        assert removals_of(store.departures) == model.removed
+        store.log.close()
+        again = World(directory).stream.store
+        assert removals_of(again.departures) == model.removed, "those who read the entries find the same"
+        again.log.close()
