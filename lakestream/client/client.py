@@ -31,7 +31,6 @@ from lakestream.client.past import RETENTION, TIME_TRAVEL, AsOf, Point, last_mes
 from lakestream.client.scan import Asked, Filters, direct_pages, of_lake, of_nats
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
-from lakestream.protocol.instants import rfc3339
 from lakestream.protocol.subjects import is_literal
 
 if TYPE_CHECKING:
@@ -216,13 +215,13 @@ class Client:
             await self._flush(stream)
         return "" if self._is_lakestream else "the server is no lakestream"
 
-    async def _last_in_lake(self, stream: str, at_ns: int, subjects: Sequence[str]) -> list[Message]:
+    async def _last_in_lake(self, stream: str, point: Point, subjects: Sequence[str]) -> list[Message]:
         import pyarrow as pa
 
         from lakestream.lake.read.conditions import MATCHES, Condition
         from lakestream.lake.read.history.past import Past
 
-        past = await self._open(stream, at_ns)
+        past = await self._open(stream, point)
         if isinstance(past, str):
             raise LakeNotReachable(stream, past)
         assert isinstance(past, Past)
@@ -263,7 +262,7 @@ class Client:
         _require("reading a stream as Arrow data", "pyarrow")
         asked = Asked.of(checked_columns(columns), filters)
         if asked.source != "nats":
-            found = await self._open(stream, asked.as_of_ns)
+            found = await self._open(stream, None if asked.as_of_ns is None else Point(asked.as_of_ns))
             if not isinstance(found, str):
                 return of_lake(found, asked)
             if asked.source == "lake" or asked.as_of_ns is not None:
@@ -309,8 +308,8 @@ class Client:
         return (await self.to_arrow(stream, columns, **filters)).to_pandas()
 
     # ------------------------------------------------------------------ the lake
-    async def _open(self, stream: str, as_of_ns: int | None) -> LiveView | Past | str:
-        """Return the live view of a stream, or its `Past` at a time; or the reason why this machine cannot read it.
+    async def _open(self, stream: str, point: Point | None) -> LiveView | Past | str:
+        """Return the live view of a stream, or its `Past` at a point; or the reason why this machine cannot read it.
 
         Raises:
             NoSuchStream, ReadFailed, PastUnavailable.
@@ -324,9 +323,9 @@ class Client:
             self._readable[answer.lake_id] = await asyncio.to_thread(_why_unreadable, lake, answer.lake_id)
         if reason := self._readable[answer.lake_id]:
             return reason
-        if as_of_ns is None:
+        if point is None:
             return await _of_lake(lambda: _view(lake, answer))
-        return await _of_lake(lambda: _past(lake, answer, as_of_ns))
+        return await _of_lake(lambda: _past(lake, answer, point))
 
     async def _flush(self, stream: str) -> Flushed | str:
         """Have the server stage what it has; return its answer, or the reason why there is none."""
@@ -380,14 +379,15 @@ def _view(lake: str, answer: Flushed) -> LiveView:
     return open_view(lake, answer.stream, answer.account or DEFAULT_ACCOUNT, answer=answer)
 
 
-def _past(lake: str, answer: Flushed, at_ns: int) -> Past:
+def _past(lake: str, answer: Flushed, point: Point) -> Past:
     from lakestream.lake.delta.time_travel import TimeTravelError
     from lakestream.lake.read.history.past import open_past
 
     try:
-        return open_past(lake, answer.stream, at_ns, answer.account or DEFAULT_ACCOUNT, answer=answer)
+        account = answer.account or DEFAULT_ACCOUNT
+        return open_past(lake, answer.stream, point.time_ns, account, answer=answer, seq=point.seq)
     except TimeTravelError as error:
-        raise PastUnavailable(answer.stream, rfc3339(at_ns), str(error)) from None
+        raise PastUnavailable(answer.stream, str(point), str(error)) from None
 
 
 async def _of_lake(read: Callable[[], T]) -> T:

@@ -103,7 +103,7 @@ class TooManySubjects(ClientError):
     def __init__(self, stream: str, subjects: str) -> None:
         super().__init__(
             f"stream {stream}: more than 1,024 subjects match {subjects}, the limit for one answer. Ask for fewer "
-            "subjects at once, or by `time` where the lake is reachable, which has no such limit"
+            "subjects at once, or mount the lake here or name it with `lake` of connect(): it has no such limit"
         )
 
 

@@ -86,8 +86,8 @@ async def last_messages(gets: DirectGets, stream: str, point: Point, patterns: S
         request["seq"] = page.messages[-1].seq + 1
 
 
-LakeRows = Callable[[str, int, Sequence[str]], Awaitable[list[Message]]]
-"""Read the last message of each matching subject at a time from the lake: stream, time in ns, filters. Raises
+LakeRows = Callable[[str, Point, Sequence[str]], Awaitable[list[Message]]]
+"""Read the last message of each matching subject at a point from the lake: stream, point, filters. Raises
 LakeNotReachable."""
 
 
@@ -149,7 +149,7 @@ class AsOf:
             if error.status != 413:
                 raise
         except DirectGetDisabled:
-            if not (self._recorded and self.point.time_ns):
+            if not self._recorded:
                 raise
         for message in await self._many(patterns):
             yield message
@@ -165,10 +165,8 @@ class AsOf:
         """Return the last messages of more subjects than one answer may have."""
         if self._recorded:
             # Subjects may have left the stream since, so it cannot list them.
-            if not self.point.time_ns:
-                raise TooManySubjects(self.stream, ", ".join(patterns))
             try:
-                return await self._from_lake(self.stream, self.point.time_ns, patterns)
+                return await self._from_lake(self.stream, self.point, patterns)
             except LakeNotReachable:
                 raise TooManySubjects(self.stream, ", ".join(patterns)) from None
         found: dict[str, Message] = {}

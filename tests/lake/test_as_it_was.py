@@ -163,6 +163,10 @@ def compare_sql(server: Server, name: str, model: Model, dice: random.Random, mo
             found = [record for block in past.messages() for record in block]
             assert {each.seq: (each.subject.decode(), each.data) for each in found} == moment.live
             assert by_sql(session, name, moment.ns) == moment.live, f"at {moment.ns}, {moment.last} of {model.last}"
+    for seq in dice.sample(sorted(model.after), min(most, len(model.after))):
+        past = open_past(str(server.store / "lake"), name, 0, server=server.url, seq=seq)
+        last = {each.subject.decode(): (each.seq, each.data) for block in past.messages() for each in block}
+        assert last == model.after[seq], f"after {seq} of {model.last}"
 
 
 @pytest.mark.parametrize(("max_msgs", "per_subject"), LIMITS if LONG else LIMITS[:2])

@@ -64,10 +64,10 @@ class CommitSummary(msgspec.Struct, frozen=True):
 
 
 class AsOf(msgspec.Struct, frozen=True):
-    """Answer of `as_of`: read `version` and keep rows with time_ns <= `at_ns`.
+    """Answer of `as_of`: read `version` and keep rows with time_ns <= `at_ns`; of `as_of_sequence`: with seq <= `seq`.
 
-    `version` is None when the stream had no message yet. `complete`: no message stored at or before `at_ns` can be
-    missing, since the table holds a later one.
+    `version` is None when the stream had no message yet. `complete`: no message of that state can be missing, since the
+    table holds a later one.
     """
 
     version: int | None
@@ -75,11 +75,12 @@ class AsOf(msgspec.Struct, frozen=True):
     complete: bool
     progress: Progress | None = None
     """With time travel: the commit whose departures (departures.py) tell which messages had left."""
+    seq: int = 0
 
     @property
     def point(self) -> Point:
-        """Return the time as a point of the stream."""
-        return Point(before_ns=self.at_ns + 1)
+        """Return the time, or the sequence, as a point of the stream."""
+        return Point(seq=self.seq) if self.seq else Point(before_ns=self.at_ns + 1)
 
 
 class CommitLog:
@@ -378,6 +379,18 @@ def as_of(table: str | os.PathLike[str], at: int | datetime | str) -> AsOf:
         TimeTravelError: log clean-up has deleted the version, or `at` is no time.
     """
     return version_for_message_time(CommitLog(table), instant(at))
+
+
+def as_of_sequence(table: str | os.PathLike[str], seq: int) -> AsOf:
+    """Return the version with the messages that a stream with time travel held right after a sequence was stored.
+
+    Raises:
+        NotATable: there is no table.
+        NotRecorded: the stream did not record departures then.
+        TimeTravelError: log clean-up has deleted the version.
+    """
+    kept = version_of_point(CommitLog(table), Point(seq=seq))
+    return AsOf(kept.version, 0, complete=kept.version is not None, progress=kept.progress, seq=seq)
 
 
 def version_at(table: str | os.PathLike[str], at: int | datetime | str) -> int:

@@ -1,6 +1,6 @@
-"""A stream's messages as of a time, for programs.
+"""A stream's messages as of a time or sequence, for programs.
 
-Belongs here: choosing what to read for a time in the past (a version of the table, or the live view cut at that time
+Belongs here: choosing what to read for a point in the past (a version of the table, or the live view cut at that point
 where the table does not reach that far yet), and reading it as messages in sequence order without holding more than a
 range of them. A restore sends them to a server (cli/restore.py).
 
@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from lakestream.lake.delta import departures as departure_files
 from lakestream.lake.delta.departures import Dead
 from lakestream.lake.delta.schema import REMOVED_COLUMN
-from lakestream.lake.delta.time_travel import AsOf, CommitLog, NotATable, as_of
+from lakestream.lake.delta.time_travel import AsOf, CommitLog, NotATable, TimeTravelError, as_of, as_of_sequence
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
@@ -44,7 +44,7 @@ class NothingThen(LakeError):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """A stream at a time. `note`: what the reader of the messages should know, or ""."""
+    """A stream at a time, or right after sequence `seq` was stored. `note`: a warning for the reader, or ""."""
 
     stream: str
     at_ns: int
@@ -54,12 +54,13 @@ class Past(msgspec.Struct, frozen=True):
     view: LiveView
     last_seq: int
     """No message of that time has a higher sequence."""
+    seq: int = 0
 
     def messages(self) -> Iterator[list[Record]]:
         """Yield all messages, ascending, in blocks. Raises VersionGone, SegmentGone."""
         view = self.view
         columns = self._with_removal(COLUMNS)
-        where = f"time_ns <= {self.at_ns}"
+        where = self._stored().sql()
         for span in live_rows.ranges(view, 1, view.table_last_seq):
             yield from self._block(list(live_rows.table_batches(view, [span], columns, where)), columns)
         for batch in view.tail_batches():
@@ -72,14 +73,18 @@ class Past(msgspec.Struct, frozen=True):
             VersionGone, SegmentGone.
         """
         view, chosen = self.view, self._with_removal(columns)
-        stored = Condition("time_ns", "<=", (self.at_ns,))
+        conditions = [self._stored(), *conditions]
         first, last = bounds(conditions)
         spans = live_rows.ranges(view, first, last)
-        for batch in live_rows.selected(view, spans, (first, last), chosen, [stored, *conditions]):
+        for batch in live_rows.selected(view, spans, (first, last), chosen, conditions):
             if REMOVED_COLUMN in chosen:
                 batch = batch.filter(self._there(batch))
             if batch.num_rows:
                 yield live_rows.completed(batch, columns)
+
+    def _stored(self) -> Condition:
+        """Return the condition for messages that had been stored."""
+        return Condition("seq", "<=", (self.seq,)) if self.seq else Condition("time_ns", "<=", (self.at_ns,))
 
     def _with_removal(self, columns: Sequence[str]) -> list[str]:
         """Return the columns with that of removals, in archives."""
@@ -94,7 +99,7 @@ class Past(msgspec.Struct, frozen=True):
         if not batches:
             return
         table = pa.Table.from_batches(batches)
-        kept: Any = pc.less_equal(table.column("time_ns"), self.at_ns)
+        kept: Any = self._stored().mask(table)
         if REMOVED_COLUMN in columns:
             kept = pc.and_(kept, self._there(table))
         found = records(table.filter(kept).select(list(COLUMNS)).sort_by("seq").combine_chunks())
@@ -111,29 +116,32 @@ def open_past(
     server: str | None = None,
     credentials: Credentials | None = None,
     answer: Flushed | None = None,
+    seq: int = 0,
 ) -> Past:
-    """Return the messages that a stream held at a time, by message time.
+    """Return the messages that a stream held at a time, by message time, or right after a sequence was stored.
 
     Args:
         lake: the lake's root.
         stream: the stream's name.
-        at_ns: message time, ns since the epoch; messages stored at or before it count.
+        at_ns: message time, ns since the epoch; messages stored at or before it count. Ignored with `seq`.
         account: the stream's account.
         server: the URL of the server, which stages what it has when the table does not reach that far yet; by default
             the servers that the lake names.
         credentials: for logging in to it.
         answer: a server's answer to a flush that the caller made instead.
+        seq: a sequence of a stream with `lakestream.time_travel` that is no archive.
 
     Raises:
         StreamNotFound: neither lake nor server know the stream.
         NothingThen: it held nothing.
-        TimeTravelError: the version of that time is gone.
+        TimeTravelError: the version of that time is gone, or removals were not recorded at that sequence.
         FlushFailed: `server` was given and did not answer.
     """
+    table = paths.table(open_storage(lake).root, stream, account)
     try:
-        found = as_of(paths.table(open_storage(lake).root, stream, account), at_ns)
+        found = as_of_sequence(table, seq) if seq else as_of(table, at_ns)
     except NotATable:
-        found = AsOf(None, at_ns, complete=False)
+        found = AsOf(None, at_ns, complete=False, seq=seq)
     if found.complete and found.version is None:
         raise NothingThen(stream, at_ns)
     # A table that reaches the time needs no flush; the view has the columns and paths.
@@ -147,10 +155,12 @@ def open_past(
         last_seq = reached.last_seq if reached is not None else last_seq
         view = _at(view, found.version, departure_files.gone_as_of(open_storage(lake), view.table, found))
     else:
+        if seq and view.departures is None:
+            raise TimeTravelError(f"stream {stream} did not record removals at sequence {seq}")
         view = view.at(found.point)
     if not (found.complete or view.flushed):
         note = f"what the server has not staged yet is missing: {view.note}"
-    return Past(stream, at_ns, _config(view), note, view, last_seq)
+    return Past(stream, at_ns, _config(view), note, view, min(last_seq, seq or last_seq), seq)
 
 
 def _at(view: LiveView, version: int, hidden: Dead) -> LiveView:
