@@ -347,6 +347,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         clustered: it has several nodes.
         domain: of its JetStream.
         limits: of the account, as `$JS.API.INFO` shows them; `used`: streams and bytes in use.
+        tiers: limits and use for each number of replicas (`R3`), in accounts that have such limits.
         publish, subscribe: permissions of the user; None: unrestricted.
     """
 
@@ -358,6 +359,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     domain: str = ""
     limits: dict[str, Any] = {}
     used: dict[str, Any] = {}
+    tiers: dict[str, dict[str, Any]] = {}
     publish: dict[str, Any] | None = None
     subscribe: dict[str, Any] | None = None
 
@@ -365,6 +367,17 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     def most_replicas(self) -> int:
         """Return the maximum number of replicas of a stream."""
         return 5 if self.clustered else 1
+
+    def replicas(self, origin: Seen) -> int:
+        """Return the number of replicas that a stream will have here."""
+        return min(int(origin.config.get("num_replicas") or 1), self.most_replicas)
+
+    def filled(self, origin: Seen) -> Side:
+        """Return the side with a stream added to its use."""
+        tier = f"R{self.replicas(origin)}"
+        if tier in self.tiers:
+            return msgspec.structs.replace(self, tiers=self.tiers | {tier: _added(self.tiers[tier], origin, 1)})
+        return msgspec.structs.replace(self, used=_added(self.used, origin, self.replicas(origin)))
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -439,8 +452,7 @@ def obstacles(
             f"max_payload is {new.max_payload:,} there, and {old.max_payload:,} here: the copy stops at a message that "
             "is larger"
         )
-    replicas = int(config.get("num_replicas") or 1)
-    if replicas > new.most_replicas:
+    if (replicas := int(config.get("num_replicas") or 1)) > new.most_replicas:
         notes.append(f"{replicas} replicas become {new.most_replicas}: the new server is no cluster")
     if config.get("placement"):
         notes.append("its placement is not taken over")
@@ -479,16 +491,40 @@ def _permissions(way: Way, name: str, old: Side, new: Side) -> list[str]:
 
 
 def _room(origin: Seen, new: Side) -> list[str]:
+    replicas = new.replicas(origin)
+    tier = f"R{replicas}"
+    if new.tiers and tier not in new.tiers:
+        return [
+            f"the account's limits allow no streams with {replicas} replicas (tiers: {', '.join(sorted(new.tiers))})"
+        ]
+    # The limits of a tier are for one replica of each stream, those of an account for all replicas.
+    used = new.tiers[tier] if new.tiers else new.used
+    limits = used.get("limits") or {} if new.tiers else new.limits
+    size = origin.bytes * (1 if new.tiers else replicas)
+    whose = f"tier {tier} of the account" if new.tiers else "the account"
     found = []
-    memory = origin.config.get("storage") == "memory"
-    key, what = ("max_memory", "memory") if memory else ("max_storage", "storage")
-    limit, used = int(new.limits.get(key, -1)), int(new.used.get("memory" if memory else "storage", 0))
-    if 0 < limit < used + origin.bytes:
-        found.append(f"{what}: it has {origin.bytes:,} bytes, and the account has {max(0, limit - used):,} left")
-    streams = int(new.limits.get("max_streams", -1))
-    if 0 < streams <= int(new.used.get("streams", 0)):
-        found.append(f"the account has its limit of {streams} streams")
+    key = _storage(origin)
+    limit, taken = int(limits.get(f"max_{key}", -1)), int(used.get(key, 0))
+    if 0 < limit < taken + size:
+        found.append(f"{key}: it needs {size:,} bytes, and {whose} has {max(0, limit - taken):,} left")
+    streams = int(limits.get("max_streams", -1))
+    if 0 < streams <= int(used.get("streams", 0)):
+        found.append(f"{whose} has its limit of {streams} streams")
     return found
+
+
+def _storage(origin: Seen) -> str:
+    return "memory" if origin.config.get("storage") == "memory" else "storage"
+
+
+def _added(used: Mapping[str, Any], origin: Seen, replicas: int) -> dict[str, Any]:
+    """Return the use of an account or tier with one more stream."""
+    key = _storage(origin)
+    return {
+        **used,
+        key: int(used.get(key, 0)) + origin.bytes * replicas,
+        "streams": int(used.get("streams", 0)) + 1,
+    }
 
 
 def estimate_s(origin: Seen) -> float:

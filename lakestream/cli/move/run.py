@@ -144,6 +144,8 @@ class Mover:
                 way, origin, target, self._old_side, self._new_side, taken, len(consumers), self._options.take_consumers
             )
             found += some
+            if target is None:
+                self._new_side = self._new_side.filled(origin)
             estimate = plan.estimate_s(origin)
             total += estimate
             self._output.say(

@@ -159,12 +159,45 @@ def configured(**fields: Any) -> Seen:
             },
             "has 90 left",
         ),
+        ({"new": Side(tiers={"R3": {}})}, "allow no streams with 1 replicas (tiers: R3)"),
+        (
+            {"new": Side(tiers={"R1": {"streams": 2, "limits": {"max_streams": 2}}})},
+            "tier R1 of the account has its limit",
+        ),
+        (
+            {
+                "origin": msgspec.structs.replace(ORIGIN, bytes=100),
+                "new": Side(clustered=True, tiers={"R3": {"storage": 60, "limits": {"max_storage": 150}}}),
+            },
+            "needs 100 bytes, and tier R3 of the account has 90 left",
+        ),
+        (
+            {
+                "origin": msgspec.structs.replace(ORIGIN, bytes=100),
+                "new": Side(clustered=True, limits={"max_storage": 250}),
+            },
+            "needs 300 bytes",
+        ),
     ],
 )
 def test_what_stops_a_move(given: dict[str, Any], word: str) -> None:
     found = texts(**given)
     assert len(found) == 1
     assert word in found[0]
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        Side(limits={"max_storage": 150, "max_streams": 9}),
+        Side(tiers={"R1": {"limits": {"max_storage": 150, "max_streams": 9}}}),
+        Side(limits={"max_streams": 1}),
+    ],
+)
+def test_streams_that_fit_singly_may_not_fit_together(new: Side) -> None:
+    origin = msgspec.structs.replace(ORIGIN, bytes=100)
+    assert texts(origin=origin, new=new) == []
+    assert len(texts(origin=origin, new=new.filled(origin))) == 1
 
 
 def test_what_will_differ() -> None:
