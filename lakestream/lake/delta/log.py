@@ -218,6 +218,8 @@ class Log:
             parts: paths of the checkpoint's files.
             kinds: the protocol's names of the wanted kinds (`add`, `remove`, `metaData`, `protocol`, `txn`).
         """
+        if not parts:
+            return  # pyarrow takes 40 MiB
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq

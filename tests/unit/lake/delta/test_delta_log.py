@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,6 +49,18 @@ def test_every_version_has_the_files_and_transactions_that_deltalake_has(tmp_pat
         assert state.metadata.partition_columns == ["subject"]
     gone = {action.path for action in found.tombstones(found.commits[-1])}
     assert gone.isdisjoint(add.path for add in found.state().files.values())
+
+
+def test_a_log_without_a_checkpoint_is_read_without_pyarrow(tmp_path: Path) -> None:
+    """Servers follow their tables' logs all the time; pyarrow would take 50 MiB of each."""
+    append(tmp_path, 1)
+    code = (
+        "import sys; from lakestream.lake.delta.log import Log; from lakestream.lake.files.lake import open_storage; "
+        "state = Log(open_storage(sys.argv[1]), sys.argv[1]).state(); assert state.files; "
+        "print(sorted({'pyarrow', 'deltalake', 'numpy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_state_needs_no_commit_before_its_checkpoint(tmp_path: Path) -> None:
