@@ -30,6 +30,10 @@ RUN, DATA, LOOK, LAKE = "Run a server", "Query and move messages", "Look and mea
 app = typer.Typer(
     name="lakestream",
     help="A JetStream server whose stream store is a lakehouse.",
+    epilog=(
+        "Web console and metrics: run `lakestream up -m 8222`, then open http://localhost:8222/console and /metrics. "
+        "Python: `from lakestream.client import connect`."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

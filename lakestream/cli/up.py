@@ -75,7 +75,7 @@ class ServerWithCompactor(Node):
             environ=self._environ(),
         )
         self.compactor.start()
-        print(welcome(self.options.host, self.identity.port, self.keeper.root), flush=True)
+        print(welcome(self.options.host, self.identity.port, self.keeper.root, self._console()), flush=True)
 
     async def stop(self) -> None:
         """Stop the node and the compactor; return when both are gone."""
@@ -87,6 +87,14 @@ class ServerWithCompactor(Node):
             await super().stop()
         finally:
             await asyncio.get_running_loop().run_in_executor(None, self.compactor.stop)
+
+    def _console(self) -> str:
+        """Return the URL of the web console; "": it is not served."""
+        options, port = self.options, self.listeners.http_port
+        if not port or not options.console.enabled:
+            return ""
+        scheme = "https" if options.https_port else "http"
+        return f"{scheme}://{_reachable(options.http_host or options.host)}:{port}/console"
 
     def _environ(self) -> dict[str, str]:
         """Return the variables by which the compactor learns of settings that other programs have in variables."""
@@ -159,23 +167,29 @@ def flags_of(options: LakeOptions) -> list[str]:
     return flags
 
 
-def welcome(host: str, port: int, lake: str) -> str:
-    """Return the first lines for the user."""
-    reachable = "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    url = f"nats://{reachable}:{port}"
+def welcome(host: str, port: int, lake: str, console: str = "") -> str:
+    """Return the first lines for the user. `console`: its URL, "" if it is not served."""
+    url = f"nats://{_reachable(host)}:{port}"
     shown = lake if "://" in lake else os.path.relpath(lake)
     if shown.startswith(".."):
         shown = lake
     quoted, program = shlex.quote(shown), _program()
+    console = console or "add -m 8222 for the web console and metrics"
     return f"""
   lakestream is up
     connect   {url}   (any NATS client, JetStream on)
     lake      {lake}
+    console   {console}
     try       {program} demo --url {url} --lake {quoted}
               {program} sql --lake {quoted} -q 'SHOW TABLES'
               {program} sql --lake {quoted}
     stop      Ctrl-C
 """
+
+
+def _reachable(host: str) -> str:
+    """Return the host of a URL that reaches a listener from this machine."""
+    return "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
 
 
 def _program() -> str:

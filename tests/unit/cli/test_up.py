@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -336,6 +337,8 @@ def test_the_welcome_says_where_and_what_to_try(host: str, url: str, tmp_path: P
     assert f"connect   {url} " in text
     assert f"lake      {tmp_path}/the lake\n" in text
     assert text.count(f"'{tmp_path}/the lake'") == 3
+    assert "console   add -m 8222 " in text
+    assert "console   http://h:1/console\n" in welcome(host, 4222, str(tmp_path), "http://h:1/console")
 
 
 # ---------------------------------------------------------------------------- the whole command
@@ -368,6 +371,8 @@ class Up:
                     "-a",
                     "127.0.0.1",
                     "-p",
+                    "-1",
+                    "-m",
                     "-1",
                     "-sd",
                     directory / "d",
@@ -406,7 +411,11 @@ def test_up_runs_the_compactor_beside_the_server(up: Up) -> None:
     log = up.expect(f"[INF] compactor: stand-in --lake {lake} --exit-with-parent")
     assert log.index("Server is ready") < log.index("compactor: stand-in")
     up.expect("[WRN] compactor: 26/01/01 WARN something")
-    assert f"lake      {lake}" in up.out.read_text()
+    shown = up.out.read_text()
+    assert f"lake      {lake}" in shown
+    (console,) = re.findall(r"console   (http://127\.0\.0\.1:\d+/console)\n", shown)
+    with urllib.request.urlopen(console) as page:
+        assert b"<title>" in page.read()
     first = up.child()
     os.kill(first, signal.SIGKILL)
     up.expect("compactor was ended by SIGKILL")
