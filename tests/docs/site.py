@@ -1,6 +1,6 @@
 """Hooks of mkdocs.yml: pages from outside docs/ become part of the site, and links between both keep working.
 
-Belongs here: the files at the top of the repository that the site shows, and rewriting of links. In the repository a
+Belongs here: the files outside of docs/ that the site shows, and rewriting of links. In the repository a
 link is relative to its file, as Git hosts need it; a link to a source file is shown without a link on the site.
 """
 
@@ -17,6 +17,11 @@ SHOWN = {
     "ARCHITECTURE.md": "docs/internals/ARCHITECTURE.md",
     "CONTRIBUTING.md": "docs/internals/CONTRIBUTING.md",
     "CHANGELOG.md": "docs/internals/CHANGELOG.md",
+    "examples/README.md": "docs/examples/README.md",
+    **{
+        f"examples/{name}/README.md": f"docs/examples/{name}.md"
+        for name in ("orders", "iot", "audit", "features", "cdc", "notebook")
+    },
     "README.md": "docs/index.md",
     "docs/": "docs/index.md",
 }
@@ -26,7 +31,7 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages from the top of the repository."""
+    """Add the pages from outside of docs/."""
     for source, place in SHOWN.items():
         path = place.removeprefix("docs/")
         if source.endswith(".md") and files.get_file_from_path(path) is None:
@@ -37,8 +42,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, config: MkDocsConfig, **_: object) -> str:
     """Return the page with links as they are on the site."""
     place = f"docs/{page.file.src_uri}"
-    (source,) = [file for file, shown in SHOWN.items() if shown == place and file.endswith(".md")][:1] or [place]
-    return markdown if source == "README.md" else rewritten(markdown, source, place)
+    added = [file for file, shown in SHOWN.items() if shown == place and file.endswith(".md") and file != "README.md"]
+    return rewritten(markdown, added[0] if added else place, place)
 
 
 def rewritten(markdown: str, source: str, place: str) -> str:

@@ -43,6 +43,22 @@ def test_the_site_has_all_pages_and_a_search_index(site: Path) -> None:
     assert (site / "internals" / "ARCHITECTURE.html").exists()
 
 
+def test_the_front_page_leads_to_every_page_for_users(site: Path) -> None:
+    page = (site / "index.html").read_text()
+    text = page.partition("<article")[2].partition("</article>")[0]
+    linked = set(re.findall(r'href="([\w/-]+\.html)', text))
+    wanted = {path.with_suffix(".html").name for path in (ROOT / "docs").glob("*.md")} - {"index.html"}
+    assert wanted - linked == set()
+    assert {
+        "examples/index.html",
+        "tutorials/index.html",
+        "reference/configuration.html",
+        "reference/cli.html",
+    } <= linked
+    for name in (path.parent.name for path in (ROOT / "examples").glob("*/README.md")):
+        assert (site / "examples" / f"{name}.html").exists(), name
+
+
 def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     loaded = set()
     for page in site.rglob("*.html"):
@@ -62,6 +78,8 @@ ON_SITE = f"docs/internals/ARCHITECTURE{MD}"
         (f"docs/sql{MD}", f"docs/sql{MD}", f"[a](../ARCHITECTURE{MD})", f"[a](internals/ARCHITECTURE{MD})"),
         (f"ARCHITECTURE{MD}", ON_SITE, f"[a](docs/lake{MD}#x)", f"[a](../lake{MD}#x)"),
         (f"ARCHITECTURE{MD}", ON_SITE, "[a](jobs/compact.py)", "a"),
+        (f"docs/index{MD}", f"docs/index{MD}", f"[a](../examples/README{MD})", f"[a](examples/README{MD})"),
+        (f"examples/README{MD}", f"docs/examples/README{MD}", f"[a](iot/README{MD})", f"[a](iot{MD})"),
         (f"ARCHITECTURE{MD}", ON_SITE, "[a](#b) [c](https://d.e)", "[a](#b) [c](https://d.e)"),
     ],
 )
