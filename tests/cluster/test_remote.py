@@ -145,3 +145,23 @@ def test_streams_move_into_a_cluster_and_out_of_it(start_cluster: StartCluster, 
     assert "3 replicas become 1: the new server is no cluster" in [note["what"] for note in back.named("obstacle")]
     with Wire(last.address) as here:
         assert messages(here, "S0") == origin
+
+
+def test_a_temporary_link_outlives_its_node(start_cluster: StartCluster, start_server: StartServer) -> None:
+    old = start_server(of=Kind.REAL)
+    cluster = start_cluster()
+    urls = ",".join(f"nats://{node.host}:{node.port}" for node in cluster.nodes)
+    with Wire(old.address) as there:
+        create(there, "S", subjects=["s"])
+        publish(there, "s", *(b"%d" % each for each in range(20)))
+        run = Move(old.url, urls, "S", "--quiet", "5s")
+        run.wait_event("copied")
+        (holder,) = [node for node in cluster.running if linked(node)]
+        holder.kill()
+        publish(there, "s", b"last")
+        until(lambda: any(linked(node) for node in cluster.running), "the link at another node", SOON_S)
+        holder.start()
+        assert run.end() == 0, run.report()
+        cluster.wait_ready()
+        with cluster.wire() as here:
+            assert messages(here, "S") == messages(there, "S")

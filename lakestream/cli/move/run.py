@@ -150,8 +150,8 @@ class Mover:
             total += estimate
             self._output.say(
                 "stream",
-                f"{name}: {origin.messages:,} messages, {size(origin.bytes)}, {_counted(len(consumers), 'consumer')}, "
-                f"as a {way.value}, about {seconds(estimate)}",
+                f"{name}: {_counted(origin.messages, 'message')}, {size(origin.bytes)}, "
+                f"{_counted(len(consumers), 'consumer')}, as a {way.value}, about {seconds(estimate)}",
                 stream=name,
                 way=way.value,
                 messages=origin.messages,
@@ -489,7 +489,11 @@ class Mover:
         origin, count = await compare.compare(self._old, self._new, name, how, advance)
         self._verified[name] = origin.last_seq
         self._output.say(
-            "verified", f"{name}: {count:,} messages compared", stream=name, compared=count, messages=origin.messages
+            "verified",
+            f"{name}: {_counted(count, 'message')} compared",
+            stream=name,
+            compared=count,
+            messages=origin.messages,
         )
 
     async def _cut(self, origin: Seen, target: Seen) -> None:
