@@ -104,3 +104,11 @@ def test_a_wrong_option_is_exit_code_2() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "--nonsense" in done.stderr
     assert "lakestream status" in done.stderr  # the command's name, however it was started
+
+
+def test_the_help_names_what_has_no_command_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        app(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for named in ("http://localhost:8222/console", "/metrics", "lakestream.client"):
+        assert named in shown
