@@ -31,10 +31,12 @@ REST_SECONDS = 20.0
 
 JAVA_OPTIONS = (
     "-XX:+UseSerialGC -Xms64m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -XX:-ShrinkHeapInSteps "
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MaxDirectMemorySize=256m -Duser.timezone=UTC"
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MaxDirectMemorySize=256m -Duser.timezone=UTC "
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:TrimNativeHeapInterval=60000"
 )
 """Options with which a short-lived or small Spark starts faster and stays smaller; a cluster should not use them. The
-time zone is for the texts of Delta, which ignore the session's."""
+time zone is for the texts of Delta, which ignore the session's. TrimNativeHeapInterval (ms) returns freed memory of the
+C library; Java 17 before 17.0.9 does not know it."""
 
 DELTA = {
     # After Delta's, so that it sees Delta's own statements too.
