@@ -36,6 +36,7 @@ def main() -> None:
         code = server.wait(60)
         print((directory / "log").read_text())
     assert code == 0, code
+    assert sorted(path.name for path in directory.iterdir()) == ["data", "log"]
     if "--demo" in sys.argv:
         done = subprocess.run(
             [program, "demo", "--flights", "2000"], cwd=directory, timeout=COMPACT_SECONDS, check=False

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
@@ -155,10 +156,13 @@ def start_spark(app: str, lake: str, options: argparse.Namespace, stop: threadin
     with contextlib.suppress(JarsMissing):  # only for log4j2.properties: without it Spark logs more
         os.environ.setdefault("SPARK_CONF_DIR", os.path.dirname(jars.configuration()))
 
+    extra: dict[str, str] = {}
     if not sessions.under_spark_submit():
         jars.ensure(s3=not storage.local)  # before the line about Spark: a download has a bar of its own
+        # Spark makes this directory, which stays empty; by default in the working directory.
+        extra["spark.sql.warehouse.dir"] = os.path.join(tempfile.gettempdir(), f"lakestream-{os.getuid()}", "warehouse")
     with waiting("starting Spark"):
-        session = sessions.session(app, cores=options.cores, heap_mib=options.heap, lake=lake)
+        session = sessions.session(app, cores=options.cores, heap_mib=options.heap, lake=lake, extra=extra)
     _on_signals(stop, signal.SIGINT)  # PySpark takes SIGINT for itself when a session starts
     return session
 
