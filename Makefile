@@ -14,6 +14,8 @@ SERVER := $(VENV)/.installed-server
 RUN := $(VENV)/.installed-run
 INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
+# An installation takes the dependencies from the first and compiles the others.
+BUILT_FROM := pyproject.toml setup.py lakestream/native/fast.pyx
 ARGS ?=
 ALL ?=
 # Test processes of each stage. Those that start servers mostly wait for them, so there are more. Lake tests run in one
@@ -59,7 +61,7 @@ $(BIN)/python:
 	@echo "== install: a virtual environment in $(VENV), with $(PYTHON)"
 	@"$(PYTHON)" -m venv $(VENV)
 
-$(SERVER): pyproject.toml | $(BIN)/python
+$(SERVER): $(BUILT_FROM) | $(BIN)/python
 	@echo "== install: the server (once, 500 MB)"
 	$(call pip_install,-e .)
 	@touch $@
@@ -73,7 +75,7 @@ $(RUN): $(SERVER)
 	@echo "== install: complete"
 	@touch $@
 
-$(INSTALLED): pyproject.toml | $(BIN)/python
+$(INSTALLED): $(BUILT_FROM) | $(BIN)/python
 	@echo "== install: server, Spark and developer tools (once, 2 GB)"
 	$(call pip_install,-e '.[dev]')
 	@touch $(SERVER) $(RUN) $@

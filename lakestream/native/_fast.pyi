@@ -1,0 +1,5 @@
+# Types of the compiled module: those of its twin.
+from lakestream.native.plain import encode_run as encode_run
+from lakestream.native.plain import frame_acks as frame_acks
+from lakestream.native.plain import frame_run as frame_run
+from lakestream.native.plain import parse_run as parse_run

@@ -1,0 +1,163 @@
+"""Loops over many messages, in Python.
+
+Belongs here: the functions of `lakestream.native`, for machines without the compiled module, and what each of them
+returns. `fast.pyx` has the same functions, compiled: same results, same exceptions. Nothing of the server is known
+here: arguments and results are bytes, numbers and lists of them.
+
+A run of messages is four columns: the read buffer, the subjects, and `places` with four numbers a message (offset and
+length of the reply, offset and length of the payload); a message without a reply has 0 and 0 there.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from functools import lru_cache
+from zlib import crc32
+
+FIXED = 30
+"""Bytes of a record before its subject, when there is no header block (lakestream/log/format/record.py)."""
+MAX_SUBJECT = 0xFFFF
+"""Longest subject of a record in bytes."""
+FIELDS = 4
+"""Numbers of one message in `places`."""
+
+_MAX_OFFSET = 0xFFFFFFFF
+_pack_crc = struct.Struct("<I").pack
+_pack_rest = struct.Struct("<QqHHIH").pack
+
+
+@lru_cache(maxsize=8)
+def _command(max_word: int) -> re.Pattern[bytes]:
+    """Return the expression of a plain PUB whose words have at most `max_word` bytes, up to its payload."""
+    subject, reply = rb"(?!\$)([!-\xff]{1,%d}+)" % max_word, rb"(?!_R_\.)([!-#%%-\xff]{1,%d}+)" % max_word
+    return re.compile(rb"PUB %b (?:%b )?([0-9]{1,9})\r\n" % (subject, reply))
+
+
+def parse_run(
+    buf: bytes, position: int, max_word: int, max_payload: int
+) -> tuple[int, list[bytes], list[int], array[int]] | None:
+    """Return the leading run of plain PUB commands at `position`, or None if there is none.
+
+    A command is plain if it has the form that most clients write: `PUB`, single blanks, CR LF, no control character in
+    a word, a size of at most nine digits, and if it is complete. The run ends before any other command, a word above
+    `max_word` bytes, a payload above `max_payload`, a subject that begins with `$`, and a reply that contains `$` or
+    begins with `_R_.`. Raise IndexError for a negative position.
+
+    Returns:
+        The position after the run; the subject of each message, where repeated ones mostly share one object; the
+        messages whose subject differs from the one before (the first is 0); `places`.
+    """
+    if position < 0:
+        raise IndexError(f"position {position}")
+    match = _command(max_word).match
+    stop = min(len(buf), _MAX_OFFSET)
+    subjects: list[bytes] = []
+    starts: list[int] = []
+    places: list[int] = []
+    seen: dict[bytes, bytes] = {}
+    last = b""
+    while (found := match(buf, position, stop)) is not None:
+        subject, digits = found.group(1, 3)
+        at, size = found.end(), int(digits)
+        end = at + size
+        if size > max_payload or buf[end : end + 2] != b"\r\n" or end + 2 > stop:
+            break
+        if subject != last:
+            last = seen.setdefault(subject, subject)
+            starts.append(len(subjects))
+        subjects.append(last)
+        reply_at, reply_end = found.span(2)
+        places += (reply_at, reply_end - reply_at, at, size) if reply_at > 0 else (0, 0, at, size)
+        position = end + 2
+    return (position, subjects, starts, array("I", places)) if subjects else None
+
+
+def encode_run(
+    buf: bytes, subjects: list[bytes], places: array[int], begin: int, end: int, seq: int, time_ns: int
+) -> tuple[bytes, list[int]]:
+    """Encode the messages `begin` to `end` of a run as records, back to back.
+
+    Raise ValueError for a subject above MAX_SUBJECT bytes, IndexError for messages that are not there.
+
+    Args:
+        seq: stream sequence of message `begin`.
+        time_ns: store time of all of them in ns.
+
+    Returns:
+        The records; the length of each in bytes.
+    """
+    _check(buf, places, begin, end, len(subjects))
+    parts: list[bytes] = []
+    lengths: list[int] = []
+    for at in range(begin, end):
+        subject = subjects[at]
+        if len(subject) > MAX_SUBJECT:
+            raise ValueError(f"a subject of {len(subject)} bytes")
+        payload_at, size = places[FIELDS * at + 2 : FIELDS * at + 4]
+        payload = buf[payload_at : payload_at + size]
+        rest = _pack_rest(seq, time_ns, len(subject), 0, size, 0) + subject + payload
+        parts += (_pack_crc(crc32(rest)), rest)
+        lengths.append(len(rest) + 4)
+        seq += 1
+    return b"".join(parts), lengths
+
+
+def frame_run(buf: bytes, subjects: list[bytes], places: array[int], begin: int, end: int, sid: bytes) -> bytes:
+    """Return the messages `begin` to `end` of a run as MSG frames for the subscription `sid`.
+
+    Raise IndexError for messages that are not there.
+    """
+    _check(buf, places, begin, end, len(subjects))
+    parts: list[bytes] = []
+    for at in range(begin, end):
+        reply_at, reply_length, payload_at, size = places[FIELDS * at : FIELDS * at + 4]
+        payload = buf[payload_at : payload_at + size]
+        if reply_length:
+            reply = buf[reply_at : reply_at + reply_length]
+            parts.append(b"MSG %b %b %b %d\r\n%b\r\n" % (subjects[at], sid, reply, size, payload))
+        else:
+            parts.append(b"MSG %b %b %d\r\n%b\r\n" % (subjects[at], sid, size, payload))
+    return b"".join(parts)
+
+
+def frame_acks(
+    buf: bytes, places: array[int], begin: int, end: int, head: bytes, prefix: bytes, seq: int, sid: bytes
+) -> tuple[bytes, int, int, int]:
+    """Return the pub acks of messages of a run as MSG frames for the subscription `sid`.
+
+    An ack goes to the reply of its message and consists of `prefix`, the message's sequence and `}`. Messages without
+    a reply get none. The first message whose reply is not `head` and one token more ends the frames.
+
+    Args:
+        seq: stream sequence of message `begin`.
+
+    Returns:
+        The frames; their number; the bytes of their payloads; the message that ended them, else `end`.
+    """
+    _check(buf, places, begin, end)
+    parts: list[bytes] = []
+    payload_bytes = 0
+    length = len(head)
+    for at in range(begin, end):
+        reply_at, reply_length = places[FIELDS * at : FIELDS * at + 2]
+        if reply_length:
+            reply = buf[reply_at : reply_at + reply_length]
+            if reply_length <= length or not reply.startswith(head) or b"." in reply[length:]:
+                return b"".join(parts), len(parts), payload_bytes, at
+            payload = b"%b%d}" % (prefix, seq)
+            payload_bytes += len(payload)
+            parts.append(b"MSG %b %b %d\r\n%b\r\n" % (reply, sid, len(payload), payload))
+        seq += 1
+    return b"".join(parts), len(parts), payload_bytes, end
+
+
+def _check(buf: bytes, places: array[int], begin: int, end: int, subjects: int = _MAX_OFFSET) -> None:
+    count = len(places) // FIELDS
+    if not 0 <= begin <= end <= min(count, subjects):
+        raise IndexError(f"messages {begin} to {end} of {count}")
+    size = len(buf)
+    for at in range(FIELDS * begin, FIELDS * end, 2):
+        if places[at] + places[at + 1] > size:
+            raise IndexError(f"a message at {places[at]} does not lie in {size} bytes")
