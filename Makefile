@@ -15,7 +15,7 @@ RUN := $(VENV)/.installed-run
 INSTALLED := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 # An installation takes the dependencies from the first and compiles the others.
-BUILT_FROM := pyproject.toml setup.py lakestream/native/fast.pyx
+BUILT_FROM := pyproject.toml setup.py $(wildcard lakestream/native/*.pyx lakestream/native/*.h)
 ARGS ?=
 ALL ?=
 # Test processes of each stage. Those that start servers mostly wait for them, so there are more. Lake tests run in one

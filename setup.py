@@ -20,6 +20,8 @@ if os.environ.get("LAKESTREAM_PURE") != "1":
         module = Extension(
             "lakestream.native._fast",
             ["lakestream/native/fast.pyx"],
+            include_dirs=["lakestream/native"],
+            depends=["lakestream/native/crc32.h"],
             extra_compile_args=[] if os.name == "nt" else ["-O3"],
             optional=True,
         )

@@ -8,22 +8,45 @@ twin in Python (`plain.py`). Both have the same functions with the same results.
 from __future__ import annotations
 
 import os
-import sys
 
-__all__ = ["NATIVE", "WHY", "encode_run", "frame_acks", "frame_run", "parse_run"]
+__all__ = [
+    "NATIVE",
+    "WHY",
+    "decode_record",
+    "decode_spans",
+    "encode_run",
+    "frame_acks",
+    "frame_run",
+    "parse_run",
+    "split_records",
+]
 
 WHY: str = ""
 """Reason why the twin serves; empty when the compiled module does."""
 
 try:
     if os.environ.get("LAKESTREAM_NATIVE") == "off":
-        raise ImportError("LAKESTREAM_NATIVE is off")
-    if sys.byteorder != "little":
-        raise ImportError("this machine is big-endian")
-    from lakestream.native._fast import encode_run, frame_acks, frame_run, parse_run
+        raise ImportError("LAKESTREAM_NATIVE=off")
+    from lakestream.native._fast import (
+        decode_record,
+        decode_spans,
+        encode_run,
+        frame_acks,
+        frame_run,
+        parse_run,
+        split_records,
+    )
 except ImportError as error:
-    WHY = str(error)
-    from lakestream.native.plain import encode_run, frame_acks, frame_run, parse_run
+    WHY = "it is not built" if isinstance(error, ModuleNotFoundError) else str(error)
+    from lakestream.native.plain import (
+        decode_record,
+        decode_spans,
+        encode_run,
+        frame_acks,
+        frame_run,
+        parse_run,
+        split_records,
+    )
 
 NATIVE: bool = not WHY
 """The compiled module serves."""

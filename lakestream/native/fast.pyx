@@ -23,47 +23,14 @@ cdef enum:
 
 cdef Py_ssize_t MAX_OFFSET = 0xFFFFFFFF
 cdef array.array NUMBERS = arrays.array("I")
-cdef uint32_t CRC_TABLE[8][256]
 
 
-# ---------------------------------------------------------------------- numbers and checksums
-cdef void fill_crc_table() noexcept:
-    cdef uint32_t value
-    cdef int at, bit, table
-    for at in range(256):
-        value = at
-        for bit in range(8):
-            value = (value >> 1) ^ (0xEDB88320U if value & 1 else 0)
-        CRC_TABLE[0][at] = value
-    for table in range(1, 8):
-        for at in range(256):
-            value = CRC_TABLE[table - 1][at]
-            CRC_TABLE[table][at] = (value >> 8) ^ CRC_TABLE[0][value & 0xFF]
+cdef extern from "crc32.h" nogil:
+    void crc_prepare()
+    uint32_t crc32_of(const uint8_t *text, size_t length)
 
 
-fill_crc_table()
-
-
-cdef uint32_t crc32(const uint8_t *text, Py_ssize_t length) noexcept nogil:
-    """Return zlib's CRC-32 of `length` bytes, eight at a time."""
-    cdef uint32_t crc = 0xFFFFFFFFU
-    cdef uint64_t word
-    while length >= 8:
-        memcpy(&word, text, 8)
-        word ^= crc
-        crc = (
-            CRC_TABLE[7][word & 0xFF] ^ CRC_TABLE[6][(word >> 8) & 0xFF]
-            ^ CRC_TABLE[5][(word >> 16) & 0xFF] ^ CRC_TABLE[4][(word >> 24) & 0xFF]
-            ^ CRC_TABLE[3][(word >> 32) & 0xFF] ^ CRC_TABLE[2][(word >> 40) & 0xFF]
-            ^ CRC_TABLE[1][(word >> 48) & 0xFF] ^ CRC_TABLE[0][word >> 56]
-        )
-        text += 8
-        length -= 8
-    while length > 0:
-        crc = (crc >> 8) ^ CRC_TABLE[0][(crc ^ text[0]) & 0xFF]
-        text += 1
-        length -= 1
-    return crc ^ 0xFFFFFFFFU
+crc_prepare()
 
 
 cdef inline int digits(uint64_t number) noexcept nogil:
@@ -117,12 +84,16 @@ cdef inline Py_ssize_t word_end(const uint8_t *text, Py_ssize_t at, Py_ssize_t l
     return at
 
 
-cdef inline uint64_t slot_of(const uint8_t *text, Py_ssize_t length) noexcept nogil:
+cdef bytes shared(PyObject **slots, const uint8_t *text, Py_ssize_t length):
+    """Return `length` bytes of text: the object that an earlier call put into one of SLOTS slots, or a new one.
+
+    The slots do not own what they hold: the caller keeps each result while it uses them.
+    """
     cdef uint64_t word = 0, hashed = <uint64_t> length
     cdef Py_ssize_t at = 0
+    cdef bytes found
     if length < 8:
         memcpy(&word, text, length)
-        hashed = (hashed ^ word) * <uint64_t> 0x9E3779B97F4A7C15U
     else:
         while at + 8 < length:
             memcpy(&word, text + at, 8)
@@ -130,8 +101,15 @@ cdef inline uint64_t slot_of(const uint8_t *text, Py_ssize_t length) noexcept no
             hashed ^= hashed >> 29
             at += 8
         memcpy(&word, text + length - 8, 8)
-        hashed = (hashed ^ word) * <uint64_t> 0x9E3779B97F4A7C15U
-    return (hashed >> 32) % SLOTS
+    hashed = (hashed ^ word) * <uint64_t> 0x9E3779B97F4A7C15U
+    slots += (hashed >> 32) % SLOTS
+    if slots[0] != NULL:
+        found = <bytes> slots[0]
+        if PyBytes_GET_SIZE(found) == length and memcmp(PyBytes_AS_STRING(found), text, length) == 0:
+            return found
+    found = PyBytes_FromStringAndSize(<const char *> text, length)
+    slots[0] = <PyObject *> found
+    return found
 
 
 def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_ssize_t max_payload):
@@ -141,7 +119,6 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
     cdef Py_ssize_t last_length = 0
     cdef const uint8_t *last_text = NULL
     cdef PyObject *slots[SLOTS]
-    cdef PyObject **slot
     cdef bytes subject = None
     cdef bint fresh
     cdef list subjects = [], starts = []
@@ -183,16 +160,7 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
             break
         at += 2
         if fresh:
-            slot = slots + slot_of(text + subject_at, subject_length)
-            if (
-                slot[0] != NULL
-                and PyBytes_GET_SIZE(<bytes> slot[0]) == subject_length
-                and memcmp(PyBytes_AS_STRING(<bytes> slot[0]), text + subject_at, subject_length) == 0
-            ):
-                subject = <bytes> slot[0]
-            else:
-                subject = PyBytes_FromStringAndSize(<const char *> text + subject_at, subject_length)
-                slot[0] = <PyObject *> subject  # `subjects` keeps it alive
+            subject = shared(slots, text + subject_at, subject_length)
             last_text, last_length = <const uint8_t *> PyBytes_AS_STRING(subject), subject_length
             starts.append(count)
         subjects.append(subject)
@@ -248,10 +216,109 @@ def encode_run(
         memset(record + 28, 0, 2)
         out = put(record + FIXED, PyBytes_AS_STRING(subject), subject_length)
         out = put(out, text + place[2], place[3])
-        crc = crc32(<const uint8_t *> record + 4, out - record - 4)
+        crc = crc32_of(<const uint8_t *> record + 4, out - record - 4)
         memcpy(record, &crc, 4)
         seq += 1
     return records, lengths
+
+
+# ---------------------------------------------------------------------- records
+cdef struct Fields:
+    uint32_t crc
+    uint64_t seq
+    int64_t time_ns
+    uint32_t subject_length
+    uint32_t header_length
+    Py_ssize_t subject_at
+    Py_ssize_t end
+    bint flagged
+
+
+cdef int read(bytes buf, Py_ssize_t offset, Py_ssize_t stop, Fields *fields) except -1:
+    """Read the fixed part of the record at `offset`. Raise ValueError if the record does not end by `stop`."""
+    cdef const uint8_t *text = <const uint8_t *> PyBytes_AS_STRING(buf) + offset
+    cdef uint16_t subject_length, flags
+    cdef uint32_t data_length
+    if stop - offset < FIXED:
+        raise ValueError(offset, f"{stop - offset} bytes are left where at least {FIXED} belong")
+    memcpy(&fields.crc, text, 4)
+    memcpy(&fields.seq, text + 4, 8)
+    memcpy(&fields.time_ns, text + 12, 8)
+    memcpy(&subject_length, text + 20, 2)
+    memcpy(&flags, text + 22, 2)
+    memcpy(&data_length, text + 24, 4)
+    fields.subject_at, fields.subject_length, fields.header_length = offset + FIXED, subject_length, 0
+    fields.flagged = flags & FLAG_HEADER
+    if fields.flagged:
+        if stop - offset < FIXED + 4:
+            raise ValueError(offset, "it is cut short")
+        memcpy(&fields.header_length, text + FIXED, 4)
+        fields.subject_at += 4
+    fields.end = fields.subject_at + subject_length + <Py_ssize_t> fields.header_length + <Py_ssize_t> data_length
+    if fields.end > stop:
+        raise ValueError(offset, f"it claims {fields.end - offset} bytes where {stop - offset} are left")
+    return 0
+
+
+cdef object made(make, bytes buf, Py_ssize_t offset, Py_ssize_t stop, bint verify, Py_ssize_t *end):
+    """Return `make` of the record at `offset`, and in `end` the position after it."""
+    cdef const char *text = PyBytes_AS_STRING(buf)
+    cdef Fields fields
+    cdef Py_ssize_t header_at, data_at
+    read(buf, offset, stop, &fields)
+    if verify and crc32_of(<const uint8_t *> text + offset + 4, fields.end - offset - 4) != fields.crc:
+        raise ValueError(offset, "its crc does not match")
+    end[0] = fields.end
+    header_at = fields.subject_at + fields.subject_length
+    data_at = header_at + fields.header_length
+    return make(
+        fields.seq, fields.time_ns, text[fields.subject_at : header_at], text[header_at : data_at], text[data_at : fields.end]
+    )
+
+
+def decode_record(make, bytes buf not None, Py_ssize_t offset, Py_ssize_t stop, bint verify):
+    cdef Py_ssize_t end = 0
+    if offset < 0 or stop > PyBytes_GET_SIZE(buf):
+        raise IndexError(f"{offset} to {stop} of {PyBytes_GET_SIZE(buf)} bytes")
+    record = made(make, buf, offset, stop, verify, &end)
+    return record, end
+
+
+def decode_spans(make, bytes buf not None, offsets, lengths):
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(buf), offset, length, end = 0
+    cdef list records = []
+    for offset, length in zip(offsets, lengths, strict=True):
+        if not (0 <= offset <= size and 0 <= length <= size - offset):
+            raise ValueError(offset, f"{length} bytes do not lie in a buffer of {size}")
+        records.append(made(make, buf, offset, offset + length, True, &end))
+        if end != offset + length:
+            raise ValueError(offset, f"it has {end - offset} bytes, not {length}")
+    return records
+
+
+def split_records(bytes buf not None):
+    cdef const char *text = PyBytes_AS_STRING(buf)
+    cdef Py_ssize_t stop = PyBytes_GET_SIZE(buf), offset = 0, count = 0, header_at
+    cdef uint64_t first_seq = 0
+    cdef PyObject *slots[SLOTS]
+    cdef Fields fields
+    cdef list subjects = [], lengths = [], headers = []
+    memset(slots, 0, sizeof(slots))
+    fields.time_ns = 0
+    while offset < stop:
+        read(buf, offset, stop, &fields)
+        if count == 0:
+            first_seq = fields.seq
+        elif fields.seq - first_seq != <uint64_t> count or fields.seq < first_seq:
+            return None
+        header_at = fields.subject_at + fields.subject_length
+        if fields.flagged:
+            headers.append((count, text[header_at : header_at + fields.header_length], fields.time_ns))
+        subjects.append(shared(slots, <const uint8_t *> text + fields.subject_at, fields.subject_length))
+        lengths.append(fields.end - offset)
+        offset = fields.end
+        count += 1
+    return first_seq, subjects, lengths, headers, fields.time_ns
 
 
 # ---------------------------------------------------------------------- frames

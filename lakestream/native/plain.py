@@ -13,17 +13,26 @@ from __future__ import annotations
 import re
 import struct
 from array import array
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import TypeAlias, TypeVar
 from zlib import crc32
+
+T = TypeVar("T")
+MakeRecord: TypeAlias = Callable[[int, int, bytes, bytes, bytes], T]
+"""Constructor of a record from its sequence, time in ns, subject, header block and data."""
 
 FIXED = 30
 """Bytes of a record before its subject, when there is no header block (lakestream/log/format/record.py)."""
+FLAG_HEADER = 1
 MAX_SUBJECT = 0xFFFF
 """Longest subject of a record in bytes."""
 FIELDS = 4
 """Numbers of one message in `places`."""
 
 _MAX_OFFSET = 0xFFFFFFFF
+_unpack_head = struct.Struct("<IQqHHIH").unpack_from
+_unpack_u32 = struct.Struct("<I").unpack_from
 _pack_crc = struct.Struct("<I").pack
 _pack_rest = struct.Struct("<QqHHIH").pack
 
@@ -102,6 +111,83 @@ def encode_run(
         lengths.append(len(rest) + 4)
         seq += 1
     return b"".join(parts), lengths
+
+
+def decode_record(make: MakeRecord[T], buf: bytes, offset: int, stop: int, verify: bool) -> tuple[T, int]:
+    """Return `make` of the fields of the record at `offset`, and the position after it.
+
+    Raise ValueError with an offset and a text when the record does not end by `stop` or, with `verify`, its crc is
+    wrong; IndexError for positions outside `buf`.
+    """
+    if offset < 0 or stop > len(buf):
+        raise IndexError(f"{offset} to {stop} of {len(buf)} bytes")
+    crc, seq, time_ns, subject_at, header_at, data_at, end = _read(buf, offset, stop)
+    if verify and crc32(buf[offset + 4 : end]) != crc:
+        raise ValueError(offset, "its crc does not match")
+    return make(seq, time_ns, buf[subject_at:header_at], buf[header_at:data_at], buf[data_at:end]), end
+
+
+def decode_spans(make: MakeRecord[T], buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> list[T]:
+    """Return `make` of each of the records at `offsets`, which are `lengths` bytes long.
+
+    Raise ValueError with an offset and a text when a crc or a length does not fit.
+    """
+    records: list[T] = []
+    size = len(buf)
+    for offset, length in zip(offsets, lengths, strict=True):
+        if not (0 <= offset <= size and 0 <= length <= size - offset):
+            raise ValueError(offset, f"{length} bytes do not lie in a buffer of {size}")
+        record, end = decode_record(make, buf, offset, offset + length, True)
+        records.append(record)
+        if end != offset + length:
+            raise ValueError(offset, f"it has {end - offset} bytes, not {length}")
+    return records
+
+
+def split_records(buf: bytes) -> tuple[int, list[bytes], list[int], list[tuple[int, bytes, int]], int] | None:
+    """Return the columns of records that lie back to back, without their payloads, or None if sequences have gaps.
+
+    The crc is not verified. Raise ValueError with an offset and a text when the last one does not end where `buf` does.
+
+    Returns:
+        The first sequence; the subjects, where repeated ones may share one object; the lengths of the records in bytes;
+        (place, header block, time in ns) of those that have a header block; the time of the last one in ns.
+    """
+    subjects: list[bytes] = []
+    lengths: list[int] = []
+    headers: list[tuple[int, bytes, int]] = []
+    offset, stop, first_seq, last_time = 0, len(buf), 0, 0
+    while offset < stop:
+        _, seq, last_time, subject_at, header_at, data_at, end = _read(buf, offset, stop)
+        if not subjects:
+            first_seq = seq
+        elif seq != first_seq + len(subjects):
+            return None
+        if subject_at != offset + FIXED:
+            headers.append((len(subjects), buf[header_at:data_at], last_time))
+        subjects.append(buf[subject_at:header_at])
+        lengths.append(end - offset)
+        offset = end
+    return first_seq, subjects, lengths, headers, last_time
+
+
+def _read(buf: bytes, offset: int, stop: int) -> tuple[int, int, int, int, int, int, int]:
+    """Return crc, sequence, time, and the positions of subject, header block, data and end of a record."""
+    if stop - offset < FIXED:
+        raise ValueError(offset, f"{stop - offset} bytes are left where at least {FIXED} belong")
+    crc, seq, time_ns, subject_length, flags, data_length, _ = _unpack_head(buf, offset)
+    subject_at, header_length = offset + FIXED, 0
+    if flags & FLAG_HEADER:
+        if stop - subject_at < 4:
+            raise ValueError(offset, "it is cut short")
+        (header_length,) = _unpack_u32(buf, subject_at)
+        subject_at += 4
+    header_at = subject_at + subject_length
+    data_at = header_at + header_length
+    end = data_at + data_length
+    if end > stop:
+        raise ValueError(offset, f"it claims {end - offset} bytes where {stop - offset} are left")
+    return crc, seq, time_ns, subject_at, header_at, data_at, end
 
 
 def frame_run(buf: bytes, subjects: list[bytes], places: array[int], begin: int, end: int, sid: bytes) -> bytes:

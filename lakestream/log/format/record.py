@@ -25,29 +25,23 @@ from zlib import crc32
 
 import msgspec
 
+from lakestream import native
 from lakestream.log.format.errors import CorruptRecord
-
-FIXED = 30
-"""Bytes of a record before its subject, when there is no header block."""
-FLAG_HEADER = 1
-MAX_SUBJECT = 0xFFFF
-"""Longest subject in bytes (a u16 field); the protocol's control line limit is far below it."""
+from lakestream.native.plain import FIXED as FIXED
+from lakestream.native.plain import FLAG_HEADER as FLAG_HEADER
+from lakestream.native.plain import MAX_SUBJECT as MAX_SUBJECT
 
 TIME_AT, SUBJECT_LENGTH_AT, FLAGS_AT = 12, 20, 22
 """Offsets of single fields, for code that needs one field of many records."""
 
-_HEAD = struct.Struct("<IQqHHIH")
 _CRC = struct.Struct("<I")
 _REST = struct.Struct("<QqHHIH")
 _REST_HEADER = struct.Struct("<QqHHIHI")
-_U32 = struct.Struct("<I")
-assert _HEAD.size == FIXED
+assert _CRC.size + _REST.size == FIXED
 
 _pack_crc = _CRC.pack
 _pack_rest = _REST.pack
 _pack_rest_header = _REST_HEADER.pack
-_unpack_head = _HEAD.unpack_from
-_unpack_u32 = _U32.unpack_from
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -104,17 +98,22 @@ def contiguous(records: Iterable[Record]) -> Iterator[tuple[int, list[bytes], li
 
 def decode_record(buf: bytes, offset: int = 0, verify: bool = True) -> Record:
     """Decode the record at `offset`. Raise CorruptRecord when it is cut short or, with `verify`, its crc is wrong."""
-    record, _ = _decode(buf, offset, len(buf), verify)
-    return record
+    try:
+        return native.decode_record(Record, buf, offset, len(buf), verify)[0]
+    except ValueError as error:
+        raise CorruptRecord(*error.args) from None
 
 
 def iter_records(buf: bytes, start: int = 0, end: int | None = None) -> Iterator[Record]:
     """Yield the records that lie back to back in `buf[start:end]`. Raise CorruptRecord at a damaged one."""
     stop = len(buf) if end is None else end
     offset = start
-    while offset < stop:
-        record, offset = _decode(buf, offset, stop, True)
-        yield record
+    try:
+        while offset < stop:
+            record, offset = native.decode_record(Record, buf, offset, stop, True)
+            yield record
+    except ValueError as error:
+        raise CorruptRecord(*error.args) from None
 
 
 class Columns(msgspec.Struct, gc=False):
@@ -135,60 +134,22 @@ def columns(buf: bytes) -> Columns | None:
 
     Raise CorruptRecord when one does not end where the buffer does.
     """
-    subjects: list[bytes] = []
-    lengths: list[int] = []
-    headers: list[tuple[int, bytes, int]] = []
-    unpack_head, unpack_u32, stop = _unpack_head, _unpack_u32, len(buf)
-    offset, expected, first_seq, time_ns = 0, 0, 0, 0
-    while stop - offset >= FIXED:
-        _, seq, time_ns, subject_length, flags, data_length, _ = unpack_head(buf, offset)
-        if seq != expected:
-            if expected:
-                return None
-            first_seq = seq
-        expected = seq + 1
-        at = offset + FIXED
-        if flags:
-            (header_length,) = unpack_u32(buf, at)
-            at += 4
-            subject_end = at + subject_length
-            header_end = subject_end + header_length
-            headers.append((len(subjects), buf[subject_end:header_end], time_ns))
-            end = header_end + data_length
-        else:
-            subject_end = at + subject_length
-            end = subject_end + data_length
-        subjects.append(buf[at:subject_end])
-        lengths.append(end - offset)
-        offset = end
-    if offset != stop:
-        raise CorruptRecord(offset, f"the records end where {stop} bytes should")
-    return Columns(first_seq, subjects, lengths, headers, time_ns)
+    try:
+        found = native.split_records(buf)
+    except ValueError as error:
+        raise CorruptRecord(*error.args) from None
+    return None if found is None else Columns(*found)
 
 
 def decode_spans(buf: bytes, offsets: Iterable[int], lengths: Iterable[int]) -> list[Record]:
-    """Decode the records at `offsets`, each `lengths` bytes long, in a tight loop.
+    """Decode the records at `offsets`, each `lengths` bytes long.
 
     Raise CorruptRecord when a crc or a length does not fit.
     """
-    records: list[Record] = []
-    append = records.append
-    unpack_head, crc = _unpack_head, crc32
-    for offset, length in zip(offsets, lengths, strict=True):
-        body = buf[offset + 4 : offset + length]
-        if len(body) != length - 4 or length < FIXED:
-            raise CorruptRecord(offset, f"{length} bytes do not lie in a buffer of {len(buf)}")
-        expected, seq, time_ns, subject_length, flags, data_length, _ = unpack_head(buf, offset)
-        if crc(body) != expected:
-            raise CorruptRecord(offset, "its crc does not match")
-        if flags:
-            subject_end = FIXED + subject_length
-            data_at = length - 4 - data_length
-            append(Record(seq, time_ns, body[FIXED:subject_end], body[subject_end:data_at], body[data_at:]))
-        else:
-            subject_end = FIXED - 4 + subject_length
-            append(Record(seq, time_ns, body[FIXED - 4 : subject_end], b"", body[subject_end:]))
-    return records
+    try:
+        return native.decode_spans(Record, buf, offsets, lengths)
+    except ValueError as error:
+        raise CorruptRecord(*error.args) from None
 
 
 def time_of(record: bytes) -> int:
@@ -210,24 +171,3 @@ def subjects_at(buf: bytes, offsets: Iterable[int]) -> list[bytes]:
         at = offset + FIXED + 4 if buf[offset + FLAGS_AT] & FLAG_HEADER else offset + FIXED
         append(buf[at : at + (buf[offset + SUBJECT_LENGTH_AT] | buf[offset + SUBJECT_LENGTH_AT + 1] << 8)])
     return subjects
-
-
-def _decode(buf: bytes, offset: int, stop: int, verify: bool) -> tuple[Record, int]:
-    if stop - offset < FIXED:
-        raise CorruptRecord(offset, f"{stop - offset} bytes are left where at least {FIXED} belong")
-    crc, seq, time_ns, subject_length, flags, data_length, _ = _unpack_head(buf, offset)
-    at = offset + FIXED
-    header_length = 0
-    if flags & FLAG_HEADER:
-        if stop - at < 4:
-            raise CorruptRecord(offset, "it is cut short")
-        (header_length,) = _unpack_u32(buf, at)
-        at += 4
-    subject_end = at + subject_length
-    header_end = subject_end + header_length
-    end = header_end + data_length
-    if end > stop:
-        raise CorruptRecord(offset, f"it claims {end - offset} bytes where {stop - offset} are left")
-    if verify and crc32(buf[offset + 4 : end]) != crc:
-        raise CorruptRecord(offset, "its crc does not match")
-    return Record(seq, time_ns, buf[at:subject_end], buf[subject_end:header_end], buf[header_end:end]), end
