@@ -19,7 +19,8 @@ cdef enum:
     MAX_SUBJECT = 0xFFFF
     SHORTEST = 11  # bytes of the shortest command: PUB, a subject of one byte, no payload
     FIELDS = 4  # numbers of one message in `places`
-    SLOTS = 64  # subjects that a run recognises again, beside the last one
+    SLOTS = 128  # subjects that a run recognises again, beside the last one
+    SLOT_SHIFT = 57  # of a hash, whose best bits are the upper ones
 
 cdef Py_ssize_t MAX_OFFSET = 0xFFFFFFFF
 cdef array.array NUMBERS = arrays.array("I")
@@ -102,7 +103,7 @@ cdef bytes shared(PyObject **slots, const uint8_t *text, Py_ssize_t length):
             at += 8
         memcpy(&word, text + length - 8, 8)
     hashed = (hashed ^ word) * <uint64_t> 0x9E3779B97F4A7C15U
-    slots += (hashed >> 32) % SLOTS
+    slots += hashed >> SLOT_SHIFT
     if slots[0] != NULL:
         found = <bytes> slots[0]
         if PyBytes_GET_SIZE(found) == length and memcmp(PyBytes_AS_STRING(found), text, length) == 0:

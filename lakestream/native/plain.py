@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from operator import add
 from typing import TypeAlias, TypeVar
 from zlib import crc32
 
@@ -31,6 +32,7 @@ FIELDS = 4
 """Numbers of one message in `places`."""
 
 _MAX_OFFSET = 0xFFFFFFFF
+_CR, _LF = 13, 10
 _unpack_head = struct.Struct("<IQqHHIH").unpack_from
 _unpack_u32 = struct.Struct("<I").unpack_from
 _pack_crc = struct.Struct("<I").pack
@@ -69,16 +71,16 @@ def parse_run(
     last = b""
     while (found := match(buf, position, stop)) is not None:
         subject, digits = found.group(1, 3)
-        at, size = found.end(), int(digits)
-        end = at + size
-        if size > max_payload or buf[end : end + 2] != b"\r\n" or end + 2 > stop:
+        at = found.end()
+        end = at + int(digits)
+        if end + 1 >= stop or buf[end] != _CR or buf[end + 1] != _LF or end - at > max_payload:
             break
         if subject != last:
             last = seen.setdefault(subject, subject)
             starts.append(len(subjects))
         subjects.append(last)
         reply_at, reply_end = found.span(2)
-        places += (reply_at, reply_end - reply_at, at, size) if reply_at > 0 else (0, 0, at, size)
+        places += (reply_at, reply_end - reply_at, at, end - at) if reply_at > 0 else (0, 0, at, end - at)
         position = end + 2
     return (position, subjects, starts, array("I", places)) if subjects else None
 
@@ -100,13 +102,10 @@ def encode_run(
     _check(buf, places, begin, end, len(subjects))
     parts: list[bytes] = []
     lengths: list[int] = []
-    for at in range(begin, end):
-        subject = subjects[at]
+    for subject, (_, _, at, size) in zip(subjects[begin:end], _rows(places, begin, end), strict=True):
         if len(subject) > MAX_SUBJECT:
             raise ValueError(f"a subject of {len(subject)} bytes")
-        payload_at, size = places[FIELDS * at + 2 : FIELDS * at + 4]
-        payload = buf[payload_at : payload_at + size]
-        rest = _pack_rest(seq, time_ns, len(subject), 0, size, 0) + subject + payload
+        rest = _pack_rest(seq, time_ns, len(subject), 0, size, 0) + subject + buf[at : at + size]
         parts += (_pack_crc(crc32(rest)), rest)
         lengths.append(len(rest) + 4)
         seq += 1
@@ -133,14 +132,20 @@ def decode_spans(make: MakeRecord[T], buf: bytes, offsets: Iterable[int], length
     Raise ValueError with an offset and a text when a crc or a length does not fit.
     """
     records: list[T] = []
-    size = len(buf)
+    append, unpack_head, crc_of, size = records.append, _unpack_head, crc32, len(buf)
     for offset, length in zip(offsets, lengths, strict=True):
         if not (0 <= offset <= size and 0 <= length <= size - offset):
             raise ValueError(offset, f"{length} bytes do not lie in a buffer of {size}")
+        if length >= FIXED:
+            crc, seq, time_ns, subject_length, flags, data_length, _ = unpack_head(buf, offset)
+            subject_end, end = offset + FIXED + subject_length, offset + length
+            if not flags and subject_end + data_length == end and crc_of(buf[offset + 4 : end]) == crc:
+                append(make(seq, time_ns, buf[offset + FIXED : subject_end], b"", buf[subject_end:end]))
+                continue
         record, end = decode_record(make, buf, offset, offset + length, True)
-        records.append(record)
         if end != offset + length:
             raise ValueError(offset, f"it has {end - offset} bytes, not {length}")
+        append(record)
     return records
 
 
@@ -156,18 +161,28 @@ def split_records(buf: bytes) -> tuple[int, list[bytes], list[int], list[tuple[i
     subjects: list[bytes] = []
     lengths: list[int] = []
     headers: list[tuple[int, bytes, int]] = []
-    offset, stop, first_seq, last_time = 0, len(buf), 0, 0
-    while offset < stop:
-        _, seq, last_time, subject_at, header_at, data_at, end = _read(buf, offset, stop)
-        if not subjects:
+    unpack_head, stop = _unpack_head, len(buf)
+    offset, expected, first_seq, last_time = 0, -1, 0, 0
+    while stop - offset >= FIXED:
+        _, seq, last_time, subject_length, flags, data_length, _ = unpack_head(buf, offset)
+        if seq != expected:
+            if subjects:
+                _read(buf, offset, stop)  # raises if this record is damaged as well
+                return None
             first_seq = seq
-        elif seq != first_seq + len(subjects):
-            return None
-        if subject_at != offset + FIXED:
-            headers.append((len(subjects), buf[header_at:data_at], last_time))
+        expected = seq + 1
+        subject_at = offset + FIXED
+        header_at = subject_at + subject_length
+        end = header_at + data_length
+        if flags:
+            _, _, _, subject_at, header_at, data_at, end = _read(buf, offset, stop)
+            if subject_at != offset + FIXED:
+                headers.append((len(subjects), buf[header_at:data_at], last_time))
         subjects.append(buf[subject_at:header_at])
         lengths.append(end - offset)
         offset = end
+    if offset != stop:
+        _read(buf, offset if offset < stop else offset - lengths[-1], stop)
     return first_seq, subjects, lengths, headers, last_time
 
 
@@ -197,14 +212,13 @@ def frame_run(buf: bytes, subjects: list[bytes], places: array[int], begin: int,
     """
     _check(buf, places, begin, end, len(subjects))
     parts: list[bytes] = []
-    for at in range(begin, end):
-        reply_at, reply_length, payload_at, size = places[FIELDS * at : FIELDS * at + 4]
-        payload = buf[payload_at : payload_at + size]
+    for subject, (reply_at, reply_length, at, size) in zip(subjects[begin:end], _rows(places, begin, end), strict=True):
+        payload = buf[at : at + size]
         if reply_length:
             reply = buf[reply_at : reply_at + reply_length]
-            parts.append(b"MSG %b %b %b %d\r\n%b\r\n" % (subjects[at], sid, reply, size, payload))
+            parts.append(b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, size, payload))
         else:
-            parts.append(b"MSG %b %b %d\r\n%b\r\n" % (subjects[at], sid, size, payload))
+            parts.append(b"MSG %b %b %d\r\n%b\r\n" % (subject, sid, size, payload))
     return b"".join(parts)
 
 
@@ -226,8 +240,7 @@ def frame_acks(
     parts: list[bytes] = []
     payload_bytes = 0
     length = len(head)
-    for at in range(begin, end):
-        reply_at, reply_length = places[FIELDS * at : FIELDS * at + 2]
+    for at, (reply_at, reply_length, _, _) in enumerate(_rows(places, begin, end), begin):
         if reply_length:
             reply = buf[reply_at : reply_at + reply_length]
             if reply_length <= length or not reply.startswith(head) or b"." in reply[length:]:
@@ -240,10 +253,17 @@ def frame_acks(
 
 
 def _check(buf: bytes, places: array[int], begin: int, end: int, subjects: int = _MAX_OFFSET) -> None:
+    """Raise IndexError for messages that are not there."""
     count = len(places) // FIELDS
     if not 0 <= begin <= end <= min(count, subjects):
         raise IndexError(f"messages {begin} to {end} of {count}")
-    size = len(buf)
-    for at in range(FIELDS * begin, FIELDS * end, 2):
-        if places[at] + places[at + 1] > size:
-            raise IndexError(f"a message at {places[at]} does not lie in {size} bytes")
+    size, chosen = len(buf), places[FIELDS * begin : FIELDS * end]
+    if max(map(add, chosen[::2], chosen[1::2]), default=0) > size:
+        at = next(at for at, length in zip(chosen[::2], chosen[1::2], strict=True) if at + length > size)
+        raise IndexError(f"a message at {at} does not lie in {size} bytes")
+
+
+def _rows(places: array[int], begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Return the four numbers of each of the messages `begin` to `end`."""
+    numbers = iter(places[FIELDS * begin : FIELDS * end])
+    return zip(numbers, numbers, numbers, numbers, strict=True)

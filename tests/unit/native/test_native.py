@@ -1,0 +1,492 @@
+"""Tests of lakestream.native: the same ones for the compiled module and its twin, then both against each other.
+
+`LAKESTREAM_FUZZ_ROUNDS` inputs (2,000; the heavy test takes a million) are drawn from `LAKESTREAM_FUZZ_SEED`.
+`LAKESTREAM_TEST_NATIVE` names another build of the compiled module: test_sanitized.py runs this file on its own.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+from array import array
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestream.log.format.record import Record, encode_record
+from lakestream.native import plain
+from lakestream.protocol import frames
+from tests.fuzzing import ROUNDS, SEED
+
+pytestmark = pytest.mark.unit
+
+MANY = 1_000_000
+LIMIT, WORD = 1 << 20, 2032
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def compiled() -> ModuleType:
+    path = os.environ.get("LAKESTREAM_TEST_NATIVE")
+    if path is None:
+        return importlib.import_module("lakestream.native._fast")
+    name = "lakestream.native._fast"
+    loader = importlib.machinery.ExtensionFileLoader(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+fast: Any = compiled()
+
+
+@pytest.fixture(params=[fast, plain], ids=["compiled", "plain"])
+def native(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:
+    return frames.PUB % (subject, reply + b" " if reply else b"", len(payload), payload)
+
+
+def rows(buf: bytes, found: tuple[int, list[bytes], list[int], array[int]]) -> list[tuple[bytes, bytes, bytes]]:
+    """Return subject, reply and payload of each message of a run."""
+    _, subjects, _, places = found
+    assert len(places) == 4 * len(subjects)
+    result = []
+    for at, subject in enumerate(subjects):
+        reply_at, reply_length, payload_at, size = places[4 * at : 4 * at + 4]
+        result.append((subject, buf[reply_at : reply_at + reply_length], buf[payload_at : payload_at + size]))
+    return result
+
+
+def outcome(call: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of a call, or its exception."""
+    try:
+        return call(*args)
+    except Exception as error:
+        return type(error), error.args
+
+
+# ---------------------------------------------------------------------- runs of publishes
+MESSAGES = [
+    (b"orders.eu", b"", b"one"),
+    (b"orders.eu", b"_INBOX.a.1", b""),
+    (b"orders.us", b"_INBOX.a.2", b"\r\nPUB x 0\r\n\r\n"),
+    (b"a", b"12", b"\x00" * 300),
+    (b"\xc3\xa4.\x7f", b"", b"x"),
+    (b"orders.eu", b"", b"last"),
+]
+
+
+def test_a_run_is_columns(native: Any) -> None:
+    buf = b"PING\r\n" + b"".join(pub(*each) for each in MESSAGES) + b"PING\r\n"
+    found = native.parse_run(buf, 6, WORD, LIMIT)
+    assert found[0] == len(buf) - 6
+    assert rows(buf, found) == MESSAGES
+    assert found[2] == [0, 2, 3, 4, 5]
+    assert type(found[3]) is array
+    assert found[3].typecode == "I"
+    assert list(found[3][:2]) == [0, 0]
+
+
+def test_repeated_subjects_share_one_object(native: Any) -> None:
+    buf = b"".join(pub(b"stream.%d" % (at % 3), b"", b"") for at in range(30))
+    _, subjects, starts, _ = native.parse_run(buf, 0, WORD, LIMIT)
+    assert len({id(subject) for subject in subjects}) == 3
+    assert starts == list(range(30))
+    _, subjects, starts, _ = native.parse_run(pub(b"same", b"", b"") * 1000, 0, WORD, LIMIT)
+    assert len({id(subject) for subject in subjects}) == 1
+    assert starts == [0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"PING\r\n",
+        b"pub a 1\r\nx\r\n",
+        b"PUB  a 1\r\nx\r\n",
+        b"PUB\ta 1\r\nx\r\n",
+        b"PUB a\t1\r\nx\r\n",
+        b"PUB a 1 \r\nx\r\n",
+        b"PUB a 1\nx\r\n",
+        b"PUB a 1\r\nx\n",
+        b"PUB a 1\r\nxy\r\n",
+        b"PUB a 2\r\nx\r\n",
+        b"PUB a\x01 1\r\nx\r\n",
+        b"PUB a b c 1\r\nx\r\n",
+        b"PUB a\r\nx\r\n",
+        b"PUB a \r\nx\r\n",
+        b"PUB a b \r\nx\r\n",
+        b"PUB  1\r\nx\r\n",
+        b"PUB a +1\r\nx\r\n",
+        b"PUB a 1x\r\nx\r\n",
+        b"PUB a 0000000001\r\nx\r\n",
+        b"PUB a 999999999\r\nx\r\n",
+        b"PUB a 4\r\n",
+        b"PUB a 4\r\nfour",
+        b"PUB a 4\r\nfour\r",
+        b"PUB a 9\r\nabove the limit\r\n",
+        b"PUB a 9\r\nninebytes\r\n",
+        b"PUB longer.word 1\r\nx\r\n",
+        b"PUB a longer.word 1\r\nx\r\n",
+        b"PUB $JS.x 1\r\nx\r\n",
+        b"PUB a $x 1\r\nx\r\n",
+        b"PUB a b$x 1\r\nx\r\n",
+        b"PUB a b$ 1\r\nx\r\n",
+        b"PUB a _R_.x 1\r\nx\r\n",
+        b"HPUB a 1 1\r\nx\r\n",
+        b"PUB ",
+        b"",
+        b"\x00",
+    ],
+)
+def test_a_run_ends_before_what_is_not_plain(native: Any, other: bytes) -> None:
+    plain_ones = pub(b"a", b"", b"x") + pub(b"b$c", b"_R_", b"12345678")
+    assert native.parse_run(other, 0, 10, 8) is None
+    position, subjects, _, _ = native.parse_run(plain_ones + other, 0, 10, 8)
+    assert (position, subjects) == (len(plain_ones), [b"a", b"b$c"])
+
+
+def test_words_and_sizes_at_their_limits(native: Any) -> None:
+    buf = b"PUB 1234567890 1234567890 000000008\r\n12345678\r\n"
+    assert rows(buf, native.parse_run(buf, 0, 10, 8)) == [(b"1234567890", b"1234567890", b"12345678")]
+    assert native.parse_run(buf, 0, 9, 8) is None
+    assert native.parse_run(buf, 0, 10, 7) is None
+    assert native.parse_run(buf, len(buf), 10, 8) is None
+    assert native.parse_run(buf, len(buf) + 100, 10, 8) is None
+    with pytest.raises(IndexError):
+        native.parse_run(buf, -1, 10, 8)
+
+
+def test_every_cut_of_a_run(native: Any) -> None:
+    buf = b"".join(pub(*each) for each in MESSAGES)
+    ends = list(accumulate(len(pub(*each)) for each in MESSAGES))
+    for cut in range(len(buf)):
+        found = native.parse_run(buf[:cut], 0, WORD, LIMIT)
+        whole = sum(end <= cut for end in ends)
+        assert (rows(buf, found) if found else []) == MESSAGES[:whole]
+
+
+WORDS = st.binary(min_size=1, max_size=40).map(lambda word: bytes(byte | 0x21 for byte in word).replace(b"$", b"#"))
+RUNS = st.lists(
+    st.tuples(WORDS, st.just(b"") | WORDS.filter(lambda word: not word.startswith(b"_R_.")), st.binary(max_size=200)),
+    min_size=1,
+    max_size=90,
+)
+
+
+@given(RUNS, st.binary(max_size=20), st.integers(0, 2**62), st.integers(-(2**63), 2**63 - 1), st.data())
+def test_any_run(
+    messages: list[tuple[bytes, bytes, bytes]], rest: bytes, seq: int, now: int, data: st.DataObject
+) -> None:
+    buf = b"".join(pub(*each) for each in messages)
+    begin = data.draw(st.integers(0, len(messages)))
+    end = data.draw(st.integers(begin, len(messages)))
+    for native in (fast, plain):
+        found = native.parse_run(buf + b"\n" + rest, 0, WORD, LIMIT)
+        assert found[0] == len(buf)
+        assert rows(buf, found) == messages
+        _, subjects, starts, places = found
+        assert starts == [at for at, each in enumerate(subjects) if at == 0 or each != subjects[at - 1]]
+        chosen = messages[begin:end]
+        records = [encode_record(seq + at, now, subject, b"", body) for at, (subject, _, body) in enumerate(chosen)]
+        assert native.encode_run(buf, subjects, places, begin, end, seq, now) == (
+            b"".join(records),
+            [len(record) for record in records],
+        )
+        assert native.frame_run(buf, subjects, places, begin, end, b"17") == b"".join(
+            frames.MSG_REPLY % (subject, b"17", reply, len(body), body)
+            if reply
+            else frames.MSG % (subject, b"17", len(body), body)
+            for subject, reply, body in chosen
+        )
+
+
+@pytest.mark.parametrize("name", ["encode_run", "frame_run", "frame_acks"])
+def test_messages_that_are_not_there(native: Any, name: str) -> None:
+    buf = b"".join(pub(*each) for each in MESSAGES)
+    _, subjects, _, places = native.parse_run(buf, 0, WORD, LIMIT)
+
+    def call(begin: int, end: int, places: array[int] = places, subjects: list[bytes] = subjects) -> object:
+        if name == "encode_run":
+            return native.encode_run(buf, subjects, places, begin, end, 1, 1)
+        if name == "frame_run":
+            return native.frame_run(buf, subjects, places, begin, end, b"1")
+        return native.frame_acks(buf, places, begin, end, b"_INBOX.a.", b"", 1, b"1")
+
+    for begin, end in ((-1, 1), (1, 0), (0, len(MESSAGES) + 1), (len(MESSAGES) + 1, len(MESSAGES) + 1)):
+        with pytest.raises(IndexError):
+            call(begin, end)
+    if name != "frame_acks":
+        with pytest.raises(IndexError):
+            call(0, 2, subjects=[b"a"])
+    for field in range(4):
+        wrong = array("I", places)
+        wrong[field] = len(buf) + 1
+        with pytest.raises(IndexError):
+            call(0, 1, wrong)
+        wrong[field] = 0xFFFFFFFF
+        with pytest.raises(IndexError):
+            call(0, 1, wrong)
+    call(0, 0, array("I"), [])
+
+
+def test_a_subject_that_no_record_holds(native: Any) -> None:
+    places = array("I", [0, 0, 0, 1])
+    records, lengths = native.encode_run(b"x", [b"s" * 0xFFFF], places, 0, 1, 1, 1)
+    assert lengths == [len(records)]
+    with pytest.raises(ValueError, match="65536"):
+        native.encode_run(b"x", [b"s" * 0x10000], places, 0, 1, 1, 1)
+
+
+def test_checksums_of_all_lengths(native: Any) -> None:
+    body = random.Random(SEED).randbytes(70_010)
+    for size in (*range(400), 4095, 4096, 4097, 65_536, 69_999):
+        records, _ = native.encode_run(body, [b"s"], array("I", [0, 0, size % 7, size]), 0, 1, size, -size)
+        assert int.from_bytes(records[:4], "little") == crc32(records[4:]), size
+
+
+# ---------------------------------------------------------------------- pub acks
+def acks(native: Any, replies: list[bytes], head: bytes, seq: int = 1, begin: int = 0, end: int | None = None) -> Any:
+    buf = b"".join(pub(b"s", reply, b"x") for reply in replies)
+    _, _, _, places = native.parse_run(buf, 0, WORD, LIMIT)
+    return native.frame_acks(buf, places, begin, len(replies) if end is None else end, head, b'{"seq":', seq, b"3")
+
+
+def test_acks_of_one_inbox(native: Any) -> None:
+    framed = b'MSG _INBOX.a.1 3 9\r\n{"seq":9}\r\nMSG _INBOX.a.22 3 10\r\n{"seq":11}\r\n'
+    assert acks(native, [b"_INBOX.a.1", b"", b"_INBOX.a.22"], b"_INBOX.a.", 9) == (framed, 2, 19, 3)
+    assert acks(native, [b"x", b"_INBOX.a.1", b"", b"_INBOX.a.22", b"x"], b"_INBOX.a.", 9, 1, 4) == (framed, 2, 19, 4)
+    assert acks(native, [b"x"], b"_INBOX.a.", 1, 1) == (b"", 0, 0, 1)
+    assert acks(native, [b"", b""], b"_INBOX.a.") == (b"", 0, 0, 2)
+
+
+@pytest.mark.parametrize(
+    "other", [b"_INBOX.b.1", b"_INBOX.a", b"_INBOX.a.", b"_INBOX.a.1.2", b"_INBOX.a..", b"x", b"~" * 99]
+)
+def test_acks_end_at_another_inbox(native: Any, other: bytes) -> None:
+    framed = b'MSG _INBOX.a.1 3 9\r\n{"seq":9}\r\n'
+    assert acks(native, [b"_INBOX.a.1", b"", other, b"_INBOX.a.2"], b"_INBOX.a.", 9) == (framed, 1, 9, 2)
+    assert acks(native, [other], b"_INBOX.a.") == (b"", 0, 0, 0)
+
+
+def test_acks_with_more_digits(native: Any) -> None:
+    for seq in (8, 98, 10**9 - 2, 2**62):
+        framed, number, payload, _ = acks(native, [b"a.%d" % at for at in range(5)], b"a.", seq)
+        bodies = [b'{"seq":%d}' % (seq + at) for at in range(5)]
+        assert framed == b"".join(frames.MSG % (b"a.%d" % at, b"3", len(body), body) for at, body in enumerate(bodies))
+        assert (number, payload) == (5, sum(map(len, bodies)))
+
+
+# ---------------------------------------------------------------------- records
+STORED = [
+    Record(7, 100, b"orders.eu", b"", b"one"),
+    Record(8, 101, b"orders.eu", b"NATS/1.0\r\na: b\r\n\r\n", b""),
+    Record(9, -5, b"orders.us", b"", b"x" * 500),
+    Record(10, 103, b"orders.eu", b"NATS/1.0\r\n\r\n", b"last"),
+]
+
+
+def encoded(records: list[Record]) -> list[bytes]:
+    return [encode_record(each.seq, each.time_ns, each.subject, each.header, each.data) for each in records]
+
+
+def test_records_as_columns(native: Any) -> None:
+    parts = encoded(STORED)
+    assert native.split_records(b"".join(parts)) == (
+        7,
+        [each.subject for each in STORED],
+        [len(part) for part in parts],
+        [(1, STORED[1].header, 101), (3, STORED[3].header, 103)],
+        103,
+    )
+    assert native.split_records(b"") == (0, [], [], [], 0)
+    assert native.split_records(b"".join((*parts[:2], parts[3]))) is None
+    assert native.split_records(parts[0] * 2) is None
+    assert native.split_records(parts[1] + parts[0]) is None
+    last, first = encoded([Record(2**64 - 1, 1, b"a", b"", b""), Record(0, 1, b"a", b"", b"")])
+    assert native.split_records(last + first) is None
+
+
+def test_records_are_decoded(native: Any) -> None:
+    parts = encoded(STORED)
+    buf, offsets = b"".join(parts), list(accumulate(map(len, parts), initial=0))
+    assert native.decode_spans(Record, buf, offsets[:-1], map(len, parts)) == STORED
+    assert native.decode_spans(Record, buf, [], []) == []
+    for record, offset, end in zip(STORED, offsets, offsets[1:], strict=False):
+        assert native.decode_record(Record, buf, offset, len(buf), True) == (record, end)
+    for offset, stop in ((-1, 5), (0, len(buf) + 1)):
+        with pytest.raises(IndexError):
+            native.decode_record(Record, buf, offset, stop, True)
+    with pytest.raises(ValueError, match="zip"):
+        native.decode_spans(Record, buf, [0], [])
+
+
+def test_damaged_records_are_named_by_their_offset(native: Any) -> None:
+    parts = encoded(STORED)
+    offset = len(parts[0])
+    for part in parts:
+        for at in range(len(part)):
+            changed = bytearray(parts[0] + part)
+            changed[offset + at] ^= 1 << at % 8
+            buf = bytes(changed)
+            assert damage(native.decode_record, Record, buf, offset, len(buf), True) == offset
+            assert damage(native.decode_spans, Record, buf, [0, offset], [offset, len(part)]) == offset
+
+
+def test_records_cut_short(native: Any) -> None:
+    parts = encoded(STORED)
+    buf, offsets = b"".join(parts), list(accumulate(map(len, parts), initial=0))
+    for cut in set(range(len(buf))) - set(offsets):
+        at = max(offset for offset in offsets if offset < cut)
+        assert damage(native.split_records, buf[:cut]) == at
+        assert damage(native.decode_record, Record, buf, at, cut, False) == at
+        assert damage(native.decode_spans, Record, buf, [at], [cut - at]) == at
+        assert damage(native.decode_spans, Record, buf[:cut], [at], [len(buf)]) == at
+
+
+def damage(call: Callable[..., Any], *args: Any) -> int:
+    """Return the offset that a call reports as damaged."""
+    kind, (offset, text) = outcome(call, *args)
+    assert kind is ValueError
+    assert isinstance(text, str)
+    return int(offset)
+
+
+# ---------------------------------------------------------------------- which one serves
+def serving(**environment: str) -> str:
+    """Return what a process with this environment uses."""
+    code = "from lakestream import native; print(native.parse_run.__module__, native.NATIVE, native.WHY)"
+    env = {**os.environ, **environment}
+    env.pop("LD_PRELOAD", None)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_an_environment_variable_chooses_the_twin() -> None:
+    assert serving(LAKESTREAM_NATIVE="") == "lakestream.native._fast True \n"
+    assert serving(LAKESTREAM_NATIVE="off") == "lakestream.native.plain False LAKESTREAM_NATIVE=off\n"
+
+
+# ---------------------------------------------------------------------- both against each other
+PIECES = [b"a", b"abc", b"$JS.x", b"_R_.x.y", b"_INBOX.abc.1", b"_INBOX.abc.22", b"_INBOX.abc.1.2", b"x$y", b"12", b"7"]
+PIECES += [b"f" * 20, b"\xff\xfe", b"de\x01f", b"", b"subject.one.two.3", b"subject.one.two.4"]
+SIZES = [0, 1, 5, 30, 100]
+ODD = [0, 10, 13, 32, 36, 48, 255]
+
+
+def drawn_commands(rng: random.Random) -> bytes:
+    """Return PUB commands, now and then with a mistake, and mostly whole."""
+    parts = []
+    for _ in range(rng.randrange(8)):
+        body = rng.randbytes(rng.choice(SIZES))
+        words = [rng.choice(PIECES) for _ in range(rng.choice((1, 2, 2, 2, 3) if rng.random() < 0.1 else (1, 2)))]
+        size = len(body) + (rng.choice((-1, 1)) if rng.random() < 0.03 else 0)
+        words.append(b"%d" % size if rng.random() < 0.9 else b"%03d" % max(size, 0))
+        command = (b"PUB " if rng.random() < 0.97 else b"pub ") + b" ".join(words) + b"\r\n" + body + b"\r\n"
+        parts.append(command if rng.random() > 0.05 else damaged(rng, command))
+    buf = b"".join(parts)
+    return buf[: len(buf) - rng.choice((0, 0, 0, 1, 2, 5))]
+
+
+def drawn_records(rng: random.Random) -> tuple[bytes, list[int]]:
+    """Return records with consecutive sequences, now and then with damage, and their lengths."""
+    seq = rng.choice((0, 1, 1000, 2**64 - 3))
+    records = []
+    for _ in range(rng.randrange(5)):
+        header = rng.choice((b"", b"", b"NATS/1.0\r\n\r\n"))
+        records.append(
+            encode_record(seq, rng.randrange(2**40), rng.choice(PIECES), header, rng.randbytes(rng.choice(SIZES)))
+        )
+        seq = (seq + (1 if rng.random() < 0.95 else 2)) % 2**64
+    lengths = [len(record) for record in records]
+    buf = b"".join(records)
+    if rng.random() < 0.4:
+        buf = damaged(rng, buf)
+    return buf[: len(buf) - rng.choice((0, 0, 0, 1, 29, 31))], lengths
+
+
+def damaged(rng: random.Random, text: bytes) -> bytes:
+    if not text:
+        return b"\x00"
+    changed = bytearray(text)
+    changed[rng.randrange(len(changed))] = rng.choice(ODD)
+    return bytes(changed)
+
+
+def same(name: str, *args: Any) -> Any:
+    """Call both with the same arguments; return the result, after it was compared."""
+    one, other = outcome(getattr(plain, name), *args), outcome(getattr(fast, name), *args)
+    assert one == other, (name, args)
+    return one
+
+
+def compare(rng: random.Random) -> None:
+    buf = drawn_commands(rng)
+    found = same(
+        "parse_run",
+        buf,
+        rng.choice((0, 0, 0, 0, 1, -1, 20)),
+        rng.choice((1, 3, 12, WORD)),
+        rng.choice((0, 4, 30, LIMIT)),
+    )
+    if found is not None and isinstance(found[0], int):
+        _, subjects, _, places = found
+        begin, end = 0, len(subjects)
+        if rng.random() < 0.3:
+            begin, end = rng.randrange(-1, end + 2), rng.randrange(-1, end + 2)
+        if rng.random() < 0.05:
+            places[rng.randrange(len(places))] = rng.choice((0, 1, len(buf), len(buf) + 1, 2**32 - 1))
+        same("encode_run", buf, subjects, places, begin, end, rng.choice((0, 1, 2**63 - 9)), rng.choice((-5, 10**18)))
+        same("frame_run", buf, subjects, places, begin, end, rng.choice((b"", b"17")))
+        head = rng.choice((b"_INBOX.abc.", b"_INBOX.abc.", b"", b"a"))
+        same(
+            "frame_acks", buf, places, begin, end, head, rng.choice((b"", b'{"seq":')), rng.choice((0, 8, 2**63)), b"1"
+        )
+    buf, lengths = drawn_records(rng)
+    same("split_records", buf)
+    offsets = list(accumulate(lengths, initial=0))[:-1]
+    if offsets and rng.random() < 0.2:
+        wrong = rng.choice((offsets, lengths))
+        wrong[rng.randrange(len(wrong))] += rng.choice((-40, -1, 1, 2**62))
+    same("decode_spans", Record, buf, offsets, lengths)
+    same(
+        "decode_record", Record, buf, rng.randrange(-1, 3), len(buf) + rng.choice((0, 0, 0, -1, 1)), rng.random() < 0.5
+    )
+
+
+def test_both_agree_on_drawn_inputs() -> None:
+    rng = random.Random(SEED)
+    for _ in range(ROUNDS):
+        compare(rng)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800)
+def test_both_agree_on_a_million_inputs() -> None:
+    rng = random.Random(f"million {SEED}")
+    for _ in range(max(MANY, ROUNDS)):
+        compare(rng)
+
+
+@given(st.binary(max_size=300), st.integers(0, 20), st.integers(1, 50), st.integers(0, 300))
+def test_both_agree_on_any_bytes(buf: bytes, position: int, word: int, limit: int) -> None:
+    same("parse_run", buf, position, word, limit)
+    same("parse_run", b"PUB " + buf, 0, word, limit)
+    same("split_records", buf)
+    same("decode_record", Record, buf, position, len(buf), True)
+    same("decode_record", Record, buf, position, len(buf), False)
