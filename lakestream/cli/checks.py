@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from lakestream import native
 from lakestream.cli.monitor import Monitor, MonitorFailed
 from lakestream.cli.terminal import seconds, size
 from lakestream.config.errors import reason_of
@@ -93,6 +94,19 @@ def python() -> Iterator[Finding]:
         yield _warn("python", f"Python {version} without uvloop", "pip install uvloop: it doubles the throughput")
     else:
         yield _ok("python", f"Python {version} with uvloop", version=version)
+
+
+def compiled() -> Iterator[Finding]:
+    """Check that the compiled loops over messages serve."""
+    if native.NATIVE:
+        yield _ok("native", "the compiled module lakestream.native serves")
+    else:
+        yield _warn(
+            "native",
+            f"the compiled module does not serve: {native.WHY}; its slower twin in Python does",
+            "unset LAKESTREAM_NATIVE, or install a C compiler and then lakestream again (pip install --force-reinstall "
+            "--no-deps --no-binary lakestream lakestream)",
+        )
 
 
 def extras() -> Iterator[Finding]:

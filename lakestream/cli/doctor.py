@@ -91,6 +91,7 @@ def _checks(
     url = monitor or (f"http://127.0.0.1:{port}{options.http_base_path}" if port else DEFAULT_MONITOR)
     return (
         ("python", checks.python),
+        ("native", checks.compiled),
         ("extras", checks.extras),
         ("java", lambda: checks.java(options)),
         ("lake", lambda: checks.lake(options)),

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lakestream import __version__
+from lakestream import __version__, native
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
     LEAFNODE,
@@ -224,6 +224,7 @@ class Node:
     def _banner(self) -> None:
         self.log.info("Starting lakestream")
         self.log.info(f"  Version:  {__version__} (NATS {NATS_VERSION})")
+        self.log.info(f"  Native:   {'yes' if native.NATIVE else f'no ({native.WHY})'}")
         if self.options.cluster.port:
             self.log.info(f"  Cluster:  {self.options.cluster.name or '(generated)'}")
         self.log.info(f"  Name:     {self.identity.server_name}")

@@ -68,7 +68,19 @@ def taken() -> Iterator[int]:
 def test_a_sound_machine_has_no_failure_and_nothing_is_left_behind(tmp_path: Path) -> None:
     found = doctor("-sd", str(tmp_path / "store"), "-c", _conf(tmp_path, "port: -1"), cwd=tmp_path)
     checks = {each["check"] for each in found.all}
-    assert {"configuration", "python", "extras", "java", "jars", "lake", "clock", "fsync", "disk", "files"} <= checks
+    assert {
+        "configuration",
+        "python",
+        "native",
+        "extras",
+        "java",
+        "jars",
+        "lake",
+        "clock",
+        "fsync",
+        "disk",
+        "files",
+    } <= checks
     assert "fail" not in {found.level(check) for check in ("configuration", "lake", "fsync", "disk", "files")}
     sync = next(each for each in found.all if each["check"] == "fsync")
     assert sync["data"]["acks_per_second"] == pytest.approx(1 / sync["data"]["median_seconds"], rel=0.05, abs=1)
@@ -76,6 +88,13 @@ def test_a_sound_machine_has_no_failure_and_nothing_is_left_behind(tmp_path: Pat
     assert "write, link and rename work" in found.one("lake", "ok")["text"]
     assert all(each["remedy"] for each in found.all if each["level"] != "ok")
     assert [each.name for each in tmp_path.iterdir()] == ["nats.conf"]
+
+
+def test_it_says_whether_the_compiled_module_serves(tmp_path: Path) -> None:
+    conf = _conf(tmp_path, "port: -1")
+    assert "serves" in doctor("-c", conf, cwd=tmp_path, LAKESTREAM_NATIVE="").one("native", "ok")["text"]
+    found = doctor("-c", conf, cwd=tmp_path, LAKESTREAM_NATIVE="off").one("native", "warn")
+    assert "LAKESTREAM_NATIVE=off" in found["text"]
 
 
 def _conf(tmp_path: Path, text: str) -> str:

@@ -396,6 +396,7 @@ def _parameter(each: Any) -> tuple[str, str, str]:
 ENVIRONMENT: dict[str, str] = {
     "NATS_URL": "the server, for commands that connect to one",
     "LAKESTREAM_LAKE": "the lake, for commands that read one, and for Spark's own programs",
+    "LAKESTREAM_NATIVE": "`off`: the loops over messages run in Python though the compiled module is there",
     "LAKESTREAM_CACHE": "directory of downloaded JARs; else `$XDG_CACHE_HOME/lakestream`, else `~/.cache/lakestream`",
     "LAKESTREAM_IVY_SETTINGS": "settings file of Ivy, for JARs from a repository of your own",
     "LAKESTREAM_LEASE_SECONDS": "age at which a lock in an object store counts as abandoned",
