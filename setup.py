@@ -9,13 +9,25 @@ from __future__ import annotations
 import os
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+
+class BuildIfPossible(build_ext):
+    """Build the module; without a working C compiler, print the reason and go on."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception as error:  # a missing compiler, missing headers of Python, an option it does not know, …
+            print(f"lakestream is installed without its compiled module: {error}")
+
 
 extensions: list[Extension] = []
 if os.environ.get("LAKESTREAM_PURE") != "1":
     try:
         from Cython.Build import cythonize
     except ImportError:
-        print("Cython is not installed: lakestream is built without its compiled module")
+        print("lakestream is installed without its compiled module: Cython is not installed")
     else:
         module = Extension(
             "lakestream.native._fast",
@@ -23,8 +35,9 @@ if os.environ.get("LAKESTREAM_PURE") != "1":
             include_dirs=["lakestream/native"],
             depends=["lakestream/native/crc32.h"],
             extra_compile_args=[] if os.name == "nt" else ["-O3"],
-            optional=True,
         )
-        extensions = cythonize([module], build_dir="build", language_level=3)
+        extensions = cythonize([module], build_dir="build")
+        for extension in extensions:
+            extension.optional = True  # cythonize does not pass it on
 
-setup(ext_modules=extensions)
+setup(ext_modules=extensions, cmdclass={"build_ext": BuildIfPossible})

@@ -55,7 +55,8 @@ def make_venv(directory: Path, env: Mapping[str, str], *requirements: str | Path
     return directory / "bin"
 
 
-def build(to: Path) -> Path:
+def build(to: Path, *options: str, **environment: str) -> Path:
     """Build wheel and sdist of lakestream and the wheel of the JARs into a directory; return it."""
-    subprocess.run([sys.executable, str(ROOT / "packages" / "build.py"), "--to", str(to)], check=True, timeout=600)
+    command = [sys.executable, str(ROOT / "packages" / "build.py"), "--to", str(to), *options]
+    subprocess.run(command, env={**os.environ, **environment}, check=True, timeout=600)
     return to

