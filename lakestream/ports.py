@@ -17,6 +17,7 @@ from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import PublicError
 from lakestream.protocol.client import ClientInfo as ClientInfo
 from lakestream.protocol.client import Delivery as Delivery
+from lakestream.protocol.publishes import Publishes
 
 Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]
 """Called in the event loop for each message: (subject, reply, header, payload, client). Must not block."""
@@ -24,6 +25,11 @@ Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]
 Many = Callable[[Sequence[Delivery], int], int]
 """Called in the event loop with a batch of messages, and the index of the first one to take; returns the number of
 messages taken."""
+
+
+RunHandler = Callable[[Publishes, int, int], bool]
+"""Called in the event loop with a run of messages, its first one to take and the one before which to stop; returns
+False if they have to be taken one by one."""
 
 
 class Subscribed(Protocol):
@@ -37,12 +43,20 @@ class Bus(Protocol):
     """Core NATS as streams and consumers see it."""
 
     def subscribe(
-        self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False, many: Many | None = None
+        self,
+        subject: bytes,
+        handler: Handler,
+        queue: bytes = b"",
+        *,
+        local: bool = False,
+        many: Many | None = None,
+        run: RunHandler | None = None,
     ) -> Subscribed:
         """Call `handler` for each message whose subject matches. Wildcards allowed.
 
         `local`: only messages that are published on this node; the subscription is not propagated to other nodes.
         `many`: called first with a batch; a message that it leaves goes to `handler`, then it is called again.
+        `run`: called first with several messages of one client.
         """
 
     def publish(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> bool:
@@ -50,6 +64,13 @@ class Bus(Protocol):
 
     def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
         """Publish (reply subject, payload) pairs without headers, such as pub acks: one write per connection."""
+
+    def reply_run(self, run: Publishes, begin: int, end: int, prefix: bytes, seq: int) -> None:
+        """Publish the pub acks of some messages of a run to their replies: `prefix`, the sequence and `}`.
+
+        Args:
+            seq: sequence of message `begin`.
+        """
 
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
         """Send messages to the subscribers of `to`, each with its own subject; return False if there is none."""

@@ -128,7 +128,8 @@ class Engine:
             return
         if stream.pipeline.serving and not stream.group.handing_over:
             self._subscriptions[stream.name] = [
-                self.bus.subscribe(subject.encode(), stream.ingest) for subject in stream.config.subjects
+                self.bus.subscribe(subject.encode(), stream.ingest, run=stream.ingest_run)
+                for subject in stream.config.subjects
             ]
         readable = self.node.replicas.readable(stream.uid)
         if readable and stream.config.allow_direct:

@@ -42,6 +42,7 @@ from lakestream.protocol import frames
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.parser import Parser
+from lakestream.protocol.publishes import Publishes, single
 from lakestream.protocol.subjects import subscribable, valid_literal
 
 CLOSE_WAIT_NS = 2_000_000_000
@@ -139,7 +140,7 @@ class Connection(Outbox, Arrival):
         self._protocol = 0
         self._first_pong = True
         self._connected = False  # a CONNECT was accepted
-        self._held: list[Command] | None = None
+        self._held: list[Command | Publishes] | None = None
         """Commands behind a CONNECT that is not decided yet; None: there is none."""
         self._pings_out = 0
         self._ping_sent_ns = 0
@@ -242,17 +243,20 @@ class Connection(Outbox, Arrival):
         self._pings_out = 0
         commands = self._parser.feed(data)
         if self.tracer is not None:
-            self.tracer.inbound(commands)
+            self.tracer.inbound(single(commands))
         self._handle(commands, len(data))
 
-    def _handle(self, commands: Sequence[Command], size: int) -> None:
+    def _handle(self, commands: Sequence[Command | Publishes], size: int) -> None:
         publish, turn = self._publish, self.hub.turn
         turn.overrun = None
         rest = iter(commands)
         for command in rest:
             if type(command) is Publish:
                 publish(command)
+            elif type(command) is Publishes:
+                self._publish_run(command)
             else:
+                assert not isinstance(command, Publishes)
                 self._control(command)
                 if self._held is not None:
                     self._held.extend(rest)
@@ -300,6 +304,22 @@ class Connection(Outbox, Arrival):
             self.send(self.owner.info(self, lame_duck=lame_duck))
 
     # ------------------------------------------------------------------ verbs
+    def _publish_run(self, run: Publishes) -> None:
+        """Publish a run of messages, as `_publish` does each of them."""
+        if not self.ready or self.guard is not None or self._verbose or self._pedantic:
+            for command in run.messages():
+                self._publish(command)
+                if self.close_reason:
+                    return
+            return
+        self.in_msgs += len(run)
+        self.in_bytes += run.payload_bytes
+        for begin, end in self.hub.route_run(self, self.client, run):
+            if self._no_responders:
+                for subject, reply in zip(run.subjects[begin:end], run.replies(begin, end), strict=True):
+                    if reply:
+                        self._report_no_responders(subject, reply)
+
     def _publish(self, command: Publish) -> None:
         if not self.ready:
             self._fail("Authorization Violation", "Authentication Failure")

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Sequence
-from typing import Protocol
+from typing import Protocol, cast, runtime_checkable
 
 from lakestream.config.mappings import Mappings
 from lakestream.logging import Logger
 from lakestream.net.interest.interest import Interest, Watch
-from lakestream.net.interest.subscription import Congested, Match, Named, Requester, Sink, Subscription
-from lakestream.ports import ClientInfo, Delivery, Handler, Many
+from lakestream.net.interest.subscription import Columnar, Congested, Match, Named, Requester, Sink, Subscription
+from lakestream.ports import ClientInfo, Delivery, Handler, Many, RunHandler
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.protocol.publishes import Publishes
 from lakestream.protocol.route_wire import Batch, Routed
 
 TRACED = b"Nats-Trace-Dest:"
@@ -107,6 +108,27 @@ class Turn:
             sink.flush()
 
 
+@runtime_checkable
+class Inbox(Protocol):
+    """A client connection, which is sent pub acks in columns."""
+
+    @property
+    def takes_acks(self) -> bool:
+        """Return True if nothing has to look at each of them."""
+
+    def receive_acks(
+        self, sub: Subscription, run: Publishes, begin: int, end: int, head: bytes, prefix: bytes, seq: int
+    ) -> int:
+        """Take the pub acks of messages whose reply is `head` and a token: `prefix`, the sequence and `}`.
+
+        Args:
+            seq: sequence of message `begin`.
+
+        Returns:
+            The first message with another reply, else `end`.
+        """
+
+
 class ReplyPaths(Protocol):
     """The reply paths into other accounts.
 
@@ -161,6 +183,26 @@ class _Internal:
 
     def on_drain(self, callback: Callable[[], None]) -> None:
         callback()
+
+
+class _Intake(_Internal):
+    """A sink that hands runs of messages to a handler in this process."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, handler: Handler, run: RunHandler, log: Logger, system: ClientInfo, many: Many | None) -> None:
+        super().__init__(handler, log, system, many)
+        self._run = run
+
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
+        try:
+            if self._run(run, begin, end):
+                return
+        except Exception as error:
+            self._log.exception(f"internal subscriber of {sub.subject!r} failed on some messages", error)
+            return
+        for each in run.messages(begin, end):
+            self.receive(sub, each.subject, each.reply, b"", each.payload, client)
 
 
 class _Handle:
@@ -249,6 +291,49 @@ class Hub:
             sub.sink.receive(sub, subject, reply, header, payload, client)
             found = True
         return found
+
+    def route_run(self, origin: Sink | None, client: ClientInfo, run: Publishes) -> list[tuple[int, int]]:
+        """Route a run of messages as `route` does each of them; return the parts (begin, end) without any receiver.
+
+        Subjects are matched where they change; a part whose messages go to the same subscriptions is handed to them
+        as a whole if they take it.
+        """
+        match, subjects = self.interest_graph.match, run.subjects
+        begin, same = 0, match(subjects[0])
+        unheard: list[tuple[int, int]] = []
+        for at in run.starts[1:]:
+            if match(subjects[at]) is not same:
+                self._route_part(same, origin, client, run, begin, at, unheard)
+                begin, same = at, match(subjects[at])  # routing may have changed it
+        self._route_part(same, origin, client, run, begin, len(run), unheard)
+        return unheard
+
+    def _route_part(
+        self,
+        match: Match,
+        origin: Sink | None,
+        client: ClientInfo,
+        run: Publishes,
+        begin: int,
+        end: int,
+        unheard: list[tuple[int, int]],
+    ) -> None:
+        """Route a part of a run, whose messages match the same; add to `unheard` what has no receiver."""
+        if end - begin > 1 and match.columnar:
+            found = False
+            for sub in match.plain:
+                sink = sub.sink
+                if sink is origin and not sink.echo:
+                    continue
+                found = True
+                cast(Columnar, sink).receive_run(sub, run, begin, end, client)
+            if not found:
+                unheard.append((begin, end))
+            return
+        for at in range(begin, end):
+            each = run.message(at)
+            if not self.route(origin, client, each.subject, each.reply, b"", each.payload):
+                unheard.append((at, at + 1))
 
     def brought(
         self,
@@ -371,9 +456,20 @@ class Hub:
 
     # ------------------------------------------------------------------ Bus
     def subscribe(
-        self, subject: bytes, handler: Handler, queue: bytes = b"", *, local: bool = False, many: Many | None = None
+        self,
+        subject: bytes,
+        handler: Handler,
+        queue: bytes = b"",
+        *,
+        local: bool = False,
+        many: Many | None = None,
+        run: RunHandler | None = None,
     ) -> _Handle:
-        sub = Subscription(_Internal(handler, self.log, self.system, many), subject, queue, b"")
+        if run is None:
+            sink = _Internal(handler, self.log, self.system, many)
+        else:
+            sink = _Intake(handler, run, self.log, self.system, many)
+        sub = Subscription(sink, subject, queue, b"")
         sub.local = local
         self.join(sub)
         return _Handle(self, sub)
@@ -393,6 +489,31 @@ class Hub:
             run.append((subject, b"", b"", payload))
         if same is not None:
             self._reply_to(same, run)
+
+    def reply_run(self, run: Publishes, begin: int, end: int, prefix: bytes, seq: int) -> None:
+        at = begin
+        while at < end:
+            reply = run.reply(at)
+            if not reply:
+                at, seq = at + 1, seq + 1
+                continue
+            head, _, last = reply.rpartition(b".")
+            match = self.interest_graph.match(reply)
+            outbox = self._inbox(match) if last and self.interest_graph.covers(head, match) else None
+            if outbox is None:
+                stop = at + 1
+                self._reply_to(match, [(reply, b"", b"", b"%b%d}" % (prefix, seq))])
+            else:
+                stop = outbox.receive_acks(match.plain[0], run, at, end, head + b".", prefix, seq)
+            at, seq = stop, seq + stop - at
+
+    @staticmethod
+    def _inbox(match: Match) -> Inbox | None:
+        """Return the client that alone gets the messages of a match, if it takes acks in columns."""
+        if len(match.plain) != 1 or match.queues or match.plain[0].maximum:
+            return None
+        sink = match.plain[0].sink
+        return sink if isinstance(sink, Inbox) and sink.takes_acks else None
 
     def _reply_to(self, match: Match, run: Sequence[Delivery]) -> None:
         """Send a run of replies that the same subscriptions get. Mostly it is one, of the inbox of one client."""

@@ -10,6 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from lakestream.native import frame_acks, frame_run
 from lakestream.net.accounts.guard import Guard
 from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Congested, Subscription
@@ -17,6 +18,7 @@ from lakestream.net.tracer import Tracer
 from lakestream.net.unsent import Receiver, Unsent
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.frames import HMSG, MSG, MSG_REPLY
+from lakestream.protocol.publishes import Publishes
 
 HIGH_WATER = 1 << 20
 """Unsent bytes (default 1 MiB) above which a connection counts as congested and JetStream holds its deliveries.
@@ -188,6 +190,40 @@ class Outbox(Accepted):
         size += headers
         self.out_bytes += size
         self._gathered += size
+        if not self._dirty:
+            self._dirty = True
+            self.hub.dirty(self)
+        if self._gathered > HIGH_WATER:
+            self.write()
+
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
+        if self.guard is not None or self.tracer is not None:
+            for each in run.messages(begin, end):
+                self.receive(sub, each.subject, each.reply, b"", each.payload, client)
+            return
+        if not self.close_reason:
+            frames = frame_run(run.buf, run.subjects, run.places, begin, end, sub.sid)
+            self._gather(sub, frames, end - begin, run.bytes_of(begin, end))
+
+    @property
+    def takes_acks(self) -> bool:
+        return self.guard is None and self.tracer is None
+
+    def receive_acks(
+        self, sub: Subscription, run: Publishes, begin: int, end: int, head: bytes, prefix: bytes, seq: int
+    ) -> int:
+        frames, number, size, stop = frame_acks(run.buf, run.places, begin, end, head, prefix, seq, sub.sid)
+        if not self.close_reason:
+            self._gather(sub, frames, number, size)
+        return stop
+
+    def _gather(self, sub: Subscription, frames: bytes, number: int, size: int) -> None:
+        """Gather the frames of several messages, whose payloads have `size` bytes in total."""
+        self._out.append(frames)
+        sub.delivered += number
+        self.out_msgs += number
+        self.out_bytes += size
+        self._gathered += len(frames)
         if not self._dirty:
             self._dirty = True
             self.hub.dirty(self)

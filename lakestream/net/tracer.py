@@ -5,7 +5,7 @@ Belongs here: the text of a command or frame. A connection has a tracer only whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -40,7 +40,7 @@ class Tracer:
         self._log = log
         self._label = label
 
-    def inbound(self, commands: Sequence[Command]) -> None:
+    def inbound(self, commands: Iterable[Command]) -> None:
         """Log commands as they were parsed."""
         for command in commands:
             self._log.trace(f"{self._label} - <<- [{_shown(command)}]")

@@ -4,9 +4,10 @@ Belongs here: the lexical rules of the client protocol (docs/internals/protocol.
 a command is incomplete. No sockets and no decisions about a command. The commands do not depend on how the byte stream
 is cut; nothing is raised: invalid bytes end in a `Violation`.
 
-One compiled expression per hot verb is matched at a position in the whole read buffer. It takes the lines that clients
-really send; everything else (lower case, tabs, runs of blanks, bare LF, mistakes, the incomplete command at the end)
-goes through the slow path below, which knows every rule. Both paths give the same commands.
+PUB and HPUB in the form that clients really send have a quick path: a run of PUBs becomes one `Publishes`
+(lakestream.native), an HPUB is found by a compiled expression. Everything else (lower case, tabs, runs of blanks, bare
+LF, mistakes, the incomplete command at the end) goes through the slow path below, which knows every rule. Both paths
+give the same commands.
 
 Two accidents of nats-server are not imitated: there a line feed as the first byte of the arguments becomes part of them
 (here it ends them), and a carriage return inside a line swallows the line's last byte (here it does not).
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import re
 
+from lakestream.native import parse_run
 from lakestream.protocol.commands import (
     Command,
     Ping,
@@ -27,6 +29,7 @@ from lakestream.protocol.commands import (
     connect_command,
     is_json_object,
 )
+from lakestream.protocol.publishes import WIDTH, Publishes
 
 MAX_CONTROL_LINE = 4096
 """Maximum length of a line's arguments in bytes (default). Longer ones are a violation."""
@@ -45,7 +48,6 @@ _PONG = Pong()
 
 # Any byte above the blank is one class: a single range test a byte. What it leaves out (control characters inside
 # words, valid but rare) the careful path takes. Possessive: a word can be given back at no other place.
-_PUB = rb"PUB ([!-\xff]{1,%d}+) (?:([!-\xff]{1,%d}+) )?([0-9]{1,9})\r\n"
 _HPUB = rb"HPUB ([!-\xff]{1,%d}+) (?:([!-\xff]{1,%d}+) )?([0-9]{1,9}) ([0-9]{1,9})\r\n"
 
 # Three kinds of verb: those that ignore what follows, those whose arguments may follow at once, and those that need a
@@ -54,7 +56,7 @@ _VERB = re.compile(rb"(?i:(PING|PONG|\+OK)|(CONNECT|INFO)[ \t]*+|(H?PUB|(?:UN)?S
 _VERBS = (b"PUB", b"HPUB", b"SUB", b"UNSUB", b"PING", b"PONG", b"CONNECT", b"INFO", b"+OK", b"-ERR")
 _BLANK_WORDS = re.compile(rb"[^ \t]+").findall
 _WORDS = re.compile(rb"[^ \t\r\n]+").findall
-_LF, _CR, _H = 10, 13, 72
+_LF, _CR, _H, _P = 10, 13, 72, 80
 _CAREFUL_WORDS = 32
 _MAX_SIZE_DIGITS = 9
 
@@ -78,7 +80,7 @@ class Parser:
         "_hpub",
         "_in_line",
         "_need",
-        "_pub",
+        "_word",
         "ended",
         "headers",
         "max_control_line",
@@ -104,12 +106,11 @@ class Parser:
         """Apply another limit in bytes for the arguments of one line."""
         self.max_control_line = max_control_line
         # The two words together stay below the limit, so that a line the expressions take is never too long.
-        word = max(1, (max_control_line - _CAREFUL_WORDS) // 2)
-        self._pub = re.compile(_PUB % (word, word)).match
+        self._word = word = max(1, (max_control_line - _CAREFUL_WORDS) // 2)
         self._hpub = re.compile(_HPUB % (word, word)).match
 
-    def feed(self, data: bytes) -> list[Command]:
-        """Return the commands completed by `data`, in order.
+    def feed(self, data: bytes) -> list[Command | Publishes]:
+        """Return the commands completed by `data`, in order; consecutive PUBs as one `Publishes`.
 
         The cost is linear in the bytes fed, however they are cut. At most one incomplete command is held: a control
         line up to its limit, or a payload up to `max_payload`.
@@ -130,7 +131,7 @@ class Parser:
             self._held = bytearray()
         elif self.ended:
             return []
-        commands: list[Command] = []
+        commands: list[Command | Publishes] = []
         self._scan(data, commands)
         return commands
 
@@ -141,24 +142,21 @@ class Parser:
         self._in_line = in_line
         return -1
 
-    def _end(self, commands: list[Command], violation: Violation) -> int:
+    def _end(self, commands: list[Command | Publishes], violation: Violation) -> int:
         self.ended = True
         commands.append(violation)
         return -1
 
-    def _scan(self, buf: bytes, commands: list[Command]) -> None:
-        append, pub, hpub, limit = commands.append, self._pub, self._hpub, self.max_payload
+    def _scan(self, buf: bytes, commands: list[Command | Publishes]) -> None:
+        append, hpub, limit, word = commands.append, self._hpub, self.max_payload, self._word
         position, length = 0, len(buf)
         while 0 <= position < length:
-            found = pub(buf, position)
-            if found is not None:
-                subject, reply, digits = found.groups(b"")
-                start = found.end()
-                end = start + int(digits)
-                # The one-byte slack in the first test is what the two index tests need.
-                if end + 1 < length and buf[end] == _CR and buf[end + 1] == _LF and end - start <= limit:
-                    append(Publish(subject, reply, b"", buf[start:end]))
-                    position = end + 2
+            if buf[position] == _P:
+                run = parse_run(buf, position, word, limit)
+                if run is not None:
+                    position, subjects, starts, places = run
+                    publishes = Publishes(buf, subjects, starts, places, sum(places[3::WIDTH]))
+                    append(publishes.message(0) if len(subjects) == 1 else publishes)
                     continue
             elif buf[position] == _H and self.headers:
                 found = hpub(buf, position)
@@ -182,7 +180,7 @@ class Parser:
     # Each function returns the position after its command, or -1 when nothing more can be taken from the buffer:
     # the rest is held, or the stream has ended in a violation.
 
-    def _careful(self, buf: bytes, position: int, commands: list[Command]) -> int:
+    def _careful(self, buf: bytes, position: int, commands: list[Command | Publishes]) -> int:
         found = _VERB.match(buf, position)
         if found is None:
             rest = buf[position : position + 8].upper()
@@ -215,7 +213,7 @@ class Parser:
             commands.append(command)
         return stop + 1
 
-    def _bare(self, buf: bytes, start: int, verb: bytes, commands: list[Command]) -> int:
+    def _bare(self, buf: bytes, start: int, verb: bytes, commands: list[Command | Publishes]) -> int:
         """Parse PING, PONG, +OK: everything between the verb and the line feed is ignored, however long."""
         stop = buf.find(b"\n", start)
         if stop < 0:
@@ -252,7 +250,7 @@ class Parser:
         return CLIENT_ERROR
 
     def _publish(
-        self, buf: bytes, position: int, start: int, verb: bytes, arguments: bytes, commands: list[Command]
+        self, buf: bytes, position: int, start: int, verb: bytes, arguments: bytes, commands: list[Command | Publishes]
     ) -> int:
         words = _BLANK_WORDS(arguments)
         sizes = 2 if verb == b"HPUB" else 1

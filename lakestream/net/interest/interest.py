@@ -148,6 +148,13 @@ class Interest:
                 return found
         return self._miss(subject, head, last)
 
+    def covers(self, head: bytes, match: Match) -> bool:
+        """Return True if this match of one subject is known to be that of every subject of one more token than
+        `head`."""
+        if self._inboxes.get(head) is match:
+            return True
+        return self._below_prefix is match and (head + b".").startswith(self._prefix)
+
     def _miss(self, subject: bytes, head: bytes, last: bytes) -> Match:
         # `head` is b"" both for a single token and for ".x": neither is ever in `_heads`.
         found = self._heads.get(head)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from lakestream.protocol.client import ClientInfo, Delivery
+from lakestream.protocol.publishes import Publishes
 
 MAX_WEIGHT = 1000
 """Members of a queue group that the subscription of one other server counts for (default). With more members the
@@ -40,6 +41,14 @@ class Sink(Congested, Protocol):
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         """Take a batch for the subscription `sub`."""
+
+
+@runtime_checkable
+class Columnar(Protocol):
+    """A sink that takes publishes in columns."""
+
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
+        """Take the messages `begin` to before `end` of a run for the subscription `sub`, which has no `maximum`."""
 
 
 class Carrier(Sink, Protocol):
@@ -131,9 +140,20 @@ class Match:
         here: the part for messages from another node (subscriptions of this node that are not local); None: all.
     """
 
-    __slots__ = ("here", "plain", "queues")
+    __slots__ = ("_columnar", "here", "plain", "queues")
 
     def __init__(self, plain: list[Subscription], queues: list[list[Subscription]], here: Match | None = None) -> None:
         self.plain = plain
         self.queues = queues
         self.here = here
+        self._columnar: bool | None = None
+
+    @property
+    def columnar(self) -> bool:
+        """Return True if the subscriptions can take a run of messages, one subscription after the other: each is of
+        another sink, and none is in a queue group."""
+        if self._columnar is None:
+            sinks = [sub.sink for sub in self.plain]
+            apart = len({id(sink) for sink in sinks}) == len(sinks)
+            self._columnar = not self.queues and apart and all(isinstance(sink, Columnar) for sink in sinks)
+        return self._columnar and not any(sub.maximum for sub in self.plain)

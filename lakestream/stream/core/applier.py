@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from lakestream.log.format.departures import Arrivals
 from lakestream.log.format.frame import Frame, Kind
-from lakestream.log.format.record import Record, columns, iter_records, record_length, time_of, times_of
+from lakestream.log.format.record import Record, columns, iter_records, record_length, times_of
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
 from lakestream.stream.core import limits, offline
@@ -81,7 +81,7 @@ class Applier:
             return
         self._store.apply_messages(at, batch.first_seq, batch.subjects, batch.lengths, batch.last_time)
         stored = Stored(batch.first_seq, batch.subjects, batch.effects, batch.last_time)
-        self._after_messages(stored, own=True, times=lambda: list(map(time_of, batch.records)))
+        self._after_messages(stored, own=True, times=batch.times)
 
     def _rolls_inside(self, effects: Sequence[Effect], last_seq: int) -> bool:
         """Return True if what a message before the last one of an entry removes can make a difference to what limits
@@ -94,9 +94,9 @@ class Applier:
         """Store and enforce limits message by message; see `limits.needs_single_steps`."""
         offset = at.offset
         effects = {effect.seq: effect for effect in batch.effects}
-        rows = zip(batch.subjects, batch.lengths, batch.records, strict=True)
-        for seq, (subject, length, record) in enumerate(rows, batch.first_seq):
-            place, time_ns = Appended(at.segment, offset, at.index), time_of(record)
+        rows = zip(batch.subjects, batch.lengths, batch.times(), strict=True)
+        for seq, (subject, length, time_ns) in enumerate(rows, batch.first_seq):
+            place = Appended(at.segment, offset, at.index)
             self._store.apply_messages(place, seq, [subject], [length], time_ns)
             self._after_messages(Stored(seq, [subject], [effects[seq]] if seq in effects else [], time_ns), own=True)
             offset += length

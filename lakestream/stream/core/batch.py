@@ -12,7 +12,9 @@ from itertools import count
 
 import msgspec
 
-from lakestream.log.format.record import encode_record
+from lakestream.log.format.record import encode_record, times_of
+from lakestream.native import encode_run
+from lakestream.protocol.publishes import Publishes
 from lakestream.stream.core.effect import Effect
 
 MAX_BATCH_BYTES = 8 << 20
@@ -38,6 +40,7 @@ class Batch:
         "lengths",
         "records",
         "replies",
+        "runs",
         "size",
         "subjects",
         "tails",
@@ -52,9 +55,13 @@ class Batch:
         self.last_time = 0
         self.size = 0
         self.records: list[bytes] = []
+        """The records, back to back; those of a run are one piece."""
         self.subjects: list[bytes] = []
         self.lengths: list[int] = []
         self.replies: list[bytes] = []
+        """Reply of each message; those of a run are in `runs`, and b"" here."""
+        self.runs: list[tuple[int, Publishes, int, int]] = []
+        """(position of the first message, run, begin, end) of messages that came in runs."""
         self.effects: list[Effect] = []
         self.wide_rollups: list[Effect] = []
         """Those of `effects` that replace messages of more than one subject."""
@@ -69,7 +76,7 @@ class Batch:
         self._counted = 0
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.subjects)
 
     def add(self, seq: int, time_ns: int, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> int:
         """Append a message and return its record length in bytes."""
@@ -82,6 +89,41 @@ class Batch:
         self.last_time = time_ns
         self.size += length
         return length
+
+    def add_run(self, seq: int, time_ns: int, run: Publishes, begin: int, end: int) -> int:
+        """Append messages of a run with sequences from `seq` on; return the length of their records in bytes."""
+        records, lengths = encode_run(run.buf, run.subjects, run.places, begin, end, seq, time_ns)
+        self.runs.append((len(self.subjects), run, begin, end))
+        self.records.append(records)
+        self.subjects += run.subjects[begin:end]
+        self.lengths += lengths
+        self.replies += [b""] * (end - begin)
+        self.last_time = time_ns
+        self.size += len(records)
+        return len(records)
+
+    def all_replies(self) -> list[bytes]:
+        """Return the reply of each message, b"" for none; of those in runs too."""
+        replies = list(self.replies)
+        for at, run, begin, end in self.runs:
+            replies[at : at + end - begin] = run.replies(begin, end)
+        return replies
+
+    def record(self, position: int) -> bytes:
+        """Return the record of one message."""
+        piece = position
+        for at, _, begin, end in self.runs:
+            if position < at:
+                break
+            if position < at + end - begin:
+                offset = sum(self.lengths[at:position])
+                return self.records[piece - (position - at)][offset : offset + self.lengths[position]]
+            piece -= end - begin - 1
+        return self.records[piece]
+
+    def times(self) -> list[int]:
+        """Return the time of each message in ns."""
+        return times_of(b"".join(self.records), self.lengths)
 
     def extend(
         self, seq: int, times: list[int], subjects: list[bytes], headers: list[bytes], payloads: list[bytes]

@@ -17,6 +17,7 @@ from lakestream.log.format.record import Record
 from lakestream.ports import Bus, ClientInfo, Clock
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
+from lakestream.protocol.publishes import Publishes
 from lakestream.stream.core import limits
 from lakestream.stream.core.batch import MAX_BATCH_BYTES, After, Batch, Run
 from lakestream.stream.core.config import StreamConfig
@@ -127,6 +128,23 @@ class Proposer:
             self._ingest_checked(subject, reply, header, payload, client)
             return
         self._append(subject, reply, b"", payload)
+
+    def ingest_run(self, run: Publishes, begin: int, end: int) -> bool:
+        """Take publishes that no rule looks at one by one; return False if one may, or there is no room for them."""
+        if self.guarded or self._deferred or self._prepared or run.payload_bytes > self._max_bytes:
+            return False
+        pipeline = self._pipeline
+        batch = pipeline.batch
+        if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES:
+            batch = self._open_batch()
+            if batch is None:
+                return False
+        # Invariant 5: times never go backwards in a stream, whatever the clock does.
+        pipeline.last_time = now = max(self._wall(), pipeline.last_time)
+        seq = pipeline.next_seq
+        pipeline.next_seq = seq + end - begin
+        pipeline.pending_bytes += batch.add_run(seq, now, run, begin, end)
+        return True
 
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
         """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""
@@ -480,7 +498,7 @@ class Proposer:
 
     def refuse_batch(self, batch: Batch, error: ApiError) -> None:
         """Answer the publishers of a batch that was not stored with an error."""
-        for reply in [*batch.replies, *(reply for reply, _ in batch.late)]:
+        for reply in [*batch.all_replies(), *(reply for reply, _ in batch.late)]:
             self.refuse(reply, error)
 
     def fail(self, error: ApiError) -> None:
@@ -495,7 +513,7 @@ class Proposer:
         responders), so that clients send them again at once; but where another node may have taken them as well, they
         get no answer either.
         """
-        replies = [reply for batch in unproposed for reply in batch.replies]
+        replies = [reply for batch in unproposed for reply in batch.all_replies()]
         replies += [reply for batch in unproposed for reply, _ in batch.late]
         replies += [reply for _, reply in self._deferred]
         self._deferred, self._deferred_bytes = [], 0

@@ -16,7 +16,7 @@ import msgspec
 from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
-from lakestream.ports import Bus, Clock, Handler, Io
+from lakestream.ports import Bus, Clock, Handler, Io, RunHandler
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
@@ -87,6 +87,8 @@ class StreamCore:
         self.proposer = Proposer(label, self.pipeline, self.view, self._hooks, self.reader, bus, clock, limits)
         self.ingest: Handler = self.proposer.ingest
         """Handler of the subscriptions of the stream's subjects."""
+        self.ingest_run: RunHandler = self.proposer.ingest_run
+        """The same for runs of messages."""
         self.applier = Applier(store, self.pipeline, self._hooks, self._adopt, self.updated)
         self.applier.created, self.applier.restoring = alone, create.restoring
         self.confirming = Confirming(self.pipeline, clock, self.proposer)
@@ -235,6 +237,8 @@ class StreamCore:
             call(seq, time_ns)
         first = batch.first_seq
         prefix, tails = self.proposer.ack, batch.tails
+        for at, run, begin, end in batch.runs:
+            self.bus.reply_run(run, begin, end, prefix, first + at)
         if tails:
             answers = enumerate(batch.replies, first)
             replies = [(reply, b"%b%d%b}" % (prefix, seq, tails.get(seq, b""))) for seq, reply in answers if reply]

@@ -66,7 +66,7 @@ class ProposedView:
     def record(self, seq: int) -> Record | None:
         for batch in self.pipeline.batches():
             if batch.first_seq <= seq < batch.first_seq + len(batch):
-                return decode_record(batch.records[seq - batch.first_seq], verify=False)
+                return decode_record(batch.record(seq - batch.first_seq), verify=False)
         if self.store.is_local(seq) or seq not in self.store.live:
             return self.store.read(seq)
         if seq not in self.fetched:

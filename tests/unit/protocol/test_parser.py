@@ -24,6 +24,7 @@ from lakestream.protocol.commands import (
     Violation,
 )
 from lakestream.protocol.parser import Parser
+from lakestream.protocol.publishes import single
 
 pytestmark = pytest.mark.unit
 
@@ -41,7 +42,7 @@ def feed_all(
     parser.headers = headers
     commands: list[Command] = []
     for piece in pieces:
-        commands += parser.feed(piece)
+        commands += single(parser.feed(piece))
     return commands
 
 
@@ -374,7 +375,7 @@ class Counting(Parser):
 def test_a_large_payload_in_pieces_is_looked_at_a_bounded_number_of_times(piece: int) -> None:
     stream = b"PUB a 1048576\r\n" + b"x" * (1 << 20) + b"\r\n" + b"PING\r\n"
     parser = Counting()
-    commands = [c for i in range(0, len(stream), piece) for c in parser.feed(stream[i : i + piece])]
+    commands = [c for i in range(0, len(stream), piece) for c in single(parser.feed(stream[i : i + piece]))]
     assert [type(c) for c in commands] == [Publish, Ping]
     assert parser.looked < 3 * len(stream)
 

@@ -1,0 +1,75 @@
+"""Publishes in columns.
+
+Belongs here: consecutive plain PUB commands of one read as columns over the read buffer, so that nothing is made for a
+single message, and their messages one by one for whatever has to look at them. `lakestream.native` fills the columns,
+and encodes and frames from them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from lakestream.protocol.commands import Command, Publish
+
+WIDTH = 4
+"""Numbers of a message in `Publishes.places`."""
+
+
+class Publishes(msgspec.Struct, gc=False):
+    """Consecutive PUB commands without headers.
+
+    Attributes:
+        buf: the read buffer that they lie in.
+        subjects: of each; a subject that repeats is one object.
+        starts: positions of the messages whose subject differs from that of the message before; the first is 0.
+        places: WIDTH numbers for each: offset and length of the reply, offset and length of the payload.
+        payload_bytes: sum of the payloads' lengths.
+    """
+
+    buf: bytes
+    subjects: list[bytes]
+    starts: list[int]
+    places: array[int]
+    payload_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.subjects)
+
+    def message(self, at: int) -> Publish:
+        """Return one of the messages."""
+        reply, reply_length, payload, length = self.places[at * WIDTH : at * WIDTH + WIDTH]
+        buf = self.buf
+        return Publish(self.subjects[at], buf[reply : reply + reply_length], b"", buf[payload : payload + length])
+
+    def messages(self, begin: int = 0, end: int | None = None) -> Iterator[Publish]:
+        """Yield the messages from `begin` to before `end`."""
+        return map(self.message, range(begin, len(self) if end is None else end))
+
+    def reply(self, at: int) -> bytes:
+        """Return the reply subject of a message; b"" if it has none."""
+        offset = self.places[at * WIDTH]
+        return self.buf[offset : offset + self.places[at * WIDTH + 1]]
+
+    def replies(self, begin: int, end: int) -> list[bytes]:
+        """Return the reply subjects of some messages; b"" where there is none."""
+        buf, places = self.buf, self.places
+        offsets, lengths = places[begin * WIDTH : end * WIDTH : WIDTH], places[begin * WIDTH + 1 : end * WIDTH : WIDTH]
+        return [buf[at : at + length] for at, length in zip(offsets, lengths, strict=True)]
+
+    def bytes_of(self, begin: int, end: int) -> int:
+        """Return the sum of some payloads' lengths."""
+        if end - begin == len(self):
+            return self.payload_bytes
+        return sum(self.places[begin * WIDTH + 3 : end * WIDTH : WIDTH])
+
+
+def single(commands: Iterable[Command | Publishes]) -> Iterator[Command]:
+    """Yield the commands with each PUB by itself."""
+    for command in commands:
+        if isinstance(command, Publishes):
+            yield from command.messages()
+        else:
+            yield command
