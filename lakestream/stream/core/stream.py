@@ -235,21 +235,31 @@ class StreamCore:
     def _acknowledge(self, batch: Batch) -> None:
         for seq, time_ns, call in batch.after:
             call(seq, time_ns)
-        first = batch.first_seq
-        prefix, tails = self.proposer.ack, batch.tails
+        first, prefix, single = batch.first_seq, self.proposer.ack, 0
         for at, run, begin, end in batch.runs:
+            if single < at:
+                self.bus.reply_many(self._acks(batch, single, at))
             self.bus.reply_run(run, begin, end, prefix, first + at)
-        if tails:
-            answers = enumerate(batch.replies, first)
-            replies = [(reply, b"%b%d%b}" % (prefix, seq, tails.get(seq, b""))) for seq, reply in answers if reply]
-        else:
-            replies = [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(batch.replies, first) if reply]
+            single = at + end - begin
+        replies = self._acks(batch, single, len(batch))
         if batch.late:
             replies += batch.late
         if replies:
             self.bus.reply_many(replies)
         for each in self._hooks.acknowledged:
             each.acknowledged(first, batch.subjects)
+
+    def _acks(self, batch: Batch, begin: int, end: int) -> list[tuple[bytes, bytes]]:
+        """Return the pub acks (reply, answer) of some messages that came one by one."""
+        prefix, tails, first = self.proposer.ack, batch.tails, batch.first_seq + begin
+        answers = batch.replies[begin:end] if batch.runs else batch.replies
+        if tails:
+            return [
+                (reply, b"%b%d%b}" % (prefix, seq, tails.get(seq, b"")))
+                for seq, reply in enumerate(answers, first)
+                if reply
+            ]
+        return [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(answers, first) if reply]
 
     def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
         """Answer the proposer, after its consequences (what it released from an interest stream, say) are stored."""

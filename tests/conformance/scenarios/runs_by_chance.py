@@ -1,0 +1,111 @@
+"""Random packets of many publishes: who receives what, what streams store, and which acks come.
+
+A server may take the publishes of a packet together instead of one by one; a client must not be able to tell. The
+choices depend on the seed alone, so that both servers get the same. Order is compared within each subscription.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.conformance.harness import Script, table
+from tests.wire import Wire, pub
+
+SENT = ("r.1", "r.2", "r.3", "r.deep.er", "$KV.b.k", "s.1", "s.2", "t.1", "n.1", "none", "none.2")
+LISTENED = ("r.1", "r.*", "r.>", "r.deep.*", "*.*", "s.*", "$KV.>", "t.1", "n.*")
+STREAMS: tuple[dict[str, Any], ...] = (
+    {"name": "R", "subjects": ["r.>"], "max_msgs_per_subject": 3},
+    {"name": "S", "subjects": ["s.1", "s.2"], "max_msgs": 9, "discard": "new", "max_msg_size": 40},
+    {"name": "T", "subjects": ["t.*"], "no_ack": True, "storage": "memory"},
+    {"name": "N", "subjects": ["n.1"], "republish": {"src": "n.*", "dest": "again.{{wildcard(1)}}"}},
+)
+FENCES = {"R": "r.fence", "S": "s.1", "N": "n.1"}
+"""A subject of each stream that acks."""
+CONNECTS: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {},
+    {"echo": False},
+    {"verbose": True},
+)
+PACKETS = 12
+
+
+class _Client:
+    """A connection with its subscriptions."""
+
+    def __init__(self, t: Script, rng: random.Random) -> None:
+        self.wire: Wire = t.connect(**rng.choice(CONNECTS))
+        self.sids = {
+            self.wire.subscribe(subject): subject for subject in rng.sample(LISTENED, rng.choice((0, 1, 1, 2)))
+        }
+        self.wire.inbox_sid = self.wire.subscribe(f"{self.wire.inbox}.*")
+        self.wire.ping()
+
+    def packet(self, rng: random.Random, number: int) -> bytes:
+        """Return some publishes, of which neighbours often have the same subject."""
+        parts: list[bytes] = []
+        subject = rng.choice(SENT)
+        for at in range(rng.choice((1, 2, 5, 20, 60))):
+            if rng.random() < 0.3:
+                subject = rng.choice(SENT)
+            data = b"%d.%d" % (number, at) + b"x" * rng.choice((0, 0, 0, 10, 50))
+            reply = rng.choice(
+                (f"{self.wire.inbox}.{number}-{at}", f"{self.wire.inbox}.{number}-{at}", "", "a.b.c", "$JS.x")
+            )
+            headers = {"Nats-Msg-Id": f"{number}.{at % 7}"} if rng.random() < 0.05 else None
+            parts.append(pub(subject, data, reply, headers))
+        return b"".join(parts)
+
+
+@table([(str(seed), seed) for seed in range(16)])
+def packets(t: Script, seed: int) -> None:
+    rng = random.Random(f"runs {seed}")
+    streams = rng.sample(STREAMS, rng.choice((1, 2, 4)))
+    fences = [FENCES[config["name"]] for config in streams if config["name"] in FENCES]
+    for config in streams:
+        t.wire.api(f"STREAM.CREATE.{config['name']}", config)
+    clients = [_Client(t, rng) for _ in range(3)]
+    most = rng.choice((0, 0, 1, 7))
+    if most:
+        clients[0].wire.unsubscribe(clients[0].wire.subscribe("r.*"), most)
+        clients[0].wire.ping()
+    for number in range(PACKETS):
+        sender = rng.choice(clients)
+        sender.wire.send(sender.packet(rng, number))
+        # A stream has stored all of it when it acks one message more of the same client.
+        for subject in fences:
+            sender.wire.request(subject, b"fence")
+        sender.wire.api("INFO")
+    for client in clients:
+        t.note("a client", _heard(t, client))
+    for stream in ("R", "S", "T", "N"):
+        info = t.wire.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
+        t.note(
+            stream,
+            {key: info.get("state", {}).get(key) for key in ("messages", "bytes", "first_seq", "last_seq", "subjects")},
+        )
+        for seq in range(info.get("state", {}).get("first_seq", 1), info.get("state", {}).get("last_seq", 0) + 1):
+            message = t.wire.api(f"STREAM.MSG.GET.{stream}", {"seq": seq}).get("message", {})
+            t.note(f"{stream} {seq}", {key: message.get(key) for key in ("subject", "data", "hdrs")})
+
+
+def _heard(t: Script, client: _Client) -> dict[str, list[Any]]:
+    """Return what a client has received, by subscription; other frames by their verb.
+
+    Refusals may come before pub acks of messages that are still being stored.
+    """
+    heard: dict[str, list[Any]] = {}
+    for frame in client.wire.ping():
+        if frame.verb in ("MSG", "HMSG"):
+            # A 503 comes at once, a pub ack when its stream has stored the message.
+            kind = " 503" if b"503" in frame.header[:16] else ""
+            if frame.data.startswith(b"{"):
+                kind = f" acks of {frame.json()['stream']}"
+            elif frame.subject.startswith("again."):
+                kind = " republished"
+            heard.setdefault(f"sub {frame.sid}{kind}", []).append(t.show(frame))
+        else:
+            heard.setdefault(frame.verb, []).append(frame.text)
+    return {key: sorted(found, key=str) if "acks" in key else found for key, found in heard.items()}
