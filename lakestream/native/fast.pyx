@@ -85,6 +85,11 @@ cdef inline Py_ssize_t word_end(const uint8_t *text, Py_ssize_t at, Py_ssize_t l
     return at
 
 
+cdef inline bint is_reserved(const uint8_t *subject, Py_ssize_t length) noexcept nogil:
+    """Return True for a subject under `$NRG.`, which clients may not publish to."""
+    return subject[0] == c"$" and length > 4 and memcmp(subject, b"$NRG.", 5) == 0
+
+
 cdef bytes shared(PyObject **slots, const uint8_t *text, Py_ssize_t length):
     """Return `length` bytes of text: the object that an earlier call put into one of SLOTS slots, or a new one.
 
@@ -117,7 +122,7 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
     cdef const uint8_t *text = <const uint8_t *> PyBytes_AS_STRING(buf)
     cdef Py_ssize_t stop = min(PyBytes_GET_SIZE(buf), MAX_OFFSET)
     cdef Py_ssize_t at, limit, subject_at, subject_length, reply_at, reply_length, size, count = 0, room = 64
-    cdef Py_ssize_t last_length = 0
+    cdef Py_ssize_t last_length = 0, payload_bytes = 0
     cdef const uint8_t *last_text = NULL
     cdef PyObject *slots[SLOTS]
     cdef bytes subject = None
@@ -139,7 +144,7 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
         if fresh:
             at = word_end(text, subject_at, min(stop, subject_at + max_word))
         subject_length = at - subject_at
-        if subject_length == 0 or at == stop or text[at] != 32 or text[subject_at] == c"$":
+        if subject_length == 0 or at == stop or text[at] != 32 or is_reserved(text + subject_at, subject_length):
             break
         at += 1
         reply_at = reply_length = 0
@@ -172,11 +177,12 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
         place[0], place[1] = <uint32_t> reply_at, <uint32_t> reply_length
         place[2], place[3] = <uint32_t> at, <uint32_t> size
         count += 1
+        payload_bytes += size
         position = at + size + 2
     if count == 0:
         return None
     array.resize(places, count * FIELDS)
-    return position, subjects, starts, places
+    return position, subjects, starts, places, payload_bytes
 
 
 def encode_run(

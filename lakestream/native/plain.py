@@ -42,23 +42,23 @@ _pack_rest = struct.Struct("<QqHHIH").pack
 @lru_cache(maxsize=8)
 def _command(max_word: int) -> re.Pattern[bytes]:
     """Return the expression of a plain PUB whose words have at most `max_word` bytes, up to its payload."""
-    subject, reply = rb"(?!\$)([!-\xff]{1,%d}+)" % max_word, rb"(?!_R_\.)([!-#%%-\xff]{1,%d}+)" % max_word
+    subject, reply = rb"(?!\$NRG\.)([!-\xff]{1,%d}+)" % max_word, rb"(?!_R_\.)([!-#%%-\xff]{1,%d}+)" % max_word
     return re.compile(rb"PUB %b (?:%b )?([0-9]{1,9})\r\n" % (subject, reply))
 
 
 def parse_run(
     buf: bytes, position: int, max_word: int, max_payload: int
-) -> tuple[int, list[bytes], list[int], array[int]] | None:
+) -> tuple[int, list[bytes], list[int], array[int], int] | None:
     """Return the leading run of plain PUB commands at `position`, or None if there is none.
 
     A command is plain if it has the form that most clients write: `PUB`, single blanks, CR LF, no control character in
     a word, a size of at most nine digits, and if it is complete. The run ends before any other command, a word above
-    `max_word` bytes, a payload above `max_payload`, a subject that begins with `$`, and a reply that contains `$` or
+    `max_word` bytes, a payload above `max_payload`, a subject under `$NRG.`, and a reply that contains `$` or
     begins with `_R_.`. Raise IndexError for a negative position.
 
     Returns:
         The position after the run; the subject of each message, where repeated ones mostly share one object; the
-        messages whose subject differs from the one before (the first is 0); `places`.
+        messages whose subject differs from the one before (the first is 0); `places`; the bytes of all payloads.
     """
     if position < 0:
         raise IndexError(f"position {position}")
@@ -69,6 +69,7 @@ def parse_run(
     places: list[int] = []
     seen: dict[bytes, bytes] = {}
     last = b""
+    payload_bytes = 0
     while (found := match(buf, position, stop)) is not None:
         subject, digits = found.group(1, 3)
         at = found.end()
@@ -81,8 +82,9 @@ def parse_run(
         subjects.append(last)
         reply_at, reply_end = found.span(2)
         places += (reply_at, reply_end - reply_at, at, end - at) if reply_at > 0 else (0, 0, at, end - at)
+        payload_bytes += end - at
         position = end + 2
-    return (position, subjects, starts, array("I", places)) if subjects else None
+    return (position, subjects, starts, array("I", places), payload_bytes) if subjects else None
 
 
 def encode_run(

@@ -29,7 +29,7 @@ from lakestream.protocol.commands import (
     connect_command,
     is_json_object,
 )
-from lakestream.protocol.publishes import WIDTH, Publishes
+from lakestream.protocol.publishes import Publishes
 
 MAX_CONTROL_LINE = 4096
 """Maximum length of a line's arguments in bytes (default). Longer ones are a violation."""
@@ -154,8 +154,8 @@ class Parser:
             if buf[position] == _P:
                 run = parse_run(buf, position, word, limit)
                 if run is not None:
-                    position, subjects, starts, places = run
-                    publishes = Publishes(buf, subjects, starts, places, sum(places[3::WIDTH]))
+                    position, subjects, starts, places, payload_bytes = run
+                    publishes = Publishes(buf, subjects, starts, places, payload_bytes)
                     append(publishes.message(0) if len(subjects) == 1 else publishes)
                     continue
             elif buf[position] == _H and self.headers:

@@ -63,7 +63,7 @@ def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:
 
 def rows(buf: bytes, found: tuple[int, list[bytes], list[int], array[int]]) -> list[tuple[bytes, bytes, bytes]]:
     """Return subject, reply and payload of each message of a run."""
-    _, subjects, _, places = found
+    _, subjects, _, places, _ = found
     assert len(places) == 4 * len(subjects)
     result = []
     for at, subject in enumerate(subjects):
@@ -104,10 +104,10 @@ def test_a_run_is_columns(native: Any) -> None:
 
 def test_repeated_subjects_share_one_object(native: Any) -> None:
     buf = b"".join(pub(b"stream.%d" % (at % 3), b"", b"") for at in range(30))
-    _, subjects, starts, _ = native.parse_run(buf, 0, WORD, LIMIT)
+    _, subjects, starts, *_ = native.parse_run(buf, 0, WORD, LIMIT)
     assert len({id(subject) for subject in subjects}) == 3
     assert starts == list(range(30))
-    _, subjects, starts, _ = native.parse_run(pub(b"same", b"", b"") * 1000, 0, WORD, LIMIT)
+    _, subjects, starts, *_ = native.parse_run(pub(b"same", b"", b"") * 1000, 0, WORD, LIMIT)
     assert len({id(subject) for subject in subjects}) == 1
     assert starts == [0]
 
@@ -142,7 +142,7 @@ def test_repeated_subjects_share_one_object(native: Any) -> None:
         b"PUB a 9\r\nninebytes\r\n",
         b"PUB longer.word 1\r\nx\r\n",
         b"PUB a longer.word 1\r\nx\r\n",
-        b"PUB $JS.x 1\r\nx\r\n",
+        b"PUB $NRG.x 1\r\nx\r\n",
         b"PUB a $x 1\r\nx\r\n",
         b"PUB a b$x 1\r\nx\r\n",
         b"PUB a b$ 1\r\nx\r\n",
@@ -154,10 +154,10 @@ def test_repeated_subjects_share_one_object(native: Any) -> None:
     ],
 )
 def test_a_run_ends_before_what_is_not_plain(native: Any, other: bytes) -> None:
-    plain_ones = pub(b"a", b"", b"x") + pub(b"b$c", b"_R_", b"12345678")
+    plain_ones = pub(b"$NRG", b"", b"x") + pub(b"$KV.b.c", b"_R_", b"12345678")
     assert native.parse_run(other, 0, 10, 8) is None
-    position, subjects, _, _ = native.parse_run(plain_ones + other, 0, 10, 8)
-    assert (position, subjects) == (len(plain_ones), [b"a", b"b$c"])
+    position, subjects, *_ = native.parse_run(plain_ones + other, 0, 10, 8)
+    assert (position, subjects) == (len(plain_ones), [b"$NRG", b"$KV.b.c"])
 
 
 def test_words_and_sizes_at_their_limits(native: Any) -> None:
@@ -199,7 +199,8 @@ def test_any_run(
         found = native.parse_run(buf + b"\n" + rest, 0, WORD, LIMIT)
         assert found[0] == len(buf)
         assert rows(buf, found) == messages
-        _, subjects, starts, places = found
+        _, subjects, starts, places, payload_bytes = found
+        assert payload_bytes == sum(len(body) for *_, body in messages)
         assert starts == [at for at, each in enumerate(subjects) if at == 0 or each != subjects[at - 1]]
         chosen = messages[begin:end]
         records = [encode_record(seq + at, now, subject, b"", body) for at, (subject, _, body) in enumerate(chosen)]
@@ -218,7 +219,7 @@ def test_any_run(
 @pytest.mark.parametrize("name", ["encode_run", "frame_run", "frame_acks"])
 def test_messages_that_are_not_there(native: Any, name: str) -> None:
     buf = b"".join(pub(*each) for each in MESSAGES)
-    _, subjects, _, places = native.parse_run(buf, 0, WORD, LIMIT)
+    _, subjects, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT)
 
     def call(begin: int, end: int, places: array[int] = places, subjects: list[bytes] = subjects) -> object:
         if name == "encode_run":
@@ -262,7 +263,7 @@ def test_checksums_of_all_lengths(native: Any) -> None:
 # ---------------------------------------------------------------------- pub acks
 def acks(native: Any, replies: list[bytes], head: bytes, seq: int = 1, begin: int = 0, end: int | None = None) -> Any:
     buf = b"".join(pub(b"s", reply, b"x") for reply in replies)
-    _, _, _, places = native.parse_run(buf, 0, WORD, LIMIT)
+    _, _, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT)
     return native.frame_acks(buf, places, begin, len(replies) if end is None else end, head, b'{"seq":', seq, b"3")
 
 
@@ -445,7 +446,7 @@ def compare(rng: random.Random) -> None:
         rng.choice((0, 4, 30, LIMIT)),
     )
     if found is not None and isinstance(found[0], int):
-        _, subjects, _, places = found
+        _, subjects, _, places, _ = found
         begin, end = 0, len(subjects)
         if rng.random() < 0.3:
             begin, end = rng.randrange(-1, end + 2), rng.randrange(-1, end + 2)
