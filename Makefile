@@ -45,7 +45,7 @@ help:
 	@echo "make test     15 minutes: lint, unit, simulation, socket, the smoke tests of clusters and of the lake"
 	@echo "make test-all make test with the heavy tests (chaos, clusters, Spark, S3, power losses), and conformance"
 	@echo "make conformance  compares lakestream with nats-server live; fails if a recording of nats-server is stale"
-	@echo "make bench    benchmarks, beside nats-server"
+	@echo "make bench    one table of all figures, beside nats-server; ARGS=--quick takes three minutes"
 	@echo "make chaos    long kill, power loss and fault tests"
 	@echo "make packages wheel and sdist, and the JARs as a wheel, in dist/"
 	@echo "make docs     the documentation site in site/, with its generated references and pictures"
@@ -111,8 +111,9 @@ demo: $(RUN) $(COMPILED) jars
 packages: setup jars
 	@$(BIN)/python packages/build.py $(ARGS)
 
+# ARGS="--quick", or names of sections; --save replaces docs/benchmarks.md, its plots and its results.
 bench: setup
-	@for script in tests/bench/bench_*.py; do name=$$(basename $$script .py); echo "== $$name"; $(BIN)/python -m tests.bench.$$name $(ARGS) || exit 1; done
+	@$(BIN)/python -m tests.bench.run $(ARGS)
 
 chaos: setup jars
 	@LAKESTREAM_KILL_ROUNDS=200 LAKESTREAM_CONSUMER_KILLS=100 LAKESTREAM_GARBAGE_ROUNDS=2000 LAKESTREAM_FUZZ_ROUNDS=200000 LAKESTREAM_TLS_ROUNDS=50000 LAKESTREAM_FUZZ_SEED=random LAKESTREAM_CLOCK_LIVES=1000 LAKESTREAM_SOAK_ROUNDS=60 \

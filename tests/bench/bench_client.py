@@ -5,6 +5,8 @@
 A real server on 127.0.0.1 with a store in a temporary directory, 128-byte messages on ten subjects. The first reads are
 of uncompacted segments; then one `lakestream compact --once` writes the table, and the same is read again. Memory is
 the largest amount of Arrow data that was alive while a scan ran.
+
+Figures: [python-client](python-client.md)
 """
 
 from __future__ import annotations

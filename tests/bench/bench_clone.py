@@ -8,6 +8,8 @@ request to the first SQL query that sees all messages in the mirror's table, to 
 message of a consumer with a filter; the bytes of the data files in the mirror's table, of its log, and of what the
 server keeps beside its own log; the CPU seconds that server and compactor took; and the longest time that a ping waited
 for its pong meanwhile. The mirror is deleted again. Needs Java 17 or newer.
+
+Figures: [mirrors](mirrors.md)
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 
 Prints, for each, what it does to those who publish and how long the server was away at most (the longest of many
 round trips on a connection of its own).
+
+Figures: [many consumers](#many-consumers)
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench.bench_scale import memory, used
-from tests.bench.nats_replay import WINDOW, Replay
+from tests.bench.load import WINDOW, Connection
 from tests.servers import Kind, Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +41,7 @@ class Watch(threading.Thread):
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
-        self._client = Replay(*server.address)
+        self._client = Connection(server.address)
         self._over = threading.Event()
         self.longest = 0.0
 
@@ -82,7 +84,7 @@ def main() -> int:
 
 def many_consumers(server: Server) -> None:
     """Publish to a stream without consumers, with many consumers of one subject each, and with some of all subjects."""
-    client = Replay(*server.address)
+    client = Connection(server.address)
     client.stream("S", ["s.>"])
     print(f"{CONSUMERS:,} consumers of one stream")
     print(f"  none:                            a publish takes {publish_ms(client):.2f} ms")
@@ -111,7 +113,7 @@ def many_consumers(server: Server) -> None:
 
 def many_requests(server: Server) -> None:
     """Leave many requests of one consumer waiting until they expire one after another; then publish messages."""
-    client = Replay(*server.address)
+    client = Connection(server.address)
     client.stream("S", ["s.>"])
     consumer(client, "c", max_waiting=REQUESTS, ack_policy="none")
     print(f"{REQUESTS:,} waiting requests")
@@ -139,7 +141,7 @@ def many_requests(server: Server) -> None:
 
 def many_filters(server: Server) -> None:
     """Read a stream with a consumer with many filters, and ten times as many subjects."""
-    client = Replay(*server.address)
+    client = Connection(server.address)
     client.stream("S", ["sensor.>"])
     store(client, [b"sensor.%d.x" % (number % (10 * FILTERS)) for number in range(200_000)])
     print(f"{FILTERS:,} filters, one message in ten wanted")
@@ -151,7 +153,7 @@ def many_filters(server: Server) -> None:
         wanted = 200_000 if title == "one wildcard" else 20_000
         began, watch = time.perf_counter(), Watch(server)
         watch.start()
-        client.read("S", wanted, filter_subjects=filters)
+        client.read("S", b"MSG sensor.", wanted, filter_subjects=filters)
         took = time.perf_counter() - began
         print(f"  {title + ':':<13} {wanted:,} in {took * 1e3:,.0f} ms; longest pause {watch.end():.0f} ms")
     client.close()
@@ -159,7 +161,7 @@ def many_filters(server: Server) -> None:
 
 def many_unacked(server: Server) -> None:
     """Fetch many messages without acking, publish meanwhile, restart, ack all of them with one ack."""
-    client = Replay(*server.address)
+    client = Connection(server.address)
     client.stream("S", ["s.>"])
     store(client, [b"s.x"] * UNACKED)
     consumer(client, "c", ack_policy="all", max_ack_pending=-1, ack_wait=3600 * 10**9)
@@ -179,7 +181,7 @@ def many_unacked(server: Server) -> None:
     began = time.perf_counter()
     server.start()
     print(f"  restart: {time.perf_counter() - began:.1f} s until ready")
-    client = Replay(*server.address)
+    client = Connection(server.address)
     assert client.api("CONSUMER.INFO.S.c", {})["num_ack_pending"] == UNACKED
     began, watch = time.perf_counter(), Watch(server)
     watch.start()
@@ -194,22 +196,22 @@ def many_unacked(server: Server) -> None:
 
 def many_subjects(server: Server) -> None:
     """Read the last message of each of many subjects."""
-    client = Replay(*server.address)
+    client = Connection(server.address)
     client.stream("S", ["sensor.>"])
     store(client, [b"sensor.%d" % number for number in range(SUBJECTS)])
     print(f"last_per_subject over {SUBJECTS:,} subjects")
     for wanted in (1, SUBJECTS):
         began, watch = time.perf_counter(), Watch(server)
         watch.start()
-        client.read("S", wanted, deliver_policy="last_per_subject", filter_subject="sensor.*")
+        client.read("S", b"MSG sensor.", wanted, deliver_policy="last_per_subject", filter_subject="sensor.*")
         took = time.perf_counter() - began
         print(f"  until message {wanted:,}: {took * 1e3:,.0f} ms; longest pause {watch.end():.0f} ms")
         client.close()
-        client = Replay(*server.address)
+        client = Connection(server.address)
     client.close()
 
 
-def consumer(client: Replay, name: str, **config: object) -> None:
+def consumer(client: Connection, name: str, **config: object) -> None:
     """Create a durable pull consumer of S."""
     fields = {"durable_name": name, "ack_policy": "explicit", **config}
     client.api(f"CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": fields})
@@ -221,14 +223,14 @@ def request(name: str, reply: bytes, batch: int, expires_ns: int = 600 * 10**9) 
     return b"PUB $JS.API.CONSUMER.MSG.NEXT.S.%s %s %d\r\n%s\r\n" % (name.encode(), reply, len(body), body)
 
 
-def store(client: Replay, subjects: list[bytes]) -> None:
+def store(client: Connection, subjects: list[bytes]) -> None:
     """Publish to these subjects, and wait for every ack."""
     for at in range(0, len(subjects), WINDOW):
         some = subjects[at : at + WINDOW]
         client.publish(some, [PAYLOAD] * len(some))
 
 
-def publish_ms(client: Replay) -> float:
+def publish_ms(client: Connection) -> float:
     """Return the median of successive publishes, to subjects that match one consumer each."""
     took = []
     for number in range(PUBLISHES):

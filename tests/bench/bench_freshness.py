@@ -6,6 +6,8 @@ Starts `lakestream up` with its defaults on a temporary store. The first message
 starting; then so many messages a second are published, evenly, and each is timed from its pub ack to the commit that
 holds it, as a reader of the table's log sees it (looked at every 50 ms). Prints p50, p99 and the maximum, the share of
 a core that server and compactor use afterwards, and the resident memory of the compactor's JVM. Needs Java 17 or newer.
+
+Figures: the table
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ ten rows in each; statistics, transaction identifier, user metadata and in-commi
 commits), 10 s of simulated time apart. Maintenance is the real one, after every so many commits, by the simulated
 clock. Prints, as JSON, files and log files and how long the table takes to open (deltalake, with the first message
 read) every 500 commits. Needs Java 17 or newer, but for `--without`. `--draw` makes the pictures of what was printed.
+
+Figures: [maintenance](maintenance.md)
 """
 
 from __future__ import annotations
@@ -247,7 +249,7 @@ def run(commits: int, every: int, retain_hours: float | None, spark: Any) -> lis
 
 def draw(outputs: list[str]) -> None:
     """Draw the figures for the documentation."""
-    from tests.bench.draw import lines
+    from tests.bench.draw import lines, save
 
     results: dict[str, list[Sample]] = {}
     for output in outputs:
@@ -265,7 +267,7 @@ def draw(outputs: list[str]) -> None:
     ):
         series = {key: [(each.commits, getattr(each, column)) for each in found] for key, found in results.items()}
         path = pictures / f"growth-{column.replace('_', '-')}.svg"
-        lines(str(path), title, series, "commits, one every 10 s", label)
+        save(path, lines(title, series, "commits, one every 10 s", label))
 
 
 def main() -> None:

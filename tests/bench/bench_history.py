@@ -8,6 +8,8 @@ sequence; the messages of one subject; the last message of each of ten subjects 
 and a refresh after no commit. Times are medians of CPU time, which on an otherwise idle core is the time it takes, as
 the files are in the page cache; --wall takes the clock's. Prints a table, and as JSON with --json. Needs Java 17 or
 newer.
+
+Figures: [internals](internals/lake.md)
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.bench.draw import bars
+from tests.bench.draw import bars, save
 from tests.bench.history_tables import TABLES, ensure
 
 ROUNDS = 15
@@ -154,7 +156,8 @@ def main() -> None:
     rows = [
         (title, figures["sequence"], f"({figures['cold']:.1f} ms for one, cold)") for title, figures in found.items()
     ]
-    bars(asked.picture, "Reading old messages back from a table", rows, "messages a second in sequence, one core")
+    unit = "messages a second in sequence, one core"
+    save(asked.picture, bars("Reading old messages back from a table", rows, unit))
     print(f"picture: {asked.picture}")
 
 

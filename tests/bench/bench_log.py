@@ -2,6 +2,8 @@
 
 Belongs here: micro-benchmarks of encoding, applying, reading and committing. Run `python -m tests.bench.bench_log`;
 it writes below a temporary directory and prints one line for each figure.
+
+Figures: [single parts](#single-parts)
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ consumer, info: a consumer with deliver policy last_per_subject, made and asked 
           the subjects, all pages; on `--many` subjects.
 
 A pause is the longest time that a connection which does nothing but PING waited for its PONG.
+
+Figures: [operations on whole streams](#operations-on-whole-streams)
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.bench.bench_scale import BLOCK, WINDOW, used
+from tests.bench.bench_scale import used
+from tests.bench.bench_subjects import BLOCK, WINDOW
 from tests.servers import Kind, Server
 from tests.wire import Wire, pub
 

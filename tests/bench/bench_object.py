@@ -6,6 +6,8 @@ The object is put as clients do it (chunks with acks, then the meta), read throu
 checked, read again after a restart, and its chunks purged. The server is a process of its own; its resident memory is
 looked at every 20 ms, and its growth over what it was before is what counts. CPU seconds are the server's. The client
 keeps no more than a window of chunks.
+
+Figures: [object store](object-store.md), [start and memory](#start-and-memory)
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Measure the protocol core and the interest graph: `python -m tests.bench.bench_protocol`.
 
 Each figure is the best of several short runs, on one core, with no sockets.
+
+Figures: [single parts](#single-parts)
 """
 
 from __future__ import annotations

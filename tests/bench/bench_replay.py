@@ -11,6 +11,8 @@ that wants the subjects of one token of ten, `sensor.d.>`.
 Prints messages a second by the clock, by the CPU time of the server's process (by which two figures can be compared
 on a busy machine too), and the ratio of each, lake to log. Stores are kept in DIRECTORY and found again. Needs Java 17
 or newer to make them.
+
+Figures: [reads from the lake](#reads-from-the-lake)
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from pathlib import Path
 import psutil
 
 from tests.bench.lake_streams import chunks, random_payloads
-from tests.bench.nats_replay import Replay
+from tests.bench.load import Connection
 from tests.servers import Kind, Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +62,7 @@ def prepare(side: str, store: Path, messages: int, subjects: int) -> None:
     server = server_of(side, store)
     server.start()
     try:
-        client = Replay(*server.address)
+        client = Connection(server.address)
         client.stream(NAME, ["sensor.>"])
         every, choose = names(subjects), random.Random(3)
         for first, count in chunks(messages, PUBLISH_ROWS):
@@ -96,13 +98,13 @@ def replay(side: str, store: Path, wanted: str, messages: int) -> tuple[float, f
     try:
         assert server.process is not None
         process = psutil.Process(server.process.pid)
-        client = Replay(*server.address)
+        client = Connection(server.address)
         client.time_of(NAME, 1)
         if wanted:
             messages = client.api(f"STREAM.INFO.{NAME}", {"subjects_filter": wanted})["state"]["subjects"]
             messages = sum(messages.values())
         before, began = sum(process.cpu_times()[:2]), time.perf_counter()
-        client.read(NAME, messages, **({"filter_subject": wanted} if wanted else {}))
+        client.read(NAME, b"MSG sensor.", messages, **({"filter_subject": wanted} if wanted else {}))
         wall, spent = time.perf_counter() - began, sum(process.cpu_times()[:2]) - before
         client.close()
     finally:

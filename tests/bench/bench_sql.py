@@ -12,6 +12,8 @@ by the server, the last ones are `last_per_subject`, a range of time begins at `
 Bytes per message are those of nats-server's store, of the log's segments, and of the table's data files, for these
 payloads and for JSON of 300 bytes (200,000 messages each). `--draw` draws docs/pictures/sql.svg and bytes.svg. Needs
 nats-server, and Java 17 or newer.
+
+Figures: [the lake](#the-lake)
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import TYPE_CHECKING
 from lakestream.lake.files import paths
 from lakestream.lake.sql.session import Session
 from lakestream.lake.write.stream_compaction import StreamCompaction
-from tests.bench.draw import bars
+from tests.bench.draw import bars, save
 from tests.bench.lake_streams import (
     STEP_NS,
     T0_NS,
@@ -41,7 +43,7 @@ from tests.bench.lake_streams import (
     subject,
     table_files,
 )
-from tests.bench.nats_replay import Replay
+from tests.bench.load import Connection
 from tests.lake.model import unstage_through
 from tests.servers import Kind, Server
 
@@ -93,12 +95,12 @@ def median(work: Callable[[], object], rounds: int) -> float:
 
 
 @contextmanager
-def nats_server(work: Path, rows: int, payloads: Payloads) -> Iterator[tuple[Replay, float]]:
+def nats_server(work: Path, rows: int, payloads: Payloads) -> Iterator[tuple[Connection, float]]:
     """Yield a running nats-server with the messages, and its store's size."""
     server = Server(Kind.REAL, work / "nats")
     server.start()
     try:
-        replay = Replay(*server.address)
+        replay = Connection(server.address)
         replay.stream(NAME, ["sensor.>"])
         for first, count in chunks(rows, PUBLISH_ROWS):
             subjects = [subject(number, SUBJECTS) for number in range(first, first + count)]
@@ -121,17 +123,22 @@ def replayed(work: Path, rows: int, rounds: int) -> dict[str, float]:
         at = replay.time_of(NAME, begin + 1)
         one = sum(number * 7919 % SUBJECTS == 7 * 7919 % SUBJECTS for number in range(rows))
         filtered = {"filter_subject": subject(7, SUBJECTS).decode()}
-        everything = median(lambda: replay.read(NAME, rows), rounds)
+        everything = median(lambda: replay.read(NAME, b"MSG sensor.", rows), rounds)
         return {
             "count all": everything,
-            "one subject of 1,000": median(lambda: replay.read(NAME, one, **filtered), rounds),
+            "one subject of 1,000": median(lambda: replay.read(NAME, b"MSG sensor.", one, **filtered), rounds),
             "aggregate by subject": everything,
             "last of each subject": median(
-                lambda: replay.read(NAME, SUBJECTS, deliver_policy="last_per_subject", filter_subject="sensor.>"),
+                lambda: replay.read(
+                    NAME, b"MSG sensor.", SUBJECTS, deliver_policy="last_per_subject", filter_subject="sensor.>"
+                ),
                 rounds,
             ),
             "1 % by time": median(
-                lambda: replay.read(NAME, end - begin, deliver_policy="by_start_time", opt_start_time=at), rounds
+                lambda: replay.read(
+                    NAME, b"MSG sensor.", end - begin, deliver_policy="by_start_time", opt_start_time=at
+                ),
+                rounds,
             ),
         }
 
@@ -203,9 +210,9 @@ def draw(answers: dict[str, dict[str, float]], stored: dict[str, dict[str, float
     bars_of = [
         (f"{title}, {short}", answers[way][title], "") for title in questions(rows) for way, short in WAYS.items()
     ]
-    bars(PICTURES / "sql.svg", f"Questions to {rows:,} messages", bars_of, "seconds")
+    save(PICTURES / "sql.svg", bars(f"Questions to {rows:,} messages", bars_of, "seconds"))
     sizes_of = [(f"{title}: {where}", size, "") for title, column in stored.items() for where, size in column.items()]
-    bars(PICTURES / "bytes.svg", "Bytes per message", sizes_of, "bytes")
+    save(PICTURES / "bytes.svg", bars("Bytes per message", sizes_of, "bytes"))
     print(f"pictures: {PICTURES}/sql.svg, bytes.svg")
 
 

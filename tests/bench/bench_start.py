@@ -6,6 +6,8 @@ Starts `lakestream serve` (and nats-server beside it, in turn) on a store and pr
 from exec to the log line `Server is ready`, the CPU time until then, the resident memory after `--settle` seconds, the
 time from SIGTERM to the end, and from SIGTERM to the answer of a server that is started again on the same port. With
 `--streams` the store has that many streams with messages in each. `--uncached` starts lakestream without bytecode.
+
+Figures: the table, [start and memory](#start-and-memory)
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ restart: a server with `--messages` on `--subjects` subjects is stopped, then ki
 more:    `--many` subjects, with `max_index_memory` of `--limit` MiB: rates, memory of the process, wildcards, restart.
 
 A pause is the longest round trip of a connection that does nothing but PING.
+
+Figures: [many subjects](#many-subjects)
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ from pathlib import Path
 from lakestream.log.format.files import Files
 from lakestream.log.index.memory_limit import IndexMemory
 from lakestream.log.index.subject_index import SubjectIndex
-from tests.bench.bench_scale import BLOCK, WINDOW, memory, used
+from tests.bench.bench_scale import memory, used
 from tests.servers import Kind, Server
 from tests.wire import Wire, pub
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PAYLOAD = b"x" * 16
+WINDOW = 8
+"""Maximum number of unacked blocks of messages."""
+BLOCK = 1000
 KEY = b"kv.%d.%02d.%07d"
 """Subject pattern: a wildcard behind the first token after kv matches a tenth, behind the second a thousandth."""
 

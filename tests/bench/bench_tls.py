@@ -3,6 +3,8 @@
 handshakes: round trip of a PING over one TLS connection while other clients make `--rate` TLS connections a second.
 throughput: messages a second with TLS and without it, in alternating rounds: core publishes, a subscriber, and
 JetStream publishes without waiting for each ack.
+
+Figures: [TLS](#tls)
 """
 
 from __future__ import annotations

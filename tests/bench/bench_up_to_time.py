@@ -8,6 +8,8 @@ and again for other times: the busy keys (their last messages lie close together
 table), and ten of the busy ones. Prints milliseconds until the closing status: the first answer, the median of the
 others, the longest; and of the median also the CPU time of the server's process. Stores are kept in DIRECTORY and found
 again. Needs Java 17 or newer to make them.
+
+Figures: [reads from the lake](#reads-from-the-lake)
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import psutil
 
 from tests.bench.bench_replay import LEFT_MOST, NAME, empty_the_log, server_of
 from tests.bench.lake_streams import chunks, random_payloads
-from tests.bench.nats_replay import Replay
+from tests.bench.load import Connection
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +46,7 @@ def prepare(store: Path, messages: int) -> None:
     server = server_of("lake", store)
     server.start()
     try:
-        client = Replay(*server.address)
+        client = Connection(server.address)
         client.stream(NAME, ["key.*.*"])
         choose = random.Random(3)
         quiet = {place: number for number, place in enumerate(choose.sample(range(messages // 2), KEYS))}
@@ -84,13 +86,13 @@ def ask(store: Path, title: str, patterns: list[str], keys: int, messages: int, 
     try:
         assert server.process is not None
         process, choose = psutil.Process(server.process.pid), random.Random(5)
-        client = Replay(*server.address)
+        client = Connection(server.address)
         times = []
         for _ in range(rounds):
             seq = choose.randint(messages // 2 + 1, int(messages * (1 - LEFT_MOST) * 0.9))
             when = client.time_of(NAME, seq)
             before, began = sum(process.cpu_times()[:2]), time.perf_counter()
-            through = client.multi_last(NAME, patterns, when, keys)
+            through = client.multi_last(NAME, patterns, keys, when)
             times.append(((time.perf_counter() - began) * 1e3, (sum(process.cpu_times()[:2]) - before) * 1e3))
             assert abs(through - seq) < messages // 100, (through, seq)
         client.close()

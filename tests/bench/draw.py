@@ -17,8 +17,14 @@ GRID = "#7a7f8755"
 WIDTH = 760
 
 
-def bars(path: str | Path, title: str, rows: Sequence[tuple[str, float, str]], unit: str) -> None:
-    """Draw horizontal bars.
+def save(path: str | Path, svg: str) -> None:
+    """Write a picture; make its directory."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(svg)
+
+
+def bars(title: str, rows: Sequence[tuple[str, float, str]], unit: str) -> str:
+    """Draw horizontal bars; return the SVG.
 
     Args:
         rows: label, value and a note that is shown behind the value (may be empty).
@@ -35,38 +41,47 @@ def bars(path: str | Path, title: str, rows: Sequence[tuple[str, float, str]], u
         colour = COLOURS[0]
         parts.append(f'<rect x="{left}" y="{y}" width="{width:.1f}" height="20" rx="2" fill="{colour}"/>')
         parts.append(_text(left + width + 8, y + 15, f"{_number(value)} {note}".strip(), 12))
-    _save(path, title, top + len(rows) * step + 8, parts)
+    return _svg(title, top + len(rows) * step + 8, parts)
 
 
 def lines(
-    path: str | Path,
     title: str,
     series: Mapping[str, Sequence[tuple[float, float]]],
     x_label: str,
     y_label: str,
-) -> None:
-    """Draw lines with dots, both axes from 0.
+    *,
+    logarithmic: bool = False,
+) -> str:
+    """Draw lines with dots, both axes from 0; return the SVG.
 
     Args:
         series: points (x, y) by name, in order of x.
+        logarithmic: the x axis has powers of ten, from the one below the first point.
     """
     left, right, top, bottom, height = 70, 20, 84, 50, 400
     points = [point for found in series.values() for point in found]
     x_step, x_most = _scale(max((x for x, _ in points), default=1))
     y_step, y_most = _scale(max((y for _, y in points), default=1))
     wide, high = WIDTH - left - right, height - top - bottom
+    ticks = [number * x_step for number in range(round(x_most / x_step) + 1)]
+    first = last = 0
+    if logarithmic:
+        first = math.floor(math.log10(min((x for x, _ in points), default=1)))
+        last = max(first + 1, math.ceil(math.log10(max((x for x, _ in points), default=10))))
+        ticks = [10.0**power for power in range(first, last + 1)]
 
     def place(x: float, y: float) -> tuple[float, float]:
-        return left + wide * x / x_most, top + high * (1 - y / y_most)
+        share = (math.log10(x) - first) / (last - first) if logarithmic else x / x_most
+        return left + wide * share, top + high * (1 - y / y_most)
 
     parts = [_text(12, 24, title, 16, bold=True), _text(12, 46, y_label, 12)]
     for number in range(round(y_most / y_step) + 1):
-        _, y = place(0, number * y_step)
+        _, y = place(ticks[0], number * y_step)
         parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{WIDTH - right}" y2="{y:.1f}" stroke="{GRID}"/>')
         parts.append(_text(left - 8, y + 4, _number(number * y_step), 11, anchor="end"))
-    for number in range(round(x_most / x_step) + 1):
-        x, _ = place(number * x_step, 0)
-        parts.append(_text(x, height - bottom + 18, _number(number * x_step), 11, anchor="middle"))
+    for tick in ticks:
+        x, _ = place(tick, 0)
+        parts.append(_text(x, height - bottom + 18, _number(tick), 11, anchor="middle"))
     parts.append(_text(left + wide / 2, height - 10, x_label, 12, anchor="middle"))
     key = left
     for number, (name, found) in enumerate(series.items()):
@@ -78,7 +93,7 @@ def lines(
         parts.append(f'<rect x="{key}" y="58" width="12" height="12" rx="2" fill="{colour}"/>')
         parts.append(_text(key + 18, 69, name, 12))
         key += 34 + 7 * len(name)
-    _save(path, title, height, parts)
+    return _svg(title, height, parts)
 
 
 def _scale(most: float) -> tuple[float, float]:
@@ -103,10 +118,9 @@ def _text(x: float, y: float, text: str, size: int, anchor: str = "start", bold:
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
 
 
-def _save(path: str | Path, title: str, height: float, parts: Sequence[str]) -> None:
+def _svg(title: str, height: float, parts: Sequence[str]) -> str:
     body = "\n".join(parts)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(
+    return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" fill="{TEXT}">\n{body}\n</svg>\n'
     )

@@ -122,13 +122,13 @@ def subjects(target: Target, plan: Plan, note: Note) -> None:
             note(step, {**point, GET_P50: percentile(got, 0.5) * 1e6, MEMORY: sum(map(resident_mib, target.pids))})
 
 
-def consumers(target: Target, plan: Plan, note: Note) -> None:
+def consumers(target: Target, plan: Plan, note: Note, steps: Sequence[int] = CONSUMERS) -> None:
     """Publish beside more and more push consumers: of one subject each, then of all messages."""
     with Connection(target.address) as client, Connection(target.address) as reader:
         client.stream("C", ["c.>"])
         client.stream("D", ["d.>"])
         made = 0
-        for step in until(CONSUMERS, plan.quick, QUICK_CONSUMERS):
+        for step in until(steps, plan.quick, QUICK_CONSUMERS):
             for number in range(made, step):
                 for stream, wanted in (("C", f"c.{number}"), ("D", "d.>")):
                     reader.subscribe(b"to.%s.%d" % (stream.encode(), number))  # a wildcard is not taken for a receiver

@@ -1,2 +1,166 @@
-def write(results, folder):
-    return folder
+"""Render the page of the benchmarks and its plots from the results of one run.
+
+    python -m tests.bench.report [RESULTS] [--out DIRECTORY] [--check]
+
+Without arguments it makes docs/benchmarks.md and the plots in docs/benchmarks/ of docs/benchmarks/results.json.
+Belongs here: the tables and plots. The prose is in page.md, the figures and goals in figures.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.draw import bars, lines, save
+from tests.bench.figures import FIGURES, KINDS, OURS, RESULTS, ROOT, A, Goal, Results, Row, load, number, row
+
+TEMPLATE = Path(__file__).with_name("page.md")
+PLOTS = "benchmarks"
+"""Directory of the plots, beside the page."""
+NAMES = {OURS: "lakestream", A: "nats-server"}
+AXES = {
+    "messages": "messages in the stream",
+    "subjects": "subjects in the stream",
+    "consumers": "push consumers of the stream",
+    "payloads": "bytes of the payload",
+}
+MARK = "Figures: "
+"""Beginning of the line of a script's docstring that names the place of its figures."""
+
+
+def render(results: Results) -> dict[str, str]:
+    """Return the files of a page: the page itself, and its plots."""
+    plots = dict(_plots(results))
+    page = TEMPLATE.read_text()
+    for name, text in (
+        ("run", _run(results)),
+        ("table", _table(results)),
+        ("ratios", _pictures(plots, "ratios")),
+        ("fresh", _pictures(plots, "fresh")),
+        *((axis, _pictures(plots, axis)) for axis in AXES),
+        ("scripts", _scripts()),
+    ):
+        page = page.replace("{{" + name + "}}", text)
+    return {"benchmarks.md": page} | {f"{PLOTS}/{name}.svg": svg for name, (_, svg) in plots.items()}
+
+
+def write(results: Results, folder: Path) -> Path:
+    """Write the page and its plots into a directory; return the path of the page."""
+    for name, text in render(results).items():
+        save(folder / name, text)
+    return folder / "benchmarks.md"
+
+
+def stale(folder: Path = ROOT / "docs", results: Path = RESULTS) -> list[str]:
+    """Return the files that are not what the results give, and plots that no page shows."""
+    wanted = render(load(results))
+    there = {f"{PLOTS}/{path.name}" for path in (folder / PLOTS).glob("*.svg")}
+    old = {name for name, text in wanted.items() if not (folder / name).exists() or (folder / name).read_text() != text}
+    return sorted(old | (there - wanted.keys()))
+
+
+def _run(results: Results) -> str:
+    machine, versions = results.machine, ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    loads = [load for section in results.sections.values() if not section.skipped for load in section.load] or [0.0]
+    changed = " with changes" if results.changed else ""
+    rounds = "one round" if results.rounds == 1 else f"medians of {results.rounds} rounds"
+    parts = [
+        f"**This run**: {results.date}, commit `{results.commit}`{changed}, {rounds}; {versions};",
+        f"{machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.kernel};",
+        f"a sync of 4 KiB takes {machine.sync_ms:.2f} ms; load average {min(loads):.1f} to {max(loads):.1f}.",
+    ]
+    if results.quick:
+        parts.append("**A quick run: loads of half a second, so the figures only show that everything is measured.**")
+    if results.note:
+        parts.append(f"**{results.note}**")
+    return "\n".join(parts)
+
+
+def _table(results: Results) -> str:
+    head = "| figure | unit | lakestream | A | B | ours / A | ours / B | CPU ours; A | goal | |"
+    text = [head, "|---|---|---|---|---|---|---|---|---|---|"]
+    for figure in FIGURES:
+        seen = row(figure, results)
+        values = [number(seen.medians[kind]) if kind in seen.medians else "" for kind in KINDS]
+        ratios = [_ratio(seen, kind, results.rounds) for kind in KINDS[1:]]
+        cpu = "; ".join(number(seen.cpu_us[kind]) for kind in (OURS, A) if kind in seen.cpu_us)
+        goals = ", ".join(map(_goal, figure.goals))
+        cells = [figure.title, figure.unit, *values, *ratios, cpu, goals, seen.verdict.replace("|", "/")]
+        text.append("| " + " | ".join(cells) + " |")
+    return "\n".join(text)
+
+
+def _ratio(seen: Row, kind: str, rounds: int) -> str:
+    if kind not in seen.ratios:
+        return ""
+    middle, low, high = seen.ratios[kind]
+    return f"**{middle:.2f}**" + (f" ({low:.2f} to {high:.2f})" if rounds > 1 else "")
+
+
+def _goal(goal: Goal) -> str:
+    return f"{goal} where a sync takes {goal.sync_ms:g} ms" if goal.sync_ms else str(goal)
+
+
+def _plots(results: Results) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield (name, (title, SVG)) of all plots."""
+    rates = [
+        (figure.title, seen.ratios[A][0], f"goal {goal.bound:g}")
+        for figure in FIGURES
+        for goal in figure.goals
+        if goal.against == A and goal.at_least and A in (seen := row(figure, results)).ratios
+    ]
+    if rates:
+        title = "Messages a second, as a ratio to nats-server without syncs"
+        yield "ratios", (title, bars(title, rates, "lakestream / nats-server: longer is better"))
+    for axis, label in AXES.items():
+        found = results.sections[axis].curves if axis in results.sections else {}
+        for at, (quantity, curves) in enumerate(found.items(), 1):
+            what, _, unit = quantity.rpartition(", ")
+            title = what[:1].upper() + what[1:]
+            named = {NAMES[kind]: points for kind, points in curves.items()}
+            yield f"{axis}-{at}", (f"{title}, by {label}", lines(title, named, label, unit, logarithmic=True))
+    if "fresh" in results.sections and (curves := results.sections["fresh"].curves.get("fresh", {})):
+        title = "From pub ack to a commit in the table, defaults"
+        yield "fresh", (title, lines(title, curves, "percentile of messages", "seconds"))
+
+
+def _pictures(plots: dict[str, tuple[str, str]], begin: str) -> str:
+    chosen = {name: title for name, (title, _) in plots.items() if name.partition("-")[0] == begin}
+    if not chosen:
+        return "Not measured in this run."
+    return "\n".join(f"![{title}]({PLOTS}/{name}.svg)" for name, title in chosen.items())
+
+
+def scripts() -> Iterator[tuple[str, str, str]]:
+    """Yield name, summary, and place of the figures of each script; the place is "" if its docstring has none."""
+    for path in sorted(Path(__file__).parent.glob("bench_*.py")):
+        text = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()
+        place = next((line.removeprefix(MARK) for line in text if line.startswith(MARK)), "")
+        yield path.stem, text[0], place
+
+
+def _scripts() -> str:
+    rows = [f"| `{name}` | {summary} | {place} |" for name, summary, place in scripts()]
+    return "\n".join(["| script | measures | figures |", "|---|---|---|", *rows])
+
+
+def main() -> int:
+    """Write or check the page; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="?", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="directory (default: docs)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is not current")
+    options = parser.parse_args()
+    if options.check:
+        old = stale(options.out, options.results)
+        print("\n".join(f"{options.out / name} is not current: python -m tests.bench.report" for name in old))
+        return int(bool(old))
+    print(write(load(options.results), options.out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -79,11 +79,11 @@ def header(options: argparse.Namespace, plan: Plan) -> Results:
     )
 
 
-def measured(name: str, plan: Plan) -> Section:
+def measured(section: Callable[[Plan, Section], None], plan: Plan) -> Section:
     """Run one section; what it raises is one of its errors."""
     found, before, began = Section(), os.getloadavg()[0], time.perf_counter()
     try:
-        SECTIONS[name](plan, found)
+        section(plan, found)
     except Exception as error:  # the other sections run all the same
         found.errors.append(f"{type(error).__name__}: {error}".splitlines()[0][:200])
     found.load = (round(before, 2), round(os.getloadavg()[0], 2))
@@ -136,16 +136,15 @@ def main() -> int:
     target = RESULTS if options.save else options.out / "results.json"
     for at, name in enumerate(names):
         print(f"{time.strftime('%H:%M:%S')} {name} ({at + 1} of {len(names)})", file=sys.stderr, flush=True)
-        results.sections[name] = found = measured(name, plan)
+        results.sections[name] = found = measured(SECTIONS[name], plan)
         for error in found.errors:
             say(f"failed: {error}")
         results.save(target)  # what was measured survives an interruption
     print(table(results))
     changed = ", changed" if results.changed else ""
-    print(
-        f"\nA: nats-server {results.versions['nats-server']}; B: the same with sync_interval: always; µs: processor time"
-    )
-    print(f"of the server for a message; commit {results.commit}{changed}; results: {target}")
+    version = results.versions["nats-server"]
+    print(f"\nA: nats-server {version}; B: the same with sync_interval: always; µs: processor time of the server for a")
+    print(f"message; commit {results.commit}{changed}; results: {target}")
     page = report.write(results, ROOT / "docs" if options.save else options.out)
     print(f"page: {page}")
     return 0

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import lakestream.config
+from tests.bench import report
 from tests.docs import pictures, references
 from tests.docs.anchors import anchor
 from tests.docs.blocks import COMMANDS, LANGUAGES, ROOT, blocks, indented, pages
@@ -29,6 +30,14 @@ def test_the_references_are_current() -> None:
 
 def test_the_pictures_are_current() -> None:
     assert pictures.stale() == [], "make docs"
+
+
+def test_the_benchmarks_are_those_of_the_results() -> None:
+    assert report.stale() == [], "python -m tests.bench.report"
+
+
+def test_each_benchmark_says_where_its_figures_are() -> None:
+    assert [name for name, _, place in report.scripts() if not place] == []
 
 
 def test_each_block_has_a_language() -> None:
