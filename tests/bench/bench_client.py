@@ -6,7 +6,7 @@ A real server on 127.0.0.1 with a store in a temporary directory, 128-byte messa
 of uncompacted segments; then one `lakestream compact --once` writes the table, and the same is read again. Memory is
 the largest amount of Arrow data that was alive while a scan ran.
 
-Figures: [python-client](python-client.md)
+Figures: docs/python-client.md
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ message of a consumer with a filter; the bytes of the data files in the mirror's
 server keeps beside its own log; the CPU seconds that server and compactor took; and the longest time that a ping waited
 for its pong meanwhile. The mirror is deleted again. Needs Java 17 or newer.
 
-Figures: [mirrors](mirrors.md)
+Figures: docs/mirrors.md
 """
 
 from __future__ import annotations

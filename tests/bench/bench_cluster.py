@@ -11,7 +11,7 @@
 `grow`: how long a stream of one replica takes to get three, and the bytes that go between nodes meanwhile; with
 `--compact` the stream is in the lake first (needs Java).
 
-Figures: [a cluster of three](#a-cluster-of-three)
+Figures: docs/benchmarks.md#a-cluster-of-three
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Spark's Python workers, and of all together (resident; looked at every 0.2 s; sh
 its pieces by themselves too. `--partitions N` measures commits of 5,000 messages into N partitions instead, where files
 are many and small. Needs Java 17 or newer.
 
-Figures: the table, [the lake](#the-lake)
+Figures: the table, docs/benchmarks.md#the-lake
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Counted are reading the log, building the messages and the consumer's own bookkeeping, on one core; the receivers only
 count. `push` replays the stream to a deliver subject (ack none), `pull` asks for batches of 500 and acks each message.
 
-Figures: [single parts](#single-parts)
+Figures: docs/benchmarks.md#single-parts
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Prints, for each, what it does to those who publish and how long the server was away at most (the longest of many
 round trips on a connection of its own).
 
-Figures: [many consumers](#many-consumers)
+Figures: docs/benchmarks.md#many-consumers
 """
 
 from __future__ import annotations

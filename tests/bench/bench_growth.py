@@ -9,7 +9,7 @@ commits), 10 s of simulated time apart. Maintenance is the real one, after every
 clock. Prints, as JSON, files and log files and how long the table takes to open (deltalake, with the first message
 read) every 500 commits. Needs Java 17 or newer, but for `--without`. `--draw` makes the pictures of what was printed.
 
-Figures: [maintenance](maintenance.md)
+Figures: docs/maintenance.md
 """
 
 from __future__ import annotations

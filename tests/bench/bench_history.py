@@ -9,7 +9,7 @@ and a refresh after no commit. Times are medians of CPU time, which on an otherw
 the files are in the page cache; --wall takes the clock's. Prints a table, and as JSON with --json. Needs Java 17 or
 newer.
 
-Figures: [internals](internals/lake.md)
+Figures: docs/internals/lake.md
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Belongs here: micro-benchmarks of encoding, applying, reading and committing. Run `python -m tests.bench.bench_log`;
 it writes below a temporary directory and prints one line for each figure.
 
-Figures: [single parts](#single-parts)
+Figures: docs/benchmarks.md#single-parts
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ consumer, info: a consumer with deliver policy last_per_subject, made and asked 
 
 A pause is the longest time that a connection which does nothing but PING waited for its PONG.
 
-Figures: [operations on whole streams](#operations-on-whole-streams)
+Figures: docs/benchmarks.md#operations-on-whole-streams
 """
 
 from __future__ import annotations

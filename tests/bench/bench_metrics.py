@@ -5,7 +5,7 @@
 Fills a server with streams and consumers, and measures the round trip of PING on an idle connection without scrapes
 and during scrapes. A client's PING waits while the event loop is held.
 
-Figures: [metrics](metrics.md)
+Figures: docs/metrics.md
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ The first second is not counted. Rows of ours and of nats-server alternate; that
 unless it is told `sync_interval: always`, with which (`--against always`) it does not keep up on a disk. Where the
 disk's syncs stall, the stalls are what one sees here: `--store /dev/shm` has none.
 
-Figures: [lag of mirrors and sources](#lag-of-mirrors-and-sources)
+Figures: docs/benchmarks.md#lag-of-mirrors-and-sources
 """
 
 from __future__ import annotations

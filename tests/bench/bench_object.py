@@ -7,7 +7,7 @@ checked, read again after a restart, and its chunks purged. The server is a proc
 looked at every 20 ms, and its growth over what it was before is what counts. CPU seconds are the server's. The client
 keeps no more than a window of chunks.
 
-Figures: [object store](object-store.md), [start and memory](#start-and-memory)
+Figures: docs/object-store.md, docs/benchmarks.md#start-and-memory
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The table has 8 buckets and 1,000 subjects, 128-byte payloads, and a file for ea
 for each state its files, MiB, the seconds that OPTIMIZE took, and the median milliseconds with deltalake's engine of
 reading one message by sequence, 10,000 successive sequences, and all messages of one subject. Needs Java 17 or newer.
 
-Figures: [maintenance](maintenance.md)
+Figures: docs/maintenance.md
 """
 
 from __future__ import annotations

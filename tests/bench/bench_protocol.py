@@ -2,7 +2,7 @@
 
 Each figure is the best of several short runs, on one core, with no sockets.
 
-Figures: [single parts](#single-parts)
+Figures: docs/benchmarks.md#single-parts
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Prints messages a second by the clock, by the CPU time of the server's process (
 on a busy machine too), and the ratio of each, lake to log. Stores are kept in DIRECTORY and found again. Needs Java 17
 or newer to make them.
 
-Figures: [reads from the lake](#reads-from-the-lake)
+Figures: docs/benchmarks.md#reads-from-the-lake
 """
 
 from __future__ import annotations

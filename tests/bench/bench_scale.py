@@ -5,7 +5,7 @@
 
 Prints what creating each of many streams takes, and what the server costs while nothing happens in them.
 
-Figures: [start and memory](#start-and-memory)
+Figures: docs/benchmarks.md#start-and-memory
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Bytes per message are those of nats-server's store, of the log's segments, and o
 payloads and for JSON of 300 bytes (200,000 messages each). `--draw` draws docs/pictures/sql.svg and bytes.svg. Needs
 nats-server, and Java 17 or newer.
 
-Figures: [the lake](#the-lake)
+Figures: docs/benchmarks.md#the-lake
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from exec to the log line `Server is ready`, the CPU time until then, the reside
 time from SIGTERM to the end, and from SIGTERM to the answer of a server that is started again on the same port. With
 `--streams` the store has that many streams with messages in each. `--uncached` starts lakestream without bytecode.
 
-Figures: the table, [start and memory](#start-and-memory)
+Figures: the table, docs/benchmarks.md#start-and-memory
 """
 
 from __future__ import annotations

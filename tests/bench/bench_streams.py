@@ -7,7 +7,7 @@ Prints the time of one look over the staging area (the first, and the ones after
 object store; then, with Spark, how long a single message of a quiet stream takes into its table while another stream
 has a backlog of many commits, among all those idle streams.
 
-Figures: [cluster](cluster.md)
+Figures: docs/cluster.md
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ more:    `--many` subjects, with `max_index_memory` of `--limit` MiB: rates, mem
 
 A pause is the longest round trip of a connection that does nothing but PING.
 
-Figures: [many subjects](#many-subjects)
+Figures: docs/benchmarks.md#many-subjects
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ handshakes: round trip of a PING over one TLS connection while other clients mak
 throughput: messages a second with TLS and without it, in alternating rounds: core publishes, a subscriber, and
 JetStream publishes without waiting for each ack.
 
-Figures: [TLS](#tls)
+Figures: docs/benchmarks.md#tls
 """
 
 from __future__ import annotations

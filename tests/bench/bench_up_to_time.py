@@ -9,7 +9,7 @@ table), and ten of the busy ones. Prints milliseconds until the closing status: 
 others, the longest; and of the median also the CPU time of the server's process. Stores are kept in DIRECTORY and found
 again. Needs Java 17 or newer to make them.
 
-Figures: [reads from the lake](#reads-from-the-lake)
+Figures: docs/benchmarks.md#reads-from-the-lake
 """
 
 from __future__ import annotations

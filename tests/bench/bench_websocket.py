@@ -10,7 +10,7 @@ receive:  one client over TCP publishes, another one receives over the transport
 The clients are loops over prepared bytes in this process, so that the server is what is measured. A figure is the
 median of the runs, in thousands of messages per second.
 
-Figures: [WebSocket](#websocket)
+Figures: docs/benchmarks.md#websocket
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
     python -m tests.bench.report [RESULTS] [--out DIRECTORY] [--check]
 
 Without arguments it makes docs/benchmarks.md and the plots in docs/benchmarks/ of docs/benchmarks/results.json.
-Belongs here: the tables and plots. The prose is in page.md, the figures and goals in figures.py.
+Belongs here: the tables and plots. The prose is in tests/bench/page.md, the figures and goals in figures.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.bench.draw import bars, lines, save
 from tests.bench.figures import FIGURES, KINDS, OURS, RESULTS, ROOT, A, Goal, Results, Row, load, number, row
 
 TEMPLATE = Path(__file__).with_name("page.md")
+NAME = "benchmarks.md"
 PLOTS = "benchmarks"
 """Directory of the plots, beside the page."""
 NAMES = {OURS: "lakestream", A: "nats-server"}
@@ -27,6 +29,7 @@ AXES = {
     "consumers": "push consumers of the stream",
     "payloads": "bytes of the payload",
 }
+_LINK = re.compile(r"docs/([\w/-]+\.md)(#[\w-]+)?")
 MARK = "Figures: "
 """Beginning of the line of a script's docstring that names the place of its figures."""
 
@@ -44,14 +47,14 @@ def render(results: Results) -> dict[str, str]:
         ("scripts", _scripts()),
     ):
         page = page.replace("{{" + name + "}}", text)
-    return {"benchmarks.md": page} | {f"{PLOTS}/{name}.svg": svg for name, (_, svg) in plots.items()}
+    return {NAME: page} | {f"{PLOTS}/{name}.svg": svg for name, (_, svg) in plots.items()}
 
 
 def write(results: Results, folder: Path) -> Path:
     """Write the page and its plots into a directory; return the path of the page."""
     for name, text in render(results).items():
         save(folder / name, text)
-    return folder / "benchmarks.md"
+    return folder / NAME
 
 
 def stale(folder: Path = ROOT / "docs", results: Path = RESULTS) -> list[str]:
@@ -143,8 +146,17 @@ def scripts() -> Iterator[tuple[str, str, str]]:
 
 
 def _scripts() -> str:
-    rows = [f"| `{name}` | {summary} | {place} |" for name, summary, place in scripts()]
+    rows = [
+        f"| `{name}` | {summary.replace('|', ', ')} | {_LINK.sub(_linked, place)} |"
+        for name, summary, place in scripts()
+    ]
     return "\n".join(["| script | measures | figures |", "|---|---|---|", *rows])
+
+
+def _linked(place: re.Match[str]) -> str:
+    page, anchor = place[1], place[2] or ""
+    text = (anchor[1:] or page.removesuffix(".md")).replace("-", " ").replace("/", ": ")
+    return f"[{text}]({anchor if page == NAME else page})"
 
 
 def main() -> int:
