@@ -1,4 +1,4 @@
-"""Cost of a scrape: time, size, and the time for which it holds up the event loop.
+"""Measure a scrape: time, size, and the time for which it holds up the event loop.
 
     python -m tests.bench.bench_metrics [--streams 1000] [--consumers 5000]
 

@@ -96,7 +96,7 @@ FIGURES = (
 
 
 class Section(msgspec.Struct):
-    """What a run has stored of one section.
+    """Results of one section of a run.
 
     Attributes:
         figures: values of every round, by figure and kind.
