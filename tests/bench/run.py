@@ -13,6 +13,7 @@ import argparse
 import datetime
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -130,6 +131,7 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')}   {text}", file=sys.stderr, flush=True)
 
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers and compactors end with it
     rounds = options.rounds or (1 if options.quick else 5)
     plan = Plan(options.quick, rounds, 0.5 if options.quick else 2.0, 20_000 if options.quick else 100_000, say)
     results = header(options, plan)
