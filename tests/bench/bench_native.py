@@ -2,6 +2,8 @@
 
 µs per message, the median of several rounds in which the implementations take turns, beside the same work message by
 message: the parser's commands, a record, a frame and an ack each by itself. One core, no sockets.
+
+Figures: docs/benchmarks.md#single-parts
 """
 
 from __future__ import annotations
