@@ -323,7 +323,7 @@ const trials = {
     await accessible(page, "confirmation");
     await dialog.getByLabel("Type TRIED").fill("TRIED");
     await dialog.getByRole("button", { name: "Purge messages" }).click();
-    await page.getByText("1 messages were purged").waitFor();
+    await page.getByText("Purged 1 message.").waitFor();
     await page.getByText("This stream is empty").waitFor();
     await page.getByRole("button", { name: "Delete…" }).click();
     await dialog.getByLabel("Type TRIED").fill("TRIED");
@@ -360,6 +360,66 @@ const trials = {
     const content = readFileSync(await saved.path(), "utf8");
     assert.ok(content.startsWith("day,orders\n") && content.endsWith("\n"));
     assert.equal(content.length, Number(process.env.OBJECT_BYTES));
+  },
+
+  /** A bucket with more keys than one answer may have is read page by page, now and as it was. */
+  async "a-bucket-with-many-keys"(desk) {
+    const { Kvm } = require("@nats-io/kv");
+    const { jetstreamManager } = require("@nats-io/jetstream");
+    await withServer(async (nc, js) => {
+      const bucket = await new Kvm(js).create("many", { history: 2 });
+      const names = [...Array(1300).keys()].map((number) => `key.${String(number).padStart(4, "0")}`);
+      await Promise.all(names.map((name) => bucket.put(name, `value of ${name}`)));
+      const manager = await jetstreamManager(nc);
+      const moment = Date.parse((await manager.streams.info("KV_many")).state.last_ts);
+      await manager.streams.purge("KV_many", { filter: "$KV.many.key.0007" });
+      const page = await desk.page(`${CONSOLE}#/buckets/many`);
+      await page.getByText("keys 1 to 200 of 1,299").waitFor();
+      await page.getByRole("cell", { name: "value of key.0000" }).waitFor();
+      await accessible(page, "a page of many keys");
+      await page.getByRole("button", { name: "Next", exact: true }).click();
+      await page.getByText("keys 201 to 400 of 1,299").waitFor();
+      await page.getByRole("cell", { name: "value of key.0400" }).waitFor();
+      await page.getByLabel("Filter keys").fill("1299");
+      await page.getByRole("cell", { name: "value of key.1299" }).waitFor();
+      assert.equal(await page.getByRole("cell", { name: /^value of/ }).count(), 1);
+      await bucket.put("key.1299", "changed");
+      await page.getByRole("cell", { name: "changed" }).waitFor();
+      await page.getByLabel("Filter keys").fill("0007");
+      await page.getByText("No key matches").waitFor();
+      await page.getByRole("slider").fill(String(moment));
+      await page.getByRole("button", { name: "key.0007", exact: true }).click();
+      await page.getByRole("region", { name: "Payload as Text" }).getByText("value of key.0007").waitFor();
+      await page.getByLabel("Filter keys").fill("");
+      await page.getByText("keys 1 to 200 of 1,300").waitFor();
+      await manager.streams.delete("KV_many");
+    });
+  },
+
+  /** An object is deleted, and downloaded as of the moment before. */
+  async "delete-an-object"(desk) {
+    const { Objm } = require("@nats-io/obj");
+    await withServer(async (nc, js) => {
+      const store = await new Objm(js).open("reports");
+      const content = "day,orders\n".repeat(20_000);
+      const { mtime } = await store.putBlob({ name: "gone.csv", options: { max_chunk_size: 65_536 } }, new TextEncoder().encode(content));
+      const page = await desk.page(`${CONSOLE}#/objects/reports/gone.csv`);
+      const download = page.getByRole("button", { name: "Download" });
+      await download.waitFor();
+      const stored = Date.parse(mtime);
+      await page.waitForTimeout(50); // the deletion has a millisecond of its own
+      await page.getByRole("region", { name: "Object gone.csv" }).getByRole("button", { name: "Delete…" }).click();
+      const dialog = page.getByRole("dialog");
+      await dialog.getByLabel("Type gone.csv").fill("gone.csv");
+      await dialog.getByRole("button", { name: "Delete object" }).click();
+      await page.getByText("There is no such object").waitFor();
+      assert.equal((await store.info("gone.csv")).deleted, true);
+      assert.equal(await store.getBlob("gone.csv"), null);
+      await page.getByRole("slider").fill(String(stored + 25));
+      await download.waitFor();
+      const [saved] = await Promise.all([page.waitForEvent("download"), download.click()]);
+      assert.equal(readFileSync(await saved.path(), "utf8"), content);
+    });
   },
 
   /** A statement's rows are shown as a table and as a plot; an error says what is wrong. */
@@ -409,6 +469,7 @@ const trials = {
     );
     assert.equal(format.bytes(1536), "1.5 KiB");
     assert.equal(format.bytes(undefined), format.NONE);
+    assert.deepEqual([0, 1, 1200].map((number) => format.counted(number, "subject")), ["0 subjects", "1 subject", "1,200 subjects"]);
     assert.deepEqual([0, 0.00042, 0.0312, 7.25, 3661, 90000].map(format.span), [
       "0 s", "420 µs", "31.2 ms", "7.3 s", "1 h 1 min", "1 d 1 h",
     ]);

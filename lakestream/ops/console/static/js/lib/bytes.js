@@ -20,6 +20,9 @@ function toBase64(bytes) {
 /** Return a text as base64 of its UTF-8 bytes. */
 export const textToBase64 = (text) => toBase64(new TextEncoder().encode(text));
 
+/** Return a text as base64 for URLs and subjects. */
+export const textToBase64Url = (text) => textToBase64(text).replaceAll("+", "-").replaceAll("/", "_");
+
 /** Return the text of UTF-8 bytes, or null if they are not UTF-8 or have control characters. */
 export function toText(bytes) {
   try {

@@ -10,6 +10,9 @@ export const NONE = "–";
 /** Return a number with separators. */
 export const count = (number) => (Number.isFinite(number) ? whole.format(number) : NONE);
 
+/** Return a number and its noun, in the plural unless it is one: 1 key, 2 keys. */
+export const counted = (number, noun, text = count) => `${text(number)} ${noun}${number === 1 ? "" : "s"}`;
+
 /** Return a large number in three digits and a letter: 12.3M. */
 export function compact(number) {
   if (!Number.isFinite(number)) return NONE;

@@ -17,6 +17,12 @@ export async function jetstream(subject, body, options = {}) {
 export const streamInfo = (name, subjects, options) =>
   jetstream(`STREAM.INFO.${name}`, subjects ? { subjects_filter: subjects } : undefined, options);
 
+/** Return one page of a stream's subjects that match a filter, from `offset` on: `names`, and the `total`. */
+export async function subjectPage(name, filter, offset, options) {
+  const { state, total } = await jetstream(`STREAM.INFO.${name}`, { subjects_filter: filter, offset }, options);
+  return { names: Object.keys(state.subjects ?? {}), total: total ?? 0 };
+}
+
 /** Create a stream. */
 export const createStream = (config) => jetstream(`STREAM.CREATE.${config.name}`, config);
 

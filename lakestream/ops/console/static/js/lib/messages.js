@@ -3,10 +3,12 @@
 import { CallError, request } from "./api.js";
 import { fromBase64, toLossyText } from "./bytes.js";
 import { millis } from "./format.js";
-import { jetstream } from "./jetstream.js";
+import { jetstream, subjectPage } from "./jetstream.js";
 
 const OWN = /^(Nats-(Stream|Subject|Sequence|Time-Stamp|Num-Pending|Last-Sequence|UpTo-Sequence)|Status|Description)$/i;
 const MAX_SINGLE_GETS = 25;
+const MAX_LAST_GETS = 200;
+const TOO_MANY = 413;
 const MAX_WINDOW = 4000;
 const BATCH_BYTES = 4 * 1024 * 1024;
 
@@ -152,22 +154,38 @@ export function browse(info, place, filter, options) {
   return backward(info, { before: info.state.last_seq + 1, filter, limit }, options);
 }
 
-/** Return the last message of each subject that matches `filter`; with `at`, a time, as the stream was then. */
+/**
+ * Return the last message of each subject that matches `filter`; with `at`, a time, as the stream was then.
+ *
+ * Return null if there are more than one answer may have: `lastOf` reads them in parts.
+ */
 export async function lastBySubject(info, filter, at, options) {
-  const name = info.config.name;
   if (info.config.allow_direct) {
-    const found = [];
+    try {
+      return await lastOf(info, [filter], at, options);
+    } catch (error) {
+      if (error.status === TOO_MANY) return null;
+      throw error;
+    }
+  }
+  const { names, total } = await subjectPage(info.config.name, filter, 0, options);
+  return total > MAX_LAST_GETS ? null : lastOf(info, names, at, options);
+}
+
+/** Return the last message of each of these subjects; with `at`, a time, as the stream was then. */
+export async function lastOf(info, subjects, at, options) {
+  const name = info.config.name;
+  const found = [];
+  if (info.config.allow_direct) {
     for (let seq; ; ) {
-      const page = await direct(name, { multi_last: [filter], seq, up_to_time: at, max_bytes: BATCH_BYTES }, options);
+      const page = await direct(name, { multi_last: subjects, seq, up_to_time: at, max_bytes: BATCH_BYTES }, options);
       found.push(...page);
       if (!page.length || !page.at(-1).pending) return found;
       seq = page.at(-1).seq + 1;
     }
   }
   if (at) throw new CallError("This stream does not allow direct gets, so its past cannot be read.");
-  const asked = await jetstream(`STREAM.INFO.${name}`, { subjects_filter: filter }, options);
-  const found = [];
-  for (const subject of Object.keys(asked.state.subjects ?? {}).slice(0, 200)) {
+  for (const subject of subjects) {
     const message = await getMessage(name, { last_by_subj: subject }, options);
     if (message) found.push(message);
   }

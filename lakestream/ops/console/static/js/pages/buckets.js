@@ -3,10 +3,11 @@
 import { html, useState } from "../../vendor/htm-preact.js";
 import { publish, session } from "../lib/api.js";
 import { preview, textToBase64, toText } from "../lib/bytes.js";
-import { bytes, count, NONE, span, time } from "../lib/format.js";
+import { bytes, count, counted, NONE, span, time } from "../lib/format.js";
+import { useEntries } from "../lib/entries.js";
 import { createStream, deleteStream, streamInfo } from "../lib/jetstream.js";
-import { lastBySubject, revisions } from "../lib/messages.js";
-import { changeTimes, earliest, isTravelling, upTo, useSettled } from "../lib/past.js";
+import { revisions } from "../lib/messages.js";
+import { changeTimes, earliest, isTravelling, useSettled } from "../lib/past.js";
 import { useKept, usePoll } from "../lib/poll.js";
 import { go, link } from "../lib/router.js";
 import { isOwn, refresh as resample, samples } from "../lib/samples.js";
@@ -16,6 +17,7 @@ import { Head } from "../parts/figures.js";
 import { Icon } from "../parts/icons.js";
 import { NoJetStream } from "../parts/names.js";
 import { Empty, Failed, Loading, toast, Warning } from "../parts/notes.js";
+import { Pages } from "../parts/pages.js";
 import { Payload } from "../parts/payload.js";
 import { Table } from "../parts/table.js";
 import { TimeSlider } from "../parts/time.js";
@@ -126,8 +128,10 @@ function Bucket({ bucket, chosen }) {
   const last = info.data?.state.last_seq ?? 0;
   const changes = usePoll((signal) => (info.data ? changeTimes(info.data, `${prefix}>`, { signal }) : []), 0, [stream,
     last, Boolean(info.data)]);
-  const load = (signal) => (info.data ? lastBySubject(info.data, `${prefix}>`, upTo(moment), { signal }) : null);
-  const entries = useKept(usePoll(load, 0, [stream, moment, moment === null ? last : 0, Boolean(info.data)]));
+  const wanted = filter.trim().toLowerCase();
+  const nameOf = (subject) => subject.slice(prefix.length);
+  const entries = useEntries(info.data, prefix, moment, { wanted, chosen: chosen && prefix + chosen, nameOf });
+  const { pages } = entries;
   const times = useKept(changes).data ?? [];
   const crumb = { href: link("buckets"), text: "Key-value" };
   if (!info.data) {
@@ -138,11 +142,11 @@ function Bucket({ bucket, chosen }) {
       ${info.loading && html`<${Loading} />`}`;
   }
   const { config, state } = info.data;
-  const all = (entries.data ?? []).map((message) => ({ ...message, key: message.subject.slice(prefix.length),
+  const all = (entries.data ?? []).map((message) => ({ ...message, key: nameOf(message.subject),
     operation: operation(message) }));
-  const wanted = filter.trim().toLowerCase();
   const rows = all
-    .filter((each) => (withDeleted || each.operation === "PUT") && (!wanted || each.key.toLowerCase().includes(wanted)))
+    .filter((each) => (withDeleted || each.operation === "PUT") &&
+      (!pages || pages.has(each.subject)) && (!wanted || each.key.toLowerCase().includes(wanted)))
     .sort((one, other) => one.key.localeCompare(other.key));
   const current = all.find((each) => each.key === chosen);
   const close = () => show(null);
@@ -163,7 +167,7 @@ function Bucket({ bucket, chosen }) {
     <button class="button button-main" type="button" disabled=${at !== null}
       onClick=${() => show({ put: "" })}>Put a key</button>
     <button class="button button-bad" type="button" onClick=${() => show({ remove: true })}>Delete…</button>`;
-  const limits = [`${count(state.num_subjects ?? 0)} keys`, config.max_msgs_per_subject > 0 &&
+  const limits = [counted(state.num_subjects ?? 0, "key"), config.max_msgs_per_subject > 0 &&
     `history ${config.max_msgs_per_subject}`, config.max_age > 0 && `keys live ${span(config.max_age / 1e9)}`,
       bytes(state.bytes)];
   return html`
@@ -193,6 +197,11 @@ function Bucket({ bucket, chosen }) {
             rows=${rows.slice(0, MAX_KEYS)} keyOf=${(row) => row.key} chosen=${chosen} />`}
         ${rows.length > MAX_KEYS &&
           html`<p class="quiet">${count(rows.length - MAX_KEYS)} more: filter to see them.</p>`}
+        ${pages && html`<${Pages} what="keys" ...${pages} />`}
+        ${pages?.partial && html`<p class="quiet">Keys that left the bucket since are not listed: it has no table with its
+          past.</p>`}
+        ${pages?.cut && html`<p class="quiet">Further keys are not listed. The address of this page may end in the name of
+          any key.</p>`}
         ${entries.data && !rows.length &&
           html`<${Empty} title=${wanted ? "No key matches" : at === null ? "No keys" : "No keys at that moment"}><p>
             ${wanted ? `No key contains “${filter}”.` : at === null ? "Put a key here, or with any NATS client."
@@ -219,7 +228,7 @@ function Bucket({ bucket, chosen }) {
       toast(`Bucket ${bucket} is deleted.`);
       await resample();
       go(link("buckets"));
-    }}><p>The bucket, its ${count(state.num_subjects ?? 0)} keys and their history are removed.</p><//>`}`;
+    }}><p>The bucket, its ${counted(state.num_subjects ?? 0, "key")} and their history are removed.</p><//>`}`;
 }
 
 function Key({ info, bucket, name, entry, at, last, show }) {

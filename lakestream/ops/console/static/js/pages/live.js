@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../../vendor/htm-preact.js";
 import { live } from "../lib/api.js";
 import { fromBase64 } from "../lib/bytes.js";
-import { count, rate } from "../lib/format.js";
+import { count, counted, rate } from "../lib/format.js";
 import { go, link } from "../lib/router.js";
 import { Head } from "../parts/figures.js";
 import { Message } from "../parts/message.js";
@@ -107,7 +107,7 @@ export function Live({ query }) {
       ? html`<${Warning}>${tail.reason ? `The tail has ended: ${tail.reason}` : STATUS.failed}<//>`
         : subjects.length > 0 &&
           html`<p class="soft" role="status">
-            ${paused ? "Paused" : STATUS[tail.status]} · ${count(tail.total)} messages · ${rate(tail.rate)}
+            ${paused ? "Paused" : STATUS[tail.status]} · ${counted(tail.total, "message")} · ${rate(tail.rate)}
               ${tail.dropped > 0 &&
                 html` · <span class="warn">${count(tail.dropped)} left out: too many to show</span>`}
                 </p>`}

@@ -1,12 +1,13 @@
 /** Object stores: objects now and at any moment, their facts, and downloads. */
 
 import { html, useState } from "../../vendor/htm-preact.js";
-import { CallError, session } from "../lib/api.js";
-import { toLossyText } from "../lib/bytes.js";
-import { bytes, count, NONE, time } from "../lib/format.js";
-import { createStream, deleteStream, streamInfo } from "../lib/jetstream.js";
-import { direct, lastBySubject } from "../lib/messages.js";
-import { changeTimes, earliest, isTravelling, upTo, useSettled } from "../lib/past.js";
+import { CallError, publish, session } from "../lib/api.js";
+import { fromBase64, textToBase64, textToBase64Url, toLossyText } from "../lib/bytes.js";
+import { bytes, count, counted, NONE, time } from "../lib/format.js";
+import { isInTable, messagesAt, useEntries } from "../lib/entries.js";
+import { createStream, deleteStream, purgeStream, streamInfo } from "../lib/jetstream.js";
+import { direct } from "../lib/messages.js";
+import { changeTimes, earliest, isTravelling, useSettled } from "../lib/past.js";
 import { useKept, usePoll } from "../lib/poll.js";
 import { go, link } from "../lib/router.js";
 import { isOwn, refresh as resample, samples } from "../lib/samples.js";
@@ -16,6 +17,7 @@ import { Head } from "../parts/figures.js";
 import { Icon } from "../parts/icons.js";
 import { NoJetStream } from "../parts/names.js";
 import { Empty, Failed, Loading, toast, Warning } from "../parts/notes.js";
+import { Pages } from "../parts/pages.js";
 import { download } from "../parts/payload.js";
 import { Table } from "../parts/table.js";
 import { TimeSlider } from "../parts/time.js";
@@ -93,25 +95,58 @@ function CreateStore({ close }) {
   <//>`;
 }
 
-/** Return the bytes of an object from its chunks. Raises CallError if it is too large, or chunks are missing. */
-async function fetchObject(stream, store, object) {
+/**
+ * Return the bytes of an object from its chunks: those in the stream, else those of the moment `at` from the table.
+ * Raises CallError if it is too large, or chunks are missing.
+ */
+async function fetchObject(info, store, object, at) {
   if (object.size > MAX_DOWNLOAD) throw new CallError(`This object has ${bytes(object.size)}; the console downloads up to ${bytes(MAX_DOWNLOAD)}. Use: nats object get ${store} '${object.name}'`);
-  const data = new Uint8Array(object.size);
+  const stream = info.config.name;
   const subject = `$O.${store}.C.${object.nuid}`;
+  const inStream = (seq) => direct(stream, { seq, next_by_subj: subject, batch: CHUNKS, max_bytes: BATCH_BYTES });
+  const inTable = async (seq) => (await messagesAt(stream, subject, at, seq, CHUNKS))
+    .map(([each, data]) => ({ seq: each, data: fromBase64(data) }));
+  const data = await collect(object.size, inStream) ??
+    (at !== null && isInTable(info) ? await collect(object.size, inTable) : null);
+  if (!data) throw new CallError("Chunks of this object are no longer in the stream: it was replaced or deleted since. Restore the store as of that time to get it.");
+  await verify(data, object.digest);
+  return data;
+}
+
+/** Return `size` bytes from the chunks that `read(seq)` returns from a sequence on; null if they are fewer. */
+async function collect(size, read) {
+  const data = new Uint8Array(size);
   let [at, seq] = [0, 1];
-  while (at < object.size) {
-    const chunks = await direct(stream, { seq, next_by_subj: subject, batch: CHUNKS, max_bytes: BATCH_BYTES });
-    if (!chunks.length) break;
+  while (at < size) {
+    const chunks = await read(seq);
+    if (!chunks.length) return null;
     for (const chunk of chunks) {
-      if (at + chunk.data.length > object.size) throw new CallError("The chunks do not fit the object's size.");
+      if (at + chunk.data.length > size) throw new CallError("The chunks do not fit the object's size.");
       data.set(chunk.data, at);
       at += chunk.data.length;
       seq = chunk.seq + 1;
     }
   }
-  if (at < object.size) throw new CallError("Chunks of this object are no longer in the stream: it was replaced or deleted since. Restore the store as of that time to get it.");
-  await verify(data, object.digest);
   return data;
+}
+
+/** Mark an object as deleted, then remove its chunks, as NATS clients do. */
+async function deleteObject(stream, store, { subject, seq, time: stored, millis, ...object }) {
+  const marker = { ...object, mtime: "0001-01-01T00:00:00Z", size: 0, chunks: 0, deleted: true };
+  delete marker.digest;
+  const ack = await publish(subject, {
+    data_base64: textToBase64(JSON.stringify(marker)), headers: { "Nats-Rollup": ["sub"] } });
+  if (!ack) throw new CallError("No stream stored the deletion.");
+  await purgeStream(stream, { filter: `$O.${store}.C.${object.nuid}` });
+}
+
+/** Return the name of an object from the last token of its subject. */
+function nameOf(token) {
+  try {
+    return toLossyText(fromBase64(token.replaceAll("-", "+").replaceAll("_", "/")));
+  } catch {
+    return token;
+  }
 }
 
 /** Check the SHA-256 of an object where the browser can: in secure contexts. */
@@ -123,27 +158,30 @@ async function verify(data, digest) {
     "")) throw new CallError("The object does not match its SHA-256.");
 }
 
-function read(message) {
+function read({ subject, seq, time: at, millis, data }) {
+  const stored = { subject, seq, time: at, millis };
   try {
-    return { ...JSON.parse(toLossyText(message.data)), seq: message.seq, time: message.time, millis: message.millis };
+    return { ...JSON.parse(toLossyText(data)), ...stored };
   } catch {
-    return { name: message.subject, broken: true, seq: message.seq, time: message.time, millis: message.millis };
+    return { name: subject, broken: true, ...stored };
   }
 }
 
 function Store({ store, chosen }) {
   const stream = PREFIX + store;
-  const filter = `$O.${store}.M.>`;
+  const prefix = `$O.${store}.M.`;
   const [at, setAt] = useState(null);
   const [wanted, setWanted] = useState("");
   const [removing, setRemoving] = useState(false);
+  const [erased, erase] = useState(null);
   const moment = useSettled(at);
   const info = usePoll((signal) => streamInfo(stream, undefined, { signal }), 1000, [stream]);
   const last = info.data?.state.last_seq ?? 0;
-  const changes = useKept(usePoll((signal) => (info.data ? changeTimes(info.data, filter, { signal }) : []), 0, [stream,
+  const changes = useKept(usePoll((signal) => (info.data ? changeTimes(info.data, `${prefix}>`, { signal }) : []), 0, [stream,
     last, Boolean(info.data)]));
-  const load = (signal) => (info.data ? lastBySubject(info.data, filter, upTo(moment), { signal }) : null);
-  const entries = useKept(usePoll(load, 0, [stream, moment, moment === null ? last : 0, Boolean(info.data)]));
+  const entries = useEntries(info.data, prefix, moment, { wanted: wanted.trim().toLowerCase(),
+    chosen: chosen && prefix + textToBase64Url(chosen), nameOf: (subject) => nameOf(subject.slice(prefix.length)) });
+  const { pages } = entries;
   const crumb = { href: link("objects"), text: "Objects" };
   if (!info.data) {
     const gone = info.error?.status === 404;
@@ -153,7 +191,7 @@ function Store({ store, chosen }) {
       ${info.loading && html`<${Loading} />`}`;
   }
   const all = (entries.data ?? []).map(read);
-  const rows = all.filter((each) => !each.deleted &&
+  const rows = all.filter((each) => !each.deleted && (!pages || pages.has(each.subject)) &&
     each.name.toLowerCase().includes(wanted.trim().toLowerCase())).sort((one, other) =>
       one.name.localeCompare(other.name));
   const object = all.find((each) => each.name === chosen && !each.deleted);
@@ -171,7 +209,7 @@ function Store({ store, chosen }) {
     <${Head} title=${store} crumb=${crumb}
       tools=${html`<button class="button button-bad" type="button"
         onClick=${() => setRemoving(true)}>Delete…</button>`}>
-      ${count(rows.length)} objects · ${bytes(total)} · <a href=${link("streams", stream)}>stream ${stream}</a><//>
+      ${counted(pages?.total ?? rows.length, "object")}${!pages && ` · ${bytes(total)}`} · <a href=${link("streams", stream)}>stream ${stream}</a><//>
     <${TimeSlider} at=${at} from=${earliest(info.data)} changes=${changes.data ?? []} choose=${setAt}
       what="The store as it was:" />
     ${at !== null && !isTravelling(info.data) &&
@@ -190,6 +228,9 @@ function Store({ store, chosen }) {
         ${rows.length > 0 &&
           html`<${Table} caption=${at === null ? "Objects" : `Objects at ${time(at)}`} columns=${columns} rows=${rows}
             keyOf=${(row) => row.name} chosen=${chosen} />`}
+        ${pages && html`<${Pages} what="objects" ...${pages} />`}
+        ${pages?.partial && html`<p class="quiet">Objects that left the store since are not listed: it has no table with
+          its past.</p>`}
         ${entries.data && !rows.length &&
           html`<${Empty}
             title=${wanted ? "No object matches" : at === null ? "No objects" : "No objects at that moment"}>
@@ -199,8 +240,17 @@ function Store({ store, chosen }) {
                 <//>`}
       </section>
       ${chosen &&
-        html`<${ObjectDetail} key=${chosen} stream=${stream} store=${store} name=${chosen} object=${object} />`}
+        html`<${ObjectDetail} key=${chosen} info=${info.data} store=${store} name=${chosen} object=${object} at=${moment}
+          erase=${() => erase(object)} />`}
     </div>
+    ${erased &&
+      html`<${Confirm} title=${`Delete object ${erased.name}`} name=${erased.name} button="Delete object"
+        close=${() => erase(null)} send=${async () => {
+      await deleteObject(stream, store, erased);
+      toast(`Object ${erased.name} is deleted.`);
+      info.refresh();
+    }}><p>Readers find no object from now on.
+        ${isTravelling(info.data) && " Its bytes can still be read as of earlier moments."}</p><//>`}
     ${removing &&
       html`<${Confirm} title=${`Delete store ${store}`} name=${store} button="Delete store"
         close=${() => setRemoving(false)} send=${async () => {
@@ -211,14 +261,14 @@ function Store({ store, chosen }) {
     }}><p>The store and all its objects are removed.</p><//>`}`;
 }
 
-function ObjectDetail({ stream, store, name, object }) {
+function ObjectDetail({ info, store, name, object, at, erase }) {
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   const get = async () => {
     setBusy(true);
     setError(null);
     try {
-      download(await fetchObject(stream, store, object), name.split("/").at(-1) || "object");
+      download(await fetchObject(info, store, object, at), name.split("/").at(-1) || "object");
     } catch (failure) {
       setError(failure);
     }
@@ -246,9 +296,13 @@ function ObjectDetail({ stream, store, name, object }) {
       ? html`<dl class="list">
         ${facts.filter(Boolean).map(([title, value]) => [html`<dt>${title}</dt>`, html`<dd>${value}</dd>`])}</dl>
           <${Failed} error=${error} />
-          ${!object.options?.link &&
-            html`<div class="head-tools"><button class="button" type="button" disabled=${busy} onClick=${get}>
-              ${busy ? "Reading…" : "Download"}</button></div>`}`
+          <div class="head-tools">
+            ${!object.options?.link &&
+              html`<button class="button" type="button" disabled=${busy} onClick=${get}>
+                ${busy ? "Reading…" : "Download"}</button>`}
+            ${at === null &&
+              html`<button class="button button-bad" type="button" onClick=${erase}>Delete…</button>`}
+          </div>`
       : html`<p class="soft">There is no such object at this moment.</p>`}
   </section>`;
 }

@@ -2,7 +2,7 @@
 
 import { html } from "../../vendor/htm-preact.js";
 import { session } from "../lib/api.js";
-import { bytes, compact, count, elapsed, millis, NONE, rate, span, time } from "../lib/format.js";
+import { bytes, compact, count, counted, elapsed, millis, NONE, rate, span, time } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
@@ -23,8 +23,8 @@ function warningsOf({ varz, streams }) {
   const waiting = Object.values(lake?.lag ?? {}).reduce((sum, lag) => sum + lag, 0);
   if (lake && !lake.compactor?.alive && waiting > 0) {
     add("compactor",
-      html`<strong>No compactor is running.</strong> ${count(waiting)} messages are not in their tables yet. They are
-        safe in the log. Start <code>lakestream up</code>, or run <code>lakestream compact</code>.`);
+      html`<strong>No compactor is running.</strong> ${counted(waiting, "message")} not in the tables yet, but safe
+        in the log. Start <code>lakestream up</code>, or run <code>lakestream compact</code>.`);
   }
   for (const [name, text] of Object.entries(lake?.errors ?? {})) add(`error-${name}`,
     html`<strong>${name}</strong>: ${text}`);
@@ -34,8 +34,8 @@ function warningsOf({ varz, streams }) {
   }
   if (varz.slow_consumers > 0) add("slow",
     html`<strong>
-      ${count(varz.slow_consumers)} slow consumers</strong> were disconnected since the server started: they did not
-        read fast enough.`);
+      ${counted(varz.slow_consumers, "slow consumer")}</strong> disconnected since the server started:
+        not reading fast enough.`);
   for (const stream of streams ?? []) {
     const late = (stream.cluster?.replicas ?? []).filter((replica) => replica.offline);
     if (late.length) add(`offline-${stream.name}`,
@@ -75,7 +75,7 @@ export function Overview() {
     .slice(0, BUSIEST);
   const figures = [
     { title: "Stored", value: rate(now.stored ?? NaN),
-      under: `${compact(total((each) => each.state.messages))} messages` },
+      under: counted(total((each) => each.state.messages), "message", compact) },
     { title: "Delivered", value: rate(now.out ?? NaN), under: `${rate(now.in ?? NaN)} in` },
     { title: "Streams", value: count(streams?.length ?? 0), under: bytes(total((each) => each.state.bytes)) },
     { title: "Connections", value: count(varz.connections),

@@ -2,11 +2,12 @@
 
 import { html, useMemo, useRef, useState } from "../../vendor/htm-preact.js";
 import { session, sql } from "../lib/api.js";
-import { compact, count, span } from "../lib/format.js";
+import { compact, counted, span } from "../lib/format.js";
 import { isOwn, samples } from "../lib/samples.js";
 import { useStore } from "../lib/store.js";
 import { Head } from "../parts/figures.js";
 import { Empty, Failed, Loading, Warning } from "../parts/notes.js";
+import { Pages } from "../parts/pages.js";
 import { download } from "../parts/payload.js";
 import { Plot } from "../parts/plot.js";
 
@@ -96,7 +97,6 @@ function ResultPlot({ result }) {
 function ResultTable({ result }) {
   const [page, setPage] = useState(0);
   const { columns, rows } = result;
-  const pages = Math.ceil(rows.length / SHOWN);
   const shown = rows.slice(page * SHOWN, (page + 1) * SHOWN);
   const numeric = columns.map((column, at) => shown.some((row) => isNumber(row[at])));
   return html`<div class="scroll result" role="region" aria-label="Rows" tabindex="0">
@@ -114,15 +114,7 @@ function ResultTable({ result }) {
         })}</tr>`)}</tbody>
       </table>
     </div>
-    ${pages > 1 &&
-      html`<div class="toolbar section">
-        <span class="quiet">rows ${count(page * SHOWN + 1)} to ${count(page * SHOWN + shown.length)} of ${count(rows.length)}
-          </span>
-      <div class="group push">
-        <button class="button" type="button" disabled=${page === 0} onClick=${() => setPage(page - 1)}>Previous</button>
-          <button class="button" type="button" disabled=${page + 1 >= pages}
-            onClick=${() => setPage(page + 1)}>Next</button>
-            </div></div>`}`;
+    <${Pages} what="rows" total=${rows.length} page=${page} size=${SHOWN} show=${setPage} />`;
 }
 
 /** The page; `query` of the route is a statement to begin with. */
@@ -190,7 +182,7 @@ export function Sql({ query }) {
     ${result && html`<section class="section" aria-label="Result">
       <div class="section-head">
         <p role="status"><strong>
-          ${count(result.rows.length)} rows</strong> <span class="soft">in ${span((result.elapsed_ms ?? 0) / 1000)}
+          ${counted(result.rows.length, "row")}</strong> <span class="soft">in ${span((result.elapsed_ms ?? 0) / 1000)}
             ${result.truncated && " · more rows exist: only the first are shown"}</span></p>
         <div class="head-tools">
           <div class="group" role="group" aria-label="Show the result as">

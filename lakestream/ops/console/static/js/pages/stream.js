@@ -2,7 +2,7 @@
 
 import { html, useState } from "../../vendor/htm-preact.js";
 import { page, session } from "../lib/api.js";
-import { bytes, compact, count, millis, NONE, rate, span, time } from "../lib/format.js";
+import { bytes, compact, count, counted, millis, NONE, rate, span, time } from "../lib/format.js";
 import { consumers, deleteConsumer, deleteStream, purgeStream, streamInfo } from "../lib/jetstream.js";
 import { usePoll } from "../lib/poll.js";
 import { go, link } from "../lib/router.js";
@@ -51,7 +51,7 @@ export function Stream({ path, query }) {
     config.num_replicas > 1 && `${config.num_replicas} replicas`,
     config.retention !== "limits" && `${config.retention} retention`,
     config.mirror && `mirror of ${config.mirror.name}`,
-    config.sources?.length && `${config.sources.length} sources`,
+    config.sources?.length && counted(config.sources.length, "source"),
     config.sealed && "sealed",
     config.metadata?.["lakestream.time_travel"] && `time travel ${config.metadata["lakestream.time_travel"]}`,
   ].filter(Boolean);
@@ -63,7 +63,7 @@ export function Stream({ path, query }) {
     <//>
     <${Failed} error=${info.error} retry=${info.refresh} />
     <${Figures} of=${[
-      { title: "Messages", value: compact(state.messages), under: `${compact(state.num_subjects ?? 0)} subjects` },
+      { title: "Messages", value: compact(state.messages), under: counted(state.num_subjects ?? 0, "subject", compact) },
       { title: "Size", value: bytes(state.bytes), under: state.messages ? `${bytes(state.bytes / state.messages)} each`
         : undefined },
       { title: "Stored", value: rate(sampled?.rate ?? NaN),
@@ -98,7 +98,8 @@ export function Stream({ path, query }) {
       await resample();
       go(link("streams"));
     }}>
-      <p>The stream, its ${count(state.messages)} messages and its ${count(state.consumer_count)} consumers are
+      <p>The stream, its ${counted(state.messages, "message")} and its
+        ${counted(state.consumer_count, "consumer")} are
         removed. Its Delta table is ${config.metadata?.["lakestream.on_delete"] === "keep" ? "kept" : "dropped"}.</p>
     <//>`}`;
 }
@@ -110,7 +111,7 @@ function Purge({ name, state, close, changed }) {
     if (values.filter.trim()) limits.filter = values.filter.trim();
     if (values.keep.trim()) limits.keep = Number(values.keep);
     const { purged } = await purgeStream(name, limits);
-    toast(`${count(purged)} messages were purged.`);
+    toast(`Purged ${counted(purged, "message")}.`);
     changed();
   };
   return html`<${Confirm} title=${`Purge ${name}`} name=${name} button="Purge messages" close=${close} send=${send}>
