@@ -22,6 +22,7 @@ from lakestream.cli.move.command import move
 from lakestream.cli.restore import restore
 from lakestream.cli.sql import sql
 from lakestream.cli.status import status
+from lakestream.cli.terminal import quiet_asyncio
 from lakestream.cli.top import top
 from lakestream.cli.transfer import export, import_
 
@@ -74,6 +75,7 @@ def main(
     ] = False,
 ) -> None:
     """A JetStream server whose stream store is a lakehouse."""
+    quiet_asyncio()
 
 
 @app.command(cls=_ServerCommand, context_settings=_FLAGS_OF_NATS_SERVER, rich_help_panel=RUN)

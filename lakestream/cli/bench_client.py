@@ -23,6 +23,7 @@ import msgspec
 
 from lakestream.cli.link import connect_once
 from lakestream.cli.server_options import Server
+from lakestream.cli.terminal import quiet_asyncio
 from lakestream.lake.read.flush import Credentials
 
 if TYPE_CHECKING:
@@ -302,6 +303,7 @@ def _watch_stdin(tally: Tally) -> None:
 
 def main() -> int:
     """Run one client; return the exit code."""
+    quiet_asyncio()
     try:
         asyncio.run(_run(PLANS.decode(sys.stdin.readline())))
     except Exception as error:

@@ -87,8 +87,11 @@ def _options(config: str, store_dir: str | None, lake: str | None) -> tuple[Opti
 def _checks(
     options: Options, monitor: str | None, tls_ca: str
 ) -> Sequence[tuple[str, Callable[[], Iterator[Finding]]]]:
-    port = options.http_port if options.http_port > 0 else 0
-    url = monitor or (f"http://127.0.0.1:{port}{options.http_base_path}" if port else DEFAULT_MONITOR)
+    url = monitor or DEFAULT_MONITOR
+    for scheme, port in (("http", options.http_port), ("https", options.https_port)):
+        if port > 0 and not monitor:
+            url = f"{scheme}://127.0.0.1:{port}{options.http_base_path}"
+            break
     return (
         ("python", checks.python),
         ("native", checks.compiled),

@@ -48,14 +48,20 @@ class Monitor:
 
     def __init__(self, url: str, ca_file: str = "") -> None:
         self.url = url.rstrip("/") if "://" in url else f"http://{url.rstrip('/')}"
-        self._tls = ssl.create_default_context(cafile=ca_file) if ca_file else None
+        self._ca_file = ca_file
+        self._tls: ssl.SSLContext | None = None
 
     def page(self, name: str, **query: object) -> Page:
         """Return a page, also one that reports an error of the server's health.
 
         Raises:
-            MonitorFailed: there is no answer, or no JSON.
+            MonitorFailed: there is no answer, or no JSON, or the file of authorities cannot be read.
         """
+        if self._ca_file and self._tls is None:
+            try:
+                self._tls = ssl.create_default_context(cafile=self._ca_file)
+            except OSError as error:
+                raise MonitorFailed(f"--tlsca {self._ca_file}: {error.strerror or error}") from None
         text = urllib.parse.urlencode({key.replace("_", "-"): value for key, value in query.items()})
         url = f"{self.url}/{name}" + (f"?{text}" if text else "")
         if not self.url.startswith(("http://", "https://")):
@@ -67,6 +73,11 @@ class Monitor:
             return self._read(error.code, error.read(), error.headers.get("Date"))
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise MonitorFailed(
+                    f"the certificate of {self.url} is not accepted: {reason.verify_message}. Name the authorities "
+                    "that signed it with --tlsca FILE"
+                ) from None
             raise MonitorFailed(
                 f"no answer from {self.url}: {str(reason).strip()[:100]}. Start the server with a monitoring port "
                 "(-m 8222), or name it with --monitor"

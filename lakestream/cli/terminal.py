@@ -7,6 +7,7 @@ people. Rows of queries are in results.py, progress bars in lake/progress.py.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +39,11 @@ def console(*, stderr: bool = False) -> Console:
     if os.environ.get("NO_COLOR"):
         return Console(file=stream, highlight=False, color_system=None)
     return Console(file=stream, highlight=False)
+
+
+def quiet_asyncio() -> None:
+    """Keep warnings of asyncio off stderr: one is about each TLS connection that a server closes, and means nothing."""
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 
 def print_json(value: Any) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.certificates import PLACE
+from tests.keys import Operator
 from tests.servers import Kind, Server
 from tests.terminal import COLOUR, Terminal
 from tests.wire import Wire
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.conformance
 
 PROGRAM = [sys.executable, "-m", "lakestream.cli.main"]
 DEAD = "http://127.0.0.1:9"
+TLS = f'tls {{ cert_file: "{PLACE}/server.pem", key_file: "{PLACE}/server.key" }}'
 
 
 @pytest.fixture(scope="module")
@@ -248,5 +251,43 @@ def test_bench_and_transfers_log_in_with_user_and_password(tmp_path: Path) -> No
         assert "wrong-one" not in refused.stderr + refused.stdout
         refused = run("export", "ORDERS", "--to", str(tmp_path / "x.csv"), "--server", server.url, NATS_USER="ann")
         assert refused.returncode == 1
+    finally:
+        server.kill()
+
+
+def test_over_https_the_authority_of_the_certificate_is_named(tmp_path: Path) -> None:
+    server = Server(Kind.OURS, tmp_path / "store", config=TLS, args=["-ms", "-1"]).start()
+    try:
+        address, authority = f"https://127.0.0.1:{server.http_port}", str(server.certificates / "ca.pem")
+        assert answer("status", "--monitor", address, "--tlsca", authority)["healthy"]
+        assert answer("top", "--once", "-i", "0.2", "--monitor", address, "--tlsca", authority)["server"]
+        config = tmp_path / "nats.conf"
+        config.write_text(f"{TLS.replace(PLACE, str(server.certificates))}\nhttps: 127.0.0.1:{server.http_port}")
+        checks = json.loads(run("doctor", "-c", str(config), "--tlsca", authority, "--json", cwd=tmp_path).stdout)
+        assert [each["level"] for each in checks["findings"] if each["check"] == "server"] == ["ok"]
+        for command in ("status", "top"):
+            done = run(command, "--monitor", address)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert re.fullmatch(r"lakestream: .*certificate.*--tlsca\S*.*\n", done.stderr)
+            done = run(command, "--monitor", address, "--tlsca", str(tmp_path / "none.pem"))
+            assert (done.returncode, done.stdout) == (1, "")
+            assert re.fullmatch(r"lakestream: --tlsca \S+none.pem: .*\n", done.stderr)
+    finally:
+        server.kill()
+
+
+def test_commands_log_in_with_a_credentials_file_over_tls(tmp_path: Path) -> None:
+    operator = Operator()
+    server = Server(Kind.OURS, tmp_path / "store", config=f"{TLS}\n{operator.config}").start()
+    try:
+        file, authority = tmp_path / "user.creds", str(server.certificates / "ca.pem")
+        file.write_text(operator.credentials)
+        command = ("bench", "js", "--server", f"tls://127.0.0.1:{server.port}", "--messages", "10")
+        [result] = answer(*command, "--creds", str(file), "--tlsca", authority)["results"]
+        assert result["messages"] == 10
+        for options in (("--creds", str(file)), ("--tlsca", authority)):
+            done = run(*command, *options)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert re.fullmatch(r"lakestream: .*\n", done.stderr)
     finally:
         server.kill()
