@@ -10,6 +10,7 @@ HTTP response: the server passes it on as it is.
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import os
 import queue
@@ -103,7 +104,8 @@ def main() -> None:
         messages.get()
         _send(out, Failure(str(error).replace(opened.lake, "the lake")))
         return
-    os.nice(19)  # for queries: the server has the processor first
+    with contextlib.suppress(OSError):  # a sandbox may deny it
+        os.nice(19)  # for queries: the server has the processor first
     while True:
         ask, began = _ask.decode(messages.get()), time.monotonic()
         answer: Answer | Failure
