@@ -110,7 +110,10 @@ def _own_server(directory: Path, console: Console) -> Iterator[tuple[str, str]]:
             f"cannot write to {error.filename}: {error.strerror}; choose another place with --dir"
         ) from None
     with output:
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        # In a session of its own: Ctrl-C in a terminal ends the demo, which then stops the server.
+        server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
     try:
         url = _wait_for_ports(server, directory, log)
         console.print(f"server     [bold]{url}[/], log in {log}")
@@ -187,6 +190,9 @@ async def _connected(url: str) -> AsyncIterator[Client]:
     try:
         yield client
     except Error as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from error  # nats-py turns a cancellation into an error of its own
         raise DemoFailed(f"the server at {url} refused: {error}") from error
     finally:
         await client.close()

@@ -10,7 +10,27 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.terminal import Terminal
+
 pytestmark = pytest.mark.lake
+
+
+def left(directory: Path) -> list[int]:
+    """Return the processes that have the directory in their command lines."""
+    return [process.pid for process in psutil.process_iter(["cmdline"]) if str(directory) in str(process.info["cmdline"])]
+
+
+def test_ctrl_c_stops_the_demo_with_its_server_and_the_next_one_begins_anew(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lakestream.cli.main", "demo", "--dir", str(tmp_path / "demo")]
+    for _ in range(2):
+        with Terminal(command) as terminal:
+            terminal.read_until("publish")
+            terminal.interrupt()
+            assert terminal.wait() == 130, terminal.text
+            assert "stopped; the demo begins anew next time" in terminal.text
+            assert "Traceback" not in terminal.text
+        assert "Server Exiting.." in (tmp_path / "demo" / "server.log").read_text()
+        assert left(tmp_path) == []
 
 
 def test_demo_passes_and_leaves_nothing_running(tmp_path: Path) -> None:
@@ -29,7 +49,4 @@ def test_demo_passes_and_leaves_nothing_running(tmp_path: Path) -> None:
     assert "John F Kennedy Intl  ✓" in done.stdout
     assert "Server Exiting.." in log
     assert "[ERR]" not in log
-    left = [
-        process.pid for process in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(process.info["cmdline"])
-    ]
-    assert left == []
+    assert left(tmp_path) == []
