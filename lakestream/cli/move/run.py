@@ -1,31 +1,26 @@
 """The run of a move.
 
-Belongs here: the rehearsal, the link from the new server to the old one, and the loop that looks at both servers and
-takes the next step of each stream (plan.py) until all have moved.
+Belongs here: the rehearsal, and the loop that looks at both servers and takes the next step of each stream (plan.py)
+until all have moved. The link from the new server to the old one is in old_api.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import contextlib
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
 from lakestream.cli.link import TransferFailed
 from lakestream.cli.move import backup, compare, plan
 from lakestream.cli.move.compare import Verify
+from lakestream.cli.move.old_api import OldApi
 from lakestream.cli.move.output import Output
 from lakestream.cli.move.plan import Obstacle, Seen, Side, Stage, Step, Way
-from lakestream.cli.move.sides import LINKS, PROBE_S, Connection, Refused, Unreachable
+from lakestream.cli.move.sides import Connection, Refused, Unreachable
 from lakestream.cli.terminal import seconds, size
-from lakestream.protocol.nkeys import credentials, new_curve_key
 
 TICK_S = 0.2
 """Interval at which both servers are looked at."""
@@ -33,10 +28,6 @@ PATIENCE_S = 60.0
 """Time for which a server may not answer before the command gives up (60 s); run it again to continue."""
 TOGETHER = 8
 """Streams for which a step is taken at the same time."""
-RENEW_S = 5.0
-"""Interval at which the lease of a temporary link is renewed; it lasts 60 s."""
-LINK_S = 15.0
-"""Time in which a temporary link must connect (15 s)."""
 STILL_S = 5.0
 """Interval of the message that publishers still write."""
 
@@ -105,15 +96,10 @@ class Mover:
 
     def __init__(self, old: Connection, new: Connection, options: Options, output: Output) -> None:
         self._old, self._new, self._options, self._output = old, new, options, output
-        self._links: dict[str, Any] | None = None
         self._old_side = self._new_side = Side()
         self._names: list[str] = []
         self._ways: dict[str, Way] = {}
-        self._api = ""
-        """Prefix of the old server's API on the new one."""
-        self._renewing: asyncio.Task[None] | None = None
-        self._temporary = ""
-        """Domain of the temporary link."""
+        self._old_api = OldApi(old, new, options.domain, options.link_urls, output)
         self._verified: dict[str, int] = {}
         self._restored: set[str] = set()
         self._done: set[str] = set()
@@ -123,9 +109,10 @@ class Mover:
     # ------------------------------------------------------------------ the rehearsal
     async def rehearse(self) -> list[Obstacle]:
         """Find out what would move and what stands in the way; change nothing. Raise TransferFailed."""
-        self._links = await self._new.links()
-        self._old_side, self._new_side = await self._old.facts(None), await self._new.facts(self._links)
+        links = await self._new.links()
+        self._old_side, self._new_side = await self._old.facts(None), await self._new.facts(links)
         self._names = plan.selected(await self._old.names(), self._options.patterns)
+        self._old_api.note(links, self._old_side, self._new_side, self._names[0])
         found: list[Obstacle] = []
         total = 0.0
         for name in self._names:
@@ -159,7 +146,8 @@ class Mover:
                 consumers=len(consumers),
                 estimate_s=round(estimate, 1),
             )
-        found += await self._link_obstacles()
+        if self._needs_link:
+            found += await self._old_api.obstacles()
         for one in found:
             word = "stands in the way" if one.stops else "note"
             prefix = f"{one.stream}: " if one.stream else ""
@@ -181,141 +169,17 @@ class Mover:
     def _needs_link(self) -> bool:
         return any(way is not Way.BACKUP for name, way in self._ways.items() if name not in self._done)
 
-    async def _link_obstacles(self) -> list[Obstacle]:
-        if not self._needs_link or await self._found_domain():
-            return []
-        if self._options.domain:
-            text = f"the old server cannot be reached from the new one under domain {self._options.domain}"
-            return [Obstacle("", text)]
-        if self._links is None:
-            return [Obstacle("", self._how_to_link())]
-        if not self._links.get("allowed"):
-            return [Obstacle("", f"the new server opens no link: {self._links.get('reason')}. {self._how_to_link()}")]
-        text = "the new server opens a temporary link to the old one, which the rehearsal does not try"
-        return [Obstacle("", text, stops=False)]
-
-    def _how_to_link(self) -> str:
-        if self._links is None and self._old_side.domain:
-            return (
-                "the new server has no link to the old one. Configure the old one with a leaf node connection to it "
-                '(remote { url: "nats-leaf://…" }, docs/moving.md), or move with --by backup'
-            )
-        return f"Configure the new server with this block and reload it, or move with --by backup:\n{self._block()}"
-
-    def _block(self) -> str:
-        login = self._old.server.login
-        fields = ["domain: old", f'url: "{_plain(self._link_urls()[0])}"']
-        if login.creds:
-            fields.append(f'credentials: "{login.creds}"')
-        elif login.nkey:
-            fields.append(f'nkey_file: "{login.nkey}"')
-        elif login.user or urlsplit(self._old.urls[0]).username:
-            fields.append(f'user: "{login.user or urlsplit(self._old.urls[0]).username}", password: "…"')
-        if login.tls_ca or login.tls_cert:
-            pairs = (("ca_file", login.tls_ca), ("cert_file", login.tls_cert), ("key_file", login.tls_key))
-            fields.append("tls { " + ", ".join(f'{key}: "{value}"' for key, value in pairs if value) + " }")
-        return f"    remote {{ {', '.join(fields)} }}"
-
-    # ------------------------------------------------------------------ the link
-    def _link_urls(self) -> tuple[str, ...]:
-        return self._options.link_urls or tuple(self._old.urls)
-
-    def _own_domain(self) -> str:
-        """Return the domain of a temporary link: the same for the same server, as its mirrors name it."""
-        place = ",".join(sorted(_plain(url) for url in self._link_urls()))
-        return "move-" + hashlib.sha256(place.encode()).hexdigest()[:10]
-
-    async def _found_domain(self) -> bool:
-        """Look for a domain of the new server that is the old one's."""
-        if self._options.domain:
-            candidates = [self._options.domain]
-        else:
-            known = (self._links or {}).get("domains") or []
-            candidates = [each for each in (*known, self._old_side.domain) if each and each != self._own_domain()]
-        for domain in dict.fromkeys(candidates):
-            if domain != self._new_side.domain and await self._is_old(domain):
-                self._api = f"$JS.{domain}.API"
-                return True
-        return False
-
-    async def _is_old(self, domain: str) -> bool:
-        """Return True if a domain of the new server shows the same stream as the old server does."""
-        name = self._names[0]
-        try:
-            there = await self._new.ask(f"$JS.{domain}.API.STREAM.INFO.{name}", timeout=PROBE_S)
-        except TransferFailed:
-            return False
-        origin = await self._old.stream(name)
-        return origin is not None and there.get("created") == origin.created
-
-    async def _link(self) -> None:
-        """Make the old server available on the new one. Raise TransferFailed."""
-        if not self._needs_link or await self._found_domain():
-            return
-        domain = self._own_domain()
-        deadline = time.monotonic() + LINK_S
-        while True:
-            state = await self._open_link(domain)
-            if state.get("connected"):
-                break
-            if time.monotonic() > deadline:
-                raise TransferFailed(
-                    f"the new server cannot connect to {', '.join(_plain(url) for url in self._link_urls())}: "
-                    f"{state.get('error_text', 'no answer')}; give the address that it can reach with --link-url"
-                )
-            await asyncio.sleep(TICK_S)
-        self._temporary, self._api = domain, f"$JS.{domain}.API"
-        if not await self._is_old(domain):
-            raise TransferFailed("the link of the new server leads to another server than the command's --from")
-        self._output.say("link", f"the new server is linked to the old one (domain {domain})", domain=domain)
-        self._renewing = asyncio.create_task(self._renew(domain))
-
-    async def _renew(self, domain: str) -> None:
-        while True:
-            await asyncio.sleep(RENEW_S)
-            with contextlib.suppress(TransferFailed):
-                await self._open_link(domain)
-
-    async def _open_link(self, domain: str) -> dict[str, Any]:
-        # The server's key is new after its restart.
-        links = await self._new.links()
-        if links is None:
-            raise Unreachable("the new server does not answer requests for links")
-        own = new_curve_key()
-        body = msgspec.json.encode(self._login(domain))
-        box = base64.b64encode(own.seal(body, str(links["key"]))).decode()
-        return await self._new.ask(f"{LINKS}OPEN", {"from": own.public, "box": box})
-
-    def _login(self, domain: str) -> dict[str, Any]:
-        login = self._old.server.login
-        fields: dict[str, Any] = {"domain": domain, "urls": list(self._link_urls())}
-        if login.creds:
-            pair = credentials(Path(login.creds).read_bytes())
-            fields |= {"jwt": pair.jwt, "nkey": pair.seed}
-        elif login.nkey:
-            fields["nkey"] = Path(login.nkey).read_text().strip()
-        else:
-            fields |= {"user": login.user, "password": login.password, "token": login.token}
-        if login.tls_ca or login.tls_cert:
-            files = {"ca": login.tls_ca, "cert": login.tls_cert, "key": login.tls_key}
-            fields["tls"] = {key: Path(file).read_text() for key, file in files.items() if file}
-        return fields
-
     async def close(self, done: bool) -> None:
-        """End the run. `done`: the temporary link is not needed any more; else it ends with its lease."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
-        if done and self._temporary:
-            with contextlib.suppress(TransferFailed):
-                await self._new.ask(f"{LINKS}CLOSE", {"domain": self._temporary})
+        """End the run. `done`: a temporary link is not needed any more; else it ends with its lease."""
+        await self._old_api.close(done)
 
     # ------------------------------------------------------------------ the move
     async def run(self) -> None:
         """Move the streams. Raise NotReady, TransferFailed."""
         if any(one.stops for one in await self.rehearse()):
             raise NotReady("nothing was changed; remove what stands in the way and run the command again")
-        await self._link()
+        if self._needs_link:
+            await self._old_api.open()
         quiet = _Quiet(self._options.quiet_s)
         unreachable_since: float | None = None
         told_at, ready = 0.0, False
@@ -456,7 +320,7 @@ class Mover:
         if self._ways[name] is Way.SOURCE:
             config = plan.moved_config(origin, Stage.QUEUE, replicas)
         else:
-            config = plan.mirror_config(origin, self._api, replicas)
+            config = plan.mirror_config(origin, self._old_api.prefix, replicas)
         try:
             await self._new.api(f"STREAM.CREATE.{name}", config)
         except Refused as error:
@@ -560,7 +424,7 @@ class Mover:
         if origin.config.get("retention") == "workqueue":
             # A work queue gives its messages to one consumer only; it keeps them while there is none.
             await self._take_consumers(name)
-        await self._update(plan.source_config(origin, self._api, replicas))
+        await self._update(plan.source_config(origin, self._old_api.prefix, replicas))
         self._output.say("source", f"{name}: takes the messages over", stream=name, consumers=count)
 
     async def _to_take(self, name: str) -> list[str]:
@@ -649,7 +513,7 @@ class Mover:
             await self._new.api(f"STREAM.DELETE.{name}")
             self._output.say("undone", f"{name}: deleted on the new server", stream=name)
         if await self._new.links() is not None:
-            self._temporary = self._own_domain()
+            self._old_api.adopt()
         if past:
             raise TransferFailed(
                 f"past the cut-over, or taken out of the old stream: {', '.join(past)}; go back as docs/moving.md says"
@@ -664,9 +528,3 @@ _BUSY = (Step.CREATE, Step.WAIT, Step.QUEUE_CONSUMERS, Step.TAKE)
 def _counted(count: int, what: str) -> str:
     """Return a number of things."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _plain(url: str) -> str:
-    """Return a URL without credentials."""
-    scheme, mark, rest = url.rpartition("://")
-    return (scheme + mark or "nats://") + rest.rpartition("@")[2]
