@@ -17,7 +17,8 @@ pytestmark = pytest.mark.lake
 
 def left(directory: Path) -> list[int]:
     """Return the processes that have the directory in their command lines."""
-    return [process.pid for process in psutil.process_iter(["cmdline"]) if str(directory) in str(process.info["cmdline"])]
+    every = psutil.process_iter(["cmdline"])
+    return [process.pid for process in every if str(directory) in str(process.info["cmdline"])]
 
 
 def test_ctrl_c_stops_the_demo_with_its_server_and_the_next_one_begins_anew(tmp_path: Path) -> None:
