@@ -10,16 +10,15 @@ import graphlib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from lakestream.config.errors import StartError
-from lakestream.config.options import (
+from lakestream.config.account_options import (
     AccountOptions,
-    JetStreamOptions,
-    Options,
     ServiceExport,
     ServiceImport,
     StreamExport,
     StreamImport,
 )
+from lakestream.config.errors import StartError
+from lakestream.config.options import JetStreamOptions, Options
 from lakestream.config.sharing import Export, ExportIndex, Import, approves, local_subject, subjects_of
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 from lakestream.protocol.subjects import matches, overlaps, publishable, valid_subject

@@ -12,10 +12,16 @@ from typing import Any
 import msgspec
 
 from lakestream.config.account_checks import AccountsError, check_accounts, name_error
+from lakestream.config.account_options import (
+    AccountLimits,
+    AccountOptions,
+    Destination,
+    SubjectMapping,
+    User,
+)
 from lakestream.config.conf import Item
 from lakestream.config.exports import Places, as_exports, as_imports
 from lakestream.config.mappings import Mappings
-from lakestream.config.options import AccountLimits, AccountOptions, Destination, SubjectMapping, User
 from lakestream.config.users import as_permissions, as_users, check_names
 from lakestream.config.values import (
     INT64,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lakestream.config.account_options import CalloutOptions
 from lakestream.config.conf import Item
-from lakestream.config.options import CalloutOptions
 from lakestream.config.values import Convert, Rule, as_go_string, as_text, converted, shown
 from lakestream.protocol.nkeys import ACCOUNT, CURVE, is_public
 

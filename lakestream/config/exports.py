@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lakestream.config.account_options import (
+    Latency,
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+)
 from lakestream.config.conf import Item
-from lakestream.config.options import Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
 from lakestream.config.values import (
     Rule,
     as_boolean,

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.config.account_options import AccountOptions, User
 from lakestream.config.conf import Item
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
@@ -19,7 +20,6 @@ from lakestream.config.options import (
     LEAF,
     OFF,
     S2_AUTO,
-    AccountOptions,
     Address,
     LeafLogin,
     LeafOptions,
@@ -27,7 +27,6 @@ from lakestream.config.options import (
     Options,
     RemoteOptions,
     RemoteTls,
-    User,
 )
 from lakestream.config.remote import remote_url
 from lakestream.config.tls import as_dialling_tls, as_tls

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.config.account_options import User
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
     FREE_PORT,
@@ -27,7 +28,6 @@ from lakestream.config.options import (
     Options,
     RemoteOptions,
     TlsOptions,
-    User,
     WebSocketOptions,
 )
 from lakestream.lake.errors import UnsupportedLake

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from lakestream.config.options import Destination, SubjectMapping
+from lakestream.config.account_options import Destination, SubjectMapping
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.subjects import Filters, covers, is_literal
 from lakestream.protocol.transforms import MAX_SUBJECT, Transform, TransformError

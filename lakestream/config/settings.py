@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakestream.config.account_options import User
 from lakestream.config.accounts import as_accounts, as_mappings, settle
 from lakestream.config.callout import as_callout
 from lakestream.config.cluster import as_cluster
@@ -17,7 +18,13 @@ from lakestream.config.conf import Item, load
 from lakestream.config.errors import StartError
 from lakestream.config.leafnodes import as_leafnodes
 from lakestream.config.operators import OPERATOR_KEYS, settle_operators
-from lakestream.config.options import SECOND, ConsoleOptions, LakeOptions, Options, OtelOptions, User
+from lakestream.config.options import (
+    SECOND,
+    ConsoleOptions,
+    LakeOptions,
+    Options,
+    OtelOptions,
+)
 from lakestream.config.remote import as_remotes
 from lakestream.config.tls import as_ocsp, as_ocsp_cache, as_tls
 from lakestream.config.users import as_permissions, as_users, check_names, with_default

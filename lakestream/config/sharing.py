@@ -13,7 +13,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from lakestream.config.options import ServiceExport, ServiceImport, StreamExport, StreamImport
+from lakestream.config.account_options import (
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+)
 from lakestream.protocol.subjects import covers, valid_subject
 from lakestream.protocol.transforms import TransformError
 

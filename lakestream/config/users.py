@@ -10,8 +10,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from lakestream.config.account_options import (
+    AllowResponses,
+    Permissions,
+    SubjectRule,
+    User,
+)
 from lakestream.config.conf import Item
-from lakestream.config.options import AllowResponses, Permissions, SubjectRule, User
 from lakestream.config.values import (
     LOGIN,
     Rule,

@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from lakestream.config.account_options import User
 from lakestream.config.conf import Item
 from lakestream.config.errors import StartError
-from lakestream.config.options import Options, User, WebSocketOptions
+from lakestream.config.options import Options, WebSocketOptions
 from lakestream.config.tls import as_tls
 from lakestream.config.values import (
     LOGIN,

@@ -23,6 +23,7 @@ import typer
 from lakestream.cli.app import app
 from lakestream.cli.flags import OF_NATS_SERVER, SECTIONS, Flag
 from lakestream.config import (
+    account_options,
     accounts,
     callout,
     cluster,
@@ -84,14 +85,14 @@ BLOCKS: tuple[Keys, ...] = (
     Keys("authorization", settings.AUTHORIZATION, options.Options(), missing=settings.AUTHORIZATION_MISSING),
     Keys("authorization.users[]", users.USER_KEYS, missing=users.USER_MISSING),
     Keys("….permissions", users.PERMISSIONS),
-    Keys("….permissions.allow_responses", users.RESPONSES, options.AllowResponses()),
+    Keys("….permissions.allow_responses", users.RESPONSES, account_options.AllowResponses()),
     Keys("authorization.auth_callout", callout.CALLOUT),
     Keys("accounts.NAME", accounts.ACCOUNT_KEYS, missing=accounts.ACCOUNT_MISSING),
     Keys("accounts.NAME.jetstream", accounts.ACCOUNT_JETSTREAM),
-    Keys("accounts.NAME.limits", accounts.ACCOUNT_LIMITS, options.AccountLimits()),
+    Keys("accounts.NAME.limits", accounts.ACCOUNT_LIMITS, account_options.AccountLimits()),
     Keys("accounts.NAME.exports[]", exports.EXPORT),
     Keys("accounts.NAME.imports[]", exports.IMPORT),
-    Keys("mappings.SUBJECT[]", accounts.DESTINATION, options.Destination("")),
+    Keys("mappings.SUBJECT[]", accounts.DESTINATION, account_options.Destination("")),
     Keys(
         "jetstream",
         settings.JETSTREAM,

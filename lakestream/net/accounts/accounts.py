@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from lakestream.config.mappings import Mappings
-from lakestream.config.options import (
+from lakestream.config.account_options import (
     AccountOptions,
-    Options,
     Permissions,
     ServiceImport,
     StreamImport,
     SubjectMapping,
     User,
 )
+from lakestream.config.mappings import Mappings
+from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.auth import Login
 from lakestream.net.accounts.permissions import Rules

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.config.options import STANDARD, CalloutOptions, Options, Permissions, SubjectRule, User
+from lakestream.config.account_options import (
+    CalloutOptions,
+    Permissions,
+    SubjectRule,
+    User,
+)
+from lakestream.config.options import STANDARD, Options
 from lakestream.net.accounts.certificates import user_of
 from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.ports import Clock, Timer

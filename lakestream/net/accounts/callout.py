@@ -12,13 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from lakestream.config.options import (
-    STANDARD,
-    WEBSOCKET,
-    CalloutOptions,
-    Options,
-    User,
-)
+from lakestream.config.account_options import CalloutOptions, User
+from lakestream.config.options import STANDARD, WEBSOCKET, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.auth import (
     CALLOUT_SUBJECT,

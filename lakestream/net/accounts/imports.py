@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from lakestream.config.options import SECOND, AccountOptions, ServiceExport, StreamExport, StreamImport
-from lakestream.config.options import ServiceImport as ServiceWanted
+from lakestream.config.account_options import (
+    AccountOptions,
+    ServiceExport,
+    StreamExport,
+    StreamImport,
+)
+from lakestream.config.account_options import ServiceImport as ServiceWanted
+from lakestream.config.options import SECOND
 from lakestream.config.sharing import ExportIndex, Import, ImportSubjects, approves, subjects_of
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts

@@ -17,17 +17,13 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.config.mappings import Mappings
-from lakestream.config.options import (
-    MINUTE,
+from lakestream.config.account_options import (
     RESPONSE_THRESHOLD_NS,
-    SECOND,
     AccountLimits,
     AccountOptions,
     AllowResponses,
     Destination,
     Latency,
-    OperatorOptions,
     Permissions,
     ServiceExport,
     ServiceImport,
@@ -37,6 +33,8 @@ from lakestream.config.options import (
     SubjectRule,
     User,
 )
+from lakestream.config.mappings import Mappings
+from lakestream.config.options import MINUTE, SECOND, OperatorOptions
 from lakestream.config.users import CONNECTION_TYPES
 from lakestream.net.accounts.auth import Credentials, Login, Refusal, kept_from_callouts, signature_error
 from lakestream.protocol import jwt, nkeys

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lakestream.config.options import AllowResponses, Permissions, SubjectRule
+from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.subjects import Filters, covers, is_literal, matches, overlaps
 

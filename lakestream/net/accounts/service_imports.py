@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.config.options import AccountOptions, Latency
-from lakestream.config.options import ServiceImport as Configured
+from lakestream.config.account_options import AccountOptions, Latency
+from lakestream.config.account_options import ServiceImport as Configured
 from lakestream.config.sharing import ImportSubjects
 from lakestream.net.accounts.responses import Kind, Responses
 from lakestream.net.accounts.service_latency import BAD_REQUEST, Measured, Sampler

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from lakestream.config.options import Latency
+from lakestream.config.account_options import Latency
 from lakestream.net.hub import Hub
 from lakestream.ports import ClientInfo, Clock
 from lakestream.protocol import headers

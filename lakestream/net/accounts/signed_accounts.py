@@ -11,7 +11,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from lakestream.config.options import SECOND, AccountOptions
+from lakestream.config.account_options import AccountOptions
+from lakestream.config.options import SECOND
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts, Member
 from lakestream.net.accounts.auth import Credentials, Done, Later, Login, Outcome, Refusal

@@ -11,8 +11,15 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from lakestream.config.account_options import Permissions
 from lakestream.config.leafnodes import version_of
-from lakestream.config.options import LEAFNODE, OFF, LeafOptions, Options, Permissions, lower_limit
+from lakestream.config.options import (
+    LEAFNODE,
+    OFF,
+    LeafOptions,
+    Options,
+    lower_limit,
+)
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.auth import (

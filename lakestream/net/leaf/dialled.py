@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from lakestream.config.options import OFF, Address, LeafRemote, Permissions, SubjectRule
+from lakestream.config.account_options import Permissions, SubjectRule
+from lakestream.config.options import OFF, Address, LeafRemote
 from lakestream.logging import Logger
 from lakestream.net.accounts.permissions import Rules
 from lakestream.net.identity import Identity

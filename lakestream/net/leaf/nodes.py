@@ -11,15 +11,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from lakestream.config.account_options import Permissions, SubjectRule
 from lakestream.config.errors import StartError
 from lakestream.config.options import (
     SECOND,
     LeafOptions,
     LeafRemote,
     Options,
-    Permissions,
     RouteUrl,
-    SubjectRule,
     TlsOptions,
 )
 from lakestream.logging import Logger

@@ -12,7 +12,14 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakestream.config.options import SECOND, Latency, ServiceExport, ServiceImport, StreamExport, StreamImport
+from lakestream.config.account_options import (
+    Latency,
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+)
+from lakestream.config.options import SECOND
 from lakestream.net.accounts.accounts import Account
 from lakestream.net.accounts.responses import Responses
 from lakestream.ops.monitoring.monitored import Monitored, account_of, configured, sublist_stats

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from lakestream.config.options import AllowResponses, Permissions, SubjectRule
+from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
 from lakestream.net.accounts.accounts import Account
 from lakestream.ops.monitoring.accounts import account_detail, account_traffic, statz
 from lakestream.ops.monitoring.connections import connz, subsz

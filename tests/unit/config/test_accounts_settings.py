@@ -11,17 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.config.account_checks import check_accounts, name_error
-from lakestream.config.conf import ConfError
-from lakestream.config.errors import StartError
-from lakestream.config.loading import reload
-from lakestream.config.options import (
-    SECOND,
+from lakestream.config.account_options import (
     AccountLimits,
     AccountOptions,
     AllowResponses,
     Destination,
     Latency,
-    Options,
     Permissions,
     ServiceExport,
     ServiceImport,
@@ -31,6 +26,10 @@ from lakestream.config.options import (
     SubjectRule,
     User,
 )
+from lakestream.config.conf import ConfError
+from lakestream.config.errors import StartError
+from lakestream.config.loading import reload
+from lakestream.config.options import SECOND, Options
 from lakestream.config.settings import read_settings
 from lakestream.protocol.accounts import JetStreamLimits
 from tests.docs.blocks import blocks

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.config.options import StreamExport
+from lakestream.config.account_options import StreamExport
 from lakestream.config.sharing import ExportIndex
 from lakestream.protocol.subjects import covers
 

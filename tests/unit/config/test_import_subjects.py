@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.config.options import StreamImport
+from lakestream.config.account_options import StreamImport
 from lakestream.config.sharing import ImportSubjects, local_subject
 from lakestream.protocol.subjects import covers, is_literal, matches
 from lakestream.protocol.transforms import TransformError

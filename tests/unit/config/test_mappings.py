@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestream.config.account_options import Destination, SubjectMapping
 from lakestream.config.mappings import Mappings
-from lakestream.config.options import Destination, SubjectMapping
 from lakestream.protocol.transforms import TransformError
 
 pytestmark = pytest.mark.unit

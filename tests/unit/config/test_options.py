@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestream.config.account_options import User
 from lakestream.config.conf import ConfError
 from lakestream.config.errors import StartError
 from lakestream.config.loading import RELOADABLE, default_max_file, reload
@@ -23,7 +24,6 @@ from lakestream.config.options import (
     LakeOptions,
     Options,
     OtelOptions,
-    User,
 )
 from lakestream.config.settings import TOP, TOP_HARMLESS, TOP_MISSING, read_settings
 from tests.unit.conf_files import Load

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.config.options import AccountLimits, AccountOptions, JetStreamOptions, Options, User
+from lakestream.config.account_options import AccountLimits, AccountOptions, User
+from lakestream.config.options import JetStreamOptions, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import (

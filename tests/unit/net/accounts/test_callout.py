@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from lakestream.config.options import AccountOptions, CalloutOptions, Options, Permissions, SubjectRule
+from lakestream.config.account_options import (
+    AccountOptions,
+    CalloutOptions,
+    Permissions,
+    SubjectRule,
+)
+from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.accounts import callout
 from lakestream.net.accounts.auth import CALLOUT_SUBJECT, REFUSED, Credentials, Login, Outcome, Refusal

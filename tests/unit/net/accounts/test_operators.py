@@ -11,17 +11,15 @@ from typing import Any
 
 import pytest
 
-from lakestream.config.options import (
-    MINUTE,
-    SECOND,
+from lakestream.config.account_options import (
     AccountOptions,
     AllowResponses,
-    OperatorOptions,
     ServiceExport,
     ServiceImport,
     StreamExport,
     StreamImport,
 )
+from lakestream.config.options import MINUTE, SECOND, OperatorOptions
 from lakestream.net.accounts.auth import Credentials, Login, Refusal
 from lakestream.net.accounts.operators import MAX_TEMPLATED, Ended, Trust, account_options, connect_until, resolved
 from lakestream.protocol import jwt

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.config.options import AllowResponses, Permissions, SubjectRule
+from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
 from lakestream.net.accounts.permissions import MAX_ANSWER_BYTES, MAX_REMEMBERED, ReplyPermissions, Rules
 from lakestream.protocol.subjects import matches
 

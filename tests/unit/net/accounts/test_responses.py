@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakestream.config.options import AccountOptions, ServiceExport, ServiceImport
+from lakestream.config.account_options import AccountOptions, ServiceExport, ServiceImport
 from lakestream.net.interest.subscription import Subscription
 from tests.unit.imports_world import Client, World
 

@@ -7,7 +7,12 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from lakestream.config.options import AccountOptions, ServiceExport, ServiceImport, StreamImport
+from lakestream.config.account_options import (
+    AccountOptions,
+    ServiceExport,
+    ServiceImport,
+    StreamImport,
+)
 from lakestream.net.accounts.responses import Responses
 from lakestream.net.accounts.service_imports import MAX_HOPS, replaces_api
 from lakestream.protocol import headers

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from lakestream.config.options import AccountOptions, StreamExport, StreamImport
+from lakestream.config.account_options import AccountOptions, StreamExport, StreamImport
 from lakestream.protocol.subjects import matches
 from tests.unit.imports_world import Client, World
 

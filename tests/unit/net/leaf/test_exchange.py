@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lakestream.config.options import AllowResponses, Permissions, SubjectRule
+from lakestream.config.account_options import AllowResponses, Permissions, SubjectRule
 from lakestream.logging import Logger
 from lakestream.net.accounts.permissions import Rules
 from lakestream.net.hub import Hub, Turn

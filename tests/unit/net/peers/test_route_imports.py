@@ -9,7 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from lakestream.config.options import AccountOptions, ServiceExport, ServiceImport, StreamExport, StreamImport
+from lakestream.config.account_options import (
+    AccountOptions,
+    ServiceExport,
+    ServiceImport,
+    StreamExport,
+    StreamImport,
+)
 from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol.route_wire import Routed, decode
 from lakestream.protocol.subjects import matches

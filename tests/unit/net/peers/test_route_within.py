@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakestream.config.options import AccountOptions, ServiceImport
+from lakestream.config.account_options import AccountOptions, ServiceImport
 from lakestream.net.peers.api_relay import ApiRelay
 from lakestream.net.peers.remote_node import FORGOTTEN_IN_A_TURN, HIGH_WATER, MARK_EVERY, MAX_MARKS
 from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, buffers

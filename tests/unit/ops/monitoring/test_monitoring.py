@@ -12,20 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.config.errors import StartError
-from lakestream.config.options import (
-    SECOND,
-    STANDARD,
+from lakestream.config.account_options import (
     AccountOptions,
     Destination,
     Latency,
-    Options,
     ServiceExport,
     ServiceImport,
     StreamExport,
     StreamImport,
     SubjectMapping,
 )
+from lakestream.config.errors import StartError
+from lakestream.config.options import SECOND, STANDARD, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.hub import Turn

@@ -13,17 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.config.options import (
-    SECOND,
-    STANDARD,
+from lakestream.config.account_options import (
     AccountLimits,
     AccountOptions,
     AllowResponses,
-    Options,
     Permissions,
     SubjectRule,
 )
-from lakestream.config.options import User as UserOptions
+from lakestream.config.account_options import User as UserOptions
+from lakestream.config.options import SECOND, STANDARD, Options
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import ANYBODY, Login
