@@ -279,10 +279,10 @@ def _reason(output: str) -> str:
 
 
 def _message(package: str, files: Iterable[str], reason: str) -> str:
+    wheel = "install the wheel lakestream-jars, " if package == PACKAGE else ""  # it has no JARs for S3: they are large
     return (
         f"the JARs of {package} could not be fetched: {reason}. Check the network or the site's Ivy settings "
-        f"(LAKESTREAM_IVY_SETTINGS=<ivysettings.xml>), install the wheel lakestream-jars, or put {' and '.join(files)} "
-        f"into {directory()}"
+        f"(LAKESTREAM_IVY_SETTINGS=<ivysettings.xml>), {wheel}or put {' and '.join(files)} into {directory()}"
     )
 
 

@@ -96,6 +96,11 @@ def test_a_failed_resolution_says_why_and_what_to_do(tmp_path: Path, monkeypatch
     monkeypatch.setenv("LAKESTREAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setattr(jars, "_submit", lambda: [str(submit)])
-    with pytest.raises(JarsMissing, match=r"unresolved dependency.*LAKESTREAM_IVY_SETTINGS"):
+    with pytest.raises(JarsMissing, match=r"unresolved dependency.*LAKESTREAM_IVY_SETTINGS.*the wheel lakestream-jars"):
         jars.ensure()
     assert os.listdir(tmp_path / "cache" / "jars") == [".lock"], "nothing half-fetched is kept"
+    for name in jars.FILES:
+        (tmp_path / "cache" / "jars" / name).touch()
+    with pytest.raises(JarsMissing, match="hadoop-aws") as missing:
+        jars.ensure(s3=True)
+    assert "lakestream-jars" not in str(missing.value), "the wheel has no JARs for S3"
