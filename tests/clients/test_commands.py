@@ -285,6 +285,15 @@ def test_commands_log_in_with_a_credentials_file_over_tls(tmp_path: Path) -> Non
         command = ("bench", "js", "--server", f"tls://127.0.0.1:{server.port}", "--messages", "10")
         [result] = answer(*command, "--creds", str(file), "--tlsca", authority)["results"]
         assert result["messages"] == 10
+        rows, login = tmp_path / "rows.csv", (*command[2:4], "--creds", str(file), "--tlsca", authority)
+        rows.write_text("id,name\n1,one\n2,two\n")
+        taken = run(
+            "import", str(rows), "--stream", "ROWS", "--subject", "rows.{id}", "--create", *command[2:4], *login
+        )
+        assert (taken.returncode, taken.stderr) == (0, "")
+        given = run("export", "ROWS", "--to", str(tmp_path / "given.csv"), *login)
+        assert (given.returncode, given.stderr) == (0, "")
+        assert "rows.2" in (tmp_path / "given.csv").read_text()
         for options in (("--creds", str(file)), ("--tlsca", authority)):
             done = run(*command, *options)
             assert (done.returncode, done.stdout) == (1, "")
