@@ -30,9 +30,11 @@ def page() -> str:
 # Metrics
 
 ```sh
-curl localhost:8222/metrics          # a server with -m 8222
-curl localhost:9464/metrics          # a compactor with --metrics 9464
+lakestream up -m 8222
+curl localhost:8222/metrics
 ```
+
+A compactor of its own has a port for them with `lakestream compact --metrics 9464`.
 
 [Metrics and alerts](../metrics.md) shows how to collect them. Names with `gnatsd_` and `jetstream_` are those of
 prometheus-nats-exporter, which shows counters as gauges. A histogram has `_bucket`, `_sum` and `_count`.
