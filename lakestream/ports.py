@@ -17,6 +17,7 @@ from lakestream.log.format.record import Record
 from lakestream.protocol.api.errors import PublicError
 from lakestream.protocol.client import ClientInfo as ClientInfo
 from lakestream.protocol.client import Delivery as Delivery
+from lakestream.protocol.client import Framed as Framed
 from lakestream.protocol.publishes import Publishes
 
 Handler = Callable[[bytes, bytes, bytes, bytes, ClientInfo], None]

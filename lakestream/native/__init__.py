@@ -12,12 +12,17 @@ import os
 __all__ = [
     "NATIVE",
     "WHY",
+    "check_records",
     "decode_record",
     "decode_spans",
+    "delivery_sizes",
     "encode_run",
     "frame_acks",
+    "frame_deliveries",
+    "frame_direct",
     "frame_run",
     "parse_run",
+    "record_subjects",
     "split_records",
 ]
 
@@ -28,23 +33,33 @@ try:
     if os.environ.get("LAKESTREAM_NATIVE") == "off":
         raise ImportError("LAKESTREAM_NATIVE=off")
     from lakestream.native._fast import (
+        check_records,
         decode_record,
         decode_spans,
+        delivery_sizes,
         encode_run,
         frame_acks,
+        frame_deliveries,
+        frame_direct,
         frame_run,
         parse_run,
+        record_subjects,
         split_records,
     )
 except ImportError as error:
     WHY = "it is not built" if isinstance(error, ModuleNotFoundError) else str(error)
     from lakestream.native.plain import (
+        check_records,
         decode_record,
         decode_spans,
+        delivery_sizes,
         encode_run,
         frame_acks,
+        frame_deliveries,
+        frame_direct,
         frame_run,
         parse_run,
+        record_subjects,
         split_records,
     )
 

@@ -1,8 +1,13 @@
 # Types of the compiled module: those of its twin.
+from lakestream.native.plain import check_records as check_records
 from lakestream.native.plain import decode_record as decode_record
 from lakestream.native.plain import decode_spans as decode_spans
+from lakestream.native.plain import delivery_sizes as delivery_sizes
 from lakestream.native.plain import encode_run as encode_run
 from lakestream.native.plain import frame_acks as frame_acks
+from lakestream.native.plain import frame_deliveries as frame_deliveries
+from lakestream.native.plain import frame_direct as frame_direct
 from lakestream.native.plain import frame_run as frame_run
 from lakestream.native.plain import parse_run as parse_run
+from lakestream.native.plain import record_subjects as record_subjects
 from lakestream.native.plain import split_records as split_records

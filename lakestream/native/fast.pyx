@@ -19,6 +19,7 @@ cdef enum:
     MAX_SUBJECT = 0xFFFF
     SHORTEST = 11  # bytes of the shortest command: PUB, a subject of one byte, no payload
     FIELDS = 4  # numbers of one message in `places`
+    SECOND = 19  # bytes of a time as text, without its fraction
     SLOTS = 128  # subjects that a run recognises again, beside the last one
     SLOT_SHIFT = 57  # of a hash, whose best bits are the upper ones
 
@@ -37,10 +38,10 @@ crc_prepare()
 cdef inline int digits(uint64_t number) noexcept nogil:
     """Return how many decimal digits `number` has."""
     cdef int count = 1
-    while number >= 10:
-        number //= 10
-        count += 1
-    return count
+    while number >= 10000:
+        number //= 10000
+        count += 4
+    return count + (number >= 10) + (number >= 100) + (number >= 1000)
 
 
 cdef inline char *put_number(char *out, uint64_t number) noexcept nogil:
@@ -351,16 +352,10 @@ def frame_run(
     for at in range(begin, end):
         place = numbers + at * FIELDS
         subject = <bytes> subjects[at]
-        out = put(out, b"MSG ", 4)
-        out = put(out, PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
-        out[0] = 32
-        out = put(out + 1, PyBytes_AS_STRING(sid), sid_length)
-        out[0] = 32
-        out += 1
+        out = put(put(out, b"MSG ", 4), PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
+        out = put(put(put(out, b" ", 1), PyBytes_AS_STRING(sid), sid_length), b" ", 1)
         if place[1]:
-            out = put(out, text + place[0], place[1])
-            out[0] = 32
-            out += 1
+            out = put(put(out, text + place[0], place[1]), b" ", 1)
         out = put(put_number(out, place[3]), b"\r\n", 2)
         out = put(put(out, text + place[2], place[3]), b"\r\n", 2)
     return frames
@@ -403,12 +398,209 @@ def frame_acks(
         place = numbers + at * FIELDS
         if place[1]:
             length = prefix_length + digits(seq) + 1
-            out = put(put(out, b"MSG ", 4), text + place[0], place[1])
-            out[0] = 32
-            out = put(out + 1, PyBytes_AS_STRING(sid), sid_length)
-            out[0] = 32
-            out = put(put_number(out + 1, length), b"\r\n", 2)
+            out = put(put(put(out, b"MSG ", 4), text + place[0], place[1]), b" ", 1)
+            out = put(put(out, PyBytes_AS_STRING(sid), sid_length), b" ", 1)
+            out = put(put_number(out, length), b"\r\n", 2)
             out = put_number(put(out, PyBytes_AS_STRING(prefix), prefix_length), seq)
             out = put(out, b"}\r\n", 3)
         seq += 1
     return frames, count, payload, stop
+
+
+# ---------------------------------------------------------------------- stored records in columns
+cdef int check_places(array.array offsets, array.array lengths, Py_ssize_t begin, Py_ssize_t end) except -1:
+    if offsets.ob_descr.typecode != c"I" or lengths.ob_descr.typecode != c"I" or sizeof(unsigned int) != 4:
+        raise TypeError("offsets and lengths are no arrays of 'I'")
+    if not 0 <= begin <= end <= len(offsets) or len(offsets) != len(lengths):
+        raise IndexError(f"records {begin} to {end} of {len(offsets)} and {len(lengths)}")
+    return 0
+
+
+cdef int find(bytes buf, array.array offsets, array.array lengths, Py_ssize_t at, Fields *fields) except -1:
+    """Read the fixed part of a record, which has to fill its place."""
+    cdef Py_ssize_t offset = offsets.data.as_uints[at], length = lengths.data.as_uints[at]
+    if offset + length > PyBytes_GET_SIZE(buf):
+        raise ValueError(offset, f"{length} bytes do not lie in a buffer of {PyBytes_GET_SIZE(buf)}")
+    read(buf, offset, offset + length, fields)
+    if fields.end != offset + length:
+        raise ValueError(offset, f"it has {fields.end - offset} bytes, not {length}")
+    return 0
+
+
+cdef inline int signed_digits(int64_t number) noexcept nogil:
+    return digits(number) if number >= 0 else 1 + digits(-<uint64_t> number)
+
+
+cdef inline char *put_signed(char *out, int64_t number) noexcept nogil:
+    if number >= 0:
+        return put_number(out, number)
+    out[0] = c"-"
+    return put_number(out + 1, -<uint64_t> number)
+
+
+def check_records(bytes buf not None, array.array offsets not None, array.array lengths not None):
+    cdef const uint8_t *text = <const uint8_t *> PyBytes_AS_STRING(buf)
+    cdef Py_ssize_t at, offset, length, count = len(offsets)
+    cdef uint32_t crc
+    check_places(offsets, lengths, 0, count)
+    for at in range(count):
+        offset, length = offsets.data.as_uints[at], lengths.data.as_uints[at]
+        if offset + length > PyBytes_GET_SIZE(buf) or length < FIXED:
+            raise ValueError(offset, f"{length} bytes do not lie in a buffer of {PyBytes_GET_SIZE(buf)}")
+        memcpy(&crc, text + offset, 4)
+        if crc32_of(text + offset + 4, length - 4) != crc:
+            raise ValueError(offset, "its crc does not match")
+
+
+def record_subjects(bytes buf not None, array.array offsets not None, array.array lengths not None):
+    cdef const uint8_t *text = <const uint8_t *> PyBytes_AS_STRING(buf)
+    cdef Py_ssize_t at, count = len(offsets)
+    cdef PyObject *slots[SLOTS]
+    cdef Fields it
+    cdef list subjects = []
+    check_places(offsets, lengths, 0, count)
+    memset(slots, 0, sizeof(slots))
+    for at in range(count):
+        find(buf, offsets, lengths, at, &it)
+        subjects.append(shared(slots, text + it.subject_at, it.subject_length))
+    return subjects
+
+
+cdef inline Py_ssize_t reply_length(Fields *it, Py_ssize_t head, uint64_t consumer, int64_t pending) noexcept nogil:
+    return head + 3 + digits(it.seq) + digits(consumer) + signed_digits(it.time_ns) + signed_digits(pending)
+
+
+def delivery_sizes(
+    bytes buf not None, array.array offsets not None, array.array lengths not None, Py_ssize_t begin, Py_ssize_t end,
+    bytes head not None, uint64_t consumer, int64_t pending,
+):
+    cdef Py_ssize_t at, reply, head_length = PyBytes_GET_SIZE(head)
+    cdef list sizes = []
+    cdef Fields it
+    check_places(offsets, lengths, begin, end)
+    for at in range(begin, end):
+        find(buf, offsets, lengths, at, &it)
+        reply = reply_length(&it, head_length, consumer, pending) if head_length else 0
+        sizes.append(it.end - it.subject_at + reply)
+        consumer += 1
+        pending -= 1
+    return sizes
+
+
+def frame_deliveries(
+    bytes buf not None, array.array offsets not None, array.array lengths not None, Py_ssize_t begin, Py_ssize_t end,
+    bytes sid not None, bytes head not None, uint64_t consumer, int64_t pending,
+):
+    cdef const char *text = PyBytes_AS_STRING(buf)
+    cdef Py_ssize_t at, step, count, total = 0, size = 0
+    cdef Py_ssize_t sid_length = PyBytes_GET_SIZE(sid), head_length = PyBytes_GET_SIZE(head)
+    cdef int64_t left = pending
+    cdef uint64_t number = consumer
+    cdef char *out = NULL
+    cdef bytes frames = None
+    cdef Fields it
+    check_places(offsets, lengths, begin, end)
+    for step in range(2):  # first the length of the frames, then the frames
+        if step:
+            frames, number, left = PyBytes_FromStringAndSize(NULL, total), consumer, pending
+            out = PyBytes_AS_STRING(frames)
+        for at in range(begin, end):
+            find(buf, offsets, lengths, at, &it)
+            count = it.end - it.subject_at - it.subject_length
+            if step == 0:
+                size += count
+                # MSG, three blanks, two line ends; with a header block HMSG and one number more.
+                total += 11 + it.subject_length + sid_length + reply_length(&it, head_length, number, left)
+                total += digits(count) + count + (2 + digits(it.header_length) if it.header_length else 0)
+            else:
+                out = put(out, b"HMSG ", 5) if it.header_length else put(out, b"MSG ", 4)
+                out = put(put(out, text + it.subject_at, it.subject_length), b" ", 1)
+                out = put(put(out, PyBytes_AS_STRING(sid), sid_length), b" ", 1)
+                out = put_number(put(out, PyBytes_AS_STRING(head), head_length), it.seq)
+                out = put_number(put(out, b".", 1), number)
+                out = put_signed(put(out, b".", 1), it.time_ns)
+                out = put(put_signed(put(out, b".", 1), left), b" ", 1)
+                if it.header_length:
+                    out = put(put_number(out, it.header_length), b" ", 1)
+                out = put(put_number(out, count), b"\r\n", 2)
+                out = put(put(out, text + it.end - count, count), b"\r\n", 2)
+            number += 1
+            left -= 1
+    return frames, size
+
+
+# ---------------------------------------------------------------------- direct gets
+cdef inline Py_ssize_t put_fraction(char *out, int64_t nanos) noexcept nogil:
+    """Write the fraction of a second without trailing zeros, and Z; return its length."""
+    cdef Py_ssize_t length = 9, at
+    while length and nanos % 10 == 0:
+        nanos //= 10
+        length -= 1
+    for at in range(length, 0, -1):
+        out[at] = <char> (48 + nanos % 10)
+        nanos //= 10
+    length += length > 0
+    out[0] = c"."
+    out[length] = c"Z"
+    return length + 1
+
+
+def frame_direct(
+    bytes buf not None, array.array offsets not None, array.array lengths not None, Py_ssize_t begin, Py_ssize_t end,
+    bytes sid not None, bytes subject not None, bytes stream not None, int64_t pending, uint64_t last_seq, second not None,
+):
+    cdef const char *text = PyBytes_AS_STRING(buf)
+    cdef const char *opening
+    cdef Py_ssize_t at, step, opened, stamped, data, count, block, total = 0, size = 0
+    cdef Py_ssize_t sid_length = len(sid), subject_length = len(subject), stream_length = len(stream)
+    cdef int64_t seconds = 0, whole, nanos, left = pending
+    cdef uint64_t last = last_seq
+    cdef char fraction[16]
+    cdef char *out = NULL
+    cdef bytes frames = None, when = b""
+    cdef Fields it
+    check_places(offsets, lengths, begin, end)
+    for step in range(2):  # first the length of the frames, then the frames
+        if step:
+            frames, last, left = PyBytes_FromStringAndSize(NULL, total), last_seq, pending
+            out = PyBytes_AS_STRING(frames)
+        for at in range(begin, end):
+            find(buf, offsets, lengths, at, &it)
+            whole, nanos = it.time_ns // 1000000000, it.time_ns % 1000000000
+            if nanos < 0:
+                whole, nanos = whole - 1, nanos + 1000000000
+            if whole != seconds or not when:
+                seconds, when = whole, second(it.time_ns)
+                if len(when) != SECOND:
+                    raise ValueError(when, "it is no second of RFC 3339")
+            stamped = put_fraction(fraction, nanos)
+            opening, opened, data = text + it.subject_at + it.subject_length, it.header_length, it.end
+            data -= it.subject_at + it.subject_length + opened
+            if opened == 0:
+                opening, opened = b"NATS/1.0", 8
+            elif opened >= 2 and memcmp(opening + opened - 2, b"\r\n", 2) == 0:
+                opened -= 2  # the line end; and the blank line behind it
+                if opened >= 2 and memcmp(opening + opened - 2, b"\r\n", 2) == 0:
+                    opened -= 2
+            # The names of six lines and their ends.
+            block = 98 + opened + stream_length + it.subject_length + digits(it.seq)
+            block += SECOND + stamped + signed_digits(left) + digits(last)
+            count = block + data
+            if step == 0:
+                size += count
+                total += 12 + subject_length + sid_length + digits(block) + digits(count) + count
+            else:
+                out = put(put(put(out, b"HMSG ", 5), PyBytes_AS_STRING(subject), subject_length), b" ", 1)
+                out = put_number(put(put(out, PyBytes_AS_STRING(sid), sid_length), b" ", 1), block)
+                out = put(put_number(put(out, b" ", 1), count), b"\r\n", 2)
+                out = put(put(out, opening, opened), b"\r\n", 2)
+                out = put(put(out, PyBytes_AS_STRING(stream), stream_length), b"Nats-Subject: ", 14)
+                out = put(put(out, text + it.subject_at, it.subject_length), b"\r\nNats-Sequence: ", 17)
+                out = put(put_number(out, it.seq), b"\r\nNats-Time-Stamp: ", 19)
+                out = put(put(out, PyBytes_AS_STRING(when), SECOND), fraction, stamped)
+                out = put_signed(put(out, b"\r\nNats-Num-Pending: ", 20), left)
+                out = put(put_number(put(out, b"\r\nNats-Last-Sequence: ", 22), last), b"\r\n\r\n", 4)
+                out = put(put(out, text + it.end - data, data), b"\r\n", 2)
+            last = it.seq
+            left -= 1
+    return frames, size

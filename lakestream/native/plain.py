@@ -35,6 +35,12 @@ _MAX_OFFSET = 0xFFFFFFFF
 _CR, _LF = 13, 10
 _unpack_head = struct.Struct("<IQqHHIH").unpack_from
 _unpack_u32 = struct.Struct("<I").unpack_from
+_SECOND = 19
+"""Bytes of a time as text, without its fraction."""
+_LINES = (
+    b"%b%bNats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n"
+    b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n"
+)
 _pack_crc = struct.Struct("<I").pack
 _pack_rest = struct.Struct("<QqHHIH").pack
 
@@ -258,6 +264,140 @@ def frame_acks(
         if seq == longer:
             size, longer = size + 1, longer * 10
     return b"".join(parts), len(parts), payload_bytes, end
+
+
+def check_records(buf: bytes, offsets: array[int], lengths: array[int]) -> None:
+    """Raise ValueError(offset, reason) for the first of these records whose CRC does not match."""
+    _check_records(offsets, lengths, 0, len(offsets))
+    for offset, length in zip(offsets, lengths, strict=True):
+        body = buf[offset + 4 : offset + length]
+        if length < FIXED or len(body) != length - 4:
+            raise ValueError(offset, f"{length} bytes do not lie in a buffer of {len(buf)}")
+        if crc32(body) != int.from_bytes(buf[offset : offset + 4], "little"):
+            raise ValueError(offset, "its crc does not match")
+
+
+def record_subjects(buf: bytes, offsets: array[int], lengths: array[int]) -> list[bytes]:
+    """Return the subject of each record; repeated ones mostly share one object. Raise as `frame_deliveries`."""
+    _check_records(offsets, lengths, 0, len(offsets))
+    seen: dict[bytes, bytes] = {}
+    subjects = [_stored(buf, offset, length)[2] for offset, length in zip(offsets, lengths, strict=True)]
+    return [seen.setdefault(subject, subject) for subject in subjects]
+
+
+def delivery_sizes(
+    buf: bytes, offsets: array[int], lengths: array[int], begin: int, end: int, head: bytes, consumer: int, pending: int
+) -> list[int]:
+    """Return the bytes of subject, ack subject, header block and payload of each message of `frame_deliveries`; without
+    ack subjects if `head` is empty. Raise as that does."""
+    _check_records(offsets, lengths, begin, end)
+    sizes: list[int] = []
+    for at in range(begin, end):
+        seq, time_ns, subject, header, data = _stored(buf, offsets[at], lengths[at])
+        reply = b"%b%d.%d.%d.%d" % (head, seq, consumer + at - begin, time_ns, pending - at + begin) if head else b""
+        sizes.append(len(subject) + len(reply) + len(header) + len(data))
+    return sizes
+
+
+def frame_deliveries(
+    buf: bytes,
+    offsets: array[int],
+    lengths: array[int],
+    begin: int,
+    end: int,
+    sid: bytes,
+    head: bytes,
+    consumer: int,
+    pending: int,
+) -> tuple[bytes, int]:
+    """Return the records `begin` to `end` as MSG and HMSG frames for the subscription `sid`, and the bytes of their
+    header blocks and payloads.
+
+    The reply is the ack subject: `head`, stream sequence, consumer sequence, store time, and the messages that are
+    left. Raise IndexError for records that are not there, ValueError(offset, reason) for one that its lengths do not
+    fit.
+
+    Args:
+        offsets, lengths: place of each record in `buf`.
+        consumer: consumer sequence of record `begin`.
+        pending: messages that are left after record `begin`.
+    """
+    _check_records(offsets, lengths, begin, end)
+    parts: list[bytes] = []
+    size = 0
+    for at in range(begin, end):
+        seq, time_ns, subject, header, data = _stored(buf, offsets[at], lengths[at])
+        reply = b"%b%d.%d.%d.%d" % (head, seq, consumer + at - begin, time_ns, pending - at + begin)
+        count = len(header) + len(data)
+        size += count
+        if header:
+            parts.append(b"HMSG %b %b %b %d %d\r\n%b%b\r\n" % (subject, sid, reply, len(header), count, header, data))
+        else:
+            parts.append(b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, count, data))
+    return b"".join(parts), size
+
+
+def frame_direct(
+    buf: bytes,
+    offsets: array[int],
+    lengths: array[int],
+    begin: int,
+    end: int,
+    sid: bytes,
+    subject: bytes,
+    stream: bytes,
+    pending: int,
+    last_seq: int,
+    second: Callable[[int], bytes],
+) -> tuple[bytes, int]:
+    """Return the records `begin` to `end` as the HMSG frames of a direct get, and the bytes of their header blocks and
+    payloads.
+
+    A header block is the stored one, then the lines `stream`, and those of subject, sequence, time, the messages that
+    follow and the sequence before. Raise as `frame_deliveries`.
+
+    Args:
+        subject: the reply subject of the request.
+        pending: messages that follow record `begin`.
+        last_seq: sequence of the message before record `begin`, 0 for none.
+        second: returns the second of a time in ns as text (RFC 3339), without a fraction.
+    """
+    _check_records(offsets, lengths, begin, end)
+    parts: list[bytes] = []
+    size, known, when = 0, None, b""
+    for at in range(begin, end):
+        seq, time_ns, name, header, data = _stored(buf, offsets[at], lengths[at])
+        opening = b"NATS/1.0\r\n"
+        if header:
+            opening = header[:-2] if header.endswith(b"\r\n\r\n") else header
+            opening = opening if opening.endswith(b"\r\n") else opening + b"\r\n"
+        seconds, nanos = divmod(time_ns, 1_000_000_000)
+        if seconds != known:
+            known, when = seconds, second(time_ns)
+            if len(when) != _SECOND:
+                raise ValueError(when, "it is no second of RFC 3339")
+        stamp = when + (b".%09d" % nanos).rstrip(b"0").rstrip(b".") + b"Z"
+        block = _LINES % (opening, stream, name, seq, stamp, pending, last_seq)
+        pending, last_seq = pending - 1, seq
+        count = len(block) + len(data)
+        size += count
+        parts.append(b"HMSG %b %b %d %d\r\n%b%b\r\n" % (subject, sid, len(block), count, block, data))
+    return b"".join(parts), size
+
+
+def _stored(buf: bytes, offset: int, length: int) -> tuple[int, int, bytes, bytes, bytes]:
+    """Return sequence, time, subject, header block and payload of a record. Raise ValueError(offset, reason)."""
+    if offset + length > len(buf):
+        raise ValueError(offset, f"{length} bytes do not lie in a buffer of {len(buf)}")
+    _, seq, time_ns, subject_at, header_at, data_at, end = _read(buf, offset, offset + length)
+    if end != offset + length:
+        raise ValueError(offset, f"it has {end - offset} bytes, not {length}")
+    return seq, time_ns, buf[subject_at:header_at], buf[header_at:data_at], buf[data_at:end]
+
+
+def _check_records(offsets: array[int], lengths: array[int], begin: int, end: int) -> None:
+    if not 0 <= begin <= end <= len(offsets) or len(offsets) != len(lengths):
+        raise IndexError(f"records {begin} to {end} of {len(offsets)} and {len(lengths)}")
 
 
 def _check(buf: bytes, places: array[int], begin: int, end: int, subjects: int = _MAX_OFFSET) -> None:

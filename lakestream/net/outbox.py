@@ -16,7 +16,7 @@ from lakestream.net.hub import Hub
 from lakestream.net.interest.subscription import Congested, Subscription
 from lakestream.net.tracer import Tracer
 from lakestream.net.unsent import Receiver, Unsent
-from lakestream.ports import ClientInfo, Delivery
+from lakestream.ports import ClientInfo, Delivery, Framed
 from lakestream.protocol.frames import HMSG, MSG, MSG_REPLY
 from lakestream.protocol.publishes import Publishes
 
@@ -173,7 +173,24 @@ class Outbox(Accepted):
             return
         if self.guard is not None:
             messages = self.guard.admitted(messages)
-        append, sid, size, headers = self._out.append, sub.sid, 0, 0
+        if isinstance(messages, Framed) and self.tracer is None:
+            frames, size = messages.frames(sub.sid)
+            self._out.append(frames)
+        else:
+            size = self._frame(messages, sub.sid)
+        sub.delivered += len(messages)
+        self.out_msgs += len(messages)
+        self.out_bytes += size
+        self._gathered += size
+        if not self._dirty:
+            self._dirty = True
+            self.hub.dirty(self)
+        if self._gathered > HIGH_WATER:
+            self.write()
+
+    def _frame(self, messages: Sequence[Delivery], sid: bytes) -> int:
+        """Gather the frames of a batch. Return the bytes of header blocks and payloads."""
+        append, size, headers = self._out.append, 0, 0
         for subject, reply, header, payload in messages:
             length = len(payload)
             size += length
@@ -185,16 +202,7 @@ class Outbox(Accepted):
                 append(MSG_REPLY % (subject, sid, reply, length, payload))
             else:
                 append(MSG % (subject, sid, length, payload))
-        sub.delivered += len(messages)
-        self.out_msgs += len(messages)
-        size += headers
-        self.out_bytes += size
-        self._gathered += size
-        if not self._dirty:
-            self._dirty = True
-            self.hub.dirty(self)
-        if self._gathered > HIGH_WATER:
-            self.write()
+        return size + headers
 
     def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
         if self.guard is not None or self.tracer is not None:

@@ -59,7 +59,7 @@ class Stamps:
     __slots__ = ("_prefix", "_second")
 
     def __init__(self) -> None:
-        self._second = -1
+        self._second = START_NS // _SECOND - 1
         self._prefix = b""
 
     def second(self, ns: int) -> tuple[bytes, int, int]:

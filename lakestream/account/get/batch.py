@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import Final
 
+from lakestream import native
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
-from lakestream.ports import Delivery, PastUnavailableError
+from lakestream.log.format.records import Records, seqs_of
+from lakestream.ports import Delivery, Framed, PastUnavailableError
 from lakestream.protocol.api.errors import for_clients
 from lakestream.protocol.gotime import Stamps
 from lakestream.stream.assembly import Stream
@@ -49,11 +51,16 @@ def unreadable(error: Exception) -> bytes:
 class MessageHeaders:
     """Builds the header blocks of one stream's direct gets: the stored headers, then those of the server."""
 
-    __slots__ = ("_fixed", "_stamps")
+    __slots__ = ("_fixed", "_stamps", "stream")
 
     def __init__(self, stream: str) -> None:
-        self._fixed = b"Nats-Stream: %b\r\nNats-Subject: " % stream.encode()
+        self.stream = b"Nats-Stream: %b\r\n" % stream.encode()
+        self._fixed = self.stream + b"Nats-Subject: "
         self._stamps = Stamps()
+
+    def second(self, time_ns: int) -> bytes:
+        """Return the second of a time as text."""
+        return self._stamps.second(time_ns)[0]
 
     def single(self, record: Record) -> bytes:
         """Return the header block of a single message. Hot."""
@@ -65,9 +72,15 @@ class MessageHeaders:
             self._stamps.format(record.time_ns),
         )
 
-    def numbered(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> list[Delivery]:
+    def numbered(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> Sequence[Delivery]:
         """Return the messages to `reply`; `pending` more follow, `last_seq` is the one before the first. Hot."""
-        fixed, stamps, pending = self._fixed, self._stamps, pending + len(records)
+        if isinstance(records, Records):
+            return Answers(self, reply, records, pending + len(records) - 1, last_seq)
+        return self.each(reply, records, pending + len(records) - 1, last_seq)
+
+    def each(self, reply: bytes, records: Sequence[Record], pending: int, last_seq: int) -> list[Delivery]:
+        """Return the messages one by one; `pending` follow the first one."""
+        fixed, stamps, pending = self._fixed, self._stamps, pending + 1
         messages: list[Delivery] = []
         append = messages.append
         begin = end = 0  # bounds of the second whose text is `prefix`
@@ -87,6 +100,44 @@ class MessageHeaders:
             append((reply, b"", header, record.data))
             last_seq = seq
         return messages
+
+
+class Answers(Framed):
+    """Messages of a direct get, with the header blocks of `headers`.
+
+    Args:
+        pending: messages that follow the first one.
+        last_seq: sequence of the message before the first one.
+    """
+
+    __slots__ = ("_headers", "_last_seq", "_pending", "_records", "_reply")
+
+    def __init__(self, headers: MessageHeaders, reply: bytes, records: Records, pending: int, last_seq: int) -> None:
+        super().__init__()
+        self._headers, self._reply, self._records = headers, reply, records
+        self._pending, self._last_seq = pending, last_seq
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def frames(self, sid: bytes) -> tuple[bytes, int]:
+        it, headers = self._records, self._headers
+        return native.frame_direct(
+            it.buf,
+            it.offsets,
+            it.lengths,
+            0,
+            len(it),
+            sid,
+            self._reply,
+            headers.stream,
+            self._pending,
+            self._last_seq,
+            headers.second,
+        )
+
+    def make(self) -> list[Delivery]:
+        return self._headers.each(self._reply, self._records, self._pending, self._last_seq)
 
 
 def _opening(header: bytes) -> bytes:
@@ -143,12 +194,12 @@ class Run:
                 fitting = self._fitting(seqs)
                 stream.clock.spawn(self._send_from_lake(fitting, more or len(fitting) < len(seqs)))
                 return
-            records = stream.store.read_many(seqs, PIECE_BYTES)
+            records = stream.store.records_of(seqs, PIECE_BYTES)
         except LogError as error:
             self._break_off(error)
             return
-        if records and records[-1].seq != seqs[-1]:
-            self._put_back(seqs[bisect_right(seqs, records[-1].seq) :])
+        if records and records.seqs[-1] != seqs[-1]:
+            self._put_back(seqs[bisect_right(seqs, records.seqs[-1]) :])
             more = True
         self._deliver(records, more)
 
@@ -195,29 +246,32 @@ class Run:
     def _deliver(self, records: Sequence[Record], more: bool) -> None:
         """Send these records, then the next piece if `more`, else the end of the batch. Hot."""
         bus, reply = self._stream.bus, self._reply
-        sizes = [len(record.subject) + len(record.header) + len(record.data) for record in records]
+        if isinstance(records, Records):
+            sizes = native.delivery_sizes(records.buf, records.offsets, records.lengths, 0, len(records), b"", 0, 0)
+        else:
+            sizes = [len(record.subject) + len(record.header) + len(record.data) for record in records]
         if (total := sum(sizes)) >= self._bytes_left:
             keep = bisect_left(list(accumulate(sizes)), self._bytes_left) + 1  # with the one that reaches the limit
             records, more = records[:keep], False
         self._bytes_left -= total
+        messages: Sequence[Delivery]
         if self._bare:  # the pending count at the end is then the initial one, as in nats-server
             messages = [(reply, b"", b"", record.data) for record in records]
         else:
             self._pending -= len(records)
             messages = self._headers.numbered(reply, records, self._pending, self._last_seq)
         if records:
-            self._last_seq = records[-1].seq
+            self._last_seq = seqs_of(records)[-1]
         self._left -= len(messages)
-        more = more and self._left > 0
-        if not more:
-            lines = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (self._pending, self._last_seq)
-            if self._through:
-                lines += b"Nats-UpTo-Sequence: %d\r\n" % self._through
-            messages.append((reply, b"", status(204, b"EOB", lines), b""))
         if messages and not bus.deliver(reply, messages):
             return  # no subscriber any more
-        if more:
+        if more and self._left > 0:
             bus.when_writable(reply, self.start)
+            return
+        lines = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (self._pending, self._last_seq)
+        if self._through:
+            lines += b"Nats-UpTo-Sequence: %d\r\n" % self._through
+        bus.deliver(reply, [(reply, b"", status(204, b"EOB", lines), b"")])
 
     def _break_off(self, error: Exception) -> None:
         self._stream.bus.publish(self._reply, b"", unreadable(error), b"")

@@ -16,6 +16,7 @@ from lakestream.log.format.departures import Departures
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame
 from lakestream.log.format.record import Record
+from lakestream.log.format.records import Records
 from lakestream.log.format.segment import SealedSegment, Segment
 
 
@@ -108,8 +109,8 @@ class Rows(Protocol):
     def read(self, seq: int) -> Record:
         """Return one local message. Raise CorruptLog."""
 
-    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
-        """Return local messages while their records together stay within `max_bytes`, at least one.
+    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Records]:
+        """Return local messages, in pieces, while their records together stay within `max_bytes`, at least one.
 
         Raise CorruptLog.
         """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from lakestream.log.format.errors import LogClosed, LogError
 from lakestream.log.format.frame import Frame
 from lakestream.log.format.record import FIXED, FLAG_HEADER, FLAGS_AT, TIME_AT, Record, decode_record, subjects_at
+from lakestream.log.format.records import Records, back_to_back
 from lakestream.log.format.segment import SealedSegment
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.store import Store
@@ -19,6 +20,9 @@ from lakestream.log.store.store import Store
 LESS = FIXED - 16
 """nats-server counts a message in memory as subject + header + payload + 16 (docs/internals/streams.md#limits)."""
 LESS_HEADER = 4
+
+SPAN = 1 << 20
+"""Bytes of records (1 MiB) that are copied together for a reader of many, unless a single one is longer."""
 
 
 class MemoryLog:
@@ -99,15 +103,22 @@ class MemoryRows:
     def read(self, seq: int) -> Record:
         return decode_record(self._records[seq], verify=False)
 
-    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
-        found: list[Record] = []
-        for seq in seqs:
+    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Records]:
+        pieces: list[Records] = []
+        start = size = total = 0
+        found: list[bytes] = []
+        for at, seq in enumerate(seqs):
             record = self._records[seq]
-            max_bytes -= len(record)
-            if max_bytes < 0 and found:
+            total += len(record)
+            if total > max_bytes and at:
                 break
-            found.append(decode_record(record, verify=False))
-        return found
+            if size >= SPAN:
+                pieces.append(back_to_back(found, seqs[start:at]))
+                start, size, found = at, 0, []
+            found.append(record)
+            size += len(record)
+        pieces.append(back_to_back(found, seqs[start : start + len(found)]))
+        return pieces
 
     def subjects(self, seqs: Sequence[int]) -> list[bytes]:
         return [subjects_at(self._records[seq], (0,))[0] for seq in seqs]

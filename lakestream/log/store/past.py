@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from lakestream.log.format.departures import Departures, Point, moment_of
 from lakestream.log.format.record import Record
@@ -117,8 +118,8 @@ class LogPast:
         many of `seqs` (ascending) come before it. At least one is given, if it is there. Raise CorruptLog."""
         floor = self._rows.local_floor
         local = [seq for seq in seqs if seq >= floor]
-        found = self._rows.read_seqs(local, max_bytes) if local else []
-        return found, len(seqs) - len(local)
+        pieces = self._rows.read_seqs(local, max_bytes) if local else []
+        return list(chain.from_iterable(pieces)), len(seqs) - len(local)
 
 
 def _pieces(runs: Sequence[tuple[int, int]], through: int, shredded: frozenset[int]) -> Iterator[Sequence[int]]:

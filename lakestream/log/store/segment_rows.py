@@ -6,6 +6,7 @@ while an I/O thread appends to the same file. Used in the event loop.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
@@ -14,7 +15,8 @@ from typing import cast
 
 from lakestream.log.format.errors import Compacted, CorruptLog, CorruptRecord
 from lakestream.log.format.outline import Outline, OutlineFile, read_outline
-from lakestream.log.format.record import FIXED, TIME_AT, Record, decode_record, decode_spans, subjects_at
+from lakestream.log.format.record import FIXED, TIME_AT, Record, decode_record, subjects_at
+from lakestream.log.format.records import Records
 from lakestream.log.format.segment import Segment, Tables, read_footer
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.log import Appended
@@ -67,24 +69,30 @@ class SegmentRows:
             raise self._corrupt(segment, offset, f"message {record.seq} lies where {seq} belongs")
         return record
 
-    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Record]:
-        records: list[Record] = []
+    def read_seqs(self, seqs: Sequence[int], max_bytes: int) -> list[Records]:
+        pieces: list[Records] = []
         for segment, part in self._by_segment(seqs):
             offsets, lengths = self._places(segment, part)
             sums = list(accumulate(lengths))
             keep = bisect_right(sums, max_bytes)
-            if keep == 0 and not records:
+            if keep == 0 and not pieces:
                 keep = 1
             for start, stop in _spans(offsets, lengths, keep, dense=isinstance(part, range)):
-                base = offsets[start]
-                found = self._decode(segment, base, offsets[start:stop], lengths[start:stop])
-                if found[0].seq != part[start] or found[-1].seq != part[stop - 1]:
-                    raise self._corrupt(segment, base, f"message {found[0].seq} lies where {part[start]} belongs")
-                records += found
+                pieces.append(self._piece(segment, offsets[start:stop], lengths[start:stop], part[start:stop]))
             if keep < len(part):
                 break
             max_bytes -= sums[-1]
-        return records
+        return pieces
+
+    def _piece(self, segment: Segment, offsets: array[int], lengths: array[int], seqs: Sequence[int]) -> Records:
+        base = offsets[0]
+        buf = self._bytes(segment, base, offsets[-1] + lengths[-1] - base)
+        piece = Records(buf, array("I", [offset - base for offset in offsets]), lengths, seqs)
+        try:
+            piece.check()
+        except CorruptRecord as error:
+            raise self._corrupt(segment, base + error.offset, error.what) from error
+        return piece
 
     def subjects(self, seqs: Sequence[int]) -> list[bytes]:
         local = bisect_left(seqs, self.local_floor)
@@ -280,7 +288,7 @@ class SegmentRows:
             yield file, seqs[position:stop]
             position = stop
 
-    def _places(self, segment: Segment, seqs: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    def _places(self, segment: Segment, seqs: Sequence[int]) -> tuple[array[int], array[int]]:
         """Return the offsets and lengths of messages of one segment."""
         tables = self._tables(segment)
         offsets, lengths = tables.offsets, tables.lengths
@@ -289,14 +297,7 @@ class SegmentRows:
             row = tables.row(seqs[0])
             return offsets[row : row + len(seqs)], lengths[row : row + len(seqs)]
         rows = tables.runs.rows_of(seqs)
-        return [offsets[row] for row in rows], [lengths[row] for row in rows]
-
-    def _decode(self, segment: Segment, base: int, offsets: Sequence[int], lengths: Sequence[int]) -> list[Record]:
-        buf = self._bytes(segment, base, offsets[-1] + lengths[-1] - base)
-        try:
-            return decode_spans(buf, [offset - base for offset in offsets], lengths)
-        except CorruptRecord as error:
-            raise self._corrupt(segment, base + error.offset, error.what) from error
+        return array("I", [offsets[row] for row in rows]), array("I", [lengths[row] for row in rows])
 
     def _corrupt(self, segment: Segment, offset: int, what: str) -> CorruptLog:
         error = CorruptLog(segment.path, offset, what)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from lakestream.log.format.departures import Arrivals, Departures, Displaced
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.frame import Frame
 from lakestream.log.format.record import FIXED, Record, contiguous
+from lakestream.log.format.records import Records, joined
 from lakestream.log.format.segment import Header, SealedSegment, Segment
 from lakestream.log.index.sequences import SequenceSet, ascending
 from lakestream.log.index.subject_index import SubjectIndex
@@ -342,6 +343,13 @@ class Store:
 
         Their records together stay within `max_bytes`, but one is always given.
         """
+        return list(chain.from_iterable(self._run(first, max_msgs, max_bytes)))
+
+    def records_from(self, first: int, max_msgs: int, max_bytes: int) -> Records:
+        """Return the messages of `read_run` as columns, for `max_bytes` below 4 GiB."""
+        return joined(self._run(first, max_msgs, max_bytes))
+
+    def _run(self, first: int, max_msgs: int, max_bytes: int) -> list[Records]:
         limit = min(max_msgs, max_bytes // FIXED + 1)
         seqs = self.live.members(max(first, self._rows.local_floor), limit)
         return self._rows.read_seqs(seqs, max_bytes) if seqs else []
@@ -351,6 +359,13 @@ class Store:
 
         Raise CorruptLog.
         """
+        return list(chain.from_iterable(self._many(seqs, max_bytes)))
+
+    def records_of(self, seqs: Iterable[int], max_bytes: int) -> Records:
+        """Return the messages of `read_many` as columns, for `max_bytes` below 4 GiB."""
+        return joined(self._many(seqs, max_bytes))
+
+    def _many(self, seqs: Iterable[int], max_bytes: int) -> list[Records]:
         floor = self._rows.local_floor
         wanted: Sequence[int] = self.live.present(seqs)
         if wanted and wanted[0] < floor:

@@ -103,7 +103,7 @@ class RemoteAccount(Remote):
 
     # ------------------------------------------------------------------ remote
     def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
-        # The batch belongs to the caller: slices are copies.
+        messages = list(messages)  # the batch belongs to the caller
         size = begin = 0
         for position, (_, _, header, payload) in enumerate(messages):
             size += len(header) + len(payload)

@@ -8,9 +8,12 @@ delivered again redelivery.py's, receivers are pull.py's and push.py's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import overload
 
+from lakestream import native
 from lakestream.log.format.record import Record
-from lakestream.ports import Clock, Delivery, Timer
+from lakestream.log.format.records import Records, seqs_of
+from lakestream.ports import Clock, Delivery, Framed, Timer
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.feed import Feed
 from lakestream.stream.consumer.ledger import Ledger
@@ -67,6 +70,7 @@ class Deliverer:
         prefix = b"$JS.ACK." + subject.replace(b"%", b"%%")
         self._reply = prefix + b".%d.%d.%d.%d.%d"
         self._reply_first = prefix + b".1.%d.%d.%d.%d"
+        self._head = b"$JS.ACK." + subject + b".1."
 
     def adopt(self, config: ConsumerConfig, retention: str) -> None:
         """Take the consumer's configuration and the stream's retention: what follows from them is computed once."""
@@ -155,24 +159,24 @@ class Deliverer:
     def _send(self, found: Found) -> int:
         records = found.records
         left = self._feed.pending() - 1
-        if self._plain:
-            reply, consumer = self._reply_first, self._ledger.delivered_consumer + 1
-            messages: list[Delivery] = [
-                (one.subject, reply % (one.seq, consumer + at, one.time_ns, left - at), one.header, one.data)
-                for at, one in enumerate(records)
-            ]
+        messages: Sequence[Delivery]
+        if self._plain and isinstance(records, Records):
+            consumer = self._ledger.delivered_consumer + 1
+            messages = FirstDeliveries(records, 0, len(records), self._head, consumer, left)
         else:
-            messages = self._unusual(records, left)
+            messages = self._single(records, left)
         taken = self.target.send(messages) if messages else 0
         if taken:
             self._account(found, taken)
         return taken
 
-    def _unusual(self, records: Sequence[Record], left: int) -> list[Delivery]:
-        """Form messages without payloads, or at the pace at which they were stored."""
+    def _single(self, records: Sequence[Record], left: int) -> list[Delivery]:
+        """Form messages one by one: from the lake, without payloads, or at the pace at which they were stored."""
+        reply, consumer = self._reply_first, self._ledger.delivered_consumer + 1
+        if self._plain:
+            return first_deliveries(records, reply, consumer, left)
         if self._original:
             records = self._pace.due(records)
-        reply, consumer = self._reply_first, self._ledger.delivered_consumer + 1
         return [
             self._message(record, reply % (record.seq, consumer + at, record.time_ns, left - at))
             for at, record in enumerate(records)
@@ -187,12 +191,13 @@ class Deliverer:
 
     def _account(self, found: Found, taken: int) -> None:
         """Record that the first `taken` messages were sent."""
-        records, ledger, now = found.records, self._ledger, self._clock.steady()
-        first, last = records[0].seq, records[taken - 1].seq
+        ledger, now = self._ledger, self._clock.steady()
+        seqs = seqs_of(found.records)[:taken]
+        first, last = seqs[0], seqs[-1]
         self._feed.advance(found, taken)
         if self._acked:
-            contiguous = last - first == taken - 1
-            seqs = range(first, last + 1) if contiguous else [record.seq for record in records[:taken]]
+            if last - first == taken - 1:
+                seqs = range(first, last + 1)
             if self._due:
                 deadline = now + self._config.ack_wait
                 ledger.deliver(seqs, now, deadline)
@@ -202,7 +207,7 @@ class Deliverer:
         else:
             ledger.deliver_unacked(taken, last, now)
             if self._releases:
-                self._released([record.seq for record in records[:taken]])
+                self._released(seqs)
         self._progressed()
 
     # ------------------------------------------------------------------ redeliveries
@@ -228,6 +233,64 @@ class Deliverer:
         if sent:
             self._progressed()
         return sent
+
+
+class FirstDeliveries(Framed):
+    """Messages that are delivered for the first time, with their ack subjects.
+
+    Args:
+        begin, end: which of the records.
+        head: the ack subject up to the stream sequence.
+        consumer: the consumer sequence of the first message.
+        left: number of messages that are left after the first one.
+    """
+
+    __slots__ = ("_begin", "_consumer", "_end", "_head", "_left", "_records")
+
+    def __init__(self, records: Records, begin: int, end: int, head: bytes, consumer: int, left: int) -> None:
+        super().__init__()
+        self._records, self._begin, self._end = records, begin, end
+        self._head, self._consumer, self._left = head, consumer, left
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def frames(self, sid: bytes) -> tuple[bytes, int]:
+        it, head = self._records, self._head
+        return native.frame_deliveries(
+            it.buf, it.offsets, it.lengths, self._begin, self._end, sid, head, self._consumer, self._left
+        )
+
+    def sizes(self) -> list[int]:
+        it, head = self._records, self._head
+        return native.delivery_sizes(
+            it.buf, it.offsets, it.lengths, self._begin, self._end, head, self._consumer, self._left
+        )
+
+    @overload
+    def __getitem__(self, at: int) -> Delivery: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Delivery]: ...
+    def __getitem__(self, at: int | slice) -> Delivery | Sequence[Delivery]:
+        """Return a message, or a part of the batch."""
+        if not isinstance(at, slice):
+            return super().__getitem__(at)
+        begin, end, step = at.indices(len(self))
+        assert step == 1, "parts of a batch have no gaps"
+        first, last = self._begin + begin, self._begin + end
+        return FirstDeliveries(self._records, first, last, self._head, self._consumer + begin, self._left - begin)
+
+    def make(self) -> list[Delivery]:
+        reply = self._head.replace(b"%", b"%%") + b"%d.%d.%d.%d"
+        return first_deliveries(self._records[self._begin : self._end], reply, self._consumer, self._left)
+
+
+def first_deliveries(records: Sequence[Record], reply: bytes, consumer: int, left: int) -> list[Delivery]:
+    """Return messages with their ack subjects, of which `reply` is the template."""
+    return [
+        (one.subject, reply % (one.seq, consumer + at, one.time_ns, left - at), one.header, one.data)
+        for at, one in enumerate(records)
+    ]
 
 
 class OriginalPace:

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from lakestream.log.format.records import seqs_of
 from lakestream.log.store.store import Store
 from lakestream.ports import Clock
 from lakestream.stream.consumer.ledger import Ledger
@@ -186,12 +187,12 @@ class Feed:
                 if len(seqs) == limit or size >= BLOCK_BYTES:
                     break
         if seqs:
-            return Found(store.read_many(seqs), 0, 0)
+            return Found(store.records_of(seqs, 1 << 62), 0, 0)
         following = next((seq for seq in self._picked[at:] if seq in store.live), 0)
         # Invariant: `_picked_left` counts the live ones after the last delivered.
         assert following, "messages chosen at creation are counted but gone"
         if store.is_local(following):
-            return Found(store.read_many([following]), 0, 0)
+            return Found(store.records_of((following,), 1 << 62), 0, 0)
         self._ahead.fetch(following)
         return Found([], 0, following)
 
@@ -204,7 +205,7 @@ class Feed:
         else:
             self._left -= taken
             whole = taken == len(found.records)
-            self._ledger.next_seq = found.resume if whole else found.records[taken].seq
+            self._ledger.next_seq = found.resume if whole else seqs_of(found.records)[taken]
         self._ahead.advance(taken)
 
     def skip(self, found: Found) -> bool:

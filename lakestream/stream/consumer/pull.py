@@ -25,7 +25,7 @@ from lakestream.stream.consumer.pull_request import (
     check_group,
     parse_next,
 )
-from lakestream.stream.consumer.target import Target, heartbeat, size_of, status, status_pending
+from lakestream.stream.consumer.target import Target, heartbeat, sizes_of, status, status_pending
 
 EXPIRE_CHECK_NS = 1_000_000_000
 """A full queue is searched for dead requests at most this often (1 s)."""
@@ -220,8 +220,8 @@ class PullTarget(Target):
         """Return how many of the messages fit into what is left of max_bytes; end the request if not even one does."""
         left = waiting.bytes_left
         fitting = 0
-        for message in messages[first : first + count]:
-            left -= size_of(message)
+        for size in sizes_of(messages[first : first + count]):
+            left -= size
             if left < 0:
                 break
             fitting += 1

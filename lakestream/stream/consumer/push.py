@@ -9,12 +9,12 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from lakestream.ports import Bus, Clock, Delivery, Subscribed, Timer
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
-from lakestream.stream.consumer.target import Target, heartbeat, size_of, status
+from lakestream.stream.consumer.target import Target, heartbeat, sizes_of, status
 
 WINDOW_BYTES = 32 << 20
 """The largest flow control window (32 MiB); it begins at a sixteenth and doubles with each answer."""
@@ -137,21 +137,30 @@ class PushTarget(Target):
         """Send as many messages as the rate limit and the flow control window allow."""
         if self._config.rate_limit_bps:
             messages = self._affordable(messages)
-            if not messages:
-                return 0
+        taken, asking, request = len(messages), 0, b""
         if self._config.flow_control:
-            taken, block = self._windowed(messages)
-        else:
-            taken, block = len(messages), messages
-        if not block:
+            taken, asking, request = self._windowed(messages)
+        if not taken:
             return 0
         if self._acked and not self._stalled and self._is_full(taken):
-            block = [*block, (self._subject, self._request(self._outstanding), _FLOW_CONTROL, b"")]
-        if not self._bus.deliver(self._subject, block):
+            asking, request = taken, self._request(self._outstanding)
+        if not self._deliver(messages, asking, taken, request):
             self._changed(False)
             return 0
         self._last_sent_ns = self._clock.steady()
         return taken
+
+    def _deliver(self, messages: Sequence[Delivery], asking: int, taken: int, request: bytes) -> bool:
+        """Send the first `taken` messages, with a flow control request (b"": none) behind `asking` of them. Return
+        False without a subscriber."""
+        deliver, subject = self._bus.deliver, self._subject
+        if not deliver(subject, messages[: asking if request else taken]):
+            return False
+        if request:
+            deliver(subject, [(subject, request, _FLOW_CONTROL, b"")])
+            if asking < taken:
+                deliver(subject, messages[asking:taken])
+        return True
 
     # ------------------------------------------------------------------ rate limit
     @property
@@ -165,8 +174,7 @@ class PushTarget(Target):
         earned = (now - self._tokens_ns) * rate / 1e9
         # A message larger than the bucket is sent once the bucket is full, and leaves it negative.
         self._tokens, self._tokens_ns = min(self._tokens + earned, float(burst)), now
-        for at, message in enumerate(messages):
-            cost = size_of(message)
+        for at, cost in enumerate(sizes_of(messages)):
             if self._tokens < min(cost, burst):
                 wait = (min(cost, burst) - self._tokens) / rate * 1e9
                 self._pace = self._clock.call_later(int(wait) + 1, self._paced)
@@ -179,26 +187,26 @@ class PushTarget(Target):
         self._wake()
 
     # ------------------------------------------------------------------ flow control
-    def _windowed(self, messages: Sequence[Delivery]) -> tuple[int, Sequence[Delivery]]:
-        """Cut the block where the window is full, and insert a request where half of the window is outstanding."""
-        sizes = list(accumulate(map(size_of, messages), initial=self._outstanding))
+    def _windowed(self, messages: Sequence[Delivery]) -> tuple[int, int, bytes]:
+        """Return how many messages the window admits, and behind how many of them a request (b"": none) is sent because
+        half of the window is outstanding."""
+        sizes = list(accumulate(sizes_of(messages), initial=self._outstanding))
         if sizes[-1] <= self._window // 2 and not self._stalled:
             self._outstanding = sizes[-1]
-            return len(messages), messages
-        block: list[Delivery] = []
-        taken = 0
-        for message, before, after in zip(messages, sizes, sizes[1:], strict=False):
+            return len(messages), 0, b""
+        taken = asking = 0
+        request = b""
+        for before, after in pairwise(sizes):
             if before > self._window:
                 break
             taken += 1
-            block.append(message)
             self._outstanding = after
             if not self._stalled:
                 if after > self._window // 2:
-                    block.append((self._subject, self._request(after), _FLOW_CONTROL, b""))
+                    asking, request = taken, self._request(after)
             elif after - self._stalled_bytes >= self._window:
                 self._stalled_bytes += after - before
-        return taken, block
+        return taken, asking, request
 
     def _request(self, covered: int) -> bytes:
         """Return the reply subject of a new flow control request, which covers `covered` outstanding bytes."""

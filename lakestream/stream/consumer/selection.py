@@ -6,10 +6,12 @@ indexes as they are now, so that deletes and purges need no bookkeeping here.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakestream.log.format.record import Record
+from lakestream.log.format.records import Records, joined
 from lakestream.log.store.store import Store
 from lakestream.protocol.subjects import Filters, is_literal
 
@@ -36,7 +38,8 @@ READ_COST = 4
 class Found(NamedTuple):
     """Matching messages from a sequence on."""
 
-    records: list[Record]
+    records: Sequence[Record]
+    """`Records` of those that the log has."""
     resume: int
     """All matching messages below this sequence are in `records`."""
     remote: int
@@ -65,10 +68,10 @@ class Everything:
             return Found([], max(start, store.last_seq + 1), 0)
         if not store.is_local(seq):
             return Found([], seq, seq)
-        records = store.read_run(seq, limit, max_bytes)
+        records = store.records_from(seq, limit, max_bytes)
         # Invariant: a live, local message can be read.
         assert records, f"sequence {seq} is live and local but was not read"
-        return Found(records, records[-1].seq + 1, 0)
+        return Found(records, records.seqs[-1] + 1, 0)
 
     def narrowing(self) -> Sequence[bytes] | None:
         """Return subjects of all matching messages if they are few, else patterns; None if neither narrows a read."""
@@ -133,9 +136,9 @@ class Subjects:
         """Count by reading: cheaper than looking up every subject if messages are few."""
         total = 0
         while low <= high:
-            run = self._store.read_run(low, min(high - low + 1, SCAN_MSGS), SCAN_BYTES)
-            total += sum(self.matches(record.subject) for record in run if record.seq <= high)
-            low = run[-1].seq + 1 if run else high + 1
+            run = self._store.records_from(low, min(high - low + 1, SCAN_MSGS), SCAN_BYTES)
+            total += sum(map(self.matches, run.subjects()[: bisect_right(run.seqs, high)]))
+            low = run.seqs[-1] + 1 if run else high + 1
         return total
 
     def find(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
@@ -147,28 +150,37 @@ class Subjects:
     def _scan(self, start: int, limit: int, max_bytes: int) -> Found:
         """Read on and keep what matches."""
         store, decided = self._store, self._decided
-        records: list[Record] = []
-        looked = size = 0
-        while looked < SCAN_MSGS and len(records) < limit and size < max_bytes:
+        found: list[Records] = []
+        looked = count = size = 0
+        while looked < SCAN_MSGS and count < limit and size < max_bytes:
             seq = store.live.next_at_or_after(start)
             if not seq:
-                return Found(records, max(start, store.last_seq + 1), 0)
+                start = max(start, store.last_seq + 1)
+                break
             if not store.is_local(seq):
-                return Found(records, seq, 0) if records else Found([], seq, seq)
-            run = store.read_run(seq, min(SCAN_MSGS - looked, 512), max_bytes)
+                if not count:
+                    return Found([], seq, seq)
+                start = seq
+                break
+            run = store.records_from(seq, min(SCAN_MSGS - looked, 512), max_bytes)
             # Invariant: a live, local message can be read.
             assert run, f"sequence {seq} is live and local but was not read"
             looked += len(run)
-            start = run[-1].seq + 1
-            for record in run:
-                wanted = decided.get(record.subject)
-                if wanted or (wanted is None and self.matches(record.subject)):
-                    records.append(record)
-                    size += len(record.data)
-        if len(records) > limit:
-            del records[limit:]
-            start = records[-1].seq + 1
-        return Found(records, start, 0)
+            start = run.seqs[-1] + 1
+            wanted: list[int] = []
+            for at, subject in enumerate(run.subjects()):
+                known = decided.get(subject)
+                if known or (known is None and self.matches(subject)):
+                    wanted.append(at)
+            if len(wanted) > limit - count:
+                del wanted[limit - count :]
+                start = run.seqs[wanted[-1]] + 1
+            if wanted:
+                kept = run if len(wanted) == len(run) else run.chosen(wanted)
+                found.append(kept)
+                count += len(kept)
+                size += sum(kept.lengths)
+        return Found(joined(found), start, 0)
 
     def _look_up(self, start: int, limit: int, max_bytes: int, left: int) -> Found:
         """Take the next matches from the subject index, where they are few among many messages."""
@@ -190,8 +202,7 @@ class Subjects:
                 size += store.size_of(seq)
                 if size >= max_bytes:
                     break
-        records = store.read_many(taken)
-        return Found(records, taken[-1] + 1, 0)
+        return Found(store.records_of(taken, 1 << 62), taken[-1] + 1, 0)
 
     def _make_plan(self, start: int, left: int) -> None:
         """Collect matching sequences from `start` on in one pass over the subjects, for many calls."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lakestream.ports import Delivery
+from lakestream.ports import Delivery, Framed
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.ledger import Ledger
 
@@ -65,9 +65,11 @@ class Target:
         self.stop()
 
 
-def size_of(message: Delivery) -> int:
-    """Return the bytes that a message counts for in max_bytes, flow control, rate limits and status headers."""
-    return len(message[0]) + len(message[1]) + len(message[2]) + len(message[3])
+def sizes_of(messages: Sequence[Delivery]) -> list[int]:
+    """Return the bytes that each message counts for in max_bytes, flow control, rate limits and status headers."""
+    if isinstance(messages, Framed):
+        return messages.sizes()
+    return [sum(map(len, message)) for message in messages]
 
 
 def heartbeat(ledger: Ledger, stalled: bytes = b"") -> bytes:

@@ -1,0 +1,173 @@
+"""Loops over stored records, compiled and in Python: the same results and errors for the same bytes."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from lakestream import native
+from lakestream.log.format.record import Record, decode_record, encode_record
+from lakestream.native import plain
+from lakestream.protocol.gotime import Stamps
+
+TWINS = [native, plain]
+SUBJECTS = [b"a", b"orders.new", b"c.1", b"c.2", b"x" * 300]
+HEADERS = [b"", b"NATS/1.0\r\nA: b\r\n\r\n", b"NATS/1.0\r\nA: b\r\n", b"odd", b"\r\n\r\n", b"\r\n"]
+SECOND = 1_000_000_000
+TIMES = [
+    0,
+    1,
+    -1,
+    -SECOND,
+    1_700_000_000 * SECOND,
+    1_700_000_000_123_456_789,
+    951_782_400 * SECOND + 500_000_000,
+    1 << 62,
+]
+
+
+def second(time_ns: int) -> bytes:
+    return Stamps().second(time_ns)[0]
+
+
+class Stored:
+    """Records with bytes between them."""
+
+    def __init__(self, records: list[Record], gap: bytes = b"") -> None:
+        self.records = records
+        self.buf, self.offsets, self.lengths = b"", array("I"), array("I")
+        for one in records:
+            encoded = encode_record(one.seq, one.time_ns, one.subject, one.header, one.data)
+            self.offsets.append(len(self.buf) + len(gap))
+            self.lengths.append(len(encoded))
+            self.buf += gap + encoded
+
+    def call(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """Return the result, or the error with its arguments."""
+        try:
+            return function(self.buf, self.offsets, self.lengths, *arguments)
+        except (IndexError, ValueError, TypeError) as error:
+            return type(error), error.args
+
+
+def some_records(choose: random.Random, count: int) -> Stored:
+    seq = choose.choice([1, 9_999, (1 << 63) - 500])
+    records = [
+        Record(
+            seq + at * choose.choice([1, 1, 3]) + 2 * at,
+            choose.choice([*TIMES, choose.randrange(2_000_000_000 * SECOND)]),
+            choose.choice(SUBJECTS),
+            choose.choice(HEADERS),
+            choose.randbytes(choose.choice([0, 1, 7, 8, 9, 128, 1000])),
+        )
+        for at in range(count)
+    ]
+    return Stored(records, choose.randbytes(choose.choice([0, 0, 20])))
+
+
+@pytest.fixture(params=TWINS, ids=["chosen", "plain"])
+def twin(request: pytest.FixtureRequest) -> ModuleType:
+    chosen: ModuleType = request.param
+    return chosen
+
+
+def test_deliveries_are_framed_as_one_by_one(twin: ModuleType) -> None:
+    stored = some_records(random.Random(1), 40)
+    expected, size = b"", 0
+    for at, one in enumerate(stored.records[3:30]):
+        reply = b"$JS.ACK.S.C.1.%d.%d.%d.%d" % (one.seq, 99 + at, one.time_ns, 20 - at)
+        total = len(one.header) + len(one.data)
+        size += total
+        lengths = b"%d %d" % (len(one.header), total) if one.header else b"%d" % total
+        verb = b"HMSG" if one.header else b"MSG"
+        expected += b"%b %b 7 %b %b\r\n%b%b\r\n" % (verb, one.subject, reply, lengths, one.header, one.data)
+    assert stored.call(twin.frame_deliveries, 3, 30, b"7", b"$JS.ACK.S.C.1.", 99, 20) == (expected, size)
+
+
+def test_sizes_are_those_of_the_messages(twin: ModuleType) -> None:
+    stored = some_records(random.Random(2), 40)
+    for head in (b"$JS.ACK.S.C.1.", b""):
+        expected = []
+        for at, one in enumerate(stored.records[5:]):
+            reply = b"%b%d.%d.%d.%d" % (head, one.seq, 8 + at, one.time_ns, 20 - at) if head else b""
+            expected.append(len(one.subject) + len(reply) + len(one.header) + len(one.data))
+        assert stored.call(twin.delivery_sizes, 5, 40, head, 8, 20) == expected
+
+
+def test_direct_gets_are_framed_with_their_lines(twin: ModuleType) -> None:
+    stored = some_records(random.Random(3), 40)
+    expected, size, last = b"", 0, 77
+    for at, one in enumerate(stored.records):
+        opening = one.header.removesuffix(b"\r\n").removesuffix(b"\r\n") if one.header else b"NATS/1.0"
+        block = opening + b"\r\nNats-Stream: S\r\nNats-Subject: %b\r\nNats-Sequence: %d\r\n" % (one.subject, one.seq)
+        block += b"Nats-Time-Stamp: %b\r\nNats-Num-Pending: %d\r\n" % (Stamps().format(one.time_ns), 60 - at)
+        block += b"Nats-Last-Sequence: %d\r\n\r\n" % last
+        last, total = one.seq, len(block) + len(one.data)
+        size += total
+        expected += b"HMSG _INBOX.a 1 %d %d\r\n%b%b\r\n" % (len(block), total, block, one.data)
+    arguments = (0, 40, b"1", b"_INBOX.a", b"Nats-Stream: S\r\n", 60, 77, second)
+    assert stored.call(twin.frame_direct, *arguments) == (expected, size)
+
+
+def test_subjects_of_records(twin: ModuleType) -> None:
+    stored = some_records(random.Random(4), 40)
+    assert stored.call(twin.record_subjects) == [one.subject for one in stored.records]
+
+
+def test_each_changed_byte_is_noticed(twin: ModuleType) -> None:
+    stored = Stored([Record(5, 6, b"a.b", HEADERS[1], b"data"), Record(6, 7, b"a.b", b"", b"data")])
+    assert stored.call(twin.check_records) is None
+    good = stored.buf
+    for at in range(len(good)):
+        stored.buf = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+        kind, (offset, what) = stored.call(twin.check_records)
+        assert (kind, offset) == (ValueError, 0 if at < stored.lengths[0] else stored.lengths[0])
+        assert "crc" in what
+
+
+def test_records_that_are_not_there_are_refused(twin: ModuleType) -> None:
+    stored = some_records(random.Random(5), 4)
+    for begin, end in ((-1, 2), (3, 2), (0, 5)):
+        assert stored.call(twin.frame_deliveries, begin, end, b"1", b"h.", 1, 9)[0] is IndexError
+        assert stored.call(twin.frame_direct, begin, end, b"1", b"to", b"", 9, 0, second)[0] is IndexError
+    stored.buf = stored.buf[:-1]
+    assert isinstance(stored.call(twin.frame_deliveries, 0, 3, b"1", b"h.", 1, 9)[0], bytes)
+    assert stored.call(twin.frame_deliveries, 0, 4, b"1", b"h.", 1, 9)[0] is ValueError
+    stored.lengths.pop()
+    assert stored.call(twin.record_subjects)[0] is IndexError
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_do_the_same(seed: int) -> None:
+    choose = random.Random(seed)
+    for _ in range(40):
+        stored = some_records(choose, choose.randrange(12))
+        for _ in range(choose.choice([0, 0, 1, 3])):
+            if stored.buf and choose.random() < 0.6:
+                at = choose.randrange(len(stored.buf))
+                stored.buf = stored.buf[:at] + choose.randbytes(1) + stored.buf[at + 1 :]
+            elif stored.offsets:
+                column = choose.choice([stored.offsets, stored.lengths])
+                column[choose.randrange(len(column))] = choose.choice([0, 29, 33, len(stored.buf), (1 << 32) - 1])
+        begin, end = choose.randrange(-1, 5), choose.randrange(13)
+        pending = choose.choice([-3, 0, 5, 10**6, 1 << 62])
+        sid, seq = choose.randbytes(3), choose.choice([0, 9, 99_998, (1 << 64) - 20])
+        for name, arguments in (
+            ("check_records", ()),
+            ("record_subjects", ()),
+            ("delivery_sizes", (begin, end, b"$JS.ACK.S.C.1.", seq, pending)),
+            ("delivery_sizes", (begin, end, b"", seq, pending)),
+            ("frame_deliveries", (begin, end, sid, b"$JS.ACK.S.C.1.", seq, pending)),
+            ("frame_direct", (begin, end, sid, b"_INBOX.x", b"Nats-Stream: S\r\n", pending, seq, second)),
+        ):
+            assert stored.call(getattr(native, name), *arguments) == stored.call(getattr(plain, name), *arguments)
+
+
+def test_records_read_back() -> None:
+    stored = some_records(random.Random(6), 20)
+    assert [decode_record(stored.buf, offset) for offset in stored.offsets] == stored.records
