@@ -38,7 +38,7 @@ _unpack_u32 = struct.Struct("<I").unpack_from
 _SECOND = 19
 """Bytes of a time as text, without its fraction."""
 _LINES = (
-    b"%b%bNats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n"
+    b"%b%bNats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b%b\r\n"
     b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n\r\n"
 )
 _pack_crc = struct.Struct("<I").pack
@@ -279,10 +279,8 @@ def check_records(buf: bytes, offsets: array[int], lengths: array[int]) -> None:
 
 def record_subjects(buf: bytes, offsets: array[int], lengths: array[int]) -> list[bytes]:
     """Return the subject of each record; repeated ones mostly share one object. Raise as `frame_deliveries`."""
-    _check_records(offsets, lengths, 0, len(offsets))
     seen: dict[bytes, bytes] = {}
-    subjects = [_stored(buf, offset, length)[2] for offset, length in zip(offsets, lengths, strict=True)]
-    return [seen.setdefault(subject, subject) for subject in subjects]
+    return [seen.setdefault(one[2], one[2]) for one in _stored(buf, offsets, lengths, 0, len(offsets))]
 
 
 def delivery_sizes(
@@ -290,13 +288,14 @@ def delivery_sizes(
 ) -> list[int]:
     """Return the bytes of subject, ack subject, header block and payload of each message of `frame_deliveries`; without
     ack subjects if `head` is empty. Raise as that does."""
-    _check_records(offsets, lengths, begin, end)
-    sizes: list[int] = []
-    for at in range(begin, end):
-        seq, time_ns, subject, header, data = _stored(buf, offsets[at], lengths[at])
-        reply = b"%b%d.%d.%d.%d" % (head, seq, consumer + at - begin, time_ns, pending - at + begin) if head else b""
-        sizes.append(len(subject) + len(reply) + len(header) + len(data))
-    return sizes
+    stored = _stored(buf, offsets, lengths, begin, end)
+    sizes = [len(subject) + len(header) + len(data) for _, _, subject, header, data in stored]
+    if not head:
+        return sizes
+    return [
+        size + len(b"%b%d.%d.%d.%d" % (head, one[0], consumer + at, one[1], pending - at))
+        for at, (size, one) in enumerate(zip(sizes, stored, strict=True))
+    ]
 
 
 def frame_deliveries(
@@ -322,18 +321,19 @@ def frame_deliveries(
         consumer: consumer sequence of record `begin`.
         pending: messages that are left after record `begin`.
     """
-    _check_records(offsets, lengths, begin, end)
     parts: list[bytes] = []
     size = 0
-    for at in range(begin, end):
-        seq, time_ns, subject, header, data = _stored(buf, offsets[at], lengths[at])
-        reply = b"%b%d.%d.%d.%d" % (head, seq, consumer + at - begin, time_ns, pending - at + begin)
-        count = len(header) + len(data)
+    for seq, time_ns, subject, header, data in _stored(buf, offsets, lengths, begin, end):
+        n = len(header)
+        count = n + len(data)
         size += count
-        if header:
-            parts.append(b"HMSG %b %b %b %d %d\r\n%b%b\r\n" % (subject, sid, reply, len(header), count, header, data))
+        numbers = (subject, sid, head, seq, consumer, time_ns, pending)
+        if n:
+            parts.append(b"HMSG %b %b %b%d.%d.%d.%d %d %d\r\n%b%b\r\n" % (*numbers, n, count, header, data))
         else:
-            parts.append(b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, count, data))
+            parts.append(b"MSG %b %b %b%d.%d.%d.%d %d\r\n%b\r\n" % (*numbers, count, data))
+        consumer += 1
+        pending -= 1
     return b"".join(parts), size
 
 
@@ -362,11 +362,9 @@ def frame_direct(
         last_seq: sequence of the message before record `begin`, 0 for none.
         second: returns the second of a time in ns as text (RFC 3339), without a fraction.
     """
-    _check_records(offsets, lengths, begin, end)
     parts: list[bytes] = []
     size, known, when = 0, None, b""
-    for at in range(begin, end):
-        seq, time_ns, name, header, data = _stored(buf, offsets[at], lengths[at])
+    for seq, time_ns, name, header, data in _stored(buf, offsets, lengths, begin, end):
         opening = b"NATS/1.0\r\n"
         if header:
             opening = header[:-2] if header.endswith(b"\r\n\r\n") else header
@@ -376,8 +374,8 @@ def frame_direct(
             known, when = seconds, second(time_ns)
             if len(when) != _SECOND:
                 raise ValueError(when, "it is no second of RFC 3339")
-        stamp = when + (b".%09d" % nanos).rstrip(b"0").rstrip(b".") + b"Z"
-        block = _LINES % (opening, stream, name, seq, stamp, pending, last_seq)
+        fraction = b".%09dZ" % nanos if nanos % 10 else (b".%09d" % nanos).rstrip(b"0").rstrip(b".") + b"Z"
+        block = _LINES % (opening, stream, name, seq, when, fraction, pending, last_seq)
         pending, last_seq = pending - 1, seq
         count = len(block) + len(data)
         size += count
@@ -385,14 +383,28 @@ def frame_direct(
     return b"".join(parts), size
 
 
-def _stored(buf: bytes, offset: int, length: int) -> tuple[int, int, bytes, bytes, bytes]:
-    """Return sequence, time, subject, header block and payload of a record. Raise ValueError(offset, reason)."""
-    if offset + length > len(buf):
-        raise ValueError(offset, f"{length} bytes do not lie in a buffer of {len(buf)}")
-    _, seq, time_ns, subject_at, header_at, data_at, end = _read(buf, offset, offset + length)
-    if end != offset + length:
-        raise ValueError(offset, f"it has {end - offset} bytes, not {length}")
-    return seq, time_ns, buf[subject_at:header_at], buf[header_at:data_at], buf[data_at:end]
+def _stored(
+    buf: bytes, offsets: array[int], lengths: array[int], begin: int, end: int
+) -> list[tuple[int, int, bytes, bytes, bytes]]:
+    """Return sequence, time, subject, header block and payload of some records."""
+    _check_records(offsets, lengths, begin, end)
+    stored: list[tuple[int, int, bytes, bytes, bytes]] = []
+    append, unpack, size = stored.append, _unpack_head, len(buf)
+    for offset, length in zip(offsets[begin:end], lengths[begin:end], strict=True):
+        stop = offset + length
+        if stop > size:
+            raise ValueError(offset, f"{length} bytes do not lie in a buffer of {size}")
+        if length >= FIXED:
+            _, seq, time_ns, subject_length, flags, data_length, _ = unpack(buf, offset)
+            subject_at, data_at = offset + FIXED, stop - data_length
+            if not flags and subject_at + subject_length == data_at:
+                append((seq, time_ns, buf[subject_at:data_at], b"", buf[data_at:stop]))
+                continue
+        _, seq, time_ns, subject_at, header_at, data_at, last = _read(buf, offset, stop)
+        if last != stop:
+            raise ValueError(offset, f"it has {last - offset} bytes, not {length}")
+        append((seq, time_ns, buf[subject_at:header_at], buf[header_at:data_at], buf[data_at:stop]))
+    return stored
 
 
 def _check_records(offsets: array[int], lengths: array[int], begin: int, end: int) -> None:
