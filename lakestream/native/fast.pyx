@@ -160,7 +160,7 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
         while at < limit and 48 <= text[at] <= 57:
             size = size * 10 + text[at] - 48
             at += 1
-        # A digit stands before `at` unless there is none; a blank stands there otherwise.
+        # A digit stands before `at` unless there is none, else a blank.
         if text[at - 1] == 32 or stop - at < size + 4 or size > max_payload:
             break
         if text[at] != 13 or text[at + 1] != 10 or text[at + 2 + size] != 13 or text[at + 3 + size] != 10:

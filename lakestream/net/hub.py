@@ -298,13 +298,19 @@ class Hub:
         Subjects are matched where they change; a part whose messages go to the same subscriptions is handed to them
         as a whole if they take it.
         """
-        match, subjects = self.interest_graph.match, run.subjects
+        graph, subjects = self.interest_graph, run.subjects
+        match = graph.match
         begin, same = 0, match(subjects[0])
+        prefix = graph.prefix_of(same) or b"\n"  # no subject begins with a line end
         unheard: list[tuple[int, int]] = []
         for at in run.starts[1:]:
-            if match(subjects[at]) is not same:
+            subject = subjects[at]
+            if subject.startswith(prefix) and b".." not in subject and not subject.endswith(b"."):
+                continue  # acks, keys: no two have the same subject
+            if match(subject) is not same:
                 self._route_part(same, origin, client, run, begin, at, unheard)
-                begin, same = at, match(subjects[at])  # routing may have changed it
+                begin, same = at, match(subject)  # routing may have changed it
+                prefix = graph.prefix_of(same) or b"\n"
         self._route_part(same, origin, client, run, begin, len(run), unheard)
         return unheard
 

@@ -1,7 +1,7 @@
 """Ack subjects: the consumers that the replies of clients are for.
 
 Belongs here: the subjects `$JS.ACK.>` and `$JS.FC.>` of an account (docs/internals/api.md#acks). consumer/acks.py
-applies a reply to its consumer. This is a hot path: one call for each ack.
+applies a reply to its consumer. This is a hot path: one call for each ack, or for a run of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from lakestream.ports import Bus, ClientInfo, Subscribed
 from lakestream.protocol.domain_subjects import MARK
+from lakestream.protocol.publishes import WIDTH, Publishes
 from lakestream.stream.assembly import Stream
 from lakestream.stream.consumer.consumer import Consumer
 
@@ -18,6 +19,9 @@ ACKS, NEXT = frozenset((b"", b"+ACK", b"+OK")), b"+NXT"
 
 UNHEARD = frozenset(("none", "flow_control"))
 """Ack policies whose consumers listen to no acks: a request on their ack subjects has no responders."""
+
+V1_TOKENS = 9
+"""`$JS.ACK.<stream>.<consumer>.` and five numbers."""
 
 V2_TOKENS = 11
 """`$JS.ACK.<domain>.<account>.<stream>.<consumer>.` and five numbers; a twelfth token is ignored."""
@@ -41,8 +45,8 @@ class Acks:
         self.detach(stream)
         name = stream.encode()
         self._attached[stream] = [
-            self._bus.subscribe(subject, handler)
-            for kind, handler in ((b"ACK", self.acked), (b"FC", self.flow_control))
+            self._bus.subscribe(subject, handler, run=run)
+            for kind, handler, run in ((b"ACK", self.acked, self.acked_run), (b"FC", self.flow_control, None))
             for subject in (b"$JS.%b.%b.>" % (kind, name), b"$JS.%b.*.*.%b.>" % (kind, name))
         ]
 
@@ -54,7 +58,7 @@ class Acks:
     def listen(self) -> None:
         """Listen for the acks of all streams, on a server without a cluster."""
         self._subscriptions = [
-            self._bus.subscribe(b"$JS.ACK.>", self.acked),
+            self._bus.subscribe(b"$JS.ACK.>", self.acked, run=self.acked_run),
             self._bus.subscribe(b"$JS.FC.>", self.flow_control),
         ]
 
@@ -90,11 +94,33 @@ class Acks:
         elif consumer.acks.ack(seq, consumer_seq, deliveries, b"") and reply:
             consumer.request(reply, payload[len(NEXT) :])
 
+    def acked_run(self, run: Publishes, begin: int, end: int) -> bool:
+        """Take plain acks of one consumer that nobody waits for; return False for any others."""
+        buf, places = run.buf, run.places[begin * WIDTH : end * WIDTH]
+        if any(places[1::WIDTH]):
+            return False
+        payloads = {buf[at : at + size] for at, size in zip(places[2::WIDTH], places[3::WIDTH], strict=True)}
+        tokens = b".".join(run.subjects[begin:end]).split(b".")
+        count = end - begin
+        # Tokens that are shifted against each other do not all have the name of the consumer at its place.
+        if not payloads <= ACKS or len(tokens) != V1_TOKENS * count or tokens[0::V1_TOKENS] != [b"$JS"] * count:
+            return False
+        known = self._known.get(b".".join(tokens[:4]))
+        consumer = known() if known is not None else None
+        if consumer is None or not consumer.serving:
+            return False
+        if tokens[2::V1_TOKENS] != [tokens[2]] * count or tokens[3::V1_TOKENS] != [tokens[3]] * count:
+            return False
+        for each in (tokens[4::V1_TOKENS], tokens[5::V1_TOKENS], tokens[6::V1_TOKENS]):
+            if b"" in each or not b"".join(each).isdigit():
+                return False
+        return consumer.acks.ack_run(list(map(int, tokens[5::V1_TOKENS])))
+
     def _find(self, subject: bytes) -> tuple[Consumer, list[bytes]] | None:
         """Return the consumer of an ack subject that is not cached, and the subject's numbers after a prefix."""
         tokens = subject.split(b".")
         version2 = len(tokens) >= V2_TOKENS
-        if not version2 and len(tokens) != 9:
+        if not version2 and len(tokens) != V1_TOKENS:
             return None
         if version2 and tokens[3].startswith(MARK):
             return None  # of a remote server, which may have a consumer of that name, too

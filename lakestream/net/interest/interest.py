@@ -155,6 +155,10 @@ class Interest:
             return True
         return self._below_prefix is match and (head + b".").startswith(self._prefix)
 
+    def prefix_of(self, match: Match) -> bytes:
+        """Return a prefix of which all valid subjects have this match, b"" if none is known."""
+        return self._prefix if self._below_prefix is match else b""
+
     def _miss(self, subject: bytes, head: bytes, last: bytes) -> Match:
         # `head` is b"" both for a single token and for ".x": neither is ever in `_heads`.
         found = self._heads.get(head)

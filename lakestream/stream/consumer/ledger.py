@@ -183,6 +183,27 @@ class Ledger:
             self._dirty.add(seq)
         return True
 
+    def ack_run(self, seqs: Sequence[int], now: int) -> None:
+        """Record acks as `ack` does each of them."""
+        if self.redelivered:
+            for seq in seqs:
+                self.ack(seq, now)
+            return
+        self.last_ack_ns = now
+        self._moved = True
+        take, drop, front = self.pending.pop, self.deadline.pop, self.floor_consumer + 1
+        acked: list[int] = []
+        for seq in seqs:
+            consumer = take(seq, 0)
+            if consumer:
+                drop(seq)
+                acked.append(seq)
+                if consumer == front:
+                    self._front_acked = True
+        self._acked = self._acked or bool(acked)
+        if self.logged:
+            self._dirty.update(acked)
+
     def ack_through(self, seq: int, now: int, consumer_seq: int = 0) -> list[int]:
         """Record an ack of everything ≤ `seq` (ack policy all). Return what was pending.
 
