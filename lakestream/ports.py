@@ -73,6 +73,9 @@ class Bus(Protocol):
             seq: sequence of message `begin`.
         """
 
+    def answer_many(self, answers: Sequence[Delivery]) -> None:
+        """Publish messages, each under its own subject: one write per connection."""
+
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
         """Send messages to the subscribers of `to`, each with its own subject; return False if there is none."""
 

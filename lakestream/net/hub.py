@@ -307,7 +307,8 @@ class Hub:
             subject = subjects[at]
             if subject.startswith(prefix) and b".." not in subject and not subject.endswith(b"."):
                 continue  # acks, keys: no two have the same subject
-            if match(subject) is not same:
+            found = match(subject)
+            if found is not same and not found.same(same):
                 self._route_part(same, origin, client, run, begin, at, unheard)
                 begin, same = at, match(subject)  # routing may have changed it
                 prefix = graph.prefix_of(same) or b"\n"
@@ -327,7 +328,7 @@ class Hub:
         """Route a part of a run, whose messages match the same; add to `unheard` what has no receiver."""
         if end - begin > 1 and match.columnar:
             found = False
-            for sub in match.plain:
+            for sub in match.takers:
                 sink = sub.sink
                 if sink is origin and not sink.echo:
                     continue
@@ -484,15 +485,18 @@ class Hub:
         return self.route(None, self.system, subject, reply, header, payload)
 
     def reply_many(self, replies: Sequence[tuple[bytes, bytes]]) -> None:
+        self.answer_many([(subject, b"", b"", payload) for subject, payload in replies])
+
+    def answer_many(self, answers: Sequence[Delivery]) -> None:
         match, run = self.interest_graph.match, list[Delivery]()
         same: Match | None = None
-        for subject, payload in replies:
-            found = match(subject)
+        for answer in answers:
+            found = match(answer[0])
             if found is not same:
                 if same is not None:
                     self._reply_to(same, run)
                 run, same = [], found
-            run.append((subject, b"", b"", payload))
+            run.append(answer)
         if same is not None:
             self._reply_to(same, run)
 

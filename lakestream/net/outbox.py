@@ -175,9 +175,9 @@ class Outbox(Accepted):
             messages = self.guard.admitted(messages)
         if isinstance(messages, Framed) and self.tracer is None:
             frames, size = messages.frames(sub.sid)
-            self._out.append(frames)
-        else:
-            size = self._frame(messages, sub.sid)
+            self._gather(sub, frames, len(messages), size)
+            return
+        size = self._frame(messages, sub.sid)
         sub.delivered += len(messages)
         self.out_msgs += len(messages)
         self.out_bytes += size

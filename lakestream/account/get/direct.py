@@ -12,15 +12,16 @@ from typing import Final
 import msgspec
 
 from lakestream.account.get import query
-from lakestream.account.get.batch import MessageHeaders, Run, status, unreadable
+from lakestream.account.get.batch import PIECE_BYTES, MessageHeaders, Run, status, unreadable
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
-from lakestream.ports import Bus, ClientInfo, Handler, PastUnavailableError, Subscribed
+from lakestream.ports import Bus, ClientInfo, Handler, PastUnavailableError, RunHandler, Subscribed
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import level_refused, prefixes
 from lakestream.protocol.gotime import time_ns
+from lakestream.protocol.publishes import WIDTH, Publishes
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.reader import HistoryUnavailableError
 from lakestream.stream.features.time_travel import Found, Past
@@ -74,7 +75,8 @@ class DirectGet:
         for prefix in self._prefixes:
             base = b"%bDIRECT.GET.%b" % (prefix, name.encode())
             subscriptions.append(self._bus.subscribe(base, gets.by_request, QUEUE))
-            subscriptions.append(self._bus.subscribe(base + b".>", gets.by_subject(len(base) + 1), QUEUE))
+            one, several = gets.by_subject(len(base) + 1), gets.by_subjects(len(base) + 1)
+            subscriptions.append(self._bus.subscribe(base + b".>", one, QUEUE, run=several))
 
     def _behind(self, mirror: Stream) -> Stream | None:
         """Return the origin of a mirror, if this node can read from it."""
@@ -150,6 +152,34 @@ class Gets:
                 raise
 
         return get_last
+
+    def by_subjects(self, start: int) -> RunHandler:
+        """Return the same handler for runs of requests. It takes those without a body whose messages the log has."""
+        stream = self._stream
+        store, last, block = stream.store, stream.store.subjects.last, self._headers.single
+
+        def get_run(run: Publishes, begin: int, end: int) -> bool:
+            places = run.places[begin * WIDTH : end * WIDTH]
+            if any(places[3::WIDTH]) or not all(places[1::WIDTH]):
+                return False
+            seqs = [last(subject[start:]) for subject in run.subjects[begin:end]]
+            wanted = sorted(set(seqs))
+            if not wanted[0]:
+                return False
+            try:
+                records = store.read_many(wanted, PIECE_BYTES)
+            except LogError:
+                return False
+            if len(records) < len(wanted):
+                return False
+            found = {record.seq: (block(record), record.data) for record in records}
+            answers = [(reply, b"", *found[seq]) for reply, seq in zip(run.replies(begin, end), seqs, strict=True)]
+            if len(seqs) > len(wanted) and sum([len(data) for _, _, _, data in answers]) > PIECE_BYTES:
+                return False  # a large message, requested again and again, would fill the memory
+            stream.bus.answer_many(answers)
+            return True
+
+        return get_run
 
     def _answer_last(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Answer off the hot path: a request with a body or wildcard, or a message that is not in the log."""

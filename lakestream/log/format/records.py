@@ -95,6 +95,8 @@ def joined(pieces: Sequence[Records]) -> Records:
     """Return the messages of all pieces, which ascend."""
     if len(pieces) < 2:
         return pieces[0] if pieces else NO_RECORDS
+    # What lies between the records of a piece is not worth a copy.
+    pieces = [one if len(one.buf) < 2 * sum(one.lengths) else one.chosen(range(len(one))) for one in pieces]
     offsets, lengths, seqs = array("I"), array("I"), list[int]()
     for piece, shift in zip(pieces, accumulate([len(piece.buf) for piece in pieces], initial=0), strict=False):
         offsets.extend([offset + shift for offset in piece.offsets])

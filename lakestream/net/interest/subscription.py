@@ -151,9 +151,18 @@ class Match:
     @property
     def columnar(self) -> bool:
         """Return True if the subscriptions can take a run of messages, one subscription after the other: each is of
-        another sink, and none is in a queue group."""
+        another sink, and none shares a queue group."""
         if self._columnar is None:
-            sinks = [sub.sink for sub in self.plain]
-            apart = len({id(sink) for sink in sinks}) == len(sinks)
-            self._columnar = not self.queues and apart and all(isinstance(sink, Columnar) for sink in sinks)
-        return self._columnar and not any(sub.maximum for sub in self.plain)
+            sinks = [sub.sink for sub in self.takers]
+            apart = len({id(sink) for sink in sinks}) == len(sinks) and all(len(group) == 1 for group in self.queues)
+            self._columnar = apart and all(isinstance(sink, Columnar) for sink in sinks)
+        return self._columnar and not any(sub.maximum for sub in self.takers)
+
+    def same(self, other: Match) -> bool:
+        """Return True if these are the same subscriptions."""
+        return self.plain == other.plain and self.queues == other.queues
+
+    @property
+    def takers(self) -> list[Subscription]:
+        """Return all subscriptions; members of queue groups come last."""
+        return self.plain if not self.queues else [*self.plain, *(sub for group in self.queues for sub in group)]
