@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from lakestream.log.format.record import Record, encode_record
 from lakestream.native import plain
 from lakestream.protocol import frames
+from lakestream.protocol.gotime import Stamps
 from tests.fuzzing import ROUNDS, SEED
 
 pytestmark = pytest.mark.unit
@@ -409,10 +410,9 @@ def drawn_records(rng: random.Random) -> tuple[bytes, list[int]]:
     seq = rng.choice((0, 1, 1000, 2**64 - 3))
     records = []
     for _ in range(rng.randrange(5)):
-        header = rng.choice((b"", b"", b"NATS/1.0\r\n\r\n"))
-        records.append(
-            encode_record(seq, rng.randrange(2**40), rng.choice(PIECES), header, rng.randbytes(rng.choice(SIZES)))
-        )
+        header = rng.choice((b"", b"", b"NATS/1.0\r\n\r\n", b"odd\r\n", b"odd"))
+        time_ns = rng.choice((rng.randrange(2**40), rng.randrange(2**62), -1, -(2**63), 10**18, 10**18 + 5 * 10**8))
+        records.append(encode_record(seq, time_ns, rng.choice(PIECES), header, rng.randbytes(rng.choice(SIZES))))
         seq = (seq + (1 if rng.random() < 0.95 else 2)) % 2**64
     lengths = [len(record) for record in records]
     buf = b"".join(records)
@@ -465,9 +465,30 @@ def compare(rng: random.Random) -> None:
         wrong = rng.choice((offsets, lengths))
         wrong[rng.randrange(len(wrong))] += rng.choice((-40, -1, 1, 2**62))
     same("decode_spans", Record, buf, offsets, lengths)
+    compare_columns(rng, buf, offsets, lengths)
     same(
         "decode_record", Record, buf, rng.randrange(-1, 3), len(buf) + rng.choice((0, 0, 0, -1, 1)), rng.random() < 0.5
     )
+
+
+def compare_columns(rng: random.Random, buf: bytes, offsets: list[int], lengths: list[int]) -> None:
+    columns = [array("I", [number & 0xFFFFFFFF for number in numbers]) for numbers in (offsets, lengths)]
+    if rng.random() < 0.02:
+        columns[0].append(0)
+    same("check_records", buf, *columns)
+    same("record_subjects", buf, *columns)
+    begin, end = 0, len(columns[0])
+    if rng.random() < 0.3:
+        begin, end = rng.randrange(-1, end + 2), rng.randrange(-1, end + 2)
+    number, left = rng.choice((0, 9, 99_998, 2**64 - 20)), rng.choice((-3, 0, 5, 10**6, 2**62))
+    same("delivery_sizes", buf, *columns, begin, end, rng.choice((b"", b"$JS.ACK.S.C.1.")), number, left)
+    same("frame_deliveries", buf, *columns, begin, end, b"7", b"$JS.ACK.S.C.1.", number, left)
+    stream = rng.choice((b"", b"Nats-Stream: S\r\n"))
+    same("frame_direct", buf, *columns, begin, end, b"7", rng.choice(PIECES), stream, left, number, second)
+
+
+def second(time_ns: int) -> bytes:
+    return Stamps().second(time_ns)[0]
 
 
 def test_both_agree_on_drawn_inputs() -> None:
