@@ -29,6 +29,8 @@ LOOK_AHEAD = 256
 """Subjects read at once when messages are removed from the front one by one."""
 BLOCK = 65_536
 """Sizes added up at once in a search for the excess."""
+MAX_COLUMN_BYTES = 1 << 30
+"""Maximum size of messages that are read as columns (1 GiB): their offsets have 32 bits."""
 FEWER = 8
 """The subject index is rebuilt if a removal leaves less than one message for this many removed ones."""
 
@@ -346,7 +348,7 @@ class Store:
         return list(chain.from_iterable(self._run(first, max_msgs, max_bytes)))
 
     def records_from(self, first: int, max_msgs: int, max_bytes: int) -> Records:
-        """Return the messages of `read_run` as columns, for `max_bytes` below 4 GiB."""
+        """Return the messages of `read_run` as columns; at most MAX_COLUMN_BYTES."""
         return joined(self._run(first, max_msgs, max_bytes))
 
     def _run(self, first: int, max_msgs: int, max_bytes: int) -> list[Records]:
@@ -361,8 +363,8 @@ class Store:
         """
         return list(chain.from_iterable(self._many(seqs, max_bytes)))
 
-    def records_of(self, seqs: Iterable[int], max_bytes: int) -> Records:
-        """Return the messages of `read_many` as columns, for `max_bytes` below 4 GiB."""
+    def records_of(self, seqs: Iterable[int], max_bytes: int = MAX_COLUMN_BYTES) -> Records:
+        """Return the messages of `read_many` as columns; at most MAX_COLUMN_BYTES."""
         return joined(self._many(seqs, max_bytes))
 
     def _many(self, seqs: Iterable[int], max_bytes: int) -> list[Records]:

@@ -136,15 +136,17 @@ class AckHandler:
     def ack_run(self, seqs: list[int]) -> bool:
         """Apply plain acks as `ack` does each of them; return False if they have to be applied one by one."""
         ledger = self._ledger
-        if not self._explicit or self._sample or self._releases or max(seqs) > ledger.delivered_stream:
+        if not self._explicit or self._sample or max(seqs) > ledger.delivered_stream:
             return False
         full = bool(self._max_pending) and len(ledger.pending) >= self._max_pending
         now = self._clock.steady()
         self._inactivity.last_ns = now
-        ledger.ack_run(seqs, now)
+        acked = set(ledger.ack_run(seqs, now))
         if len(self._redelivery):
             for seq in seqs:
                 self._redelivery.dequeue(seq)
+        if self._releases and (done := [seq for seq in dict.fromkeys(seqs) if seq in acked or self._kept(seq)]):
+            self._owner.released(done)
         if not self._volatile:
             self._owner.request_progress()
         if full:

@@ -187,12 +187,12 @@ class Feed:
                 if len(seqs) == limit or size >= BLOCK_BYTES:
                     break
         if seqs:
-            return Found(store.records_of(seqs, 1 << 62), 0, 0)
+            return Found(store.records_of(seqs), 0, 0)
         following = next((seq for seq in self._picked[at:] if seq in store.live), 0)
         # Invariant: `_picked_left` counts the live ones after the last delivered.
         assert following, "messages chosen at creation are counted but gone"
         if store.is_local(following):
-            return Found(store.records_of((following,), 1 << 62), 0, 0)
+            return Found(store.records_of((following,)), 0, 0)
         self._ahead.fetch(following)
         return Found([], 0, following)
 

@@ -183,12 +183,10 @@ class Ledger:
             self._dirty.add(seq)
         return True
 
-    def ack_run(self, seqs: Sequence[int], now: int) -> None:
-        """Record acks as `ack` does each of them."""
+    def ack_run(self, seqs: Sequence[int], now: int) -> list[int]:
+        """Record acks as `ack` does each of them. Return those of messages that were pending."""
         if self.redelivered:
-            for seq in seqs:
-                self.ack(seq, now)
-            return
+            return [seq for seq in seqs if self.ack(seq, now)]
         self.last_ack_ns = now
         self._moved = True
         take, drop, front = self.pending.pop, self.deadline.pop, self.floor_consumer + 1
@@ -203,6 +201,7 @@ class Ledger:
         self._acked = self._acked or bool(acked)
         if self.logged:
             self._dirty.update(acked)
+        return acked
 
     def ack_through(self, seq: int, now: int, consumer_seq: int = 0) -> list[int]:
         """Record an ack of everything ≤ `seq` (ack policy all). Return what was pending.

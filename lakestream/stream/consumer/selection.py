@@ -202,7 +202,7 @@ class Subjects:
                 size += store.size_of(seq)
                 if size >= max_bytes:
                     break
-        return Found(store.records_of(taken, 1 << 62), taken[-1] + 1, 0)
+        return Found(store.records_of(taken), taken[-1] + 1, 0)
 
     def _make_plan(self, start: int, left: int) -> None:
         """Collect matching sequences from `start` on in one pass over the subjects, for many calls."""

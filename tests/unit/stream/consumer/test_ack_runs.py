@@ -28,20 +28,23 @@ KINDS = {
     "not delivered": ACK.format(1) + ACK.format(25) + ACK.format(3),
     "version 2": "".join(f"PUB $JS.ACK._.hash.S.c.1.{seq}.{seq}.1.0.token 4\r\n+ACK\r\n" for seq in range(1, 5)),
 }
-CONFIGS: dict[str, dict[str, Any]] = {
-    "explicit": {},
-    "all": {"ack_policy": "all"},
-    "full": {"max_ack_pending": 20},
-    "sampled": {"sample_freq": "100%"},
+CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "explicit": ({}, {}),
+    "all": ({}, {"ack_policy": "all"}),
+    "full": ({}, {"max_ack_pending": 20}),
+    "sampled": ({}, {"sample_freq": "100%"}),
+    "interest": ({"retention": "interest"}, {}),
+    "work queue": ({"retention": "workqueue"}, {}),
 }
 
 
-def outcome(text: str, config: dict[str, Any], *, together: bool) -> tuple[object, ...]:
+def outcome(text: str, stream: dict[str, Any], config: dict[str, Any], *, together: bool) -> tuple[object, ...]:
     world = World()
-    world.stream()
-    consumers = [world.consumer("c", **config), world.consumer("d")]
+    world.stream(**stream)
+    names = ["c"] if stream.get("retention") == "workqueue" else ["c", "d"]
+    consumers = [world.consumer(name, **config) for name in names]
     world.store(*["s.a"] * STORED)
-    for name in ("c", "d"):
+    for name in names:
         world.next({"batch": 20, "expires": 3600 * SECOND}, name)
     world.publish("$JS.ACK.S.c.1.20.20.1.0", b"+WPI")  # the consumer is known from now on
     world.client.take()
@@ -57,13 +60,14 @@ def outcome(text: str, config: dict[str, Any], *, together: bool) -> tuple[objec
     got = [(one.subject, one.seq) if one.reply else one for one in world.client.take()]
     ledgers = [(each.ledger.pending, each.ledger.deadline, each.ledger.floor()) for each in consumers]
     deltas = [each.ledger.take_delta() for each in consumers]
-    return got, ledgers, deltas, world.numbers("c"), world.numbers("d")
+    state = world.ask("STREAM.INFO.S", {"deleted_details": True})["state"]
+    return got, ledgers, deltas, state, [world.numbers(name) for name in names]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_acks_that_come_together(kind: str, config: str) -> None:
-    together, single = (outcome(KINDS[kind], CONFIGS[config], together=way) for way in (True, False))
+    together, single = (outcome(KINDS[kind], *CONFIGS[config], together=way) for way in (True, False))
     assert together == single
 
 
