@@ -86,11 +86,6 @@ cdef inline Py_ssize_t word_end(const uint8_t *text, Py_ssize_t at, Py_ssize_t l
     return at
 
 
-cdef inline bint is_reserved(const uint8_t *subject, Py_ssize_t length) noexcept nogil:
-    """Return True for a subject under `$NRG.`, which clients may not publish to."""
-    return subject[0] == c"$" and length > 4 and memcmp(subject, b"$NRG.", 5) == 0
-
-
 cdef bytes shared(PyObject **slots, const uint8_t *text, Py_ssize_t length):
     """Return `length` bytes of text: the object that an earlier call put into one of SLOTS slots, or a new one.
 
@@ -145,7 +140,7 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
         if fresh:
             at = word_end(text, subject_at, min(stop, subject_at + max_word))
         subject_length = at - subject_at
-        if subject_length == 0 or at == stop or text[at] != 32 or is_reserved(text + subject_at, subject_length):
+        if not subject_length or at == stop or text[at] != 32 or memcmp(text + subject_at, b"$NRG.", 5) == 0:
             break
         at += 1
         reply_at = reply_length = 0
@@ -540,8 +535,7 @@ cdef inline Py_ssize_t put_fraction(char *out, int64_t nanos) noexcept nogil:
         out[at] = <char> (48 + nanos % 10)
         nanos //= 10
     length += length > 0
-    out[0] = c"."
-    out[length] = c"Z"
+    out[0], out[length] = c".", c"Z"
     return length + 1
 
 
