@@ -183,7 +183,7 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
 
 def encode_run(
     bytes buf not None, list subjects not None, array.array places not None, Py_ssize_t begin, Py_ssize_t end,
-    uint64_t seq, int64_t time_ns,
+    uint64_t seq, int64_t time_ns, int64_t step_ns,
 ):
     cdef const uint32_t *numbers = checked(buf, places, begin, end, len(subjects))
     cdef const uint32_t *place
@@ -221,7 +221,7 @@ def encode_run(
         out = put(out, text + place[2], place[3])
         crc = crc32_of(<const uint8_t *> record + 4, out - record - 4)
         memcpy(record, &crc, 4)
-        seq += 1
+        seq, time_ns = seq + 1, time_ns + step_ns
     return records, lengths
 
 

@@ -94,7 +94,7 @@ def parse_run(
 
 
 def encode_run(
-    buf: bytes, subjects: list[bytes], places: array[int], begin: int, end: int, seq: int, time_ns: int
+    buf: bytes, subjects: list[bytes], places: array[int], begin: int, end: int, seq: int, time_ns: int, step_ns: int
 ) -> tuple[bytes, list[int]]:
     """Encode the messages `begin` to `end` of a run as records, back to back.
 
@@ -102,7 +102,8 @@ def encode_run(
 
     Args:
         seq: stream sequence of message `begin`.
-        time_ns: store time of all of them in ns.
+        time_ns: store time of message `begin` in ns.
+        step_ns: time between two of them.
 
     Returns:
         The records; the length of each in bytes.
@@ -116,7 +117,7 @@ def encode_run(
         rest = _pack_rest(seq, time_ns, len(subject), 0, size, 0) + subject + buf[at : at + size]
         parts += (_pack_crc(crc32(rest)), rest)
         lengths.append(len(rest) + 4)
-        seq += 1
+        seq, time_ns = seq + 1, time_ns + step_ns
     return b"".join(parts), lengths
 
 

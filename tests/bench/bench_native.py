@@ -53,11 +53,11 @@ def works(native: Any, run: Run) -> dict[str, Callable[[], object]]:
     """Return the functions of one implementation, each for the whole run."""
     buf, subjects, places = run
     count = len(subjects)
-    records, lengths = native.encode_run(buf, subjects, places, 0, count, 1, NOW)
+    records, lengths = native.encode_run(buf, subjects, places, 0, count, 1, NOW, 1)
     offsets = list(accumulate(lengths, initial=0))[:-1]
     return {
         "parse_run": lambda: native.parse_run(buf, 0, WORD, LIMIT),
-        "encode_run": lambda: native.encode_run(buf, subjects, places, 0, count, 1, NOW),
+        "encode_run": lambda: native.encode_run(buf, subjects, places, 0, count, 1, NOW, 1),
         "frame_run": lambda: native.frame_run(buf, subjects, places, 0, count, SID),
         "frame_acks": lambda: native.frame_acks(buf, places, 0, count, HEAD, PREFIX, 1, SID),
         "split_records": lambda: native.split_records(records),

@@ -20,6 +20,8 @@ from lakestream.stream.core.effect import Effect
 MAX_BATCH_BYTES = 8 << 20
 """A batch that reaches this size (8 MiB) is closed and another begun, so that no frame grows without bound."""
 
+STEP_NS = 100
+"""Time between two messages that came together (100 ns): less than it takes to receive them."""
 
 After = Callable[[int, int], None]
 """(seq, time_ns) of a message that is committed and applied; called on the node that took it, before the pub acks."""
@@ -91,14 +93,17 @@ class Batch:
         return length
 
     def add_run(self, seq: int, time_ns: int, run: Publishes, begin: int, end: int) -> int:
-        """Append messages of a run with sequences from `seq` on; return the length of their records in bytes."""
-        records, lengths = encode_run(run.buf, run.subjects, run.places, begin, end, seq, time_ns)
+        """Append messages of a run with sequences from `seq` on, and times STEP_NS apart from `time_ns` on.
+
+        Return the length of their records in bytes.
+        """
+        records, lengths = encode_run(run.buf, run.subjects, run.places, begin, end, seq, time_ns, STEP_NS)
         self.runs.append((len(self.subjects), run, begin, end))
         self.records.append(records)
         self.subjects += run.subjects[begin:end]
         self.lengths += lengths
         self.replies += [b""] * (end - begin)
-        self.last_time = time_ns
+        self.last_time = time_ns + (end - begin - 1) * STEP_NS
         self.size += len(records)
         return len(records)
 

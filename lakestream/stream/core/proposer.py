@@ -139,11 +139,11 @@ class Proposer:
             batch = self._open_batch()
             if batch is None:
                 return False
-        # Invariant 5: times never go backwards in a stream, whatever the clock does.
-        pipeline.last_time = now = max(self._wall(), pipeline.last_time)
-        seq = pipeline.next_seq
-        pipeline.next_seq = seq + end - begin
+        # Invariant 5: times never go backwards in a stream, whatever the clock does. Messages that came together can
+        # be told apart by time, as if they had come one after the other.
+        now, seq = max(self._wall(), pipeline.last_time), pipeline.next_seq
         pipeline.pending_bytes += batch.add_run(seq, now, run, begin, end)
+        pipeline.next_seq, pipeline.last_time = seq + end - begin, batch.last_time
         return True
 
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:

@@ -189,7 +189,7 @@ RUNS = st.lists(
 )
 
 
-@given(RUNS, st.binary(max_size=20), st.integers(0, 2**62), st.integers(-(2**63), 2**63 - 1), st.data())
+@given(RUNS, st.binary(max_size=20), st.integers(0, 2**62), st.integers(-(2**63), 2**62), st.data())
 def test_any_run(
     messages: list[tuple[bytes, bytes, bytes]], rest: bytes, seq: int, now: int, data: st.DataObject
 ) -> None:
@@ -204,8 +204,8 @@ def test_any_run(
         assert payload_bytes == sum(len(body) for *_, body in messages)
         assert starts == [at for at, each in enumerate(subjects) if at == 0 or each != subjects[at - 1]]
         chosen = messages[begin:end]
-        records = [encode_record(seq + at, now, subject, b"", body) for at, (subject, _, body) in enumerate(chosen)]
-        assert native.encode_run(buf, subjects, places, begin, end, seq, now) == (
+        records = [encode_record(seq + at, now + 7 * at, name, b"", body) for at, (name, _, body) in enumerate(chosen)]
+        assert native.encode_run(buf, subjects, places, begin, end, seq, now, 7) == (
             b"".join(records),
             [len(record) for record in records],
         )
@@ -224,7 +224,7 @@ def test_messages_that_are_not_there(native: Any, name: str) -> None:
 
     def call(begin: int, end: int, places: array[int] = places, subjects: list[bytes] = subjects) -> object:
         if name == "encode_run":
-            return native.encode_run(buf, subjects, places, begin, end, 1, 1)
+            return native.encode_run(buf, subjects, places, begin, end, 1, 1, 1)
         if name == "frame_run":
             return native.frame_run(buf, subjects, places, begin, end, b"1")
         return native.frame_acks(buf, places, begin, end, b"_INBOX.a.", b"", 1, b"1")
@@ -248,16 +248,16 @@ def test_messages_that_are_not_there(native: Any, name: str) -> None:
 
 def test_a_subject_that_no_record_holds(native: Any) -> None:
     places = array("I", [0, 0, 0, 1])
-    records, lengths = native.encode_run(b"x", [b"s" * 0xFFFF], places, 0, 1, 1, 1)
+    records, lengths = native.encode_run(b"x", [b"s" * 0xFFFF], places, 0, 1, 1, 1, 1)
     assert lengths == [len(records)]
     with pytest.raises(ValueError, match="65536"):
-        native.encode_run(b"x", [b"s" * 0x10000], places, 0, 1, 1, 1)
+        native.encode_run(b"x", [b"s" * 0x10000], places, 0, 1, 1, 1, 1)
 
 
 def test_checksums_of_all_lengths(native: Any) -> None:
     body = random.Random(SEED).randbytes(70_010)
     for size in (*range(400), 4095, 4096, 4097, 65_536, 69_999):
-        records, _ = native.encode_run(body, [b"s"], array("I", [0, 0, size % 7, size]), 0, 1, size, -size)
+        records, _ = native.encode_run(body, [b"s"], array("I", [0, 0, size % 7, size]), 0, 1, size, -size, 1)
         assert int.from_bytes(records[:4], "little") == crc32(records[4:]), size
 
 
@@ -452,7 +452,9 @@ def compare(rng: random.Random) -> None:
             begin, end = rng.randrange(-1, end + 2), rng.randrange(-1, end + 2)
         if rng.random() < 0.05:
             places[rng.randrange(len(places))] = rng.choice((0, 1, len(buf), len(buf) + 1, 2**32 - 1))
-        same("encode_run", buf, subjects, places, begin, end, rng.choice((0, 1, 2**63 - 9)), rng.choice((-5, 10**18)))
+        same(
+            "encode_run", buf, subjects, places, begin, end, rng.choice((0, 1, 2**63 - 9)), rng.choice((-5, 10**18)), 9
+        )
         same("frame_run", buf, subjects, places, begin, end, rng.choice((b"", b"17")))
         head = rng.choice((b"_INBOX.abc.", b"_INBOX.abc.", b"", b"a"))
         same(
