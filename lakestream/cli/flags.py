@@ -75,6 +75,9 @@ SECTIONS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
             _text("P pid", "pid_file", "file", "File to store PID"),
             _number("m http_port", "http_port", "port", "Use port for http monitoring (-1: a free one)"),
             _number("ms https_port", "https_port", "port", "Use port for https monitoring (-1: a free one)"),
+            _text(
+                "workers", "workers", "n", "Processes that serve together as one server: a number or auto (default: 1)"
+            ),
             _switch("no_console no-console", "no_console", "Serve no web console on the monitoring port"),
             _text("c config", "config", "file", "Configuration file"),
             _switch("t", "test_config", "Test configuration and exit"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from lakestream.server.node import Node
+    from lakestream.server.workers.worker import Worker
 
 SIGNALS = {
     "stop": signal.SIGKILL,
@@ -98,15 +99,41 @@ def _logger(options: Options) -> Logger:
         raise LogFileError(f"error opening file: open {options.log_file}: {reason_in_words(error)}") from error
 
 
-def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] | None = None) -> int:
-    """Run a node (of `make`, if given) until it is told to stop; returns the exit code."""
+Make = Callable[[Options, "Logger", "Worker | None"], "Node"]
+"""Makes the node of a server, or of one of its workers."""
+
+
+def run(options: Options, log: Logger, make: Make | None = None) -> int:
+    """Run a server (its nodes of `make`, if given) until it is told to stop; returns the exit code."""
     if options.jetstream is not None:
         try:
             check_directory(options.jetstream.store_dir)  # before what takes long to import
+            if options.workers == 1 and os.path.isdir(os.path.join(options.jetstream.store_dir, "workers")):
+                from lakestream.server.workers.stores import distribute
+
+                for line in distribute(options.jetstream.store_dir, 1):
+                    log.info(line)
         except StartError as error:
             _fail(error, options, log)
             log.close()
             return 1
+    if options.workers == 1:
+        return _run_node(options, log, make, None)
+    import lakestream.server.node  # once, for all workers
+    from lakestream.server.workers.supervisor import Supervisor
+
+    assert lakestream.server.node
+    try:
+        return Supervisor(options, log, lambda own, worker: _run_node(own, _logger(own), make, worker)).run()
+    except (StartError, OSError) as error:
+        _fail(error, options, log)
+        return 1
+    finally:
+        log.close()
+
+
+def _run_node(options: Options, log: Logger, make: Make | None, worker: Worker | None) -> int:
+    """Run a node until it is told to stop; returns the exit code."""
     from lakestream.lake.errors import LakeError
     from lakestream.log.format.errors import LogError
     from lakestream.server.heap import bound_arenas
@@ -118,7 +145,7 @@ def run(options: Options, log: Logger, make: Callable[[Options, Logger], Node] |
 
         make = Node
     try:
-        make(options, log).run()
+        make(options, log, worker).run()
     except SettingsError as error:
         _say(str(error))
         return 1

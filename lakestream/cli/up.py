@@ -22,6 +22,7 @@ from lakestream.config.loading import load
 from lakestream.config.options import Flags, LakeOptions, Options
 from lakestream.logging import Logger
 from lakestream.server.node import Node
+from lakestream.server.workers.worker import Worker
 
 DEFAULT_STORE = "data"
 
@@ -50,14 +51,21 @@ def settle(flags: Flags) -> Options:
 
 def run(options: Options, log: Logger) -> int:
     """Run a node with a compactor until it is stopped; return the exit code."""
-    return serve.run(options, log, ServerWithCompactor)
+    return serve.run(options, log, _make)
+
+
+def _make(options: Options, log: Logger, worker: Worker | None) -> Node:
+    """Return the node that starts the compactor; of several workers only the first one does."""
+    return ServerWithCompactor(options, log, worker) if worker is None or worker.first else Node(options, log, worker)
 
 
 class ServerWithCompactor(Node):
     """A node that starts the compactor once it is ready, and stops it with itself."""
 
-    def __init__(self, options: Options, log: Logger, timing: Timing | None = None) -> None:
-        super().__init__(options, log)
+    def __init__(
+        self, options: Options, log: Logger, worker: Worker | None = None, timing: Timing | None = None
+    ) -> None:
+        super().__init__(options, log, worker)
         self.compactor: Supervisor | None = None
         self._timing = timing
 

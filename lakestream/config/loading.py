@@ -8,7 +8,7 @@ file takes 15 ms less.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -95,6 +95,13 @@ def load(flags: Flags) -> Options:
         for name in ("host", "port", "server_name", "http_port", "https_port", "client_advertise", *_LOGGING)
         if getattr(flags, name) is not None
     }
+    if flags.workers is not None:
+        from lakestream.config.values import workers_of
+
+        try:
+            values["workers"] = workers_of(flags.workers)
+        except ValueError as error:
+            raise StartError(f"invalid --workers: {error}") from None
     _credentials(flags, values)
     values["tls"] = tls = _tls(flags, values.get("tls"))
     if tls is not None:
@@ -118,12 +125,15 @@ def load(flags: Flags) -> Options:
 _LOGGING = ("debug", "trace", "logtime", "logtime_utc", "log_file", "pid_file", "ports_file_dir")
 
 
-def reload(options: Options, cluster_port: int = 0) -> tuple[Options, list[str]]:
+def reload(
+    options: Options, cluster_port: int = 0, share: Callable[[Options], Options] | None = None
+) -> tuple[Options, list[str]]:
     """Read the configuration file again under the same command line.
 
     Args:
         options: those in force.
         cluster_port: of the route listener, which may have been any free one.
+        share: returns the part of the settings that concerns this process; None: all do.
 
     Returns:
         The new options and the names of those that changed.
@@ -134,6 +144,8 @@ def reload(options: Options, cluster_port: int = 0) -> tuple[Options, list[str]]
     if not options.config_file:
         raise StartError("there is no configuration file to reload; start with -c FILE")
     new = load(options.flags)
+    if share is not None:
+        new = share(new)
     # Default size limits of JetStream follow the machine's free memory and disk: not a change.
     if new.jetstream is not None and options.jetstream is not None:
         same = msgspec.structs.replace(
@@ -272,7 +284,23 @@ def _cluster(flags: Flags, cluster: ClusterOptions) -> ClusterOptions:
     return with_flags(flags, cluster)
 
 
+def _check_workers(options: Options) -> None:
+    """Check that the server can be several processes. Raises StartError."""
+    if options.cluster.port:
+        raise StartError(
+            "`workers` and a `cluster` block cannot be used together: run one server for each node, with `workers: 1`, "
+            "and several nodes on one machine if it has many cores"
+        )
+    if options.operators is not None and options.operators.resolver.kind not in ("memory", "url"):
+        raise StartError(
+            "`workers` cannot be used with a resolver that keeps account JWTs in a directory: use `resolver: MEMORY` "
+            "with `resolver_preload`, or a URL resolver, or `workers: 1`"
+        )
+
+
 def _check(options: Options) -> None:
+    if options.workers > 1:
+        _check_workers(options)
     if options.cluster.port and options.jetstream is not None:
         if not options.server_name:
             raise StartError("jetstream cluster requires `server_name` to be set")

@@ -467,6 +467,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     logtime_utc: bool | None = None
     log_file: str | None = None
     pid_file: str | None = None
+    workers: str | None = None
     ports_file_dir: str | None = None
     client_advertise: str | None = None
     jetstream: bool | None = None
@@ -498,6 +499,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         operators: operator mode; None: users and accounts are configured.
         callout: a service decides about logins; None: none does.
         max_connections, max_subscriptions: of the server, and of one connection; 0: no limit.
+        workers: processes that serve together as this server; 1: this process serves alone.
         remotes: other servers that this one connects to.
         config_file: the file that was read, for reload and /varz; `config_digest`: its SHA-256.
         warnings: lines for the log at start (settings without effect here); `notices`: lines for stderr, as
@@ -547,6 +549,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     client_advertise: str = ""
     server_tags: tuple[str, ...] = ()
     server_metadata: dict[str, str] = {}
+    workers: int = 1
     jetstream: JetStreamOptions | None = None
     cluster: ClusterOptions = ClusterOptions()
     websocket: WebSocketOptions = WebSocketOptions()

@@ -55,6 +55,7 @@ from lakestream.config.values import (
     not_served,
     number_in,
     size_below,
+    workers_of,
 )
 from lakestream.config.websocket import as_websocket
 from lakestream.lake.errors import BadPolicy, UnsupportedLake
@@ -187,6 +188,13 @@ def _server_name(key: str, item: Item) -> str:
 def _base_path(key: str, item: Item) -> str:
     path = as_text(key, item).strip("/")
     return f"/{path}" if path else ""
+
+
+def _workers(key: str, item: Item) -> int:
+    try:
+        return workers_of(item.raw if isinstance(item.value, bool) else str(item.value))
+    except ValueError as error:
+        raise item.error(f"invalid {key}: {error}") from None
 
 
 def _tags(key: str, item: Item) -> tuple[str, ...]:
@@ -491,6 +499,7 @@ TOP: dict[str, Rule] = {
     "ports_file_dir": ("ports_file_dir", as_text),
     "server_tags": ("server_tags", _tags),
     "server_metadata": ("server_metadata", _metadata),
+    "workers": ("workers", _workers),
     "jetstream": ("jetstream", _jetstream),
     **dict.fromkeys(("store_dir", "storedir"), ("store_dir", as_text)),
     "cluster": ("cluster", as_cluster),

@@ -7,6 +7,7 @@ settings.py and the modules of the blocks.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -294,3 +295,22 @@ LOGIN: dict[str, Rule] = {
     **dict.fromkeys(("pass", "password"), ("password", as_text)),
 }
 """Keys of a user's name and password in any block."""
+
+
+MAX_WORKERS = 64
+"""Maximum of `workers` (64)."""
+
+
+def workers_of(text: str) -> int:
+    """Return the number of worker processes that a setting or flag names; `auto`: the processor cores for this process.
+
+    Raises:
+        ValueError: neither, or out of range.
+    """
+    if text == "auto":
+        return min(
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MAX_WORKERS
+        )
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_WORKERS:
+        raise ValueError(f'"{text}" is neither "auto" nor a number from 1 to {MAX_WORKERS}')
+    return int(text)

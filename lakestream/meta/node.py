@@ -227,6 +227,11 @@ class MetaNode:
         """Return the cluster's name; "" without one."""
         return self.nodes.node.cluster
 
+    def shown_server(self, origin: str) -> str:
+        """Return the name of the server to which the client of a request is connected. `origin`: the node that received
+        it; "": this one."""
+        return origin or self.me
+
     def answerer(self, where: Where, account: str, tokens: Sequence[str]) -> str:
         """Return the node that answers a request; "" when none is known."""
         assignment = None if where is Where.META else self.find(account, tokens[0])

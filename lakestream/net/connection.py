@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
@@ -93,6 +93,10 @@ class Owner(Protocol):
     def closed(self, connection: Connection) -> None:
         """Unregister a connection."""
 
+    def settling(self, then: Callable[[], None]) -> bool:
+        """Call back once every process of this server has taken in what clients sent here: their subscriptions, and
+        their messages for its subscribers. Return False if there is no other process."""
+
 
 TOO_MANY = "maximum connections exceeded"
 
@@ -143,6 +147,8 @@ class Connection(Outbox, Arrival):
         self._held: list[Command | Publishes] | None = None
         """Commands behind a CONNECT that is not decided yet; None: there is none."""
         self._pings_out = 0
+        self._subscribed = 0
+        self._settled = (0, 0)  # messages and subscriptions of this client at its last PING
         self._ping_sent_ns = 0
         self._max_subscriptions = owner.options.max_subscriptions or -1
         self._timer: Timer | None = None
@@ -404,6 +410,15 @@ class Connection(Outbox, Arrival):
         if not self.ready:
             self._fail("Authorization Violation", "Authentication Failure")
             return
+        if self._settled != (at := (self.in_msgs, self._subscribed)):
+            self._settled = at
+            if self.owner.settling(self._pong):
+                return
+        self._pong()
+
+    def _pong(self) -> None:
+        if self.close_reason:
+            return
         self.send(frames.PONG)
         if self._first_pong:
             self._first_pong = False
@@ -631,6 +646,7 @@ class Connection(Outbox, Arrival):
                 return
             sub = Subscription(self, command.subject, command.queue, command.sid)
             self.subs[command.sid] = sub
+            self._subscribed += 1
             self.hub.join(sub)
         self._ok()
 

@@ -179,39 +179,63 @@ def check_port(port: int) -> None:
         raise ListenError(f"listen tcp: address {port}: invalid port")
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """Return a listening socket. A wildcard host listens on IPv4 and IPv6, as in nats-server.
 
     Args:
         host: name or address; an IPv6 address without brackets.
         port: 0 or less: a free one.
+        shared: other processes of this user listen there too, and each connection comes to one of them.
 
     Raises:
         ListenError: the address cannot be used.
     """
     check_port(port)
     try:
-        return _bound(host, max(port, 0))
+        return _bound(host, max(port, 0), shared)
     except OSError as error:
         raise listen_error(host, port, error) from error
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def reserve(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound for processes that share the port, and does not listen: it keeps the port for them
+    while none of them runs. Arguments and error as for `bind`."""
+    bind(host, port).close()  # a port that another program has could be shared too
+    check_port(port)
+    try:
+        return _bound(host, max(port, 0), True, listens=False)
+    except OSError as error:
+        raise listen_error(host, port, error) from error
+
+
+def _bound(host: str, port: int, shared: bool, *, listens: bool = True) -> socket.socket:
     if host in _WILDCARDS and socket.has_dualstack_ipv6():
         try:
-            return _listening(("::", port), socket.AF_INET6, dual=True)
+            return _listening(("::", port), socket.AF_INET6, dual=True, shared=shared, listens=listens)
         except OSError as error:
             if error.errno not in _NO_IPV6:  # a system may know IPv6 and have it turned off
                 raise
     found = socket.getaddrinfo("0.0.0.0" if host in _WILDCARDS else host, port, type=socket.SOCK_STREAM)
     family, _, _, _, address = found[0]
-    return _listening((str(address[0]), port), family, dual=False)
+    return _listening((str(address[0]), port), family, dual=False, shared=shared, listens=listens)
 
 
-def _listening(address: tuple[str, int], family: int, *, dual: bool) -> socket.socket:
-    listening = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
-    listening.setblocking(False)
-    return listening
+def _listening(address: tuple[str, int], family: int, *, dual: bool, shared: bool, listens: bool) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if dual else 1)
+        bound.bind(address)
+        if listens:
+            bound.listen(BACKLOG)
+    except BaseException:
+        bound.close()
+        raise
+    bound.setblocking(False)
+    return bound
 
 
 def peer_of(address: object) -> tuple[str, int]:

@@ -8,6 +8,7 @@ stops the server.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -27,14 +28,16 @@ from lakestream.log.store.segment_log import LogOptions
 from lakestream.logging import Logger
 from lakestream.meta.adoption import MetaUnusable
 from lakestream.meta.cluster import cluster_node
-from lakestream.meta.node import MetaNode
+from lakestream.meta.node import CALL_TIMEOUT_NS, MetaNode
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.solo import solo_node
 from lakestream.meta.stores import FileStores
+from lakestream.meta.workers import worker_node
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
 from lakestream.net.identity import Identity
 from lakestream.net.peers.cluster import Cluster, Standalone
+from lakestream.net.peers.workers import Workers
 from lakestream.ports import Bus, Subscribed
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL
@@ -129,7 +132,11 @@ class JetStream:
         if options.lake.enabled:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
             shared.lake = self.keeper = LakeKeeper(lake, options.lake, clock, io, log)
-        node = self._joining(cluster) if isinstance(cluster, Cluster) else solo_node
+        node: Callable[[Shared, Engines], MetaNode] = solo_node
+        if isinstance(cluster, Workers):
+            node = self._working(cluster)
+        elif isinstance(cluster, Cluster):
+            node = self._joining(cluster)
         self.engines = Engines(shared, node, needed)
         self.node = self.engines.node
         """This server's part in the streams of all nodes."""
@@ -139,6 +146,16 @@ class JetStream:
             stores, tag = self.stores, self._options.unique_tag
             node = cluster_node(shared, engines, stores, cluster.peers, cluster.calls, stores.root, tag)
             node.replicas.site.lake = self.keeper
+            node.services.append(ElsewhereUse(engines, node))
+            return node
+
+        return join
+
+    def _working(self, workers: Workers) -> Callable[[Shared, Engines], MetaNode]:
+        def join(shared: Shared, engines: Engines) -> MetaNode:
+            peers, calls = workers.peers, workers.calls
+            settle = functools.partial(workers.settle, timeout_ns=CALL_TIMEOUT_NS)
+            node = worker_node(shared, engines, peers, calls, workers.first, workers.names, settle)
             node.services.append(ElsewhereUse(engines, node))
             return node
 

@@ -60,8 +60,11 @@ class Listeners:
         self._files: list[str] = []
 
     # ------------------------------------------------------------------ opening
-    async def open(self, node: Server, pages: Pages) -> int:
+    async def open(self, node: Server, pages: Pages, *, shared: bool = False) -> int:
         """Open the ports for monitoring and WebSocket, and bind the one for clients; return that.
+
+        Args:
+            shared: other processes serve clients on the same ports.
 
         Raises:
             StartError: an address or a certificate cannot be used.
@@ -86,10 +89,10 @@ class Listeners:
         if options.websocket.port:
             from lakestream.server.websocket import WebSocketListener  # with HTTP and frames, which few servers need
 
-            self.websocket = WebSocketListener(options.websocket, self._make, self._clock, self._log)
+            self.websocket = WebSocketListener(options.websocket, self._make, self._clock, self._log, shared=shared)
             await self.websocket.open()
         try:
-            listening = bind(options.host, options.port)
+            listening = bind(options.host, options.port, shared=shared)
         except ListenError as error:
             port = options.port if options.port != FREE_PORT else 0
             raise StartError(f'Error listening on port: {RouteUrl(options.host, port).address}, "{error}"') from error
@@ -149,6 +152,14 @@ class Listeners:
             self._files.append(options.pid_file)
         if not options.ports_file_dir:
             return
+        try:
+            self._files.append(ports_file.write_ports_file(options.ports_file_dir, self.listening(cluster_port)))
+        except StartError as error:
+            self._log.error(str(error))
+
+    def listening(self, cluster_port: int) -> dict[str, list[str]]:
+        """Return the URLs of all listeners by kind."""
+        options = self._options
         listening = (
             ("nats", "nats" if self.tls is None else "tls", options.host, self._port),
             ("websocket", options.websocket.scheme, options.websocket.host, self.websocket and self.websocket.port),
@@ -156,11 +167,7 @@ class Listeners:
             ("cluster", "nats", options.cluster.host, cluster_port),
             ("leafnodes", "nats", options.leafnodes.host, self._leafnodes and self._leafnodes.port),
         )
-        urls = {kind: ports_file.urls(scheme, host, port, ipv6=True) for kind, scheme, host, port in listening if port}
-        try:
-            self._files.append(ports_file.write_ports_file(options.ports_file_dir, urls))
-        except StartError as error:
-            self._log.error(str(error))
+        return {kind: ports_file.urls(scheme, host, port, ipv6=True) for kind, scheme, host, port in listening if port}
 
     # ------------------------------------------------------------------ reload and end
     def renewed(self, options: Options) -> ServerContext | None:

@@ -17,7 +17,7 @@ from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, Credentials, Done, HashChecks, Later, Login, Refusal
 from lakestream.net.identity import Identity
-from lakestream.protocol.nkeys import SERVER, CurveKey, new_curve_key, new_key
+from lakestream.protocol.nkeys import SERVER, CurveKey, KeyPair, new_curve_key, new_key
 from lakestream.runtime import LoopClock, ThreadIo
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Logins:
 
     Args:
         this: returns the identity of the server, and the name of its cluster.
+        key: to be used if one is needed; None: a new one.
 
     Attributes:
         key: signs requests about logins, and is the server's id; None: there are no such requests.
@@ -46,10 +47,11 @@ class Logins:
         clock: LoopClock,
         log: Logger,
         this: Callable[[], tuple[Identity, str]],
+        key: KeyPair | None = None,
     ) -> None:
         self._options = options
         self._accounts, self._io, self._clock, self._log, self._this = accounts, io, clock, log, this
-        self.key = new_key(SERVER) if options.callout is not None or options.operators is not None else None
+        self.key = (key or new_key(SERVER)) if options.callout is not None or options.operators is not None else None
         self.signed: SignedAccounts | None = None
         self._hash_checks = HashChecks()
         self._cleanups: list[Callable[[], None]] = [self._hash_checks.close]

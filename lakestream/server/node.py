@@ -60,10 +60,16 @@ if TYPE_CHECKING:
     from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.leaf.accepted import AcceptedLeaf
     from lakestream.net.leaf.nodes import LeafNodes
+    from lakestream.net.peers.workers import Workers
     from lakestream.net.remote.remotes import Remotes
+    from lakestream.server.workers.worker import Worker
 
 SWITCH_INTERVAL_S = 0.0005
 """Time for which the event loop may keep the interpreter from an I/O thread that has finished its fsync (0.5 ms)."""
+
+
+SETTLE_NS = 1_000_000_000
+"""Maximum delay of a PONG until other workers have taken in what the client sent (1 s)."""
 
 
 class Node:
@@ -72,10 +78,12 @@ class Node:
     Args:
         options: its settings.
         log: its log.
+        worker: this process's part in a server of several; None: it serves alone.
     """
 
-    def __init__(self, options: Options, log: Logger) -> None:
+    def __init__(self, options: Options, log: Logger, worker: Worker | None = None) -> None:
         self.options = options
+        self._worker = worker
         self.log = log
         self.started_ns = self.config_loaded_ns = time.time_ns()
         self.statistics = Statistics()
@@ -85,7 +93,8 @@ class Node:
         self.remotes: Remotes | None = None
         self.leafnodes: LeafNodes | None = None
         self.lame_duck = False
-        self._ids = itertools.count(1)
+        self._workers: Workers | None = None
+        self._ids = itertools.count(1) if worker is None else itertools.count(worker.index + 1, worker.count)
         self._cleanups: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ the event loop
@@ -115,14 +124,36 @@ class Node:
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
         self.accounts = Accounts(options, Turn(loop.call_soon), self.log)
         self.hub = self.accounts.default.hub
+        worker = self._worker
         self.logins = Logins(
-            options, self.accounts, self.io, self.clock, self.log, lambda: (self.identity, self.cluster.name)
+            options,
+            self.accounts,
+            self.io,
+            self.clock,
+            self.log,
+            lambda: (self.identity, self.cluster.name),
+            worker.key if worker is not None else None,
         )
         self._cleanups.append(self.logins.close)
         key = self.logins.key
-        self.identity = self._identity(key.public if key is not None else new_server_id(), options.port)
+        server_id = worker.server_id if worker is not None else new_server_id()
+        self.identity = self._identity(key.public if key is not None else server_id, options.port)
         self._banner()
-        if options.cluster.port:
+        if worker is not None:
+            from lakestream.net.peers.workers import Workers  # for servers of several processes
+
+            self.cluster = self._workers = Workers(
+                self.identity,
+                options,
+                self.started_ns,
+                self.accounts,
+                self.clock,
+                self.log,
+                worker.index,
+                worker.count,
+                worker.sockets,
+            )
+        elif options.cluster.port:
             self.cluster = Cluster(
                 self.identity, options, self.started_ns, self.accounts, self.clock, self.log, self._announce
             )
@@ -160,14 +191,20 @@ class Node:
             self.jetstream.recover()
         self.listeners = Listeners(options, self._connection, self._make_leafnodes(), self.clock, self.log)
         self._handle_signals(loop)
+        if worker is not None:
+            worker.stop_with_server(loop, self.request_stop)
         await self._listen()
-        self.log.info("Server is ready")
-        await self.cluster.start()
+        if worker is None:
+            self.log.info("Server is ready")
+            await self.cluster.start()
         if self.jetstream is not None:
             self.jetstream.start()
         self._connect_remotes()
         if self.leafnodes is not None:
             self.leafnodes.connect()
+        if worker is not None:
+            self.log.info(f"Worker {worker.index} is ready")
+            worker.report_ready(self.listeners.listening(0))
 
     def _connection(self, upgrade: Upgrade | None) -> Connection:
         return Connection(self, next(self._ids), upgrade)
@@ -251,14 +288,21 @@ class Node:
 
     async def _listen(self) -> None:
         """Open the listeners, and tell the cluster and the lake of them."""
-        port = await self.listeners.open(self, self.system.pages)
+        port = await self.listeners.open(self, self.system.pages, shared=self._worker is not None)
         self.identity = self._identity(self.identity.server_id, port)
         self.system.start()
         self.clock.watch_steps()
-        await self.listeners.accept()
-        await self.cluster.listen(self.identity, self.listeners.websocket_urls, self.listeners.leaf_urls)
+        if self._workers is not None:  # before clients, who shall find what the other workers have
+            await self._workers.listen(self.identity, (), ())
+            await self._workers.start()
+            await self._workers.meet()
+            await self.listeners.accept()
+        else:
+            await self.listeners.accept()
+            await self.cluster.listen(self.identity, self.listeners.websocket_urls, self.listeners.leaf_urls)
         self._cleanups.append(self.listeners.end)
-        self.listeners.write_files(self.cluster.port)
+        if self._worker is None:
+            self.listeners.write_files(self.cluster.port)
         if self.keeper is not None:
             root, urls = self.keeper.root, self.listeners.urls
             self.keeper.lake_id = await self.io.call(lambda: announce(root, self.identity, urls, self.log))
@@ -318,13 +362,26 @@ class Node:
         self.statistics.total_connections += 1
         self.connections[connection.id] = connection
         limit = self.options.max_connections
-        return not limit or len(self.connections) <= limit
+        return not limit or self._open_connections() <= limit
+
+    def _open_connections(self) -> int:
+        """Return the number of connections of the whole server."""
+        return len(self.connections) if self._worker is None else self._worker.count_connections(len(self.connections))
+
+    def settling(self, then: Callable[[], None]) -> bool:
+        """Call back once every worker of this server has taken in what clients sent here; return False without any."""
+        if self._workers is None:
+            return False
+        self._workers.settle(then, SETTLE_NS)
+        return True
 
     def joined(self, connection: Connection) -> None:
         self.system.events.connected(connection)
 
     def closed(self, connection: Connection) -> None:
         self.connections.pop(connection.id, None)
+        if self._worker is not None:
+            self._worker.count_connections(len(self.connections))
         self.statistics.ended(connection, self.clock.now())
         self.system.events.disconnected(connection)
         if connection.slow:
@@ -352,7 +409,8 @@ class Node:
         from lakestream.config.loading import reload
 
         try:
-            options, changed = reload(self.options, self.cluster.port)
+            share = self._worker.options_of if self._worker is not None else None
+            options, changed = reload(self.options, self.cluster.port, share)
             check_advertised(options)
             tls = self.listeners.renewed(options)
             self.cluster.reload(options)

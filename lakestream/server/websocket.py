@@ -31,6 +31,7 @@ class WebSocketListener:
     Args:
         options: its settings.
         make: makes the connection of an accepted client.
+        shared: other processes listen there too.
 
     Attributes:
         port: the bound port.
@@ -42,7 +43,13 @@ class WebSocketListener:
     """
 
     def __init__(
-        self, options: WebSocketOptions, make: Callable[[Upgrade], Connection], clock: Clock, log: Logger
+        self,
+        options: WebSocketOptions,
+        make: Callable[[Upgrade], Connection],
+        clock: Clock,
+        log: Logger,
+        *,
+        shared: bool = False,
     ) -> None:
         self._options, self._log = options, log
         self._warnings: list[str] = []
@@ -53,7 +60,7 @@ class WebSocketListener:
         except ValueError as error:
             raise StartError(f"Unable to get websocket connect URLs: {error}") from error
         try:
-            listening = bind(options.host, options.port)
+            listening = bind(options.host, options.port, shared=shared)
         except ListenError as error:
             raise StartError(f"Unable to listen for websocket connections: {error}") from error
         self._listener = Listener(listening, self._sockets.accepted, clock, tls=tls)

@@ -226,7 +226,7 @@ class Api:
     def _asker(self, request: Request) -> dict[str, Any] | None:
         """Return the requester for the advisory."""
         node = self._engine.node
-        return client_shown(request.client, request.origin or node.me, node.name)
+        return client_shown(request.client, node.shown_server(request.origin), node.name)
 
     def _forwarded(self, came: Forwarded) -> None:
         """Serve a request that another node forwarded."""

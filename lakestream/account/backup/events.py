@@ -24,7 +24,7 @@ class BackupEvents:
 
     def __init__(self, engine: Engine, what: str, stream: str, request: Request) -> None:
         self._engine, self._what, self._stream = engine, what, stream
-        self._client = client_shown(request.client, request.origin or engine.server_name, engine.node.name)
+        self._client = client_shown(request.client, engine.node.shown_server(request.origin), engine.node.name)
         self._begun_ns = engine.clock.now()
 
     def begun(self, **fields: Any) -> None:

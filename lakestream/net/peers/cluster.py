@@ -134,6 +134,7 @@ class Cluster:
         started_ns: start of this node, ns since the epoch.
         accounts: of this node; without clients yet.
         announce: called when clients must get a new INFO.
+        relays: without JetStream, pass API requests on to nodes that have it.
 
     Attributes:
         peers: the other nodes.
@@ -151,14 +152,16 @@ class Cluster:
         clock: LoopClock,
         log: Logger,
         announce: Callable[[], None],
+        *,
+        relays: bool = True,
     ) -> None:
         self.port = 0
-        self.peers = Peers(_node_info(identity, options, started_ns), options.cluster, log)
+        self.peers = Peers(self._node_info(identity, options, started_ns), options.cluster, log)
         self._routes = Routes(accounts, self.peers)
         self.others: Callable[[], Iterable[str]] | None = self._routes.nodes.keys
         self.calls: Calls = PeerCalls(self.peers, clock, log, self._routes.catch_up)
         self._connect_urls = ConnectUrls(self.peers, not options.cluster.no_advertise, announce)
-        if options.jetstream is None:
+        if relays and options.jetstream is None:
             ApiRelay(accounts, self._routes, self.peers)
 
     @property
@@ -206,6 +209,24 @@ class Cluster:
         """Announce the stop and close the connections."""
         await self.peers.stop()
 
+    @staticmethod
+    def _node_info(identity: Identity, options: Options, started_ns: int) -> NodeInfo:
+        """Return this node as other nodes see it, without `client_urls`."""
+        jetstream = options.jetstream
+        return NodeInfo(
+            name=identity.server_name,
+            server_id=identity.server_id,
+            version=__version__,
+            host=identity.host,
+            tags=options.server_tags,
+            jetstream=jetstream is not None,
+            accounts=True,
+            domain=identity.domain,
+            max_memory=jetstream.max_memory if jetstream is not None else 0,
+            max_storage=jetstream.max_file if jetstream is not None else 0,
+            started_ns=started_ns,
+        )
+
     # ------------------------------------------------------------------ monitoring
     def links(self) -> list[tuple[Link, RemoteNode]]:
         """Return the connections that are up and the nodes behind them, by name."""
@@ -239,24 +260,6 @@ class Cluster:
         if options.tls is not None:
             page |= {"tls_required": True, "tls_verify": True}
         return page | {"pool_size": POOL_SIZE}
-
-
-def _node_info(identity: Identity, options: Options, started_ns: int) -> NodeInfo:
-    """Return this node as other nodes see it, without `client_urls`."""
-    jetstream = options.jetstream
-    return NodeInfo(
-        name=identity.server_name,
-        server_id=identity.server_id,
-        version=__version__,
-        host=identity.host,
-        tags=options.server_tags,
-        jetstream=jetstream is not None,
-        accounts=True,
-        domain=identity.domain,
-        max_memory=jetstream.max_memory if jetstream is not None else 0,
-        max_storage=jetstream.max_file if jetstream is not None else 0,
-        started_ns=started_ns,
-    )
 
 
 def client_urls(identity: Identity) -> tuple[str, ...]:

@@ -184,7 +184,8 @@ class Dialler:
                     why = f"{type(error).__name__}: {error}"
                 if why and target.failed(why):
                     attempt = f"(attempt {target.failures})"
-                    self._log.error(f"Error trying to connect to route {target.url.address} {attempt}: {why}")
+                    write = self._log.debug if target.url.host.startswith("/") else self._log.error
+                    write(f"Error trying to connect to route {target.url.address} {attempt}: {why}")
             await asyncio.sleep(target.delay(self._random))
 
     def _superfluous(self, target: Target) -> bool:
@@ -213,6 +214,9 @@ class Dialler:
 
     async def _connect(self, link: Link, url: RouteUrl) -> None:
         options, kwargs = self._options, dict[str, Any]()
+        if url.host.startswith("/"):
+            await asyncio.get_running_loop().create_unix_connection(lambda: link, url.host)
+            return
         if options.tls is not None:
             kwargs = {"ssl": self._tls, "server_hostname": peer_tls.name_for(url, options.routes)}
             kwargs["ssl_handshake_timeout"] = options.tls.timeout_ns / 1e9

@@ -157,8 +157,8 @@ class Link(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = transport.get_extra_info("peername") or ("", 0)
-        self.host, self.port = str(peer[0]), int(peer[1])
+        peer = transport.get_extra_info("peername")
+        self.host, self.port = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else ("worker", 0)
         self.heard_ns = time.monotonic_ns()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._handshake_s, lambda: self.abort(HANDSHAKE_TIMEOUT))

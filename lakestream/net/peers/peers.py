@@ -8,7 +8,9 @@ handshake.py's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import os
 import secrets
 import ssl
 import time
@@ -97,6 +99,11 @@ class Peers:
             self._tls = peer_tls.ServerContext(msgspec.structs.replace(options.tls, verify=True)).context
             kwargs = {"ssl": self._tls, "ssl_handshake_timeout": options.tls.timeout_ns / 1e9}
         self._dialler.prepare()
+        if options.host.startswith("/"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(options.host)  # of this worker's last run
+            self._server = await loop.create_unix_server(lambda: self._link(), options.host, start_serving=False)
+            return
         try:
             check_port(options.port)
             self._server = await loop.create_server(
@@ -116,10 +123,11 @@ class Peers:
         options, log = self.options, self._log
         self._open = True
         await self._server.start_serving()
-        log.info(f"Cluster name is {self._node.cluster}")
-        if self.dynamic:
-            log.warn("Cluster name was dynamically generated, consider setting one")
-        log.info(f"Listening for route connections on {RouteUrl(options.host, self.bound_port).address}")
+        if not options.host.startswith("/"):
+            log.info(f"Cluster name is {self._node.cluster}")
+            if self.dynamic:
+                log.warn("Cluster name was dynamically generated, consider setting one")
+            log.info(f"Listening for route connections on {RouteUrl(options.host, self.bound_port).address}")
         self._dialler.start()
         self._beat_ns = time.monotonic_ns()
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)

@@ -1,0 +1,283 @@
+"""The meta layer of a worker: one of several processes that serve together as one server.
+
+Belongs here: which worker holds which stream, and assembling the meta node of a worker. A worker stores streams as a
+server without other nodes does: groups of one, no Raft log, nothing on disk but the streams themselves. So the workers'
+stream directories can be moved between them while the server is stopped (docs/internals/workers.md).
+
+Every worker tells the others its streams when they connect; the first one decides about new ones. An entry is acted on
+by the worker that holds the stream, then made known to the others, then answered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from lakestream.logging import Logger
+from lakestream.meta.assignments import Applied, Assignment, AssignStream, MetaOp, RemoveStream, decode_op, encode_op
+from lakestream.meta.cluster import RestoreWatch
+from lakestream.meta.keeping import SoloKeeping
+from lakestream.meta.meta import Acted, Outcome, SoloMeta
+from lakestream.meta.node import CALL_TIMEOUT_NS, MetaNode, decode_failure, encode_failure
+from lakestream.meta.ports import AllAccounts, Nodes
+from lakestream.meta.replica_files import SoloFiles
+from lakestream.meta.requests import Leaders, Requests
+from lakestream.meta.shared import Shared
+from lakestream.meta.solo import ANSWERS, SoloPlacing
+from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.protocol.api.request import Where
+from lakestream.raft.group.ports import Calls
+from lakestream.raft.group.solo import SoloGroups
+from lakestream.stream.core.config import StreamConfig
+
+ACT, LEARN, HELD = "workers.act", "workers.learn", "workers.held"
+"""The calls between workers: act on an entry, take note of one, take note of all streams of the caller."""
+
+Settle = Callable[[Callable[[], None]], None]
+"""Calls back once the other workers know the subscriptions that this one has now."""
+
+
+class WorkerMeta(SoloMeta):
+    """Implements `Meta` for a worker. `state` has the streams of all workers.
+
+    Args:
+        leader: the name of the first worker, which decides.
+        others: the names of the other workers.
+    """
+
+    def __init__(
+        self, nodes: Nodes, calls: Calls, leader: str, others: Collection[str], settle: Settle, log: Logger
+    ) -> None:
+        super().__init__(nodes.me)
+        self.leader = leader
+        self.on_leading: Callable[[], None] = lambda: None
+        """Called when this worker begins to decide: it knows the streams of all others."""
+        self._nodes, self._calls, self._settle, self._log = nodes, calls, settle, log
+        self._unknown = set(others) if nodes.me == leader else set[str]()
+        self.leading = nodes.me == leader and not self._unknown
+        self._held_decoder = msgspec.msgpack.Decoder(list[AssignStream])
+        calls.serve(ACT, self._act_asked)
+        calls.serve(LEARN, self._learn_asked)
+        calls.serve(HELD, self._held_told)
+        nodes.watch(self._seen)
+
+    # ------------------------------------------------------------------ entries, on the first worker
+    def propose(self, op: MetaOp, done: Outcome) -> None:
+        if not self.leading:
+            done(api_error(10008))
+            return
+        self.as_of += 1
+        applied = self.state.apply(op, self.as_of)
+        if applied.refused:
+            done(applied)
+            return
+        holder = _holder(applied)
+
+        def acted(error: ApiError | None) -> None:
+            if error is None:
+                self._spread(op, holder, lambda: done(applied))
+            else:
+                self._revert(op, applied, holder, lambda: done(error))
+
+        if holder == self.me:
+            self._act(applied, acted)
+            return
+        self._act(applied, lambda error: None)  # what is cached of it here
+        self._calls.call(holder, ACT, encode_op(op), lambda body, _: acted(decode_failure(body)), CALL_TIMEOUT_NS)
+
+    def _revert(self, op: MetaOp, applied: Applied, holder: str, then: Callable[[], None]) -> None:
+        """Undo an entry that its holder could not act on. A holder that is gone tells its streams when it is back."""
+        if isinstance(op, AssignStream) and op.uid in self.state.by_uid:
+            if holder == self.me or self._nodes.alive(holder):
+                self.propose(RemoveStream(op.uid), lambda _: then())
+                return
+            self._forget(op.uid)
+        elif isinstance(op, RemoveStream) and applied.before is not None:
+            self.state.take_back(applied.before)
+        then()
+
+    def _spread(self, op: MetaOp, holder: str, then: Callable[[], None]) -> None:
+        """Make an entry known to the workers that do not hold its stream; then go on."""
+        rest = [node for node in self._nodes.connected() if node != holder]
+        self._ask(rest, LEARN, encode_op(op), then)
+
+    def _ask(self, nodes: Collection[str], method: str, body: bytes, then: Callable[[], None]) -> None:
+        waiting = len(nodes)
+        if not waiting:
+            then()
+            return
+
+        def answered(_: bytes | None, __: str) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting:
+                then()
+
+        for node in list(nodes):
+            self._calls.call(node, method, body, answered, CALL_TIMEOUT_NS)
+
+    def _act(self, applied: Applied, acted: Acted) -> None:
+        self.on_applied(applied, acted)
+        self.state.tombstones.clear()
+
+    # ------------------------------------------------------------------ entries of the first worker
+    def _act_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        self.as_of += 1
+        applied = self.state.apply(decode_op(body), self.as_of)
+        if applied.refused:
+            answer(encode_failure(ApiError(500, 10009, applied.refused)))
+            return
+        self._act(applied, lambda error: self._settle(lambda: answer(encode_failure(error))))
+
+    def _learn_asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        self._take(decode_op(body))
+        answer(b"")
+
+    def _take(self, op: MetaOp) -> None:
+        self.as_of += 1
+        applied = self.state.apply(op, self.as_of)
+        if not applied.refused:
+            self._act(applied, lambda error: None)
+
+    # ------------------------------------------------------------------ streams on disk
+    def learn(self, op: AssignStream) -> None:
+        """Add a stream that was found on disk here; tell the others."""
+        super().learn(op)
+        self._tell(self._nodes.connected())
+
+    def forget(self, uid: str) -> None:
+        self._forget(uid)
+        self._tell(self._nodes.connected())
+
+    def _forget(self, uid: str) -> None:
+        super().forget(uid)
+
+    def _seen(self, node: str, up: bool) -> None:
+        if up:
+            self._tell([node])
+
+    def _tell(self, nodes: Sequence[str]) -> None:
+        if nodes:
+            mine = [_op(each) for each in self.state.by_uid.values() if each.peers[0] == self.me]
+            body = msgspec.msgpack.encode(mine)
+            for node in nodes:
+                self._calls.tell(node, HELD, body)
+
+    def _held_told(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        """Take note of the streams that a worker holds: those that it was thought to have besides are gone."""
+        theirs = {op.uid: op for op in self._held_decoder.decode(body)}
+        before = [each.uid for each in self.state.by_uid.values() if each.peers[0] == node]
+        for uid in before:
+            if uid not in theirs:
+                self._take(RemoveStream(uid))
+        for uid, op in theirs.items():
+            known = self.state.by_uid.get(uid)
+            if known is not None and _op(known) == op:
+                continue
+            if known is not None:
+                self._take(RemoveStream(uid))
+            other = self.state.find(op.account, op.name)
+            if other is not None:
+                self._log.error(
+                    f'stream {op.name} of account "{op.account}" is in the directories of {other.peers[0]} and {node}: '
+                    f"the one of {node} is not served; move one of them away"
+                )
+                continue
+            self._take(op)
+        self._unknown.discard(node)
+        if not self.leading and self.me == self.leader and not self._unknown:
+            self.leading = True
+            self.on_leading()
+
+
+def _holder(applied: Applied) -> str:
+    assignment = applied.after or applied.before
+    assert assignment is not None  # Invariant: an entry that is not refused has an effect
+    return assignment.peers[0]
+
+
+def _op(assignment: Assignment) -> AssignStream:
+    return AssignStream(
+        assignment.uid,
+        assignment.account,
+        assignment.name,
+        assignment.config,
+        assignment.peers,
+        assignment.created_ns,
+        assignment.restoring,
+    )
+
+
+class WorkerPlacing(SoloPlacing):
+    """`Placing` on the worker that holds the fewest streams."""
+
+    def __init__(self, nodes: Nodes, meta: WorkerMeta, max_memory: int, max_file: int) -> None:
+        super().__init__(nodes.me, max_memory, max_file)
+        self._nodes, self._meta = nodes, meta
+
+    def place(self, config: StreamConfig, *, keep: Sequence[str] = (), avoid: Collection[str] = ()) -> tuple[str, ...]:
+        if keep:
+            return (keep[0],)
+        holds = Counter(each.peers[0] for each in self._meta.state.by_uid.values())
+        there = [self._nodes.me, *(node for node in self._nodes.connected() if self._nodes.alive(node))]
+        return (min(there, key=lambda node: (holds[node], node)),)
+
+
+class WorkerNode(MetaNode):
+    """The meta node of a worker, which no client sees."""
+
+    @property
+    def name(self) -> str:
+        return ""
+
+    def shown_server(self, origin: str) -> str:
+        return self.shared.options.server_name
+
+    def unavailable(self, where: Where, account: str, tokens: Sequence[str]) -> ApiError | None:
+        """Return 10008, which clients repeat: a worker that is gone is restarted at once."""
+        error = super().unavailable(where, account, tokens)
+        return api_error(10008) if error is not None and error.err_code == 10118 else error
+
+
+def worker_node(
+    shared: Shared,
+    accounts: AllAccounts,
+    nodes: Nodes,
+    calls: Calls,
+    leader: str,
+    others: Collection[str],
+    settle: Settle,
+) -> WorkerNode:
+    """Return the meta node of a worker.
+
+    Args:
+        nodes, calls: the other workers.
+        leader: the name of the first worker.
+        others: the names of the workers besides this one.
+    """
+    meta = WorkerMeta(nodes, calls, leader, others, settle, shared.log)
+    leaders = Leaders(nodes, calls)
+    node = WorkerNode(
+        shared,
+        accounts,
+        nodes=nodes,
+        calls=calls,
+        meta=meta,
+        groups=SoloGroups(nodes.me),
+        files=SoloFiles(shared.stores),
+        leaders=leaders,
+        answers=msgspec.structs.replace(ANSWERS, acks_by_stream=True),
+    )
+    meta.on_applied = node.applied
+    requests = Requests(node, calls, shared.clock)
+    requests.on_answer = lambda account, reply, body, header: shared.bus_of(account).publish(reply, b"", header, body)
+    leaders.on_changed = lambda uid: requests.changed()
+    meta.on_leading = requests.changed
+    node.requests = requests
+    node.placing = WorkerPlacing(nodes, meta, shared.options.max_memory, shared.options.max_file)
+    node.keeping = node.shown = SoloKeeping(node, meta)
+    node.services.append(RestoreWatch(node))
+    node.replicas.start()
+    return node

@@ -1,0 +1,102 @@
+"""One worker's part in its server.
+
+Belongs here: what the supervisor gives a worker, the settings that concern it, and the figures that all workers share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from lakestream.config.options import LeafOptions, Options
+from lakestream.protocol.nkeys import KeyPair
+from lakestream.server.workers.stores import worker_store
+
+_COUNT = struct.Struct("=q")
+
+
+class Counts:
+    """One number of each worker, in memory that all processes of the server share."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._memory = mmap.mmap(-1, _COUNT.size * workers)
+
+    def put(self, index: int, value: int) -> int:
+        """Set the number of one worker; return the sum."""
+        _COUNT.pack_into(self._memory, index * _COUNT.size, value)
+        return sum(_COUNT.unpack_from(self._memory, each * _COUNT.size)[0] for each in range(self._workers))
+
+
+class Worker:
+    """A worker's part in its server.
+
+    Args:
+        index, count: its number, from 0, and that of all workers.
+        ports: the ports for clients and for WebSocket, which all workers share; 0: none.
+        sockets: the directory of the sockets between workers.
+        server_id, key: of the server; the key is used if one is needed.
+        connections: the connections of each worker.
+        ready: a pipe to the supervisor.
+        alive: a pipe that ends with the supervisor.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        count: int,
+        ports: tuple[int, int],
+        sockets: str,
+        server_id: str,
+        key: KeyPair | None,
+        connections: Counts,
+        ready: int,
+        alive: int,
+    ) -> None:
+        self.index, self.count, self.sockets = index, count, sockets
+        self.server_id, self.key = server_id, key
+        self._ports, self._connections, self._ready, self._alive = ports, connections, ready, alive
+
+    @property
+    def first(self) -> bool:
+        """Return True for the worker with what a server has once: monitoring, leaf nodes, remotes, the compactor."""
+        return self.index == 0
+
+    def options_of(self, options: Options) -> Options:
+        """Return the settings of the server as they concern this worker."""
+        port, websocket_port = self._ports
+        changed = replace(options, port=port, websocket=replace(options.websocket, port=websocket_port))
+        if options.jetstream is not None:
+            store = worker_store(options.jetstream.store_dir, self.index)
+            lake = options.lake
+            if lake.enabled and not lake.url:
+                changed = replace(changed, lake=replace(lake, url=os.path.join(options.jetstream.store_dir, "lake")))
+            changed = replace(changed, jetstream=replace(options.jetstream, store_dir=store))
+        if self.first:
+            return changed
+        quiet: tuple[str, ...] = ()
+        return replace(changed, http_port=0, https_port=0, leafnodes=LeafOptions(), remotes=(), warnings=quiet)
+
+    def stop_with_server(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+        """Call `stop` when the supervisor is gone."""
+
+        def gone() -> None:
+            loop.remove_reader(self._alive)
+            stop()
+
+        loop.add_reader(self._alive, gone)
+
+    def report_ready(self, listening: Mapping[str, Sequence[str]]) -> None:
+        """Tell the supervisor that this worker serves; `listening`: its URLs by kind."""
+        os.write(self._ready, msgspec.json.encode(listening) + b"\n")
+        os.close(self._ready)
+
+    def count_connections(self, number: int) -> int:
+        """Note the number of connections here; return that of the server."""
+        return self._connections.put(self.index, number)
