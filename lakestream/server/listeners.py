@@ -76,7 +76,7 @@ class Listeners:
             from lakestream.ops.metrics.server import ServerMetrics
             from lakestream.ops.monitoring import port as monitoring
 
-            scrapes = Scrapes(node, self._clock, ServerMetrics(node, pages))
+            scrapes = Scrapes(node, self._clock, ServerMetrics(node, pages), pages.together)
             console = None
             if options.console.enabled:
                 from lakestream.ops.console.console import Console

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.net.peers.workers import Workers
     from lakestream.net.remote.remotes import Remotes
+    from lakestream.ops.monitoring.workers import Together
     from lakestream.server.workers.worker import Worker
 
 SWITCH_INTERVAL_S = 0.0005
@@ -165,6 +166,8 @@ class Node:
         await self.logins.start()
         self._warn()  # not before: about accounts of operators there is nothing to say without a system account
         self.system = System(self, self.clock)
+        if self._workers is not None:
+            self.system.pages.together = self._together(self._workers)
         if options.jetstream is not None:
             self.log.info("Starting JetStream")
             temporary = TemporaryLinks(
@@ -205,6 +208,16 @@ class Node:
         if worker is not None:
             self.log.info(f"Worker {worker.index} is ready")
             worker.report_ready(self.listeners.listening(0))
+
+    def _together(self, workers: Workers) -> Together:
+        """Return what adds up the monitoring pages of all workers."""
+        from lakestream.ops.metrics.scrapes import collect
+        from lakestream.ops.metrics.server import ServerMetrics
+        from lakestream.ops.monitoring.workers import Together
+
+        pages = self.system.pages
+        metrics = ServerMetrics(self, pages)
+        return Together(workers, pages.part, lambda done: collect(metrics, self.clock, done))
 
     def _connection(self, upgrade: Upgrade | None) -> Connection:
         return Connection(self, next(self._ids), upgrade)

@@ -121,6 +121,9 @@ class Standalone:
     def traffic(self) -> Routed:
         return Routed()
 
+    def foreign(self, account: str = "") -> int:
+        return 0
+
     def shown(self) -> dict[str, Any]:
         return {"name": self.name} if self.name else {}
 
@@ -244,6 +247,10 @@ class Cluster:
             self.peers.slow_consumers,
             self.peers.stale_connections,
         )
+
+    def foreign(self, account: str = "") -> int:
+        """Return the number of subscriptions here that are not shown as those of this server."""
+        return 0
 
     def shown(self) -> dict[str, Any]:
         """Return the `cluster` object of /varz."""

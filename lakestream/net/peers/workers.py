@@ -65,7 +65,7 @@ class Workers(Cluster):
         mine = replace(identity, server_name=worker_name(index), server_id=new_server_id())
         inner = replace(options, cluster=unix)
         super().__init__(mine, inner, started_ns, accounts, clock, log, lambda: None, relays=False)
-        self.first = worker_name(0)
+        self.first, self.is_first = worker_name(0), index == 0
         self.names = [worker_name(each) for each in range(count) if each != index]
         self.others = None
         self.calls.serve(SYNC, lambda node, body, answer: answer(b""))
@@ -120,6 +120,11 @@ class Workers(Cluster):
 
     def enter_lame_duck(self) -> None:
         """Do nothing: all workers do it together."""
+
+    def foreign(self, account: str = "") -> int:
+        """Return the number of subscriptions here that are those of other workers, of one account or ("") of all."""
+        held = [owner for node in self._routes.nodes.values() for owner, _ in node.subscriptions]
+        return len(held) if not account else held.count(account)
 
     def links(self) -> list[tuple[Link, RemoteNode]]:
         return []

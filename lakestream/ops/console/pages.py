@@ -20,6 +20,7 @@ from lakestream.ops.monitoring.jetstream import totals
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages, lake_of, unhealthy
 from lakestream.ops.monitoring.query import BadQuery, Query
+from lakestream.ops.monitoring.workers import MERGED
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.durations import uptime_text
@@ -53,8 +54,11 @@ class AccountPages:
         try:
             if name == "lakez":
                 return 200, await self._lakez(account, query)
+            together = self._pages.together
             if name == "healthz":
-                return self._healthz(account, query)
+                return await self._healthz(account, query)
+            if self.sees_all(account) and together is not None and name in MERGED:
+                return 200, await together.page(name, query)
             if self.sees_all(account):
                 return 200, self._latencies() if name == "latencies" else self._pages.pages[name](query)
             own = self._own.get(name)
@@ -68,18 +72,23 @@ class AccountPages:
             raise ConsoleError(400, str(error)) from None
 
     async def _lakez(self, account: Account, query: Query) -> dict[str, Any]:
+        together = self._pages.together
+        if not self.sees_all(account):
+            query = query.but(acc=account.name)
+        page = await (self._pages.lakez(query) if together is None else together.page("lakez", query))
         if self.sees_all(account):
-            return await self._pages.lakez(query)
-        page = await self._pages.lakez(query.but(acc=account.name))
+            return page
         page.pop("url", None)  # a path of the machine
         return page
 
-    def _healthz(self, account: Account, query: Query) -> Found:
+    async def _healthz(self, account: Account, query: Query) -> Found:
         if not self.sees_all(account):
             jetstream = self._node.jetstream
             served = jetstream is not None and account.name in jetstream.served
             query = query.but(account=account.name) if served else Query(**{"js-server-only": "1"})
         health = self._pages.health(query)
+        if self._pages.together is not None:
+            health = await self._pages.together.health(query, health)
         return health.status, {"status": "ok"} if health.status == 200 else unhealthy(health, query.flag("details"))
 
     def _latencies(self) -> dict[str, Any]:

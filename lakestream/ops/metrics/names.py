@@ -222,3 +222,14 @@ FAMILIES = (
     LEFT_OUT,
 )
 """All of them, in the order of the reference."""
+
+ONCE = (
+    INFO,
+    *(one for one in VARZ if one.name in ("gnatsd_varz_max_connections", "gnatsd_varz_cores")),
+    *(one for one in (*JETSTREAM, *ACCOUNTS) if one.name.endswith(("_max_memory", "_max_storage", "_disabled"))),
+    STORE_FREE,
+    STORE_SIZE,
+    CERTIFICATE,
+    COMPACTOR_ALIVE,
+)
+"""Metrics of the machine or the settings, which are the same for all workers of a server."""

@@ -7,13 +7,15 @@ scrapes that come together, so that a page of any size holds up clients for a fe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from lakestream.metrics.family import Sheet
 from lakestream.metrics.page import Page, render
+from lakestream.ops.metrics import names
 from lakestream.ops.metrics.server import ServerMetrics, store_space
 from lakestream.ops.monitoring.exchange import TEXT, Answer
 from lakestream.ops.monitoring.monitored import Monitored
+from lakestream.ops.monitoring.workers import Together, add_sheets
 from lakestream.ports import Clock
 
 SLICE_NS = 2_000_000
@@ -25,10 +27,14 @@ Done = Callable[[Answer], None]
 
 
 class Scrapes:
-    """Scrapes of one server, one collection at a time."""
+    """Scrapes of one server, one collection at a time.
 
-    def __init__(self, node: Monitored, clock: Clock, metrics: ServerMetrics) -> None:
-        self._node, self._clock, self._metrics = node, clock, metrics
+    Args:
+        together: adds up the metrics of the workers of this server; None: it is one process.
+    """
+
+    def __init__(self, node: Monitored, clock: Clock, metrics: ServerMetrics, together: Together | None = None) -> None:
+        self._node, self._clock, self._metrics, self._together = node, clock, metrics, together
         self._waiting: list[tuple[str, str, Done]] = []
         self._busy = False
 
@@ -44,20 +50,23 @@ class Scrapes:
 
     def _begin(self) -> None:
         self._busy = True
-        sheet, wanted = Sheet(), self._waiting
-        self._waiting = []
-        self._go_on(self._metrics.collect(sheet), sheet, wanted)
+        wanted, self._waiting = self._waiting, []
 
-    def _go_on(self, collecting: Iterator[None], sheet: Sheet, wanted: list[tuple[str, str, Done]]) -> None:
-        until = time.monotonic_ns() + SLICE_NS
-        try:
-            for _ in collecting:
-                if time.monotonic_ns() >= until:
-                    self._clock.call_later(PAUSE_NS, lambda: self._go_on(collecting, sheet, wanted))
-                    return
-        except Exception as error:
-            self._ended(wanted, None, error)
-            return
+        def collected(sheet: Sheet | Exception) -> None:
+            if isinstance(sheet, Exception):
+                self._ended(wanted, None, sheet)
+            elif self._together is None:
+                self._render(sheet, wanted)
+            else:
+                self._clock.spawn(self._add_up(self._together, sheet, wanted))
+
+        collect(self._metrics, self._clock, collected)
+
+    async def _add_up(self, together: Together, sheet: Sheet, wanted: list[tuple[str, str, Done]]) -> None:
+        families = {family.name: family for family in names.FAMILIES}
+        self._render(add_sheets(sheet, await together.sheets(), families, names.ONCE), wanted)
+
+    def _render(self, sheet: Sheet, wanted: list[tuple[str, str, Done]]) -> None:
         directory, formats = self._metrics.directory(), [(accept, encoding) for accept, encoding, _ in wanted]
 
         def work() -> list[Page]:
@@ -85,3 +94,23 @@ class Scrapes:
                 done(Answer(200, page.content_type, page.body, (("Vary", "Accept, Accept-Encoding"), *encoding)))
             else:
                 done(Answer(500, TEXT, b"500 internal error\n"))
+
+
+def collect(metrics: ServerMetrics, clock: Clock, done: Callable[[Sheet | Exception], None]) -> None:
+    """Collect the metrics of this process in slices of the event loop's time; call `done` with them, or the error."""
+    sheet = Sheet()
+    collecting = metrics.collect(sheet)
+
+    def go_on() -> None:
+        until = time.monotonic_ns() + SLICE_NS
+        try:
+            for _ in collecting:
+                if time.monotonic_ns() >= until:
+                    clock.call_later(PAUSE_NS, go_on)
+                    return
+        except Exception as error:
+            done(error)
+            return
+        done(sheet)
+
+    go_on()

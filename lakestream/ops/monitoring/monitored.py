@@ -6,7 +6,7 @@ servers of their own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -181,7 +181,7 @@ def account_of(node: Monitored, name: str) -> Account | None:
     return next((account for account in configured(node) if account.name == name), None)
 
 
-def sublist_stats(node: Monitored, accounts: Iterable[Account]) -> dict[str, Any]:
+def sublist_stats(node: Monitored, accounts: Sequence[Account]) -> dict[str, Any]:
     """Return figures of these accounts' interest graphs.
 
     A message of a client is one match. Matches of the server's own messages count only where no cache had them, so that
@@ -198,6 +198,7 @@ def sublist_stats(node: Monitored, accounts: Iterable[Account]) -> dict[str, Any
         cached += figures.cached
         fanouts += figures.fanouts
         max_fanout = max(max_fanout, figures.max_fanout)
+    held -= sum(node.cluster.foreign(account.name) for account in accounts)
     return {
         "num_subscriptions": held,
         "num_cache": cached,

@@ -8,6 +8,7 @@ those measure that are about its insides.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import threading
@@ -30,6 +31,7 @@ from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
 from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, Lag, Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import routez
+from lakestream.ops.monitoring.workers import MERGED, Together
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.api.request import NATS_VERSION
 from lakestream.protocol.durations import uptime_text
@@ -81,12 +83,14 @@ class Pages:
 
     Attributes:
         pages: JSON pages by name, those that do not depend on the health of the server.
+        together: adds up the pages of the workers of this server; None: it is one process.
         jetstream: the JetStream pages.
     """
 
     def __init__(self, node: Monitored) -> None:
         self._node = node
         self._requests: dict[str, int] = {}
+        self.together: Together | None = None
         self.jetstream = JetStreamPages(node)
         self.pages: dict[str, Page] = {
             "varz": self._varz,
@@ -120,6 +124,8 @@ class Pages:
         try:
             if not name:
                 return self._index()
+            if self.together is not None and (name in MERGED or name == "healthz"):
+                return self._merged(self.together, name, Query(query))
             if name == "healthz":
                 return self._healthz(Query(query))
             if name == "raftz":
@@ -130,6 +136,32 @@ class Pages:
             return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
         except BadQuery as error:
             return Answer(400, TEXT, str(error).encode())
+
+    async def _merged(self, together: Together, name: str, query: Query) -> Answer:
+        """Return a page of all workers of this server."""
+        try:
+            if name == "healthz":
+                return self._health_answer(await together.health(query, self.health(query)), query)
+            page = await together.page(name, query)
+            return Answer(200, JSON, msgspec.json.format(dumps(page), indent=2))
+        except BadQuery as error:
+            return Answer(400, TEXT, str(error).encode())
+
+    def part(self, name: str, query: Query, done: Callable[[Any], None]) -> None:
+        """Call back with this process's part of a page, `Health` of `healthz`, or the BadQuery."""
+        try:
+            if name == "healthz":
+                done(self.health(query))
+            elif name == "statsz":
+                done(self.statsz())
+            elif name == "lakez":
+                asyncio.ensure_future(self.lakez(query)).add_done_callback(
+                    lambda task: done(task.exception() or task.result())
+                )
+            else:
+                done(self.pages[name](query))
+        except BadQuery as error:
+            done(error)
 
     # ------------------------------------------------------------------ /
     def _index(self) -> Answer:
@@ -307,7 +339,7 @@ class Pages:
         return accepted + (len(node.remotes.leafs()) if node.remotes is not None else 0)
 
     def _subscriptions(self) -> int:
-        return sum(len(account.hub.interest_graph) for account in self._node.accounts)
+        return sum(len(account.hub.interest_graph) for account in self._node.accounts) - self._node.cluster.foreign()
 
     # ------------------------------------------------------------------ periodic statistics of the system account
     def statsz(self) -> dict[str, Any]:
@@ -399,7 +431,10 @@ class Pages:
 
     # ------------------------------------------------------------------ /healthz
     def _healthz(self, query: Query) -> Answer:
-        health = self.health(query)
+        return self._health_answer(self.health(query), query)
+
+    @staticmethod
+    def _health_answer(health: Health, query: Query) -> Answer:
         page = {"status": "ok"} if health.status == 200 else unhealthy(health, query.flag("details"))
         return Answer(health.status, JSON, dumps(page))
 

@@ -22,6 +22,11 @@ class Query:
     def __init__(self, text: str = "", **values: str) -> None:
         self._values = {name: found[0] for name, found in parse_qs(text, keep_blank_values=True).items()} | values
 
+    @property
+    def values(self) -> dict[str, str]:
+        """Return the parameters by name."""
+        return self._values
+
     def but(self, **values: str) -> Query:
         """Return a copy with other values for some parameters."""
         changed = Query()
