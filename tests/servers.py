@@ -25,6 +25,8 @@ from typing import Any
 
 from tests import certificates
 
+WORKERS = os.environ.get("LAKESTREAM_TEST_WORKERS", "")
+"""Number of worker processes of servers without a cluster; "": as each test says. Any suite runs on workers with it."""
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 LOG_LINES_KEPT = 2000
@@ -146,6 +148,8 @@ class Server:
             path = self.store.parent / f"{self.store.name}.conf"
             path.write_text(self._placed(self.config))
             command += ["-c", str(path)]
+        if self.kind is Kind.OURS and WORKERS and not re.search(r"cluster|resolver|workers", self.config or ""):
+            command += ["--workers", WORKERS]
         return command + [self._placed(each) for each in self.args]
 
     @property

@@ -65,7 +65,7 @@ class Workers(Cluster):
         mine = replace(identity, server_name=worker_name(index), server_id=new_server_id())
         inner = replace(options, cluster=unix)
         super().__init__(mine, inner, started_ns, accounts, clock, log, lambda: None, relays=False)
-        self.first, self.is_first = worker_name(0), index == 0
+        self.index, self.first, self.is_first = index, worker_name(0), index == 0
         self.names = [worker_name(each) for each in range(count) if each != index]
         self.others = None
         self.calls.serve(SYNC, lambda node, body, answer: answer(b""))

@@ -186,7 +186,8 @@ def _common_imports(name: str, system: str, is_system: bool) -> list[dict[str, A
 # ---------------------------------------------------------------------- /accstatz
 def accstatz(node: Monitored, query: Query) -> dict[str, Any]:
     """Return the page; `unused=1`: with accounts without connections."""
-    return statz(node, None, unused=query.flag("unused"))
+    name = query.text("names")
+    return statz(node, [name] if name else None, unused=query.flag("unused"))
 
 
 def statz(node: Monitored, names: Sequence[str] | None, *, unused: bool) -> dict[str, Any]:

@@ -14,13 +14,13 @@ import msgspec
 
 from lakestream.metrics.family import Family, Sheet, Value
 from lakestream.metrics.histogram import Buckets
-from lakestream.net.peers.workers import Workers
+from lakestream.net.peers.workers import Workers, worker_name
 from lakestream.ops.monitoring.jetstream import Health
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.api.jsonio import dumps
 
-PAGE, METRICS = "monitoring.page", "monitoring.metrics"
-"""The calls to another worker: for its part of a page, and for its metrics."""
+PAGE, METRICS, COMMAND = "monitoring.page", "monitoring.metrics", "monitoring.command"
+"""The calls to another worker: for its part of a page, for its metrics, and to carry out a command."""
 TIMEOUT_NS = 2_000_000_000
 """Time for which a page waits for the other workers (2 s)."""
 
@@ -310,7 +310,10 @@ class Together:
         collect: Callable[[Callable[[Sheet | Exception], None]], None],
     ) -> None:
         self._workers, self._ask = workers, ask
+        self.commands: dict[str, Callable[[int], str]] = {}
+        """Commands by name; each takes a number and returns the error, if any."""
         workers.calls.serve(PAGE, self._asked)
+        workers.calls.serve(COMMAND, self._commanded)
         workers.calls.serve(METRICS, lambda node, body, answer: collect(lambda found: answer(_encoded(found))))
 
     @property
@@ -346,19 +349,42 @@ class Together:
                 parts.append(msgspec.json.decode(answered.page, type=Health))
         return worst(parts)
 
+    async def command(self, name: str, number: int, worker: int | None = None) -> str:
+        """Carry out a command on a worker, or (None) on all; return the first error, "" for none."""
+        body = msgspec.msgpack.encode((name, number))
+        me = self._workers.index
+        errors = [self.commands[name](number)] if worker in (None, me) else []
+        if worker is None:
+            errors += [_text(each) for each in await self._others(COMMAND, body)]
+        elif worker != me:
+            errors.append(_text(await self._other(worker_name(worker), COMMAND, body)))
+        return next((error for error in errors if error), "")
+
+    def worker_of(self, cid: int) -> int:
+        """Return the number of the worker that numbered a client."""
+        return (cid - 1) % (len(self._workers.names) + 1)
+
+    def _commanded(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
+        name, number = msgspec.msgpack.decode(body, type=tuple[str, int])
+        answer(self.commands[name](number).encode() if name in self.commands else b"")
+
     async def sheets(self) -> list[bytes]:
         """Return the metrics of the other workers."""
         return [body for body in await self._others(METRICS, b"") if body is not None]
 
     async def _others(self, method: str, body: bytes) -> list[bytes | None]:
         """Return the answers of the other workers, by number; None of one that does not answer."""
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[bytes | None]] = []
-        for name in self._workers.names:
-            future: asyncio.Future[bytes | None] = loop.create_future()
-            futures.append(future)
-            self._workers.calls.call(name, method, body, _result_of(future), TIMEOUT_NS)
-        return [await each for each in futures]
+        return await asyncio.gather(*(self._other(name, method, body) for name in self._workers.names))
+
+    async def _other(self, name: str, method: str, body: bytes) -> bytes | None:
+        future: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def done(answer: bytes | None, why: str) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        self._workers.calls.call(name, method, body, done, TIMEOUT_NS)
+        return await future
 
     def _asked(self, node: str, body: bytes, answer: Callable[[bytes], None]) -> None:
         name, values = msgspec.msgpack.decode(body, type=tuple[str, dict[str, str]])
@@ -372,9 +398,5 @@ class Together:
         self._ask(name, Query(**values), done)
 
 
-def _result_of(future: asyncio.Future[bytes | None]) -> Callable[[bytes | None, str], None]:
-    def done(body: bytes | None, why: str) -> None:
-        if not future.done():
-            future.set_result(body)
-
-    return done
+def _text(answer: bytes | None) -> str:
+    return "a worker does not answer" if answer is None else answer.decode()

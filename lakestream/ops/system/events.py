@@ -21,6 +21,8 @@ from lakestream.net.statistics import REFUSED
 from lakestream.ops.monitoring.accounts import account_traffic
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.pages import Pages
+from lakestream.ops.monitoring.query import Query
+from lakestream.ops.monitoring.workers import Together
 from lakestream.ops.system.messages import SystemMessages
 from lakestream.ports import ClientInfo, Clock, Subscribed
 from lakestream.protocol.api.jsonio import dumps
@@ -215,8 +217,16 @@ class SystemEvents:
         self._statsz_ns = min(2 * self._statsz_ns, STATSZ_NS)
         self._clock.call_later(self._statsz_ns, self._statsz)
         subject = f"$SYS.SERVER.{self._id}.STATSZ".encode()
-        if self._hub.interest(subject):
+        together = self._pages.together
+        if not self._hub.interest(subject) or (together is not None and not together.first):
+            return
+        if together is None:
             self._send(subject, {"server": self._messages.server(), "statsz": self._pages.statsz()})
+        else:
+            self._clock.spawn(self._statsz_of_all(together, subject))
+
+    async def _statsz_of_all(self, together: Together, subject: bytes) -> None:
+        self._send(subject, {"server": self._messages.server(), "statsz": await together.page("statsz", Query())})
 
     def lame_duck(self) -> None:
         """Announce lame duck mode."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from lakestream.ops.monitoring.jetstream import Health, NotLeading
 from lakestream.ops.monitoring.monitored import Monitored, account_of
 from lakestream.ops.monitoring.pages import Pages, unhealthy
 from lakestream.ops.monitoring.query import BadQuery
+from lakestream.ops.monitoring.workers import MERGED, Together
 from lakestream.ops.system.messages import Asked, Found, SystemMessages, encoded, read
 from lakestream.ports import ClientInfo, Clock, Handler
 from lakestream.protocol.api.json_syntax import JsonError
@@ -38,11 +40,20 @@ class AccountRequests:
     In a cluster the node of a client answers for its identity; every node answers about its account.
     """
 
-    def __init__(self, account: Account, node: Monitored, messages: SystemMessages) -> None:
+    def __init__(
+        self,
+        account: Account,
+        node: Monitored,
+        messages: SystemMessages,
+        clock: Clock,
+        together: Callable[[], Together | None],
+    ) -> None:
         self._account, self._node, self._messages = account, node, messages
+        self._clock, self._together = clock, together
         subscribe = account.hub.subscribe
         subscribe(b"$SYS.REQ.USER.INFO", self._user_info, local=True)
-        if not account.is_system:
+        together_now = together()
+        if not account.is_system and (together_now is None or together_now.first):
             for subject in (b"$SYS.REQ.SERVER.PING.CONNZ", b"$SYS.REQ.ACCOUNT.PING.CONNZ"):
                 subscribe(subject, self._connz)
             subscribe(b"$SYS.REQ.ACCOUNT.PING.STATZ", self._statz)
@@ -64,12 +75,31 @@ class AccountRequests:
         self._send(reply, header, dumps({"server": self._messages.server(), "data": data}))
 
     def _connz(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        name = self._account.name
+        name, together = self._account.name, self._together()
+        if together is not None:
+            self._clock.spawn(self._add_up(together, "Connz", "connz", {"acc": name}, reply, header, payload))
+            return
         self._answer("Connz", reply, header, payload, lambda asked: connz(self._node, asked.query.but(acc=name)))
 
     def _statz(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        names = [self._account.name]
+        names, together = [self._account.name], self._together()
+        if together is not None:
+            values = {"unused": "1", "names": self._account.name}
+            self._clock.spawn(self._add_up(together, "AccountStatz", "accstatz", values, reply, header, payload))
+            return
         self._answer("AccountStatz", reply, header, payload, lambda asked: statz(self._node, names, unused=True))
+
+    async def _add_up(
+        self,
+        together: Together,
+        kind: str,
+        page: str,
+        values: dict[str, str],
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+    ) -> None:
+        self._answer(kind, reply, header, payload, await added_up(together, kind, page, payload, **values))
 
     def _answer(self, kind: str, reply: bytes, header: bytes, payload: bytes, found: Found) -> None:
         body = self._messages.answer(kind, payload, found) if reply else None
@@ -78,6 +108,33 @@ class AccountRequests:
 
     def _send(self, reply: bytes, header: bytes, body: bytes) -> None:
         self._account.hub.publish(reply, b"", *encoded(header, body))
+
+
+async def added_up(together: Together, kind: str, page: str, payload: bytes, **values: str) -> Found:
+    """Return a function that returns the page of all workers, or raises what was wrong with the request.
+
+    Args:
+        kind: of the request; `page`: the name of the page.
+        values: parameters of the page that replace those of the request.
+    """
+    shown: dict[str, Any] = {}
+    wrong: BadQuery | None = None
+    with contextlib.suppress(JsonError):  # reported by `SystemMessages.answer`
+        query = read(kind, payload).query.but(**values)
+        if query.text("filter_subject") and not query.text("acc"):
+            wrong = BadQuery("filter by subject only valid with account filtering")
+        else:
+            try:
+                shown = await together.page(page, query)
+            except BadQuery as error:
+                wrong = error
+
+    def found(asked: Asked) -> Any:
+        if wrong is not None:
+            raise wrong
+        return shown
+
+    return found
 
 
 def permissions_shown(permissions: Permissions) -> dict[str, Any]:
@@ -122,6 +179,15 @@ class SystemAccount:
     def __init__(self, node: Monitored, pages: Pages, messages: SystemMessages, clock: Clock) -> None:
         self._node, self._pages, self._messages, self._clock = node, pages, messages, clock
         self._hub = node.accounts.system.hub
+        self._together = pages.together
+        if self._together is not None:
+            self._together.commands |= {
+                "kick": self._kick,
+                "ldm": self._send_elsewhere,
+                "reload": lambda _: node.reload(),
+            }
+            if not self._together.first:
+                return
         self._about_server(node.identity.server_id)
         self._about_account()
         self._hub.subscribe(b"$SYS.DEBUG.SUBSCRIBERS", self._subscribers)
@@ -131,7 +197,7 @@ class SystemAccount:
         pages = self._pages
         for kind in _PAGES:
             self._server(server_id, kind.upper(), self._shown(kind))
-        self._server(server_id, "HEALTHZ", self._page("Healthz", self._health))
+        self._server(server_id, "HEALTHZ", self._healthz)
         raftz = pages.jetstream.raftz
         self._server(server_id, "RAFTZ", self._page("Raftz", lambda asked: raftz(*_texts(asked, "acc", "group"))))
         self._server(server_id, "LAKEZ", self._lakez)
@@ -144,8 +210,8 @@ class SystemAccount:
         self._server(server_id, "IDZ", self._idz)
         own = f"$SYS.REQ.SERVER.{server_id}."
         self._hub.subscribe(f"{own}RELOAD".encode(), self._reload)
-        self._hub.subscribe(f"{own}KICK".encode(), self._to_client(self._kick))
-        self._hub.subscribe(f"{own}LDM".encode(), self._to_client(self._send_elsewhere))
+        self._hub.subscribe(f"{own}KICK".encode(), self._to_client("kick", self._kick))
+        self._hub.subscribe(f"{own}LDM".encode(), self._to_client("ldm", self._send_elsewhere))
 
     def _server(self, server_id: str, page: str, handler: Handler) -> None:
         """Reply to a request for a page of this server, by its id or to all servers."""
@@ -166,14 +232,50 @@ class SystemAccount:
         return self._page(kind, found)
 
     def _page(self, kind: str, found: Found, key: str = "data") -> Handler:
+        together, page = self._together, kind.lower()
+
         def asked(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-            if reply:
+            if reply and together is not None and page in MERGED:
+                self._clock.spawn(self._add_up(together, kind, page, key, reply, header, payload))
+            elif reply:
                 self._send(reply, header, self._messages.answer(kind, payload, found, key))
 
         return asked
 
-    def _health(self, asked: Asked) -> dict[str, Any]:
-        health: Health = self._pages.health(asked.query)
+    async def _add_up(
+        self,
+        together: Together,
+        kind: str,
+        page: str,
+        key: str,
+        reply: bytes,
+        header: bytes,
+        payload: bytes,
+        values: dict[str, str] | None = None,
+        part: Callable[[Any], Any] = lambda shown: shown,
+    ) -> None:
+        found = await added_up(together, kind, page, payload, **(values or {}))
+        self._send(reply, header, self._messages.answer(kind, payload, lambda asked: part(found(asked)), key))
+
+    def _healthz(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
+        def send(of_all: Health | None) -> None:
+            found = self._messages.answer("Healthz", payload, lambda asked: self._health(asked, of_all))
+            self._send(reply, header, found)
+
+        async def add_up(together: Together) -> None:
+            of_all: Health | None = None
+            with contextlib.suppress(JsonError, BadQuery):  # reported by `answer`
+                query = read("Healthz", payload).query
+                of_all = await together.health(query, self._pages.health(query))
+            send(of_all)
+
+        if reply and self._together is not None:
+            self._clock.spawn(add_up(self._together))
+        elif reply:
+            send(None)
+
+    def _health(self, asked: Asked, of_all: Health | None) -> dict[str, Any]:
+        health: Health = of_all or self._pages.health(asked.query)
         page = {"status": "ok"} if health.status == 200 else unhealthy(health, asked.query.flag("details"))
         return {"status": page.pop("status"), "status_code": health.status} | page
 
@@ -182,6 +284,9 @@ class SystemAccount:
             self._clock.spawn(self._show_lake(reply, header, payload))
 
     async def _show_lake(self, reply: bytes, header: bytes, payload: bytes) -> None:
+        if self._together is not None:
+            await self._add_up(self._together, "Lakez", "lakez", "data", reply, header, payload)
+            return
         page: dict[str, Any] = {}
         wrong: BadQuery | None = None
         with contextlib.suppress(JsonError):  # reported by `answer`
@@ -207,11 +312,27 @@ class SystemAccount:
             self._send(reply, header, dumps(page))
 
     def _reload(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
-        wrong = self._node.reload()
-        if reply:
-            self._send(reply, header, self._messages.done(wrong))
+        def done(wrong: str) -> None:
+            if reply:
+                self._send(reply, header, self._messages.done(wrong))
 
-    def _to_client(self, do: Callable[[int], str]) -> Handler:
+        self._carry_out("reload", 0, None, lambda _: self._node.reload(), done)
+
+    def _carry_out(
+        self, name: str, number: int, worker: int | None, do: Callable[[int], str], done: Callable[[str], None]
+    ) -> None:
+        """Carry out a command here; of several workers on that one, or (None) on all. Call back with the error."""
+        together = self._together
+        if together is None:
+            done(do(number))
+            return
+
+        async def command() -> None:
+            done(await together.command(name, number, worker))
+
+        self._clock.spawn(command())
+
+    def _to_client(self, name: str, do: Callable[[int], str]) -> Handler:
         """Apply a command to the client that the request names; a request without one is only logged."""
 
         def asked(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
@@ -222,9 +343,13 @@ class SystemAccount:
             except JsonError as error:
                 self._node.log.error(f"SYSTEM - Error unmarshalling kick client request: {error}")
                 return
-            wrong = do(cid)
-            if reply:
-                self._send(reply, header, self._messages.done(wrong))
+
+            def done(wrong: str) -> None:
+                if reply:
+                    self._send(reply, header, self._messages.done(wrong))
+
+            worker = self._together.worker_of(cid) if self._together is not None else None
+            self._carry_out(name, cid, worker, do, done)
 
         return asked
 
@@ -247,18 +372,43 @@ class SystemAccount:
     # ------------------------------------------------------------------ $SYS.REQ.ACCOUNT
     def _about_account(self) -> None:
         node = self._node
-        self._account("CONNZ", "Connz", lambda name, asked: connz(node, asked.query.but(acc=name)))
-        self._account("SUBSZ", "Subsz", lambda name, asked: subsz(node, asked.query.but(acc=name, subs="1")))
+        self._account("CONNZ", "Connz", lambda name, asked: connz(node, asked.query.but(acc=name)), "connz")
+        subs = {"subs": "1"}
+        self._account(
+            "SUBSZ", "Subsz", lambda name, asked: subsz(node, asked.query.but(acc=name, **subs)), "subsz", subs
+        )
         self._account("LEAFZ", "Leafz", lambda name, asked: self._pages.pages["leafz"](asked.query.but(acc=name)))
-        self._account("JSZ", "Jsz", self._jsz)
-        self._account("INFO", "Accountz", lambda name, asked: account_detail(node, name))
-        self._account("STATZ", "AccountStatz", self._statz)
+        self._account("JSZ", "Jsz", self._jsz, "jsz", {"accounts": "1"}, self._details)
+        info = lambda name, shown: shown["account_detail"]  # noqa: E731
+        self._account("INFO", "Accountz", lambda name, asked: account_detail(node, name), "accountz", {}, info)
+        self._account("STATZ", "AccountStatz", self._statz, "accstatz", {"unused": "1"})
         self._hub.subscribe(b"$SYS.REQ.ACCOUNT.*.CONNS", self._conns)
 
-    def _account(self, page: str, kind: str, found: Callable[[str, Asked], Any]) -> None:
+    def _account(
+        self,
+        page: str,
+        kind: str,
+        found: Callable[[str, Asked], Any],
+        merged: str = "",
+        values: dict[str, str] | None = None,
+        part: Callable[[str, Any], Any] = lambda name, shown: shown,
+    ) -> None:
+        """Reply to a request for a page about an account.
+
+        Args:
+            merged: the page that is added up where there are several workers; "": none is.
+            values: parameters of that page; `part` returns what the reply has of it.
+        """
+        together = self._together
+
         def asked(subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
             name = _account_of(subject)
-            if reply:
+            if reply and together is not None and merged:
+                chosen = {**(values or {}), **({} if name == "PING" else {"acc": name, "names": name})}
+                self._clock.spawn(
+                    self._add_up(together, kind, merged, "data", reply, header, payload, chosen, partial(part, name))
+                )
+            elif reply:
                 body = self._messages.answer(kind, payload, lambda asked: found(name, asked))
                 self._send(reply, header, body)
 
@@ -270,8 +420,18 @@ class SystemAccount:
             # Here, unlike on the page, consumers are shown with their streams or not at all.
             query = asked.query if asked.query.flag("streams") else asked.query.but(consumers="")
             return self._pages.jetstream.account(name, jetstream.served[name], query)
+        raise self._without_jetstream(name)
+
+    def _without_jetstream(self, name: str) -> BadQuery:
         known = account_of(self._node, name) is not None
-        raise BadQuery(f'account "{name}" not jetstream enabled' if known else f'account "{name}" not found')
+        return BadQuery(f'account "{name}" not jetstream enabled' if known else f'account "{name}" not found')
+
+    def _details(self, name: str, shown: dict[str, Any]) -> Any:
+        """Return the account's part of the page /jsz of all workers."""
+        details = shown.get("account_details")
+        if not details:
+            raise self._without_jetstream(name)
+        return details[0]
 
     def _statz(self, name: str, asked: Asked) -> dict[str, Any] | None:
         if name == "PING":

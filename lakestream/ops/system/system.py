@@ -39,7 +39,7 @@ class System:
     def _serve(self, account: Account) -> None:
         domain = self._node.identity.domain
         account.hub.tracing = Tracing(account.hub, self._clock, self.messages.server, domain)
-        AccountRequests(account, self._node, self.messages)
+        AccountRequests(account, self._node, self.messages, self._clock, lambda: self.pages.together)
 
     def _serve_claims(self) -> None:
         signed, operators = self._node.signed, self._node.options.operators

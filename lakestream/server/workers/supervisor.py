@@ -22,6 +22,7 @@ from types import FrameType
 import msgspec
 
 from lakestream.config.errors import StartError
+from lakestream.config.loading import reload
 from lakestream.config.options import Options
 from lakestream.logging import Logger
 from lakestream.net.identity import new_server_id
@@ -232,9 +233,22 @@ class Supervisor:
         elif number in PASSED_ON:
             if number == signal.SIGUSR1:
                 self._log.reopen()
+            if number == signal.SIGHUP:
+                self._reload()
             # Workers that end after a lame duck are not restarted.
             self._retiring |= number == signal.SIGUSR2
             self._send(number)
+
+    def _reload(self) -> None:
+        """Read the configuration again for workers that are started later; the running ones do so themselves."""
+        try:
+            options, changed = reload(self._options)
+        except StartError:
+            return  # the workers log it
+        self._options = options
+        if "log_file" in changed:
+            self._log.reopen(options.log_file)
+        self._log.configure(debug=options.debug, trace=options.trace, logtime=options.logtime, utc=options.logtime_utc)
 
     def _read(self, process: _Process) -> None:
         """Read what a worker reports; its pipe ends when it is ready or gone."""
