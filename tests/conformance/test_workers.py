@@ -132,11 +132,14 @@ def test_every_stream_serves_clients_of_every_worker(server: Server, wires: list
             assert info["cluster"] == {"leader": server.name}
             durable = {"durable_name": "D", "ack_policy": "explicit"}
             wire.api(f"CONSUMER.CREATE.E{number}.D", {"stream_name": f"E{number}", "config": durable})
-            message = wire.request(f"$JS.API.CONSUMER.MSG.NEXT.E{number}.D", b'{"batch":1,"expires":5000000000}')
+            pull = b'{"batch":1,"expires":5000000000}'
+            wire.publish(f"$JS.API.CONSUMER.MSG.NEXT.E{number}.D", pull, wire.new_reply())
+            message = wire.next(lambda frame: frame.subject.startswith("e"))
             assert message.data == b"x"
             wire.request(message.reply, b"+ACK")
-            inbox = wire.new_reply()
-            pushing = {"deliver_subject": inbox, "ack_policy": "none", "deliver_policy": "last"}
+            place = f"deliver.{number}.{worker_of(wire)}"
+            wire.subscribe(place)
+            pushing = {"deliver_subject": place, "ack_policy": "none", "deliver_policy": "last"}
             wire.api(f"CONSUMER.CREATE.E{number}", {"stream_name": f"E{number}", "config": pushing})
             assert wire.next(lambda frame: frame.subject.startswith("e")).data == b"x"
             assert wire.request(f"$JS.API.DIRECT.GET.E{number}", b'{"seq":1}').status in (0, 503)
