@@ -294,6 +294,10 @@ class _Answered(msgspec.Struct):
     wrong: str = ""
 
 
+_ANSWERED = msgspec.json.Decoder(_Answered)
+_HEALTH = msgspec.json.Decoder(Health)
+
+
 class Together:
     """The pages of a server of several workers.
 
@@ -333,7 +337,7 @@ class Together:
         mine = await own
         if isinstance(mine, BadQuery):
             raise mine
-        answers = [msgspec.json.decode(body, type=_Answered) for body in others if body is not None]
+        answers = [_ANSWERED.decode(body) for body in others if body is not None]
         parts = [msgspec.json.decode(each.page) for each in answers if not each.wrong]
         return merge(name, query, [mine, *parts])
 
@@ -345,8 +349,8 @@ class Together:
             if body is None:
                 parts.append(Health(503, f"{name} does not answer", "CONN"))
             else:
-                answered = msgspec.json.decode(body, type=_Answered)
-                parts.append(msgspec.json.decode(answered.page, type=Health))
+                answered = _ANSWERED.decode(body)
+                parts.append(_HEALTH.decode(answered.page))
         return worst(parts)
 
     async def command(self, name: str, number: int, worker: int | None = None) -> str:

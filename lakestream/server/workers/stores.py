@@ -51,7 +51,7 @@ def distribute(store_dir: str, count: int) -> list[str]:
             line for source, target, names in _plan(streams, count) for line in _move(roots, source, target, names)
         ]
     except (LogError, OSError) as error:
-        raise StartError(f"Can't start JetStream: cannot move streams between workers: {error}") from error
+        raise StartError(f"Can't start JetStream: the directories of the workers cannot be used: {error}") from error
     finally:
         for root in roots.values():
             root.close()
