@@ -485,7 +485,10 @@ class Node:
         for connection in connections:
             connection.close("Server Shutdown")
             await asyncio.sleep(rest / len(connections))
-        self.request_stop()
+        if self._worker is not None:  # its streams serve clients of other workers until these are done, too
+            self._worker.retired()
+        else:
+            self.request_stop()
 
     async def stop(self) -> None:
         """Close listeners and clients, let writes finish, write checkpoints."""

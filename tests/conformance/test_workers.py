@@ -311,3 +311,21 @@ def test_workers_refuse_what_they_cannot_serve(tmp_path: Path) -> None:
         ended = run_to_end(Kind.OURS, "-c", str(config))
         assert ended.returncode == 1
         assert expected in ended.stderr, ended.stderr
+
+
+@pytest.mark.heavy
+def test_in_lame_duck_mode_streams_serve_until_the_last_client_is_gone(start_server: StartServer) -> None:
+    server = start_server(config="workers: 2\nlame_duck_duration: 30s\nlame_duck_grace_period: 2s")
+    assert server.process is not None
+    with ExitStack() as ending:
+        wires = one_on_each(server, ending)
+        for number in range(2):
+            wires[0].api(f"STREAM.CREATE.L{number}", {"name": f"L{number}", "subjects": [f"l{number}"]})
+        os.kill(server.process.pid, signal.SIGUSR2)
+        for wire in wires:
+            until(lambda wire=wire: wire.ping() is not None and wire.infos[-1].get("ldm"), "all clients are told")
+            for number in range(2):
+                publish(wire, f"l{number}")
+        wires[0].until_closed(60)
+        wires[1].until_closed(60)
+    assert server.process.wait(60) == 0

@@ -41,6 +41,8 @@ GIVE_UP_AFTER = 10
 """Deaths in a row (10) after which the server stops, so that whatever runs it takes notice."""
 STOP_WAIT_S = 30.0
 """Time that the workers have to stop (30 s) before they are killed."""
+RETIRED_CHECK_S = 0.1
+"""Interval of checks for the end of lame duck mode in all workers (100 ms)."""
 MAX_SOCKET_PATH = 90
 """Longest path of the sockets' directory (bytes); a longer one is reached by its file descriptor."""
 
@@ -90,7 +92,7 @@ class Supervisor:
         with contextlib.ExitStack() as ending:
             self._sockets = self._make_directory(ending)
             self._ports = self._reserve(ending)
-            self._connections = Counts(count)
+            self._connections, self._retired = Counts(count), Counts(count)
             needs_key = options.callout is not None or options.operators is not None
             self._key = new_key(SERVER) if needs_key else None
             self._server_id = new_server_id()
@@ -184,6 +186,7 @@ class Supervisor:
                 self._server_id,
                 self._key,
                 self._connections,
+                self._retired,
                 report,
                 self._alive,
             )
@@ -215,6 +218,9 @@ class Supervisor:
                 if time.monotonic() >= deadline:
                     self._log.warn(f"workers did not end within {STOP_WAIT_S:g} s; killing them")
                     self._send(signal.SIGKILL)
+            elif self._retiring:
+                if self._retired.total() == len(self._processes):
+                    self._stop(0)
             else:
                 self._restart()
 
@@ -222,8 +228,10 @@ class Supervisor:
         now = time.monotonic()
         if self._stopping:
             return max(0.0, deadline - now) if deadline else 0.0
+        if self._retiring:
+            return RETIRED_CHECK_S
         dues = [process.due for process in self._processes if not process.pid]
-        return max(0.0, min(dues) - now) if dues and not self._retiring else None
+        return max(0.0, min(dues) - now) if dues else None
 
     def _take(self, number: int) -> None:
         if number in STOPPING:
@@ -300,9 +308,8 @@ class Supervisor:
 
     def _died(self, process: _Process, code: int) -> None:
         now = time.monotonic()
-        if self._retiring and code == 0:
-            if not any(each.pid for each in self._processes):
-                self._stop(0)
+        if self._retiring:
+            self._retired.put(process.index, 1)
             return
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if not self._announced:
@@ -321,7 +328,7 @@ class Supervisor:
     def _restart(self) -> None:
         now = time.monotonic()
         for process in self._processes:
-            if not process.pid and process.due <= now and not self._retiring:
+            if not process.pid and process.due <= now:
                 self._start(process)
 
     def _stop(self, code: int) -> None:

@@ -31,6 +31,10 @@ class Counts:
     def put(self, index: int, value: int) -> int:
         """Set the number of one worker; return the sum."""
         _COUNT.pack_into(self._memory, index * _COUNT.size, value)
+        return self.total()
+
+    def total(self) -> int:
+        """Return the sum."""
         return sum(_COUNT.unpack_from(self._memory, each * _COUNT.size)[0] for each in range(self._workers))
 
 
@@ -43,6 +47,7 @@ class Worker:
         sockets: the directory of the sockets between workers.
         server_id, key: of the server; the key is used if one is needed.
         connections: the connections of each worker.
+        retired: 1 for each worker whose lame duck mode is over.
         ready: a pipe to the supervisor.
         alive: a pipe that ends with the supervisor.
     """
@@ -56,12 +61,14 @@ class Worker:
         server_id: str,
         key: KeyPair | None,
         connections: Counts,
+        retired: Counts,
         ready: int,
         alive: int,
     ) -> None:
         self.index, self.count, self.sockets = index, count, sockets
         self.server_id, self.key = server_id, key
-        self._ports, self._connections, self._ready, self._alive = ports, connections, ready, alive
+        self._ports, self._connections, self._retired = ports, connections, retired
+        self._ready, self._alive = ready, alive
 
     @property
     def first(self) -> bool:
@@ -96,6 +103,10 @@ class Worker:
         """Tell the supervisor that this worker serves; `listening`: its URLs by kind."""
         os.write(self._ready, msgspec.json.encode(listening) + b"\n")
         os.close(self._ready)
+
+    def retired(self) -> None:
+        """Tell the supervisor that lame duck mode is over here; it stops the server once all workers said so."""
+        self._retired.put(self.index, 1)
 
     def count_connections(self, number: int) -> int:
         """Note the number of connections here; return that of the server."""
