@@ -34,6 +34,7 @@ class Logger:
     Attributes:
         debugging: whether `debug` writes anything; ask before building a costly text.
         tracing: whether `trace` writes anything.
+        quiet: whether `info` writes nothing but with -D: another worker of this server writes the same lines.
         lost: lines that could not be written (disk full, reader of stderr gone). Logging never stops the server.
     """
 
@@ -49,6 +50,7 @@ class Logger:
     ) -> None:
         self.debugging = debug
         self.tracing = trace
+        self.quiet = False
         self.lost = 0
         self._file = file
         self._logtime = logtime
@@ -67,7 +69,8 @@ class Logger:
 
     def info(self, text: str) -> None:
         """Log a normal event."""
-        self._write("INF", text)
+        if not self.quiet or self.debugging:
+            self._write("INF", text)
 
     def warn(self, text: str) -> None:
         """Log a warning."""

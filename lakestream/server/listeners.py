@@ -111,9 +111,9 @@ class Listeners:
         self._log.info(f"Listening for client connections on {RouteUrl(options.host, self._port).address}")
         if options.tls is not None:
             self._log.info("TLS required for client connections")
-            if options.tls.first and not options.tls.fallback_ns:
+            if options.tls.first and not options.tls.fallback_ns and not self._log.quiet:
                 self._log.warn('Clients that are not using "TLS Handshake First" option will fail to connect')
-        for line in self.tls.warnings if self.tls is not None else ():
+        for line in self.tls.warnings if self.tls is not None and not self._log.quiet else ():
             self._log.warn(line)
         if self._leafnodes is not None and options.leafnodes.port:
             await self._leafnodes.open()

@@ -119,6 +119,7 @@ class Node:
         """Recover the streams and open the listeners, in the order of nats-server's log lines."""
         loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
+        self.log.quiet = self._worker is not None and not self._worker.first
         options = self.options
         self.clock = LoopClock(loop, self.log)
         self.io = ThreadIo(loop)
@@ -206,6 +207,7 @@ class Node:
         if self.leafnodes is not None:
             self.leafnodes.connect()
         if worker is not None:
+            self.log.quiet = False
             self.log.info(f"Worker {worker.index} is ready")
             worker.report_ready(self.listeners.listening(0))
 
@@ -419,6 +421,13 @@ class Node:
 
     def reload(self) -> str:
         """Read the configuration file again (SIGHUP). An invalid file changes nothing; returns its error."""
+        self.log.quiet = self._worker is not None and not self._worker.first
+        try:
+            return self._reload()
+        finally:
+            self.log.quiet = False
+
+    def _reload(self) -> str:
         from lakestream.config.loading import reload
 
         try:
@@ -428,7 +437,8 @@ class Node:
             tls = self.listeners.renewed(options)
             self.cluster.reload(options)
         except StartError as error:
-            self.log.error(f"Failed to reload server configuration: {error}")
+            if not self.log.quiet:
+                self.log.error(f"Failed to reload server configuration: {error}")
             return str(error)
         if "log_file" in changed:
             self.log.reopen(options.log_file)

@@ -336,7 +336,8 @@ class Supervisor:
         self._send(signal.SIGTERM)
 
     def _send(self, number: signal.Signals | int) -> None:
-        for process in self._processes:
+        """Pass a signal on; to the first worker last, whose lines in the log tell that it was handled."""
+        for process in reversed(self._processes):
             if process.pid:
                 os.kill(process.pid, number)
 
