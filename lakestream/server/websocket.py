@@ -72,7 +72,7 @@ class WebSocketListener:
         await self._listener.start()
         options = self._options
         self._log.info(f"Listening for websocket clients on {options.scheme}://{options.host}:{self.port}")
-        if options.tls is None:
+        if options.tls is None and not self._log.quiet:
             self._log.warn("Websocket not configured with TLS. DO NOT USE IN PRODUCTION!")
         for line in self._warnings:
             self._log.warn(f"websocket: {line}")

@@ -117,6 +117,14 @@ def test_requests_without_a_responder_fail_at_once(wires: list[Wire]) -> None:
         assert wire.request("nobody.listens").status == 503
 
 
+def test_an_ack_that_nobody_takes_has_no_responders_on_any_worker(wires: list[Wire]) -> None:
+    wires[0].api("STREAM.CREATE.U", {"name": "U", "subjects": ["u"]})
+    for wire in wires:
+        answer = wire.request("$JS.ACK.U.nobody.1.1.1.1700000000000000000.0")
+        assert answer.status == 503
+        assert answer.headers["Nats-Subject"].startswith("$JS.ACK.U.nobody.")
+
+
 def test_every_stream_serves_clients_of_every_worker(server: Server, wires: list[Wire]) -> None:
     for number in range(4):
         created = wires[number % 2].api(

@@ -17,6 +17,7 @@ from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
 from lakestream.net.peers.peers import Peers
 from lakestream.ports import ClientInfo, Delivery
+from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, Within, encode
@@ -100,6 +101,10 @@ class RemoteAccount(Remote):
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         self.carry(sub.queue, sub.subject, messages)
+
+    def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
+        """Send a 503 to the requester there: the subscriber of its request here declined it."""
+        self.carry(b"", reply, ((reply, b"", frames.no_responders(subject), b""),))
 
     # ------------------------------------------------------------------ remote
     def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
