@@ -90,7 +90,7 @@ def test_a_log_file_that_cannot_be_opened_is_one_line(capsys: pytest.CaptureFixt
 class FailingNode:
     """Node that cannot start."""
 
-    def __init__(self, options: Options, log: Logger) -> None:
+    def __init__(self, options: Options, log: Logger, worker: object) -> None:
         self.log = log
 
     def run(self) -> int:
