@@ -149,6 +149,7 @@ class Connection(Outbox, Arrival):
         self._pings_out = 0
         self._subscribed = 0
         self._settled = (0, 0)  # messages and subscriptions of this client at its last PING
+        self._settling = 0  # PONGs that wait for other processes of this server
         self._ping_sent_ns = 0
         self._max_subscriptions = owner.options.max_subscriptions or -1
         self._timer: Timer | None = None
@@ -410,10 +411,16 @@ class Connection(Outbox, Arrival):
         if not self.ready:
             self._fail("Authorization Violation", "Authentication Failure")
             return
-        if self._settled != (at := (self.in_msgs, self._subscribed)):
-            self._settled = at
-            if self.owner.settling(self._pong):
+        # Clients tell PONGs apart by their order: one that needs no waiting still follows those that wait.
+        if self._settling or self._settled != (self.in_msgs, self._subscribed):
+            self._settled = (self.in_msgs, self._subscribed)
+            if self.owner.settling(self._settled_then_pong):
+                self._settling += 1
                 return
+        self._pong()
+
+    def _settled_then_pong(self) -> None:
+        self._settling -= 1
         self._pong()
 
     def _pong(self) -> None:

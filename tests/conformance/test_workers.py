@@ -95,6 +95,20 @@ def test_a_subscription_is_known_everywhere_once_its_client_has_a_pong(wires: li
             assert there.delivered(sid).data == b"x"
 
 
+def test_no_pong_overtakes_one_that_waits_for_another_worker(server: Server, wires: list[Wire]) -> None:
+    here, _ = wires
+    stopped = pids(server)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        here.send(b"SUB pongs p\r\nPING\r\nPING\r\n")
+        with pytest.raises(WireTimeout):
+            here.until("PONG", timeout=0.3)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    here.until("PONG")
+    here.until("PONG")
+
+
 def test_members_of_a_queue_group_share_the_work_wherever_they_are(wires: list[Wire]) -> None:
     sids = [wire.subscribe("work", "group") for wire in wires]
     for wire in wires:
