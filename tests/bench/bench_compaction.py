@@ -29,12 +29,13 @@ from typing import TYPE_CHECKING, Any
 from lakestream.lake.delta import batches, segments
 from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
+from lakestream.lake.write.data_files import DataFiles
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
 from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
 from tests.lake.model import StreamModel
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 SUBJECTS = (10, 1_000, 10_000)
 LARGE = 1_000_000
@@ -126,23 +127,19 @@ def pieces(spark: SparkSession, lake: str, staged: Staged, scratch: Path, whole:
     batch = batches.gather(staged.identity.uid, parts, footers, None)
     share = batch.rows / staged.messages
 
-    def decoded() -> DataFrame:
-        return compaction._decoded(batch, layout)
-
-    def parquet() -> None:
-        columns = layout.columns
-        table.arrange(decoded(), layout).write.mode("overwrite").partitionBy(*columns).parquet(str(scratch))
+    def in_driver() -> None:
+        files = DataFiles(str(scratch), layout)
+        files.write(rows for part in parts for rows in segments.decode(part.path))
 
     found = {
         "decode, one process": timed(lambda: [each for part in parts for each in segments.decode(part.path)]),
-        "decode in Spark": timed(lambda: decoded().write.format("noop").mode("overwrite").save()),
-        "and sort": timed(lambda: table.arrange(decoded(), layout).write.format("noop").mode("overwrite").save()),
-        "and write Parquet": timed(parquet),
+        "decode and write Parquet, one process": timed(in_driver),
+        "decode and write Parquet in Spark": timed(lambda: compaction._written(batch, layout)),
     }
     if layout.kind == "bucket":
         found["bounds of buckets"] = timed(lambda: compaction._bounds(batch, len(layout.bounds) + 1, False))
     found = {key: seconds / share for key, seconds in found.items()}
-    found["whole: and statistics, commit, table"] = whole
+    found["whole: and the commit, the table"] = whole
     return found
 
 

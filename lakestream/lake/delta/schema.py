@@ -48,10 +48,6 @@ BOUNDS_METADATA = "lakestream.bounds"
 
 REMOVED_COLUMN = "removed_time_ns"
 
-MESSAGE_DDL = (
-    "subject string, seq bigint, time_ns bigint, headers map<string, array<string>>, data binary, "
-    "header_block binary, subject_bytes binary"
-)
 TABLE_DDL = (
     "subject string, seq bigint, time timestamp, time_ns bigint, headers map<string, array<string>>, data binary, "
     "header_block binary, subject_bytes binary"

@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 from lakestream.lake.files.storage import Entries, Entry, Names, Storage
 from lakestream.log.format.files import Files
@@ -114,6 +115,14 @@ class LocalStorage(Storage):
             self.write(path, data)
         after = self.stat(path)
         return after.tag if after is not None else None
+
+    @contextlib.contextmanager
+    def writing(self, path: str) -> Iterator[BinaryIO]:
+        Files().make_directory(os.path.dirname(path))
+        with open(path, "xb", opener=_private) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
 
     def put_file(self, path: str, local_file: str | os.PathLike[str]) -> bool:
         """Hard-link a file where the file system allows it, so that no byte is copied."""

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -133,6 +133,13 @@ class ObjectStorage(Storage):
             return self._do("replace", path, lambda store, key: self._put(store, key, data, mode))
         except FileNotFoundError:
             return None
+
+    @contextlib.contextmanager
+    def writing(self, path: str) -> Iterator[BinaryIO]:
+        with tempfile.NamedTemporaryFile() as content:
+            yield cast(BinaryIO, content)
+            content.flush()
+            self.put_file(path, content.name)
 
     def put_file(self, path: str, local_file: str | os.PathLike[str]) -> bool:
         size = os.path.getsize(local_file)

@@ -14,7 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import msgspec
 
@@ -91,6 +91,14 @@ class Storage(ABC):
 
         Return None when the content is another one by now, or the file is missing. In a directory this is not safe
         against other processes: locks there are the system's (locks.py).
+        """
+
+    @abstractmethod
+    def writing(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Return a context with the content of a new file to write to; the file is durable once the context ends.
+
+        In a directory the names above the file are not synced: who names the file does that (`sync_files`). An error in
+        the context leaves no object; in a directory an incomplete file may stay.
         """
 
     @abstractmethod

@@ -58,7 +58,8 @@ from lakestream.lake.write.maintenance_plan import (
     first_round,
     log_floor,
 )
-from lakestream.lake.write.rewrite import Rewriter, forget_table, jvm
+from lakestream.lake.write.rewrite import Rewriter, forget_table
+from lakestream.lake.write.transactions import jvm
 from lakestream.lake.write.vacuum import dead_files, with_checksum
 
 if TYPE_CHECKING:

@@ -29,7 +29,9 @@ from lakestream.lake.delta.log import State
 from lakestream.lake.delta.policy import PAGE_SETTING, RUN_ROWS
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
+from lakestream.lake.write import transactions
 from lakestream.lake.write.maintenance_plan import Bin, layers
+from lakestream.lake.write.transactions import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,11 +73,7 @@ class Rewriter:
 
     def begin(self, table: str) -> Any:
         """Return a transaction on the table's newest version (`transaction.snapshot().version()`)."""
-        there = jvm(self._spark)
-        # Delta uses the thread's session, which would have other settings.
-        there.SparkSession.setActiveSession(self._spark._jsparkSession)
-        path = self._storage.spark_path(table)
-        return there.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path).startTransaction()
+        return transactions.begin(self._spark, self._storage.spark_path(table))
 
     def rewrite(
         self,
@@ -126,7 +124,7 @@ class Rewriter:
         """Return the rows of these files that are not deleted."""
         from pyspark.sql import DataFrame
 
-        files = self._seq([self._action({"add": plain(add)}) for add in adds])
+        files = transactions.actions(self._spark, [{"add": plain(add)} for add in adds])
         none = jvm(self._spark).scala.Option.empty()
         frame = transaction.deltaLog().createDataFrame(transaction.snapshot(), files, False, none)
         return DataFrame(frame, self._spark)
@@ -149,7 +147,7 @@ class Rewriter:
         `Restore`.
         """
         of = jvm(self._spark).org.apache.spark.sql.delta
-        nothing, none = self._seq([]), jvm(self._spark).scala.Option.empty()
+        nothing, none = transactions.seq(self._spark, []), jvm(self._spark).scala.Option.empty()
         if operation == "Optimize":
             done = getattr(of, "DeltaOperations$Optimize")(nothing, nothing, False, none, False)
         elif operation == "Restore":
@@ -159,27 +157,9 @@ class Rewriter:
         if metadata is not None:
             self._spark.conf.set(METADATA_SETTING, metadata)
         try:
-            transaction.commit(self._seq([self._action(action) for action in actions]), done)
+            transactions.commit(self._spark, transaction, actions, done)
         finally:
             self._spark.conf.unset(METADATA_SETTING)
-
-    def _action(self, action: Mapping[str, Any]) -> Any:
-        text = msgspec.json.encode(action).decode()
-        return jvm(self._spark).org.apache.spark.sql.delta.actions.Action.fromJson(text)
-
-    def _seq(self, items: Sequence[Any]) -> Any:
-        there = jvm(self._spark)
-        found = there.java.util.ArrayList()
-        for item in items:
-            found.add(item)
-        return there.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
-
-
-def jvm(spark: SparkSession) -> Any:
-    """Return py4j's view of Spark's JVM."""
-    found = spark.sparkContext._jvm
-    assert found is not None
-    return found
 
 
 def forget_table(spark: SparkSession, path: str) -> None:

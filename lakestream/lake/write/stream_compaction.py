@@ -38,12 +38,9 @@ from lakestream.lake.delta.batches import Batch
 from lakestream.lake.delta.policy import DEFAULT_BUCKETS, Partition
 from lakestream.lake.delta.position import PositionWatch, Progress, application
 from lakestream.lake.delta.schema import (
-    MESSAGE_DDL,
     REMOVED_COLUMN,
-    REMOVED_DDL,
     SUBJECT_LIMIT,
     SUBJECT_MOST,
-    TABLE_COLUMNS,
     Layout,
     choose_bounds,
 )
@@ -53,19 +50,21 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock
 from lakestream.lake.files.staging import StagedStream
 from lakestream.lake.write import repair
+from lakestream.lake.write.data_files import DataFiles, Values, Written, partition_values
 from lakestream.lake.write.spans import Commit, CommitSpans
 from lakestream.lake.write.table import ExistingTable, StreamTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 TASK_BYTES = 32 * 1024 * 1024
 """Size of the segments that one task decodes before a second one is worth its start."""
 
+DRIVER_BYTES = 4 * 1024 * 1024
+"""Size of the segments up to which the driver writes their files itself: a Spark job takes longer than that."""
+
 BUSY_SECONDS = 5.0
 """Maximum time for which a commit waits for the table's maintenance before other streams get their turn."""
-
-_TIME = "timestamp_micros(time_ns div 1000) AS time"
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -364,24 +363,23 @@ class StreamCompaction:
 
     def _append(self, batch: Batch, layout: Layout) -> None:
         began_ms = time.time_ns() // 1_000_000
-        rows = self._table.arrange(self._decoded(batch, layout), layout)
+        files = self._written(batch, layout)
         if self._fence is not None:
             self._fence.check()
-        writer = rows.write.format("delta").mode("append")
-        writer = writer.option("txnAppId", application(self._identity.uid))
-        writer = writer.option("txnVersion", batch.progress.last_index)
-        writer.option("userMetadata", _stated(batch.progress, began_ms)).save(self._table.spark_path)
+        txn = application(self._identity.uid), batch.progress.last_index
+        self._table.append(files, layout, txn, _stated(batch.progress, began_ms))
 
-    def _decoded(self, batch: Batch, layout: Layout) -> DataFrame:
-        """Return the batch's messages; each task reads a run of whole segments."""
-        tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
-        numbers = self._spark.range(0, len(batch.parts), 1, tasks)
+    def _written(self, batch: Batch, layout: Layout) -> list[Written]:
+        """Write the batch's messages into new files of the table; each task has a run of whole segments."""
         as_partitions = layout.kind != "bucket"
         decode = partial(segments.decode, dead=batch.unwritten, as_partitions=as_partitions, endings=batch.endings)
-        ddl, columns = MESSAGE_DDL, [_TIME if column == "time" else column for column in TABLE_COLUMNS]
-        if batch.endings is not None:
-            ddl, columns = ddl + REMOVED_DDL, [*columns, REMOVED_COLUMN]
-        return numbers.mapInArrow(_Task(batch, decode), ddl).selectExpr(*columns)
+        task = _WriteTask(batch, decode, self.table, layout)
+        if batch.size <= DRIVER_BYTES:
+            return task.write(range(len(batch.parts)))
+        tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
+        numbers = self._spark.range(0, len(batch.parts), 1, tasks)
+        files = [row.file for row in numbers.mapInArrow(task, "file string").collect()]
+        return [msgspec.json.decode(file, type=Written) for file in files]
 
     # The layout
 
@@ -406,9 +404,14 @@ class StreamCompaction:
             return True
         if batch.rows <= SUBJECT_MOST:
             return False
-        layout = Layout("tokens", tokens=want.tokens)
-        tokens = self._decoded(batch, Layout("bucket")).selectExpr(*layout.expressions())
-        return tokens.distinct().limit(SUBJECT_MOST + 1).count() > SUBJECT_MOST
+        found: set[Values] = set()
+        for part in batch.parts:
+            for rows in segments.decode(part.path, part.after):
+                texts = rows.column(0).unique().to_pylist()
+                found.update(partition_values(text, Layout("tokens", tokens=want.tokens)) for text in texts)
+                if len(found) > SUBJECT_MOST:
+                    return True
+        return False
 
     def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
         """Return bounds of buckets with about equal numbers of subjects."""
@@ -433,6 +436,27 @@ class _Task:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from self._work(*self._parts[number])
+
+
+class _WriteTask:
+    """Spark task: numbers of segments in, the files with their messages out. Pickled, like `_Task`."""
+
+    def __init__(
+        self, batch: Batch, decode: Callable[[str, int], Iterator[pa.RecordBatch]], table: str, layout: Layout
+    ) -> None:
+        self._parts = [(part.path, part.after) for part in batch.parts]
+        self._decode = decode
+        self._table, self._layout, self._archive = table, layout, batch.endings is not None
+
+    def write(self, numbers: Iterable[int]) -> list[Written]:
+        """Write the messages of these segments into files."""
+        rows = (rows for number in numbers for rows in self._decode(*self._parts[number]))
+        return DataFiles(self._table, self._layout, self._archive).write(rows)
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        written = self.write(number for batch in numbers for number in batch.column(0).to_pylist())
+        files = pa.array([msgspec.json.encode(file).decode() for file in written], pa.string())
+        yield pa.RecordBatch.from_arrays([files], names=["file"])
 
 
 def _sampled(path: str, after: int, most: int) -> Iterator[pa.RecordBatch]:

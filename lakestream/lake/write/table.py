@@ -43,7 +43,10 @@ from lakestream.lake.errors import ForeignTable, KeptTable, StillCloned
 from lakestream.lake.files import paths
 from lakestream.lake.files.staging import StreamIdentity, is_marked, read_identity
 from lakestream.lake.files.storage import Storage
-from lakestream.lake.write.rewrite import forget_table, jvm
+from lakestream.lake.write import transactions
+from lakestream.lake.write.data_files import Written
+from lakestream.lake.write.rewrite import forget_table
+from lakestream.lake.write.transactions import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -216,9 +219,24 @@ class StreamTable:
         rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
         return rows.sortWithinPartitions(*_order(layout))
 
-    def arrange(self, rows: DataFrame, layout: Layout) -> DataFrame:
-        """Return rows with the layout's columns, sorted within Spark's partitions, which also saves Spark a sort."""
-        return self._placed(rows, layout).sortWithinPartitions(*_order(layout))
+    def append(self, files: Sequence[Written], layout: Layout, txn: tuple[str, int], metadata: str) -> None:
+        """Commit new files with a transaction identifier (application, version) and userMetadata.
+
+        Nothing is committed when the table has this version of the application or a newer one already.
+        """
+        transaction = transactions.begin(self._spark, self.spark_path)
+        application, version = txn
+        if transaction.txnVersion(application) >= version:
+            return
+        stats = [msgspec.json.decode(file.stats)["numRecords"] for file in files]
+        metrics = {
+            "numFiles": len(files),
+            "numOutputRows": sum(stats),
+            "numOutputBytes": sum(file.size for file in files),
+        }
+        identifier = {"appId": application, "version": version, "lastUpdated": time.time_ns() // 1_000_000}
+        changes = [{"txn": identifier}, *({"add": msgspec.to_builtins(file)} for file in files)]
+        transactions.append(self._spark, transaction, changes, layout.columns, metadata, metrics)
 
     def _placed(self, rows: DataFrame, layout: Layout) -> DataFrame:
         if layout.kind != "subject":

@@ -1,0 +1,283 @@
+"""Data files of one commit, written from Arrow without Spark's row format.
+
+Belongs here: distributing decoded messages over a table's partitions, their order in a file, Parquet files, and the
+statistics that the commit states of them. stream_compaction.py runs this in Spark tasks or in the driver, and commits.
+
+Messages are gathered up to `SPOOL_BYTES`, sorted by an integer key (partition, run of sequences, subject), and written
+as one row group of each partition's file. Numbers, bounds and null counts are those of the columns in memory, so no
+file is read again.
+
+Source: Delta protocol, "Add File and Remove File", "Per-file Statistics".
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakestream.lake.delta.policy import PAGE_SETTING, RUN_SEQS
+from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, bucket_of, table_schema
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.storage import Storage
+
+SPOOL_BYTES = 32 * 1024 * 1024
+"""Size of the messages that are sorted together; about three times as much is in memory."""
+OPEN_FILES = 64
+"""Maximum number of files that stay open for further messages; with more partitions each spool has files of its own."""
+PREFIX_CHARS = 2
+"""Length of the random directory names of tables by subject or tokens, Delta's default."""
+BOUND_CHARS = 256
+"""Length at which bounds of subjects are cut, the same as in `DELTA` (spark/session.py)."""
+MOST = "\U0010ffff"
+"""Follows an upper bound that was cut: no character is greater."""
+
+_PAGE_ROWS = int(PAGE_SETTING[1])
+_BOUNDED = ("subject", "seq", "time", "time_ns", REMOVED_COLUMN)
+"""Columns with bounds in the statistics of files, row groups and pages; of the others nulls are counted."""
+
+Values = tuple[str | None, ...]
+"""Values of the partition columns, as the log spells them."""
+
+
+class Written(msgspec.Struct, frozen=True, rename="camel"):
+    """A data file: the fields of its `add` action."""
+
+    path: str
+    partition_values: dict[str, str | None]
+    size: int
+    modification_time: int
+    stats: str
+    data_change: bool = True
+
+
+class _Bounds(msgspec.Struct):
+    """Statistics of a file while it is written."""
+
+    rows: int = 0
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+
+    def widen(self, column: str, least: Any, most: Any) -> None:
+        """Include a row group's bounds of a column."""
+        self.least[column] = min(self.least.get(column, least), least)
+        self.most[column] = max(self.most.get(column, most), most)
+
+    def stated(self) -> str:
+        """Return the statistics as the log spells them."""
+        least, most = dict(self.least), dict(self.most)
+        if "subject" in least:
+            least["subject"] = least["subject"][:BOUND_CHARS]
+            if len(most["subject"]) > BOUND_CHARS:
+                most["subject"] = most["subject"][:BOUND_CHARS] + MOST
+        for bounds in (least, most):
+            if "time_ns" in bounds:
+                bounds["time"] = _milliseconds(bounds["time_ns"])
+        stats = {"numRecords": self.rows, "minValues": least, "maxValues": most, "nullCount": self.nulls}
+        return msgspec.json.encode({**stats, "tightBounds": True}).decode()
+
+
+class _File:
+    """A data file that is open for row groups."""
+
+    def __init__(self, storage: Storage, table: str, relative: str, values: dict[str, str | None], schema: Any) -> None:
+        self.relative, self.values = relative, values
+        self.bounds = _Bounds()
+        self._closing = ExitStack()
+        self._content = self._closing.enter_context(storage.writing(f"{table}/{relative}"))
+        bounded = [name for name in _BOUNDED if name in schema.names]
+        self._writer = pq.ParquetWriter(
+            self._content, schema, write_statistics=bounded, write_page_index=True, store_schema=False,
+            max_rows_per_page=_PAGE_ROWS, write_batch_size=_PAGE_ROWS,
+        )  # fmt: skip
+
+    def write(self, rows: pa.Table) -> None:
+        """Append a row group."""
+        self._writer.write_table(rows, row_group_size=len(rows))
+        bounds = self.bounds
+        bounds.rows += len(rows)
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            bounds.nulls[name] = bounds.nulls.get(name, 0) + column.null_count
+
+    def close(self) -> Written:
+        """End the file, durably."""
+        self._writer.close()
+        size = self._content.tell()
+        self._closing.close()
+        return Written(self.relative, self.values, size, time.time_ns() // 1_000_000, self.bounds.stated())
+
+    def abandon(self) -> None:
+        """Close the file, whatever was written."""
+        self._writer.close()
+        self._closing.close()
+
+
+class DataFiles:
+    """Writes messages, in sequence order, into new files of one table. A task has one of its own.
+
+    Args:
+        table: the table's path.
+        layout: its partitioning.
+        archive: it has the column of the time of removal.
+    """
+
+    def __init__(self, table: str, layout: Layout, archive: bool = False) -> None:
+        self._table = table
+        self._storage = open_storage(table)
+        self._layout = layout
+        columns = [*TABLE_COLUMNS, *([REMOVED_COLUMN] if archive else [])]
+        self._schema = table_schema([column for column in columns if column not in layout.columns])
+        self._values_of: dict[str, Values] = {}
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._open: dict[Values, _File] = {}
+        self._written: list[Written] = []
+        self._number = 0
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[Written]:
+        """Write all messages and return the new files.
+
+        On an error the files so far stay, which no commit names; VACUUM deletes them.
+        """
+        try:
+            for batch in batches:
+                self._held.append(batch)
+                self._bytes += batch.nbytes
+                if self._bytes >= SPOOL_BYTES:
+                    self._flush()
+            if self._held:
+                self._flush()
+            self._close_all()
+        except BaseException:
+            for file in self._open.values():
+                file.abandon()
+            raise
+        return self._written
+
+    def _flush(self) -> None:
+        """Sort the messages at hand and write them as one row group of each partition."""
+        columns = _joined(self._held)
+        self._held, self._bytes = [], 0
+        subjects = columns["subject"].dictionary_encode()
+        texts: list[str] = subjects.dictionary.to_pylist()
+        by_text = sorted(range(len(texts)), key=texts.__getitem__)  # code points order as their UTF-8 does
+        ranks = np.empty(len(texts), np.int64)
+        ranks[by_text] = np.arange(len(texts))
+        texts.sort()
+        places = [self._place(text) for text in texts]
+        numbers = {values: number for number, values in enumerate(dict.fromkeys(places))}
+        parts = np.array([numbers[values] for values in places], np.int64)
+        rank = ranks[subjects.indices.to_numpy()]
+        part = parts[rank]
+        seqs, times = columns["seq"].to_numpy(), columns["time_ns"].to_numpy()
+        order = _order(part, rank, seqs, self._layout)
+        part = part[order]
+        cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(part)]
+        listed = list(numbers)
+        if len(self._open) + len(listed) > OPEN_FILES:
+            self._close_all()
+        for start, stop in pairwise(cuts):
+            rows = order[start:stop]
+            values = listed[part[start]]
+            file = self._open.get(values) or self._begin(values)
+            file.write(self._taken(columns, rows))
+            file.bounds.widen("seq", int(seqs[rows].min()), int(seqs[rows].max()))
+            file.bounds.widen("time_ns", int(times[rows].min()), int(times[rows].max()))
+            if "subject" in self._schema.names:
+                file.bounds.widen("subject", texts[rank[rows].min()], texts[rank[rows].max()])
+            if REMOVED_COLUMN in columns:
+                bounds = pc.min_max(columns[REMOVED_COLUMN].take(pa.array(rows))).as_py()
+                if bounds["min"] is not None:
+                    file.bounds.widen(REMOVED_COLUMN, bounds["min"], bounds["max"])
+            if len(listed) > OPEN_FILES:
+                self._written.append(self._open.pop(values).close())
+
+    def _place(self, subject: str) -> Values:
+        """Return the partition of a subject."""
+        found = self._values_of.get(subject)
+        if found is None:
+            found = self._values_of[subject] = partition_values(subject, self._layout)
+        return found
+
+    def _begin(self, values: Values) -> _File:
+        """Open a new file for a partition."""
+        columns = self._layout.columns
+        if self._layout.kind == "bucket":
+            directory = f"bucket={values[0]}"
+        else:
+            directory = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(PREFIX_CHARS))
+        name = f"{directory}/part-{self._number:05}-{uuid.uuid4()}.c000.snappy.parquet"
+        self._number += 1
+        found = _File(self._storage, self._table, name, dict(zip(columns, values, strict=True)), self._schema)
+        self._open[values] = found
+        return found
+
+    def _taken(self, columns: dict[str, Any], rows: Any) -> pa.Table:
+        """Return these rows with the columns of the files."""
+        start, count = int(rows[0]), len(rows)
+        if int(rows[-1]) - start + 1 == count and bool((np.diff(rows) == 1).all()):
+            found = [columns[name].slice(start, count) for name in self._schema.names]
+        else:
+            at = pa.array(rows)
+            found = [columns[name].take(at) for name in self._schema.names]
+        return pa.Table.from_arrays(found, schema=self._schema)
+
+    def _close_all(self) -> None:
+        while self._open:
+            values = next(iter(self._open))
+            self._written.append(self._open[values].close())
+            del self._open[values]
+
+
+def partition_values(subject: str, layout: Layout) -> Values:
+    """Return the values of the partition columns for a subject, as the log spells them.
+
+    The same as `Layout.expressions`: an empty token is NULL, as is one beyond the subject's end.
+    """
+    if layout.kind == "subject":
+        return (subject,)
+    if layout.kind == "bucket":
+        return (str(bucket_of(subject, layout.bounds)),)
+    tokens = subject.split(".")
+    return tuple((tokens[at - 1] or None) if at <= len(tokens) else None for at in layout.tokens)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
+    """Return the columns of the batches, each in one piece, with the column `time`."""
+    names = batches[0].schema.names
+    columns = {name: pa.concat_arrays([batch.column(at) for batch in batches]) for at, name in enumerate(names)}
+    micros = pc.divide(columns["time_ns"], pa.scalar(1000, pa.int64()))
+    return {**columns, "time": micros.cast(pa.timestamp("us", "UTC"))}
+
+
+def _order(part: Any, rank: Any, seqs: Any, layout: Layout) -> Any:
+    """Return the order of rows: partitions, runs of sequences in each, and subjects in each run, by sequence.
+
+    `seqs` ascends, and the sort is stable. In a table by subject a partition has one subject.
+    """
+    key = part
+    if layout.kind != "subject":
+        runs = seqs // RUN_SEQS
+        runs -= runs.min()
+        key = (part * (int(runs.max()) + 1) + runs) * (int(rank.max()) + 1) + rank
+    if int(key.max()) < 1 << 16:
+        key = key.astype(np.uint16)  # numpy sorts these by radix
+    return np.argsort(key, kind="stable")
+
+
+def _milliseconds(time_ns: int) -> str:
+    """Return a time as the statistics of a timestamp column spell it: UTC, cut to ms."""
+    micros = abs(time_ns) // 1000 * (1 if time_ns >= 0 else -1)
+    return str(np.datetime64(micros // 1000, "ms")) + "Z"

@@ -1,0 +1,91 @@
+"""Delta's transactions through py4j.
+
+Belongs here: beginning one, actions from their JSON, and the commit. What is committed is decided by rewrite.py
+(OPTIMIZE, repair) and by table.py (new rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def jvm(spark: SparkSession) -> Any:
+    """Return py4j's view of Spark's JVM."""
+    found = spark.sparkContext._jvm
+    assert found is not None
+    return found
+
+
+def begin(spark: SparkSession, spark_path: str) -> Any:
+    """Return a transaction on the newest version of the table at a path as Spark spells it."""
+    there = jvm(spark)
+    # Delta uses the thread's session, which would have other settings.
+    there.SparkSession.setActiveSession(spark._jsparkSession)
+    return there.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_path).startTransaction()
+
+
+def commit(spark: SparkSession, transaction: Any, changes: Sequence[Mapping[str, Any]], operation: Any) -> None:
+    """Commit actions, given as their JSON, as one of Delta's operations."""
+    transaction.commit(actions(spark, changes), operation)
+
+
+def append(
+    spark: SparkSession,
+    transaction: Any,
+    changes: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    metadata: str,
+    metrics: Mapping[str, int],
+) -> None:
+    """Commit new rows as Spark's append does.
+
+    Args:
+        changes: adds and the transaction identifier.
+        columns: the table's partition columns.
+        metadata: userMetadata. Not through the session's settings, which other threads share.
+        metrics: figures for the table's history.
+    """
+    there = jvm(spark)
+    option = there.scala.Option
+    write = getattr(there.org.apache.spark.sql.delta, "DeltaOperations$Write")
+    none = option.empty()
+    appended = there.org.apache.spark.sql.SaveMode.Append
+    operation = write(
+        appended, option.apply(seq(spark, columns)), none, option.apply(metadata), none, none, none, none, none
+    )
+    transaction.registerSQLMetrics(spark._jsparkSession, _metrics(spark, metrics))
+    commit(spark, transaction, changes, operation)
+
+
+def actions(spark: SparkSession, changes: Sequence[Mapping[str, Any]]) -> Any:
+    """Return actions as Delta takes them."""
+    read = jvm(spark).org.apache.spark.sql.delta.actions.Action
+    return seq(spark, [read.fromJson(msgspec.json.encode(change).decode()) for change in changes])
+
+
+def seq(spark: SparkSession, items: Sequence[Any]) -> Any:
+    """Return a Scala sequence."""
+    there = jvm(spark)
+    found = there.java.util.ArrayList()
+    for item in items:
+        found.add(item)
+    return there.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+
+
+def _metrics(spark: SparkSession, values: Mapping[str, int]) -> Any:
+    there = jvm(spark)
+    context = spark._jsparkSession.sparkContext()
+    create = there.org.apache.spark.sql.execution.metric.SQLMetrics
+    found = there.java.util.HashMap()
+    for name, value in values.items():
+        metric = create.createMetric(context, name)
+        metric.set(value)
+        found.put(name, metric)
+    of = getattr(getattr(there.scala.collection.immutable, "Map$"), "MODULE$")
+    return getattr(of, "from")(there.scala.jdk.javaapi.CollectionConverters.asScala(found))
