@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         type=job.positive,
         default=DEFAULT_INTERVAL,
         metavar="SECONDS",
-        help=f"start a batch at most this often (default: {DEFAULT_INTERVAL:g})",
+        help=f"look for staged segments at least this often (default: {DEFAULT_INTERVAL:g})",
     )
     parser.add_argument(
         "--parallel",
@@ -215,15 +216,19 @@ def _close(compactor: Compactor, upkeep: Upkeep | None, spark: SparkSession) -> 
 
 
 def _serve(compactor: Compactor, upkeep: Upkeep | None, rest: Rest, interval: float, stop: threading.Event) -> int:
-    compactor.start(interval)
     say("compactor ready")
-    compactor.sweep(retry_now=True)  # streams that are done by the checkpoint but not in the table
+    compactor.sweep(retry_now=True)  # all streams, whatever the checkpoint says
     if upkeep is not None:
         upkeep.start()
-    while not stop.wait(interval):
-        compactor.check()
-        compactor.sweep()
-        rest.check()
+    # The first query takes some seconds to start, as Python workers do; until then sweeps alone find what is staged.
+    with ThreadPoolExecutor(1, thread_name_prefix="query") as starter:
+        query = starter.submit(compactor.start, interval)
+        while not stop.wait(interval):
+            if query.done():
+                query.result()
+            compactor.check()
+            compactor.sweep()
+            rest.check()
     return 0
 
 

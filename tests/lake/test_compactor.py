@@ -114,7 +114,7 @@ def test_workers_that_never_start_end_the_compactor(spark: Any, lake: Path, monk
     complaints: list[str] = []
     compactor = Compactor(spark, str(lake), complain=complaints.append)
 
-    def late(trigger: dict[str, Any]) -> None:
+    def late(trigger: dict[str, Any], wait_seconds: float) -> None:
         raise RuntimeError("Timed out while waiting for the Python worker to connect back")
 
     monkeypatch.setattr(compactor_module, "WORKER_PAUSE_SECONDS", 0.0)

@@ -89,7 +89,14 @@ def stage(sealed: str | os.PathLike[str], first_index: int, last_index: int, str
     except FileExistsError:
         if not _same_entries(storage, target, sealed):
             raise StagingConflict(target) from None
+    announce(lake)
     return target
+
+
+def announce(lake: str) -> None:
+    """Tell a waiting compactor that segments were staged (scan.News)."""
+    storage = open_storage(lake)
+    storage.touch(f"{storage.root}/{paths.SEGMENTS}")
 
 
 def _same_entries(storage: Storage, target: str, sealed: str | os.PathLike[str]) -> bool:

@@ -112,6 +112,13 @@ class Storage(ABC):
     def make_directory(self, path: str) -> None:  # noqa: B027
         """Create a directory and its parents up to the root's own name, durably. Does nothing in an object store."""
 
+    def touch(self, directory: str) -> None:  # noqa: B027
+        """Change the time of a directory, which `touched_ns` then returns. Does nothing in an object store."""
+
+    def touched_ns(self, directory: str) -> int:
+        """Return the time of a directory's last change; 0 if there is none, and in an object store."""
+        return 0
+
     def move(self, source: str, target: str) -> None:
         """Rename a file or directory, also to a path outside of the root, durably.
 

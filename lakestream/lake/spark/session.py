@@ -50,6 +50,8 @@ DELTA = {
     "spark.delta.logStore.s3a.impl": "io.lakestream.delta.ConditionalS3LogStore",
     # Only the lake's owner and group read its files (0750, 0640). Hadoop sets modes by this, not by the umask.
     "spark.hadoop.fs.permissions.umask-mode": "027",
+    # No `.crc` file beside each checkpoint of Spark and each checksum of Delta: they would not be synced.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # Exact bounds for long subjects too, so that files are skipped. Delta cuts at 32 characters by itself.
     "spark.databricks.io.skipping.stringPrefixLength": "256",
 }

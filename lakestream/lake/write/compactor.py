@@ -175,11 +175,12 @@ class Compactor:
         self._failures: dict[str, _Failure] = {}
         self._unfinished: set[str] = set()  # behind at the end of their batch
         self._reached: dict[str, int] = {}  # the log index that a stream's table holds, as far as a batch has seen
+        self._tried: dict[str, int] = {}  # the last staged log index at a stream's last attempt
         self._busy = threading.Lock()  # a batch or housekeeping is under way
         self._stopping = stopping or threading.Event()
         self._lock = open_lock(spark, f"{self._lake}/{COMPACTOR_LOCK}")
         self._query: StreamingQuery | None = None
-        self._trigger: dict[str, Any] = {}
+        self._interval = 0.0
         self._began = 0.0  # when the query was started
         self._tries = _Tries(self._stopping, complain)
         self._clones = CloneWorker(spark, self._lake, self._halted, tell, complain)
@@ -211,7 +212,7 @@ class Compactor:
             live, gone = self._scan()
             goal = {each.directory: each.last_index for each in [*live, *gone]}
             self._clones.look(live)
-        self._worked(lambda: self._start({"availableNow": True}).awaitTermination())
+        self._worked(lambda: self._start({"availableNow": True}, 0).awaitTermination())
         # Streams that are done by the checkpoint, but whose table is behind: an earlier failure, or a restored table.
         report = self._sweep_all()
         if self._clones.wait():
@@ -225,8 +226,8 @@ class Compactor:
         return msgspec.structs.replace(report, failures=report.failures | self._scanner.troubles)
 
     def start(self, interval: float) -> None:
-        """Start the query, with a batch at most every `interval` seconds."""
-        self._trigger = {"processingTime": f"{interval:g} seconds"}
+        """Start the query: a batch begins when segments are staged; it scans for them at least every `interval` s."""
+        self._interval = interval
         self._worked(self._begin)
 
     def check(self) -> None:
@@ -253,7 +254,7 @@ class Compactor:
 
     def sweep(self, retry_now: bool = False) -> BatchReport:
         """Do the housekeeping: remove or complete tables of deleted streams, retry failed streams, compact those
-        behind."""
+        behind, also while no query runs."""
         with self._busy:
             live, gone = self._scan()
             self._clones.look(live, at_once=retry_now)
@@ -270,8 +271,10 @@ class Compactor:
                 del self._failures[directory]
             self._unfinished &= names
             unfinished = self._unfinished | {e.directory for e in live if e.damaged} - self._failures.keys()
-            due = [e for e in live if retry_now or e.directory in unfinished or self._is_due(e.directory, now)]
+            news = {each.directory for each in self._with_news(live, set())}
+            due = [e for e in live if retry_now or e.directory in unfinished | news or self._is_due(e.directory, now)]
             self._reached = {name: index for name, index in self._reached.items() if name in names}
+            self._tried = {name: index for name, index in self._tried.items() if name in names}
             report = self._compact([*owed, *due], tally)
             for stream in owed:
                 if stream.directory not in tally.failures and stream.directory not in self._unfinished:
@@ -321,14 +324,14 @@ class Compactor:
     # Batches
 
     def _begin(self) -> None:
-        self._query = self._start(self._trigger)
+        self._query = self._start({"processingTime": "0 seconds"}, self._interval)
         self._began = time.monotonic()
 
-    def _start(self, trigger: dict[str, Any]) -> StreamingQuery:
+    def _start(self, trigger: dict[str, Any], wait_seconds: float) -> StreamingQuery:
         clear_checkpoint(self._checkpoint)
         self._spark.dataSource.register(SegmentsSource)
-        staged = self._spark.readStream.format(NAME).option("lake", self._lake).load()
-        writer = staged.writeStream.queryName("lakestream").foreachBatch(self._batch)
+        staged = self._spark.readStream.format(NAME).option("lake", self._lake).option("wait", f"{wait_seconds:g}")
+        writer = staged.load().writeStream.queryName("lakestream").foreachBatch(self._batch)
         checkpoint = self._checkpoint
         if self._temporary is not None:
             checkpoint = Path(checkpoint).as_uri()  # wherever Spark's own default file system is
@@ -337,12 +340,13 @@ class Compactor:
         return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
 
     def _batch(self, staged: DataFrame, number: int) -> None:
-        """Compact the streams that a batch names (foreachBatch)."""
-        directories = {row.directory for row in staged.select("directory").distinct().collect()}
+        """Compact the streams with news (foreachBatch).
+
+        The rows of the batch name them. They are not read, which would be a Spark job in a Python worker: the scan that
+        has to follow finds the same streams, and those that have staged more since.
+        """
         with self._busy:
-            live, _ = self._scan()
-            named = {f"{self._lake}/{directory}" for directory in directories}
-            self._compact([stream for stream in live if stream.directory in named])
+            self._compact(self._newcomers(set()))
 
     def _compact(self, streams: Iterable[StagedStream], tally: _Tally | None = None) -> BatchReport:
         """Compact streams in parallel, one commit of each in turn. Invariant: `_busy` is held.
@@ -379,6 +383,7 @@ class Compactor:
                 self._unfinished.add(stream.directory)
                 continue
             self._unfinished.discard(stream.directory)
+            self._tried[stream.directory] = stream.last_index
             try:
                 compaction = self._compaction(stream)
             except Exception as error:  # an invalid identity or directory: the others continue
@@ -402,8 +407,16 @@ class Compactor:
     def _newcomers(self, busy: set[str]) -> list[StagedStream]:
         """Return the streams that have staged segments since their table was last complete."""
         live, _ = self._scan()
-        rest = (each for each in live if each.directory not in busy and each.directory not in self._failures)
-        return [each for each in rest if each.last_index > self._reached.get(each.directory, 0)]
+        return self._with_news(live, busy)
+
+    def _with_news(self, live: list[StagedStream], busy: set[str]) -> list[StagedStream]:
+        """Return those of the streams; a failing one has news once it has staged more than at its last attempt."""
+        found = []
+        for each in live:
+            seen = self._tried if each.directory in self._failures else self._reached
+            if each.directory not in busy and each.last_index > seen.get(each.directory, 0):
+                found.append(each)
+        return found
 
     def _settle(self, directory: str, turn: Future[Outcome], tally: _Tally) -> bool:
         """Record the outcome of a turn; return True if the stream needs another one."""

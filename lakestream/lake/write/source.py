@@ -10,6 +10,7 @@ Spark loads this module in Python workers, which need `lakestream` on their path
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from lakestream.lake.files import paths, staging
-from lakestream.lake.files.scan import Scanner
+from lakestream.lake.files.scan import News, Scanner
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -28,7 +29,12 @@ SCHEMA = "directory string, first_index bigint, last_index bigint, bytes bigint"
 
 
 class SegmentsSource(DataSource):
-    """Spark data source `lakestream_segments`; option `lake`: the lake's root."""
+    """Spark data source `lakestream_segments`.
+
+    Options:
+        lake: the lake's root.
+        wait: maximum time in seconds for which a trigger waits for news; 0: it does not wait.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +47,7 @@ class SegmentsSource(DataSource):
 
     def streamReader(self, schema: StructType) -> SegmentsReader:
         """Return the stream reader."""
-        return SegmentsReader(self.options["lake"])
+        return SegmentsReader(self.options["lake"], float(self.options.get("wait", "0")))
 
 
 class NewSegments(InputPartition):
@@ -52,10 +58,16 @@ class NewSegments(InputPartition):
 
 
 class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reports the last staged log index of each stream."""
+    """Reports the last staged log index of each stream.
 
-    def __init__(self, lake: str) -> None:
+    Args:
+        lake: the lake's root.
+        wait: see `SegmentsSource`. So a batch begins when something is staged instead of at the next trigger.
+    """
+
+    def __init__(self, lake: str, wait: float = 0.0) -> None:
         self._root = paths.root(lake)
+        self._news, self._wait = News(lake), wait
         self._scanner = Scanner(lake)
         self._target: dict[str, int] | None = None
 
@@ -73,8 +85,12 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:
         """Return the last staged index of each stream. A stream without staged segments keeps its index."""
-        heads = self._target if self._target is not None else self._heads()
-        return {directory: max(index, start.get(directory, 0)) for directory, index in heads.items()}
+        if self._target is not None:
+            return _raised(start, self._target)
+        end = time.monotonic() + self._wait
+        while (found := _raised(start, self._heads())) == start and self._news.wait(end - time.monotonic()):
+            continue
+        return found
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         """Return one partition, which only carries names."""
@@ -103,3 +119,7 @@ class SegmentsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _heads(self) -> dict[str, int]:
         live, _ = staging.current(self._scanner.scan())
         return {stream.directory.removeprefix(f"{self._root}/"): stream.last_index for stream in live}
+
+
+def _raised(start: Mapping[str, int], heads: Mapping[str, int]) -> dict[str, int]:
+    return {directory: max(index, start.get(directory, 0)) for directory, index in heads.items()}

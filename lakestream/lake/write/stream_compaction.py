@@ -44,7 +44,7 @@ from lakestream.lake.delta.schema import (
     Layout,
     choose_bounds,
 )
-from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned
+from lakestream.lake.errors import BadSegment, DamagedTable, LakeError, StillCloned, UnfitSubject
 from lakestream.lake.files import clone_request, locks, paths, quarantine, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.locks import Lock
@@ -320,13 +320,14 @@ class StreamCompaction:
         if batch.departures is not None and len(batch.departures):
             departure_files.write(self._storage, self.table, batch.progress.last_index, batch.departures)
         try:
-            self._append(batch, layout)
+            self._append(batch, layout, position)
         except Exception as error:
-            if layout.kind == "bucket" or "UnfitSubject" not in str(error):
+            unfit = isinstance(error, UnfitSubject) or "UnfitSubject" in str(error)  # of a task: only its text is left
+            if layout.kind == "bucket" or not unfit:
                 raise
             layout = Layout("bucket", bounds=self._bounds(batch, DEFAULT_BUCKETS, True))
             self._rewrite(layout)
-            self._append(batch, layout)
+            self._append(batch, layout, position)
         if batch.departures is not None:
             before = self._watch.progress
             for condition in batches.departures_deleted(batch, before.floor if before else 0):
@@ -361,19 +362,24 @@ class StreamCompaction:
         for update in batches.updates(position, before, batch.endings):
             self._table.delta().update(update.condition, {update.column: update.value})
 
-    def _append(self, batch: Batch, layout: Layout) -> None:
+    def _append(self, batch: Batch, layout: Layout, position: int) -> None:
+        """Append the batch's rows, unless the table's position is not `position` any more."""
         began_ms = time.time_ns() // 1_000_000
         files = self._written(batch, layout)
         if self._fence is not None:
             self._fence.check()
-        txn = application(self._identity.uid), batch.progress.last_index
-        self._table.append(files, layout, txn, _stated(batch.progress, began_ms))
+        app = application(self._identity.uid)
+        transaction = self._table.begin(app)
+        if (self._watch.read() or 0) != position:
+            return
+        txn = app, batch.progress.last_index
+        self._table.append(transaction, files, layout, txn, _stated(batch.progress, began_ms))
 
     def _written(self, batch: Batch, layout: Layout) -> list[Written]:
         """Write the batch's messages into new files of the table; each task has a run of whole segments."""
         as_partitions = layout.kind != "bucket"
         decode = partial(segments.decode, dead=batch.unwritten, as_partitions=as_partitions, endings=batch.endings)
-        task = _WriteTask(batch, decode, self.table, layout)
+        task = _WriteTask(_Task(batch, decode), self.table, layout, batch.endings is not None)
         if batch.size <= DRIVER_BYTES:
             return task.write(range(len(batch.parts)))
         tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
@@ -416,9 +422,13 @@ class StreamCompaction:
     def _bounds(self, batch: Batch, buckets: int, in_table: bool) -> tuple[str, ...]:
         """Return bounds of buckets with about equal numbers of subjects."""
         most = max(1, policy.SAMPLE // len(batch.parts))
-        sampler = _Task(batch, partial(_sampled, most=most))
-        numbers = self._spark.range(0, len(batch.parts), 1, min(self._options.tasks, len(batch.parts)))
-        subjects = [row.subject for row in numbers.mapInArrow(sampler, "subject string").collect()]
+        task = _Task(batch, partial(_sampled, most=most))
+        subjects = []
+        if batch.size <= DRIVER_BYTES:
+            subjects = [text for rows in task.rows(range(len(batch.parts))) for text in rows.column(0).to_pylist()]
+        else:
+            numbers = self._spark.range(0, len(batch.parts), 1, min(self._options.tasks, len(batch.parts)))
+            subjects = [row.subject for row in numbers.mapInArrow(task, "subject string").collect()]
         return choose_bounds([*subjects, *(self._table.sample() if in_table else [])], buckets)
 
     def _rewrite(self, layout: Layout) -> None:
@@ -432,29 +442,28 @@ class _Task:
         self._parts = [(part.path, part.after) for part in batch.parts]
         self._work = work
 
-    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield from self._work(*self._parts[number])
+    def rows(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield what `work` makes of these segments."""
+        for number in numbers:
+            yield from self._work(*self._parts[number])
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.rows(number for batch in batches for number in batch.column(0).to_pylist())
 
 
 class _WriteTask:
     """Spark task: numbers of segments in, the files with their messages out. Pickled, like `_Task`."""
 
-    def __init__(
-        self, batch: Batch, decode: Callable[[str, int], Iterator[pa.RecordBatch]], table: str, layout: Layout
-    ) -> None:
-        self._parts = [(part.path, part.after) for part in batch.parts]
+    def __init__(self, decode: _Task, table: str, layout: Layout, archive: bool) -> None:
         self._decode = decode
-        self._table, self._layout, self._archive = table, layout, batch.endings is not None
+        self._table, self._layout, self._archive = table, layout, archive
 
     def write(self, numbers: Iterable[int]) -> list[Written]:
         """Write the messages of these segments into files."""
-        rows = (rows for number in numbers for rows in self._decode(*self._parts[number]))
-        return DataFiles(self._table, self._layout, self._archive).write(rows)
+        return DataFiles(self._table, self._layout, self._archive).write(self._decode.rows(numbers))
 
-    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        written = self.write(number for batch in numbers for number in batch.column(0).to_pylist())
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        written = self.write(number for batch in batches for number in batch.column(0).to_pylist())
         files = pa.array([msgspec.json.encode(file).decode() for file in written], pa.string())
         yield pa.RecordBatch.from_arrays([files], names=["file"])
 

@@ -219,19 +219,24 @@ class StreamTable:
         rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
         return rows.sortWithinPartitions(*_order(layout))
 
-    def append(self, files: Sequence[Written], layout: Layout, txn: tuple[str, int], metadata: str) -> None:
-        """Commit new files with a transaction identifier (application, version) and userMetadata.
+    def begin(self, application: str) -> Any:
+        """Return a transaction whose commit fails if another one moves the position of `application` meanwhile.
 
-        Nothing is committed when the table has this version of the application or a newer one already.
+        `txnVersion`, which also reads that position, would make Spark compute the state of the whole log: a second of
+        processor time. Who needs the position reads it after this call (delta/position.py).
         """
         transaction = transactions.begin(self._spark, self.spark_path)
+        transaction.readTxn().append(application)
+        return transaction
+
+    def append(
+        self, transaction: Any, files: Sequence[Written], layout: Layout, txn: tuple[str, int], metadata: str
+    ) -> None:
+        """Commit new files with a transaction identifier (application, version) and userMetadata."""
         application, version = txn
-        if transaction.txnVersion(application) >= version:
-            return
-        stats = [msgspec.json.decode(file.stats)["numRecords"] for file in files]
         metrics = {
             "numFiles": len(files),
-            "numOutputRows": sum(stats),
+            "numOutputRows": sum(msgspec.json.decode(file.stats)["numRecords"] for file in files),
             "numOutputBytes": sum(file.size for file in files),
         }
         identifier = {"appId": application, "version": version, "lastUpdated": time.time_ns() // 1_000_000}

@@ -294,10 +294,9 @@ class SegmentStore(Store):
         segment, options = self.log.open_segment, self.log.options
         if segment.last_index < segment.first_index:
             return False
-        moved = self.removals().any
         if segment.end >= options.seal_bytes:
             return True
-        if not (segment.count or moved):
+        if not self.has_unsealed:
             return False
         return segment.first_index <= self._seal_through or now_ns - segment.first_append_ns >= options.seal_age_ns
 
@@ -340,12 +339,15 @@ class SegmentStore(Store):
         self._io.submit(lambda: log.seal(state), finished)
 
     def ask_seal(self) -> int:
-        segment = self.log.open_segment
-        if not (self.removals().any or segment.count):
-            return segment.first_index - 1
+        if not self.has_unsealed:
+            return self.log.open_segment.first_index - 1
         self._seal_through = self.applied
         self.seal_if_old()
         return self.applied
+
+    @property
+    def has_unsealed(self) -> bool:
+        return self.removals().any or self.log.open_segment.count > 0
 
     @property
     def sealed_through(self) -> tuple[int, int]:

@@ -476,6 +476,11 @@ class Store:
         return 0
 
     @property
+    def has_unsealed(self) -> bool:
+        """Return True if the open segment holds messages or saw removals."""
+        return False
+
+    @property
     def sealed_through(self) -> tuple[int, int]:
         """Return the log index through which all segments are sealed, and the stream's last sequence there."""
         return 0, 0

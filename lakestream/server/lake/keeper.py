@@ -34,6 +34,7 @@ from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
 from lakestream.server.lake import deleted_streams
 from lakestream.server.lake.clones import LakeClones
+from lakestream.server.lake.early_seals import EarlySeals
 from lakestream.server.lake.history import SharedCache, ThreadHistory
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.server.lake.tables import Tables
@@ -51,6 +52,8 @@ LOOKING = 8
 """Number of tables that are read in parallel before their streams serve."""
 LOOK_SECONDS = 10.0
 """Maximum time for which a start waits for the positions of tables. It continues without them (invariant 9)."""
+STAGE_AFTER_NS = 50_000_000
+"""Time (50 ms) for an early seal; what takes longer is staged at the next poll."""
 OLDER_STORE = "the server's store is an older copy than its lake; the server's log says what to do"
 """Error text for clients of a stream whose store is older than its lake."""
 NOT_COMPARED = "the table was not compared with the store, so an older copy of the store would go unnoticed"
@@ -177,7 +180,9 @@ class LakeKeeper:
         before = self._syncs.get((stream.account, stream.name))
         if before is not None:  # a replica that installed another node's state
             self.detached(before.stream)
-        sync = StreamSync(stream, self.root, Grace(self._options.staged_grace_ns, self._options.staged_grace_bytes))
+        options = self._options
+        grace = Grace(options.staged_grace_ns, options.staged_grace_bytes)
+        sync = StreamSync(stream, self.root, grace, EarlySeals(options.seal_age_ns))
         self._syncs[stream.account, stream.name] = sync
         table = paths.table(self.root, stream.name, stream.account)
         stream.reader.history = sync.history = ThreadHistory(table, stream.uid, sync.directory, self._io, self._cache)
@@ -229,7 +234,10 @@ class LakeKeeper:
             return []
         pool = ThreadPoolExecutor(min(LOOKING, len(filed)), thread_name_prefix="lake-look")
         began = time.monotonic()
-        looks = {pool.submit(StreamSync(stream, self.root, Grace(0, 0)).older_store): stream for stream in filed}
+        looks = {
+            pool.submit(StreamSync(stream, self.root, Grace(0, 0), EarlySeals(0)).older_store): stream
+            for stream in filed
+        }
         done, late = wait(looks, self._look_seconds)
         if not self._started:  # one start, however many accounts
             self._look_seconds = max(self._look_seconds - (time.monotonic() - began), 0.0)
@@ -323,6 +331,20 @@ class LakeKeeper:
         self._look_for_compactor()
         for sync in list(self._syncs.values()):
             self._look(sync)
+        self._seal_early()
+
+    def _seal_early(self) -> None:
+        """Seal the segments that are due early, all in one turn, and stage them soon: their streams then share the
+        compactor's next round."""
+        now = self._clock.steady()
+        sealing = [sync for sync in self._syncs.values() if sync.seal_early(now, self.attended)]
+        if sealing:
+            self._clock.call_later(STAGE_AFTER_NS, lambda: self._look_at(sealing))
+
+    def _look_at(self, syncs: Sequence[StreamSync]) -> None:
+        for sync in syncs:
+            if self._syncs.get((sync.stream.account, sync.stream.name)) is sync and not self._stopped:
+                self._look(sync)
 
     def _look_for_compactor(self) -> None:
         """Check whether the compactor's lock is held; in an object store less often."""

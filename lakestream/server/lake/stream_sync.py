@@ -26,6 +26,7 @@ from lakestream.lake.files.staging import StagedSegment
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.segment import SealedSegment
 from lakestream.ops.monitoring.monitored import StreamLag
+from lakestream.server.lake.early_seals import EarlySeals
 from lakestream.server.lake.history import ThreadHistory
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
@@ -56,9 +57,10 @@ class StreamSync:
         stream: the stream.
         lake: the lake's root.
         grace: retention of staged segments after compaction.
+        early: budget of early seals.
     """
 
-    def __init__(self, stream: Stream, lake: str, grace: Grace) -> None:
+    def __init__(self, stream: Stream, lake: str, grace: Grace, early: EarlySeals) -> None:
         self.stream = stream
         self._config: StreamConfig | None = None
         self._identity: staging.StreamIdentity | None = None
@@ -69,6 +71,7 @@ class StreamSync:
         self._watch = PositionWatch(self.table, stream.uid)
         self._files = TableFiles(self._storage, self.table)
         self._grace = grace
+        self._early = early
         self.history: ThreadHistory | None = None
         self.waiting: list[Callable[[str], None]] = []
         """Callbacks for when everything sealed by now is staged."""
@@ -91,6 +94,20 @@ class StreamSync:
         """True if the store is an older copy than the table, so that nothing has to be staged for it."""
         self._skipped = 0
         self._unchecked = 0
+
+    def seal_early(self, now_ns: int, attended: bool) -> bool:
+        """Have the open segment sealed if the budget of early seals allows it; return True if so.
+
+        Args:
+            now_ns: a monotonic clock.
+            attended: a compactor is at work.
+        """
+        store = self.stream.store
+        caught_up = attended and self.checked and not self.trouble and self.position >= store.sealed_through[0]
+        if not self.stream.leading or not self._early.due(now_ns, store.has_unsealed, caught_up):
+            return False
+        store.ask_seal()
+        return True
 
     def is_idle(self, left: int, sealed_through: int) -> bool:
         """Return True if this poll may skip the stream.
