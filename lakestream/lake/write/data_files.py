@@ -131,12 +131,21 @@ class DataFiles:
         table: the table's path.
         layout: its partitioning.
         archive: it has the column of the time of removal.
+        spool_bytes, open_files: see the constants.
     """
 
-    def __init__(self, table: str, layout: Layout, archive: bool = False) -> None:
+    def __init__(
+        self,
+        table: str,
+        layout: Layout,
+        archive: bool = False,
+        spool_bytes: int = SPOOL_BYTES,
+        open_files: int = OPEN_FILES,
+    ) -> None:
         self._table = table
         self._storage = open_storage(table)
         self._layout = layout
+        self._spool_bytes, self._open_files = spool_bytes, open_files
         columns = [*TABLE_COLUMNS, *([REMOVED_COLUMN] if archive else [])]
         self._schema = table_schema([column for column in columns if column not in layout.columns])
         self._values_of: dict[str, Values] = {}
@@ -155,7 +164,7 @@ class DataFiles:
             for batch in batches:
                 self._held.append(batch)
                 self._bytes += batch.nbytes
-                if self._bytes >= SPOOL_BYTES:
+                if self._bytes >= self._spool_bytes:
                     self._flush()
             if self._held:
                 self._flush()
@@ -186,7 +195,7 @@ class DataFiles:
         part = part[order]
         cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(part)]
         listed = list(numbers)
-        if len(self._open) + len(listed) > OPEN_FILES:
+        if len(self._open) + len(listed) > self._open_files:
             self._close_all()
         for start, stop in pairwise(cuts):
             rows = order[start:stop]
@@ -201,7 +210,7 @@ class DataFiles:
                 bounds = pc.min_max(columns[REMOVED_COLUMN].take(pa.array(rows))).as_py()
                 if bounds["min"] is not None:
                     file.bounds.widen(REMOVED_COLUMN, bounds["min"], bounds["max"])
-            if len(listed) > OPEN_FILES:
+            if len(listed) > self._open_files:
                 self._written.append(self._open.pop(values).close())
 
     def _place(self, subject: str) -> Values:

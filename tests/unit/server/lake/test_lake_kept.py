@@ -13,6 +13,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from lakestream.lake.delta.verify import Budget
 from lakestream.lake.files import paths
+from lakestream.server.lake.early_seals import SAVED, EarlySeals
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
 from lakestream.stream.core.config import StreamConfig
 
@@ -26,7 +27,7 @@ class Look:
         stream = SimpleNamespace(
             name="S", account="$G", uid="U", created_ns=1, config=StreamConfig(name="S"), replicated=False, leading=True
         )
-        self.kept = StreamSync(cast(Any, stream), str(lake), Grace(0, 0))
+        self.kept = StreamSync(cast(Any, stream), str(lake), Grace(0, 0), EarlySeals(10**10))
         self.table = Path(self.kept.table)
         self.staging = Path(self.kept.directory)
         self.staging.mkdir(parents=True)
@@ -108,3 +109,24 @@ def test_what_cannot_be_checked_holds_nothing(tmp_path: Path) -> None:
     assert look().held is None
     assert "cannot be checked" in look().trouble
     assert look.staged() == [30]
+
+
+def test_a_segment_is_sealed_early_only_if_a_compactor_has_caught_up_and_credits_are_left(tmp_path: Path) -> None:
+    look = Look(tmp_path)
+    sync, asked = look.kept, []
+    store = SimpleNamespace(sealed_through=(20, 20), has_unsealed=True, ask_seal=lambda: asked.append(1))
+    sync.stream.store = cast(Any, store)
+    assert not sync.seal_early(0, attended=True)  # the table was not looked at yet
+    look()
+    sync.position = 10
+    assert not sync.seal_early(0, attended=True)  # the next commit will take what is staged
+    sync.position = 20
+    assert not sync.seal_early(0, attended=False)
+    sync.trouble = "the table is damaged"
+    assert not sync.seal_early(0, attended=True)
+    sync.trouble = ""
+    assert [sync.seal_early(0, attended=True) for _ in range(SAVED + 1)] == [True] * SAVED + [False]
+    assert len(asked) == SAVED
+    assert sync.seal_early(8 * 10**9, attended=True)
+    sync.stream.leading = False  # type: ignore[misc]
+    assert not sync.seal_early(60 * 10**9, attended=True)
