@@ -412,7 +412,7 @@ class StreamCompaction:
             return False
         found: set[Values] = set()
         for part in batch.parts:
-            for rows in segments.decode(part.path, part.after):
+            for rows in segments.decode(part.path, part.after, batch.unwritten):
                 texts = rows.column(0).unique().to_pylist()
                 found.update(partition_values(text, Layout("tokens", tokens=want.tokens)) for text in texts)
                 if len(found) > SUBJECT_MOST:

@@ -103,8 +103,10 @@ class StreamSync:
             attended: a compactor is at work.
         """
         store = self.stream.store
-        caught_up = attended and self.checked and not self.trouble and self.position >= store.sealed_through[0]
-        if not self.stream.leading or not self._early.due(now_ns, store.has_unsealed, caught_up):
+        sealed = store.sealed_through[0]
+        caught_up = attended and self.checked and not self.trouble and self.position >= sealed
+        leading = self.stream.leading
+        if not self._early.due(now_ns, sealed, leading and store.has_unsealed, caught_up):
             return False
         store.ask_seal()
         return True
