@@ -1,16 +1,16 @@
 """Measure how fast staged segments are compacted, and the compactor's memory meanwhile.
 
-    python -m tests.bench.bench_compaction [--messages 1000000] [--large] [--profile]
+    python -m tests.bench.bench_compaction [--messages 1000000] [--large] [--beside] [--profile] [--draw]
 
 128-byte messages that do not compress, in segments of 16 MiB, with 10, 1,000 and 10,000 subjects (`--large`: 1,000,000
 too), each in a process of its own: the compactor as jobs/compact.py runs it (Spark with local[2], a heap of 512 MiB),
 which is warmed up on other streams first. Prints messages a second from staged to committed, the CPU time it took, data
 files, bytes per message in the table and in the segments, and the peak of memory of the JVM, of the Python driver, of
 Spark's Python workers, and of all together (resident; looked at every 0.2 s; shared pages count once). `--profile` runs
-its pieces by themselves too. `--partitions N` measures commits of 5,000 messages into N partitions instead, where files
-are many and small. Needs Java 17 or newer.
-
-Figures: the table, docs/benchmarks.md#the-lake
+its pieces by themselves too. With `--beside` a publisher keeps another server busy meanwhile (`lakestream bench js`;
+its processes count in the CPU time and in the Python workers' memory). `--partitions N` measures commits of 5,000
+messages into N partitions instead, where files are many and small. `--draw` draws docs/pictures/compaction.svg.
+Needs Java 17 or newer.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,27 +33,48 @@ from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.data_files import DataFiles
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
+from tests.bench.draw import bars
 from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
 from tests.lake.model import StreamModel
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+BIN = Path(sys.executable).parent
+READY = b"Listening for client connections on "
 SUBJECTS = (10, 1_000, 10_000)
 LARGE = 1_000_000
 WARM_MESSAGES = 150_000
 WARM_ROUNDS = 2
 PARTITION_COMMITS = 4
 PARTITION_MESSAGES = 5_000
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "compaction.svg"
 HEADINGS = {
     "rate": "msgs/s", "seconds": "s", "cpu": "CPU s", "files": "files", "table": "B/msg table", "log": "B/msg log",
     "java": "JVM, MiB", "workers": "workers, MiB", "driver": "driver, MiB", "all": "all, MiB",
 }  # fmt: skip
 
 
-def measure(messages: int, subjects: int, profile: bool) -> dict[str, Any]:
+@contextmanager
+def publisher(directory: Path) -> Iterator[None]:
+    """Context in which a client publishes into a server of its own, as fast as it can."""
+    command = [str(BIN / "lakestream"), "serve", "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", str(directory)]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert server.stderr is not None
+    url = next(line.split(READY)[1].decode().strip() for line in server.stderr if READY in line)
+    command = [str(BIN / "lakestream"), "bench", "js", "--duration", "600", "--server", f"nats://{url}"]
+    client = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        for process in (client, server):
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+
+
+def measure(messages: int, subjects: int, profile: bool, beside: bool) -> dict[str, Any]:
     """Measure all figures of one table."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as busy:
         work, lake = Path(scratch) / "work", Path(scratch) / "lake"
         backlog = Publisher(work, Path(scratch) / "later", "MEASURED", subjects).publish(messages)
         warm = [Publisher(work, lake, f"WARM{n}", subjects) for n in range(WARM_ROUNDS)]
@@ -68,6 +91,8 @@ def measure(messages: int, subjects: int, profile: bool) -> dict[str, Any]:
                     compactor.once()
                 reports.clear()
                 stage_again(backlog, lake)
+                if beside:
+                    busy.enter_context(publisher(Path(scratch) / "busy"))
                 spent = cpu_seconds()
                 report = compactor.once()
                 spent = cpu_seconds() - spent
@@ -159,15 +184,17 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--subjects", type=int, nargs="+", default=SUBJECTS)
     parser.add_argument("--large", action="store_true", help="a million subjects too")
+    parser.add_argument("--beside", action="store_true", help="beside a server with a publisher")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--partitions", type=int, metavar="N", help="commits into so many partitions, up to 1,000")
+    parser.add_argument("--draw", action="store_true")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.partitions:
         print(" ".join(f"{each:.2f}" for each in into_partitions(options.partitions)), "s")
         return
     if options.one:
-        print(json.dumps(measure(options.messages, options.one, options.profile)))
+        print(json.dumps(measure(options.messages, options.one, options.profile, options.beside)))
         return
     print(f"{'subjects':>10}" + "".join(f"{heading:>14}" for heading in HEADINGS.values()), flush=True)
     results = []
@@ -182,6 +209,7 @@ def main() -> None:
             str(options.messages),
         ]
         command += ["--profile"] if options.profile else []
+        command += ["--beside"] if options.beside else []
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         found = json.loads(printed.strip().splitlines()[-1])
         results.append(found)
@@ -189,6 +217,10 @@ def main() -> None:
     for found in results:
         for piece, seconds in found.get("profile", {}).items():
             print(f"{found['subjects']:>10,}  {piece:<40}{seconds:>8.2f} s", flush=True)
+    if options.draw:
+        rows = [(f"{found['subjects']:,} subjects", found["rate"], f"({found['all']:,.0f} MiB)") for found in results]
+        bars(PICTURE, "Staged segments into a table", rows, "messages of 128 bytes a second, local[2]; peak memory")
+        print(f"picture: {PICTURE}")
 
 
 if __name__ == "__main__":
