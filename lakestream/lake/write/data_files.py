@@ -109,7 +109,8 @@ class _File:
         bounds = self.bounds
         bounds.rows += len(rows)
         for name, column in zip(rows.column_names, rows.columns, strict=True):
-            bounds.nulls[name] = bounds.nulls.get(name, 0) + column.null_count
+            if name not in self.values:
+                bounds.nulls[name] = bounds.nulls.get(name, 0) + column.null_count
 
     def close(self) -> Written:
         """End the file, durably."""
@@ -147,7 +148,10 @@ class DataFiles:
         self._layout = layout
         self._spool_bytes, self._open_files = spool_bytes, open_files
         columns = [*TABLE_COLUMNS, *([REMOVED_COLUMN] if archive else [])]
-        self._schema = table_schema([column for column in columns if column not in layout.columns])
+        # As Delta does: where a file's directory does not tell the partition, its columns do. Polars relies on that.
+        told = layout.columns if layout.kind == "bucket" else []
+        columns = [column for column in columns if column not in layout.columns]
+        self._schema = table_schema([*columns, *(column for column in layout.columns if column not in told)])
         self._values_of: dict[str, Values] = {}
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -201,10 +205,10 @@ class DataFiles:
             rows = order[start:stop]
             values = listed[part[start]]
             file = self._open.get(values) or self._begin(values)
-            file.write(self._taken(columns, rows))
+            file.write(self._taken(columns, rows, values))
             file.bounds.widen("seq", int(seqs[rows].min()), int(seqs[rows].max()))
             file.bounds.widen("time_ns", int(times[rows].min()), int(times[rows].max()))
-            if "subject" in self._schema.names:
+            if self._layout.kind != "subject":
                 file.bounds.widen("subject", texts[rank[rows].min()], texts[rank[rows].max()])
             if REMOVED_COLUMN in columns:
                 bounds = pc.min_max(columns[REMOVED_COLUMN].take(pa.array(rows))).as_py()
@@ -233,15 +237,19 @@ class DataFiles:
         self._open[values] = found
         return found
 
-    def _taken(self, columns: dict[str, Any], rows: Any) -> pa.Table:
-        """Return these rows with the columns of the files."""
+    def _taken(self, columns: dict[str, Any], rows: Any, values: Values) -> pa.Table:
+        """Return these rows of a partition with the columns of the files."""
         start, count = int(rows[0]), len(rows)
+        constant = dict(zip(self._layout.columns, values, strict=True))
+        names = [name for name in self._schema.names if name not in constant]
         if int(rows[-1]) - start + 1 == count and bool((np.diff(rows) == 1).all()):
-            found = [columns[name].slice(start, count) for name in self._schema.names]
+            found = {name: columns[name].slice(start, count) for name in names}
         else:
             at = pa.array(rows)
-            found = [columns[name].take(at) for name in self._schema.names]
-        return pa.Table.from_arrays(found, schema=self._schema)
+            found = {name: columns[name].take(at) for name in names}
+        for name in self._schema.names[len(names) :]:
+            found[name] = pa.repeat(pa.scalar(constant[name], pa.string()), count)
+        return pa.Table.from_pydict(found, schema=self._schema)
 
     def _close_all(self) -> None:
         while self._open:
