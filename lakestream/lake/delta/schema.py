@@ -171,6 +171,13 @@ def fits_partition(value: str) -> bool:
     return escaped <= MAX_PARTITION_NAME and value != _NULL_PARTITION and "\0" not in value
 
 
+def escaped(value: str | None) -> str:
+    """Return a partition value as Hive-style directories spell it."""
+    if value is None:
+        return _NULL_PARTITION
+    return "".join(f"%{ord(char):02X}" if ord(char) in _ESCAPED else char for char in value)
+
+
 def table_schema(columns: Iterable[str]) -> pa.Schema:
     """Return the Arrow types of a table's columns."""
     import pyarrow as pa

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestream.lake.delta.policy import PAGE_SETTING, RUN_SEQS
-from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, bucket_of, table_schema
+from lakestream.lake.delta.schema import REMOVED_COLUMN, TABLE_COLUMNS, Layout, bucket_of, escaped, table_schema
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Storage
 
@@ -43,6 +44,8 @@ BOUND_CHARS = 256
 MOST = "\U0010ffff"
 """Follows an upper bound that was cut: no character is greater."""
 
+_UNQUOTED = "/=-_.~$&'()*+,;:@!"
+"""Characters that a path in the log has as they are."""
 _PAGE_ROWS = int(PAGE_SETTING[1])
 _BOUNDED = ("subject", "seq", "time", "time_ns", REMOVED_COLUMN)
 """Columns with bounds in the statistics of files, row groups and pages; of the others nulls are counted."""
@@ -117,7 +120,9 @@ class _File:
         self._writer.close()
         size = self._content.tell()
         self._closing.close()
-        return Written(self.relative, self.values, size, time.time_ns() // 1_000_000, self.bounds.stated())
+        return Written(
+            quote(self.relative, safe=_UNQUOTED), self.values, size, time.time_ns() // 1_000_000, self.bounds.stated()
+        )
 
     def abandon(self) -> None:
         """Close the file, whatever was written."""
@@ -132,6 +137,7 @@ class DataFiles:
         table: the table's path.
         layout: its partitioning.
         archive: it has the column of the time of removal.
+        random: directories have random names (`delta.randomizeFilePrefixes`), else those of the partition's values.
         spool_bytes, open_files: see the constants.
     """
 
@@ -140,6 +146,7 @@ class DataFiles:
         table: str,
         layout: Layout,
         archive: bool = False,
+        random: bool = True,
         spool_bytes: int = SPOOL_BYTES,
         open_files: int = OPEN_FILES,
     ) -> None:
@@ -148,8 +155,9 @@ class DataFiles:
         self._layout = layout
         self._spool_bytes, self._open_files = spool_bytes, open_files
         columns = [*TABLE_COLUMNS, *([REMOVED_COLUMN] if archive else [])]
+        self._random = random
         # As Delta does: where a file's directory does not tell the partition, its columns do. Polars relies on that.
-        told = layout.columns if layout.kind == "bucket" else []
+        told = [] if random else layout.columns
         columns = [column for column in columns if column not in layout.columns]
         self._schema = table_schema([*columns, *(column for column in layout.columns if column not in told)])
         self._values_of: dict[str, Values] = {}
@@ -227,10 +235,10 @@ class DataFiles:
     def _begin(self, values: Values) -> _File:
         """Open a new file for a partition."""
         columns = self._layout.columns
-        if self._layout.kind == "bucket":
-            directory = f"bucket={values[0]}"
-        else:
+        if self._random:
             directory = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(PREFIX_CHARS))
+        else:
+            directory = "/".join(f"{column}={escaped(value)}" for column, value in zip(columns, values, strict=True))
         name = f"{directory}/part-{self._number:05}-{uuid.uuid4()}.c000.snappy.parquet"
         self._number += 1
         found = _File(self._storage, self._table, name, dict(zip(columns, values, strict=True)), self._schema)
@@ -248,7 +256,10 @@ class DataFiles:
             at = pa.array(rows)
             found = {name: columns[name].take(at) for name in names}
         for name in self._schema.names[len(names) :]:
-            found[name] = pa.repeat(pa.scalar(constant[name], pa.string()), count)
+            value = constant[name]
+            kind = self._schema.field(name).type
+            number = None if value is None else int(value) if pa.types.is_integer(kind) else value
+            found[name] = pa.repeat(pa.scalar(number, kind), count)
         return pa.Table.from_pydict(found, schema=self._schema)
 
     def _close_all(self) -> None:

@@ -379,7 +379,9 @@ class StreamCompaction:
         """Write the batch's messages into new files of the table; each task has a run of whole segments."""
         as_partitions = layout.kind != "bucket"
         decode = partial(segments.decode, dead=batch.unwritten, as_partitions=as_partitions, endings=batch.endings)
-        task = _WriteTask(_Task(batch, decode), self.table, layout, batch.endings is not None)
+        task = _WriteTask(
+            _Task(batch, decode), self.table, layout, batch.endings is not None, self._table.has_random_prefixes()
+        )
         if batch.size <= DRIVER_BYTES:
             return task.write(range(len(batch.parts)))
         tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
@@ -454,13 +456,13 @@ class _Task:
 class _WriteTask:
     """Spark task: numbers of segments in, the files with their messages out. Pickled, like `_Task`."""
 
-    def __init__(self, decode: _Task, table: str, layout: Layout, archive: bool) -> None:
+    def __init__(self, decode: _Task, table: str, layout: Layout, archive: bool, random: bool) -> None:
         self._decode = decode
-        self._table, self._layout, self._archive = table, layout, archive
+        self._table, self._layout, self._archive, self._random = table, layout, archive, random
 
     def write(self, numbers: Iterable[int]) -> list[Written]:
         """Write the messages of these segments into files."""
-        return DataFiles(self._table, self._layout, self._archive).write(self._decode.rows(numbers))
+        return DataFiles(self._table, self._layout, self._archive, self._random).write(self._decode.rows(numbers))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         written = self.write(number for batch in batches for number in batch.column(0).to_pylist())

@@ -219,6 +219,11 @@ class StreamTable:
         rows = rows.repartition(2 * max(1, len(layout.bounds)), *layout.columns, stretch)
         return rows.sortWithinPartitions(*_order(layout))
 
+    def has_random_prefixes(self) -> bool:
+        """Return True if directories of new files have random names. All files of a table have to be of one kind."""
+        found = self.find()
+        return found is not None and found.properties.get(RANDOM_PREFIXES) == "true"
+
     def begin(self, application: str) -> Any:
         """Return a transaction whose commit fails if another one moves the position of `application` meanwhile.
 
