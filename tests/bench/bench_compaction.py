@@ -1,6 +1,6 @@
 """Measure how fast staged segments are compacted, and the compactor's memory meanwhile.
 
-    python -m tests.bench.bench_compaction [--messages 1000000] [--large] [--beside] [--profile] [--draw]
+    python -m tests.bench.bench_compaction [--messages 1000000] [--large] [--beside] [--profile]
 
 128-byte messages that do not compress, in segments of 16 MiB, with 10, 1,000 and 10,000 subjects (`--large`: 1,000,000
 too), each in a process of its own: the compactor as jobs/compact.py runs it (Spark with local[2], a heap of 512 MiB),
@@ -9,8 +9,9 @@ files, bytes per message in the table and in the segments, and the peak of memor
 Spark's Python workers, and of all together (resident; looked at every 0.2 s; shared pages count once). `--profile` runs
 its pieces by themselves too. With `--beside` a publisher keeps another server busy meanwhile (`lakestream bench js`;
 its processes count in the CPU time and in the Python workers' memory). `--partitions N` measures commits of 5,000
-messages into N partitions instead, where files are many and small. `--draw` draws docs/pictures/compaction.svg.
-Needs Java 17 or newer.
+messages into N partitions instead, where files are many and small. Needs Java 17 or newer.
+
+Figures: the table, docs/benchmarks.md#the-lake
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from lakestream.lake.files import paths, scan, staging
 from lakestream.lake.write.compactor import BatchReport, Compactor
 from lakestream.lake.write.data_files import DataFiles
 from lakestream.lake.write.stream_compaction import Options, StreamCompaction
-from tests.bench.draw import bars
 from tests.bench.lake_streams import Memory, Publisher, Staged, cpu_seconds, table_files
 from tests.lake.model import StreamModel
 
@@ -48,7 +48,6 @@ WARM_MESSAGES = 150_000
 WARM_ROUNDS = 2
 PARTITION_COMMITS = 4
 PARTITION_MESSAGES = 5_000
-PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "compaction.svg"
 HEADINGS = {
     "rate": "msgs/s", "seconds": "s", "cpu": "CPU s", "files": "files", "table": "B/msg table", "log": "B/msg log",
     "java": "JVM, MiB", "workers": "workers, MiB", "driver": "driver, MiB", "all": "all, MiB",
@@ -187,7 +186,6 @@ def main() -> None:
     parser.add_argument("--beside", action="store_true", help="beside a server with a publisher")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--partitions", type=int, metavar="N", help="commits into so many partitions, up to 1,000")
-    parser.add_argument("--draw", action="store_true")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.partitions:
@@ -217,10 +215,6 @@ def main() -> None:
     for found in results:
         for piece, seconds in found.get("profile", {}).items():
             print(f"{found['subjects']:>10,}  {piece:<40}{seconds:>8.2f} s", flush=True)
-    if options.draw:
-        rows = [(f"{found['subjects']:,} subjects", found["rate"], f"({found['all']:,.0f} MiB)") for found in results]
-        bars(PICTURE, "Staged segments into a table", rows, "messages of 128 bytes a second, local[2]; peak memory")
-        print(f"picture: {PICTURE}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure how long a published message takes into its Delta table, the files that this costs, and the idle CPU time.
 
-    python -m tests.bench.bench_freshness [--seconds 60] [--only sparse busy streams rest] [--draw]
+    python -m tests.bench.bench_freshness [--seconds 60] [--only sparse busy streams rest]
 
 Starts `lakestream up` with its defaults on a temporary store, and measures in turn:
 
@@ -13,7 +13,9 @@ Starts `lakestream up` with its defaults on a temporary store, and measures in t
 Each message is timed from its pub ack to the commit that holds it, as a reader of the table's log sees it (looked at
 every 50 ms). Of a commit's delay three parts are known: `sealed` (from the oldest message of its segments to the seal),
 `staged` and `begun` (until the compactor works on it), and `commit`. Files are those made meanwhile, per stream and
-extrapolated to a day. `--draw` draws docs/pictures/freshness.svg. Needs Java 17 or newer.
+extrapolated to a day. Needs Java 17 or newer.
+
+Figures: the table
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +41,6 @@ from lakestream.lake.delta.log import Log
 from lakestream.lake.delta.time_travel import latest_progress
 from lakestream.lake.files import staging
 from lakestream.lake.files.lake import open_storage
-from tests.bench.draw import lines
 
 BIN = Path(sys.executable).parent
 READY = b"Listening for client connections on "
@@ -46,7 +48,6 @@ LOOK_S = 0.05
 DAY_S = 86_400
 SETTLE_S = 30
 PAYLOAD = b"x" * 128
-PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "freshness.svg"
 SCENARIOS = ("sparse", "busy", "streams", "rest")
 
 
@@ -201,14 +202,8 @@ def jvm_mib(server: psutil.Process) -> float:
     return max(sizes)
 
 
-def main() -> None:
-    """Run one server with its compactor and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=SCENARIOS)
-    parser.add_argument("--draw", action="store_true")
-    options = parser.parse_args()
-    drawn = {}
+def run(only: Sequence[str], seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Start `lakestream up` on an empty store; yield the figures of `first`, then of each scenario."""
     with tempfile.TemporaryDirectory() as store:
         began = time.perf_counter()
         process = subprocess.Popen(
@@ -220,27 +215,28 @@ def main() -> None:
             assert process.stderr is not None
             found = next(line.split(READY)[1].decode().strip() for line in process.stderr if READY in line)
             url, lake, server = f"nats://{found}", Path(store) / "lake", psutil.Process(process.pid)
-            print(json.dumps({"first_row_s": round(asyncio.run(first_row(url, lake, began)), 1)}), flush=True)
-            for scenario in options.only:
+            yield "first", {"first_row_s": asyncio.run(first_row(url, lake, began))}
+            for scenario in only:
                 if scenario == "rest":
-                    figures: dict[str, Any] = rest(server, options.seconds)
+                    figures: dict[str, Any] = rest(server, seconds)
                 else:
                     names = [f"S{number}" for number in range(20)] if scenario == "streams" else [scenario.upper()]
                     rate = {"sparse": 0.1, "busy": 1000.0, "streams": 1.0}[scenario]
-                    figures = asyncio.run(publish(url, lake, names, options.seconds, rate))
-                    drawn[scenario] = figures.pop("times")
-                figures |= {"jvm_mib": round(jvm_mib(server)), "load": round(os.getloadavg()[0], 1)}
-                print(json.dumps({scenario: figures}), flush=True)
+                    figures = asyncio.run(publish(url, lake, names, seconds, rate))
+                yield scenario, figures | {"jvm_mib": round(jvm_mib(server)), "load": round(os.getloadavg()[0], 1)}
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
-    if options.draw and drawn:
-        curves = {
-            name: [(share, times[min(len(times) - 1, len(times) * share // 100)]) for share in range(0, 101, 2)]
-            for name, times in drawn.items()
-        }
-        lines(PICTURE, "From pub ack to a commit in the table, defaults", curves, "percentile of messages", "seconds")
-        print(f"picture: {PICTURE}")
+
+
+def main() -> None:
+    """Print the figures of each scenario."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=SCENARIOS)
+    options = parser.parse_args()
+    for scenario, figures in run(options.only, options.seconds):
+        print(json.dumps({scenario: {key: each for key, each in figures.items() if key != "times"}}), flush=True)
 
 
 if __name__ == "__main__":
