@@ -6,6 +6,8 @@ Both run in turn, in the same rounds, on empty stores; the table shows medians. 
 does: clients and workers share its cores. Processor time does not: it is that of all processes of the server, threads
 and kernel included, per message. Clients are processes of their own, each with a stream and a subject of its own;
 `across` of them are connected to another worker than the one that holds their stream.
+
+Figures: docs/internals/workers.md
 """
 
 from __future__ import annotations
