@@ -75,9 +75,12 @@ $(RUN): $(SERVER)
 	@echo "== install: complete"
 	@touch $@
 
+# The tools of developers have a C compiler, so that the compiled module is tested on machines without one too.
 $(INSTALLED): $(BUILT_FROM) | $(BIN)/python
 	@echo "== install: server, Spark and developer tools (once, 2 GB)"
 	$(call pip_install,-e '.[dev]')
+	@$(BIN)/python -c 'from lakestream import native; raise SystemExit(not native.NATIVE)' || \
+		CC="$(CURDIR)/$(BIN)/python -m ziglang cc" $(BIN)/python -W ignore setup.py -q build_ext --inplace
 	@touch $(SERVER) $(RUN) $@
 
 # pip compiles the bytecode of what it installs, but not of this directory: without it a start takes more than twice as long.

@@ -13,6 +13,7 @@ for Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009). Little-endia
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define CRC_BY_FOLDING 1
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -32,7 +33,9 @@ static void crc_prepare(void) {
             crc_tables[table][at] = (value >> 8) ^ crc_tables[0][value & 255];
         }
 #ifdef CRC_BY_FOLDING
-    crc_folds = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    /* Not __builtin_cpu_supports: its table is in a library that not every compiler links into a module. */
+    unsigned eax, ebx, ecx = 0, edx;
+    crc_folds = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_PCLMUL) && (ecx & bit_SSE4_1);
 #endif
 }
 
