@@ -66,6 +66,8 @@ DRIVER_BYTES = 4 * 1024 * 1024
 BUSY_SECONDS = 5.0
 """Maximum time for which a commit waits for the table's maintenance before other streams get their turn."""
 
+_WRITTEN = msgspec.json.Decoder(Written)
+
 
 class Options(msgspec.Struct, frozen=True):
     """Options of compaction.
@@ -387,7 +389,7 @@ class StreamCompaction:
         tasks = min(self._options.tasks, len(batch.parts), 1 + batch.size // TASK_BYTES)
         numbers = self._spark.range(0, len(batch.parts), 1, tasks)
         files = [row.file for row in numbers.mapInArrow(task, "file string").collect()]
-        return [msgspec.json.decode(file, type=Written) for file in files]
+        return [_WRITTEN.decode(file) for file in files]
 
     # The layout
 
