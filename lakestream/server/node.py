@@ -206,6 +206,7 @@ class Node:
         self._connect_remotes()
         if self.leafnodes is not None:
             self.leafnodes.connect()
+        self.io.submit(trim, lambda _, __: None)  # imports and recovery leave some MiB free
         if worker is not None:
             self.log.quiet = False
             self.log.info(f"Worker {worker.index} is ready")

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, tzinfo
 from functools import lru_cache, partial
 from typing import Final
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -57,7 +56,7 @@ def _local(second: int) -> int:
     return time.localtime(second).tm_gmtoff
 
 
-def _named(place: ZoneInfo, second: int) -> int:
+def _named(place: tzinfo, second: int) -> int:
     ahead = datetime.fromtimestamp(second, place).utcoffset()
     return ahead.days * _DAY + ahead.seconds if ahead is not None else 0
 
@@ -69,6 +68,8 @@ def zone(name: str) -> Zone:
         return utc
     if name == "Local":
         return _local
+    from zoneinfo import ZoneInfo  # 1 MiB, and few schedules name a zone
+
     try:
         return partial(_named, ZoneInfo(name))
     except (OSError, KeyError, ValueError) as error:  # a directory, no such zone, no zone at all
