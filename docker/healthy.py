@@ -33,7 +33,7 @@ def compactor() -> str:
     from lakestream.lake.files.locks import COMPACTOR_LOCK, is_held
 
     lake = os.environ["LAKESTREAM_LAKE"]
-    return "" if is_held(paths.root(lake), COMPACTOR_LOCK) else f"no compactor holds the lock of {lake}"
+    return "" if is_held(f"{paths.root(lake)}/{COMPACTOR_LOCK}") else f"no compactor holds the lock of {lake}"
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def pip_settings() -> dict[str, str]:
 
 def debian(root: Path, suite: str) -> Path:
     """Make a Debian with Python and pip in `root`, in the place of the image of FROM; return it."""
-    packages = "--include=python3,python3-venv,ca-certificates,adduser"
+    packages = "--include=python3,python3-venv,libpython3-dev,ca-certificates,adduser"  # as Python's image has them
     command = ["debootstrap", "--variant=minbase", packages, suite, str(root)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=STEP_SECONDS, check=False)
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-3000:]

@@ -134,6 +134,7 @@ def test_server_and_compactor_share_a_volume(
     serving.wait_healthy(60)
     assert serving.call("id", "-u").stdout.strip() == str(OWNER)
     assert serving.call("touch", "/usr/local/x").returncode != 0, "the root can be written"
+    assert serving.call("python", "-c", "from lakestream import native; print(native.WHY)").stdout == "\n"
     publish(serving)
 
     compacting = Running(compactor, volume)
