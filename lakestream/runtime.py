@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
+from lakestream.log.format.files import Brief
 from lakestream.logging import Logger
 
 T = TypeVar("T")
@@ -20,9 +21,9 @@ IO_THREADS = 8
 """Writes of different streams at once; further ones queue."""
 BRIEF_NS = 1_000_000
 """Brief work that took longer than this (1 ms) shows that the disk is slow at the moment."""
-BRIEF_PAUSE_NS = 1_000_000_000
-"""Time for which threads do the brief work then (1 s): a disk that stalls holds up the event loop at most once per
-second."""
+BRIEF_PAUSE = 10
+"""Threads do the brief work then for so many times as long as it took: a disk that stalls now and then holds up the
+event loop for at most a tenth of the time."""
 
 WAIT_NS = 1_000_000
 """Work counts as having waited for a thread when that took longer than this (1 ms)."""
@@ -132,17 +133,18 @@ class ThreadIo:
             thread.start()
 
     def submit(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
         if not brief or self._brief or time.monotonic_ns() < self._threads_until:
             self._work.put((work, done, time.monotonic_ns()))
             return
         self._brief = True
-        # Messages to other nodes of this turn are written at the end of the next: their disks work at the same time.
-        self._loop.call_soon(self._loop.call_soon, self._do_brief, work, done)
+        if brief is Brief.NOW:
+            self._do_brief(work, done)
+        else:  # messages of this turn are written at the end of the next
+            self._loop.call_soon(self._loop.call_soon, self._do_brief, work, done)
 
     def _do_brief(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        self._brief = False
         result, wrong = None, None
         began = time.monotonic_ns()
         try:
@@ -151,8 +153,13 @@ class ThreadIo:
             wrong = error
         ended = time.monotonic_ns()
         if ended - began > BRIEF_NS:
-            self._threads_until = ended + BRIEF_PAUSE_NS
+            self._threads_until = ended + (ended - began) * BRIEF_PAUSE
+        # One piece in a turn: what other streams submit in it, or `done` does, is done by threads meanwhile.
+        self._loop.call_soon(self._end_brief)
         done(result, wrong)
+
+    def _end_brief(self) -> None:
+        self._brief = False
 
     @property
     def waiting(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakestream.log.format.files import Brief
 from lakestream.runtime import BRIEF_NS, ThreadIo
 
 
@@ -19,7 +20,7 @@ class Io:
     def __init__(self, io: ThreadIo) -> None:
         self._io = io
 
-    async def run(self, work: Callable[[], Any], brief: bool) -> str:
+    async def run(self, work: Callable[[], Any], brief: Brief) -> str:
         """Do the work; return the name of the thread that did it."""
         ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         names: list[str] = []
@@ -50,19 +51,44 @@ HERE = threading.main_thread().name
 
 
 async def test_brief_work_is_done_in_the_loop_and_other_work_in_a_thread(io: Io) -> None:
-    assert await io.run(nothing, brief=True) == HERE
-    assert await io.run(nothing, brief=False) != HERE
+    assert await io.run(nothing, Brief.NOW) == HERE
+    await asyncio.sleep(0)
+    assert await io.run(nothing, Brief.AFTER_SENDS) == HERE
+    assert await io.run(nothing, Brief.NO) != HERE
 
 
-async def test_of_two_pieces_of_brief_work_one_goes_to_a_thread(io: Io) -> None:
+async def test_what_follows_from_brief_work_in_the_same_turn_goes_to_a_thread() -> None:
+    io = ThreadIo(asyncio.get_running_loop(), threads=2)
+    names: list[str] = []
+    ended = asyncio.Event()
+
+    def work() -> None:
+        names.append(threading.current_thread().name)
+
+    def again(result: object, error: BaseException | None) -> None:
+        if len(names) < 2:
+            io.submit(work, again, Brief.NOW)
+        else:
+            ended.set()
+
+    io.submit(work, again, Brief.NOW)
+    assert names == [HERE], "done within the call"
+    await ended.wait()
+    assert names[1] != HERE
+    io.close()
+
+
+@pytest.mark.parametrize("brief", [Brief.NOW, Brief.AFTER_SENDS])
+async def test_of_two_pieces_of_brief_work_one_goes_to_a_thread(io: Io, brief: Brief) -> None:
     """Of two brief pieces of work one goes to a thread, so that syncs of several streams do not wait for each other."""
-    names = await asyncio.gather(io.run(nothing, brief=True), io.run(nothing, brief=True))
+    names = await asyncio.gather(io.run(nothing, brief), io.run(nothing, brief))
     assert sorted(name == HERE for name in names) == [False, True]
 
 
 async def test_a_slow_disk_is_used_from_threads(io: Io) -> None:
-    await io.run(lambda: time.sleep(2 * BRIEF_NS / 1e9), brief=True)
-    assert await io.run(nothing, brief=True) != HERE
+    await io.run(lambda: time.sleep(2 * BRIEF_NS / 1e9), Brief.NOW)
+    await asyncio.sleep(0)
+    assert await io.run(nothing, Brief.NOW) != HERE
 
 
 async def test_brief_work_leaves_the_turn_in_which_it_was_asked_for_and_the_next(io: Io) -> None:
@@ -77,7 +103,7 @@ async def test_brief_work_leaves_the_turn_in_which_it_was_asked_for_and_the_next
 
     count(5)
     seen: list[int] = []
-    await io.run(lambda: seen.append(len(turns)), brief=True)
+    await io.run(lambda: seen.append(len(turns)), Brief.AFTER_SENDS)
     assert seen[0] > 2
 
 
@@ -86,4 +112,4 @@ async def test_an_error_of_brief_work_reaches_its_caller(io: Io) -> None:
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        await io.run(fail, brief=True)
+        await io.run(fail, Brief.NOW)

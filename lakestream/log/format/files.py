@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -31,17 +32,24 @@ def naming(path: str) -> Iterator[None]:
         raise
 
 
+class Brief(IntEnum):
+    """Kind of work that on a quick disk takes less time than switching to a thread: a small append and its sync. The
+    event loop may do it itself."""
+
+    NO = 0
+    NOW = 1
+    """At once, within `submit`."""
+    AFTER_SENDS = 2
+    """When messages to other nodes that were gathered before are written: their disks then work at the same time."""
+
+
 class Io(Protocol):
     """Threads for work that would block the event loop."""
 
     def submit(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: bool = False
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
-        """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop.
-
-        `brief`: on a quick disk the work takes less time than switching to a thread (a lone small append and its
-        sync). Then the event loop may do it itself, in a later turn than this one.
-        """
+        """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop."""
 
 
 class Files:

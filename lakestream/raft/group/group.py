@@ -23,7 +23,7 @@ from lakestream.log.store.log import Appended, Log
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.messages import Install, Membership
 
-BRIEF_MSGS = 4
+BRIEF_MSGS = 64
 """An append of one entry with up to this many messages is brief work (see `Io.submit`)."""
 BRIEF_BYTES = 16 << 10
 """An append of one entry with up to this many bytes (16 KiB) is brief work."""

@@ -19,7 +19,7 @@ from typing import cast
 import msgspec
 
 from lakestream.log.format.errors import LogError, LogFrozen
-from lakestream.log.format.files import Io
+from lakestream.log.format.files import Brief, Io
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.segment_log import SegmentLog
@@ -425,7 +425,8 @@ class RaftGroup(Group):
         if work.keep_synced:
             self._out.sync_begins()
         self._outlet.flush(True)  # other members' disks work at the same time
-        self._io.submit(lambda: perform(work, log, file), lambda did, err: self._worked(work, did, err), work.brief)
+        how = Brief.AFTER_SENDS if work.brief else Brief.NO
+        self._io.submit(lambda: perform(work, log, file), lambda did, err: self._worked(work, did, err), how)
         return True
 
     def _next_work(self) -> Work | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Io
+from lakestream.log.format.files import Brief, Io
 from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Log, SealState
 from lakestream.log.store.segment_log import SegmentLog
@@ -125,9 +125,8 @@ class SoloGroup(Group):
         state = self._log.seal_state(self._log.now())
         first, term = self._last_index + 1, self._term
         self._log.busy = True
-        self._io.submit(
-            lambda: self._write(proposals, first, term, state), self._written, state is None and brief(proposals)
-        )
+        how = Brief.NOW if state is None and brief(proposals) else Brief.NO
+        self._io.submit(lambda: self._write(proposals, first, term, state), self._written, how)
 
     def read_index(self, done: Callable[[int], None]) -> None:
         done(self._last_index)
