@@ -364,11 +364,11 @@ def frame_acks(
     cdef const uint32_t *place
     cdef const char *text = PyBytes_AS_STRING(buf)
     cdef Py_ssize_t head_length = PyBytes_GET_SIZE(head)
-    cdef Py_ssize_t sid_length = PyBytes_GET_SIZE(sid), prefix_length = PyBytes_GET_SIZE(prefix)
     cdef Py_ssize_t at, stop = begin, count = 0, total = 0, payload = 0, length, token
     cdef uint64_t number = seq
     cdef char *out
-    cdef bytes frames
+    cdef bytes frames, verb = b"MSG " if sid else b"PUB ", addressed = b" " + sid if sid else sid
+    cdef Py_ssize_t addressed_length = PyBytes_GET_SIZE(addressed), prefix_length = PyBytes_GET_SIZE(prefix)
     for stop in range(begin, end + 1):
         if stop == end:
             break
@@ -383,8 +383,8 @@ def frame_acks(
                 break
             length = prefix_length + digits(number) + 1
             payload += length
-            # MSG, two blanks, two line ends.
-            total += 10 + place[1] + sid_length + digits(length) + length
+            # MSG or PUB, two blanks, two line ends.
+            total += 9 + place[1] + addressed_length + digits(length) + length
             count += 1
         number += 1
     frames = PyBytes_FromStringAndSize(NULL, total)
@@ -393,8 +393,8 @@ def frame_acks(
         place = numbers + at * FIELDS
         if place[1]:
             length = prefix_length + digits(seq) + 1
-            out = put(put(put(out, b"MSG ", 4), text + place[0], place[1]), b" ", 1)
-            out = put(put(out, PyBytes_AS_STRING(sid), sid_length), b" ", 1)
+            out = put(put(out, PyBytes_AS_STRING(verb), 4), text + place[0], place[1])
+            out = put(put(out, PyBytes_AS_STRING(addressed), addressed_length), b" ", 1)
             out = put(put_number(out, length), b"\r\n", 2)
             out = put_number(put(out, PyBytes_AS_STRING(prefix), prefix_length), seq)
             out = put(out, b"}\r\n", 3)

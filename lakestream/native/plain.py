@@ -234,13 +234,14 @@ def frame_run(buf: bytes, subjects: list[bytes], places: array[int], begin: int,
 def frame_acks(
     buf: bytes, places: array[int], begin: int, end: int, head: bytes, prefix: bytes, seq: int, sid: bytes
 ) -> tuple[bytes, int, int, int]:
-    """Return the pub acks of messages of a run as MSG frames for the subscription `sid`.
+    """Return the pub acks of messages of a run as MSG frames for the subscription `sid`, or as PUB commands without.
 
     An ack goes to the reply of its message and consists of `prefix`, the message's sequence and `}`. Messages without
     a reply get none. The first message whose reply is not `head` and one token more ends the frames.
 
     Args:
         seq: stream sequence of message `begin`.
+        sid: b"": PUB commands.
 
     Returns:
         The frames; their number; the bytes of their payloads; the message that ended them, else `end`.
@@ -248,6 +249,7 @@ def frame_acks(
     _check(buf, places, begin, end)
     parts: list[bytes] = []
     payload_bytes, length = 0, len(head)
+    verb, addressed = (b"MSG", b" " + sid) if sid else (b"PUB", b"")
     # The size of a payload, and the sequence from which it is a byte more.
     size, longer = len(prefix) + len(str(seq)) + 1, 10 ** len(str(seq))
     for at, (reply_at, reply_length, _, _) in enumerate(_rows(places, begin, end), begin):
@@ -260,7 +262,7 @@ def frame_acks(
             ):
                 return b"".join(parts), len(parts), payload_bytes, at
             payload_bytes += size
-            parts.append(b"MSG %b %b %d\r\n%b%d}\r\n" % (buf[reply_at:reply_end], sid, size, prefix, seq))
+            parts.append(b"%b %b%b %d\r\n%b%d}\r\n" % (verb, buf[reply_at:reply_end], addressed, size, prefix, seq))
         seq += 1
         if seq == longer:
             size, longer = size + 1, longer * 10

@@ -8,7 +8,7 @@ subscribers like clients. Messages from another node go only to subscribers of t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Protocol, cast, runtime_checkable
 
 from lakestream.config.mappings import Mappings
@@ -110,7 +110,7 @@ class Turn:
 
 @runtime_checkable
 class Inbox(Protocol):
-    """A client connection, which is sent pub acks in columns."""
+    """A client connection, or another node with one, which is sent pub acks in columns."""
 
     @property
     def takes_acks(self) -> bool:
@@ -298,22 +298,28 @@ class Hub:
         Subjects are matched where they change; a part whose messages go to the same subscriptions is handed to them
         as a whole if they take it.
         """
+        unheard: list[tuple[int, int]] = []
+        for match, begin, end in self._parts(run):
+            self._route_part(match, origin, client, run, begin, end, unheard)
+        return unheard
+
+    def _parts(self, run: Publishes) -> Iterator[tuple[Match, int, int]]:
+        """Yield the parts (begin, end) of a run whose messages go to the same subscriptions, with their match. Route
+        each before the next is asked for."""
         graph, subjects = self.interest_graph, run.subjects
         match = graph.match
         begin, same = 0, match(subjects[0])
         prefix = graph.prefix_of(same) or b"\n"  # no subject begins with a line end
-        unheard: list[tuple[int, int]] = []
         for at in run.starts[1:]:
             subject = subjects[at]
             if subject.startswith(prefix) and b".." not in subject and not subject.endswith(b"."):
                 continue  # acks, keys: no two have the same subject
             found = match(subject)
             if found is not same and not found.same(same):
-                self._route_part(same, origin, client, run, begin, at, unheard)
+                yield same, begin, at
                 begin, same = at, match(subject)  # routing may have changed it
                 prefix = graph.prefix_of(same) or b"\n"
-        self._route_part(same, origin, client, run, begin, len(run), unheard)
-        return unheard
+        yield same, begin, len(run)
 
     def _route_part(
         self,
@@ -390,7 +396,13 @@ class Hub:
             The queue groups it was meant for that have no member here any more; b"" for the subscribers in none.
         """
         subject, reply, header, payload = message.subject, message.reply, message.header, message.payload
-        subs, left = self._meant(message)
+        match = self.interest_graph.match(subject)
+        if message.relayed:
+            # Service imports are not served for other nodes, which have the same imports.
+            subs = [sub for sub in match.plain if sub.local and type(sub.sink) is _Internal]
+            left: list[bytes] = []
+        else:
+            subs, left = self._meant(match.here or match, message.groups)
         if header and TRACED in header and node is not None and self.tracing is not None and not message.relayed:
             self.tracing.arrived(node, message, client, subs)
             return left
@@ -398,14 +410,36 @@ class Hub:
             sub.sink.receive(sub, subject, reply, header, payload, client)
         return left
 
-    def _meant(self, message: Routed) -> tuple[list[Subscription], list[bytes]]:
-        """Return the subscriptions that a message from another node is for, and what `arrived` returns."""
-        match = self.interest_graph.match(message.subject)
-        if message.relayed:
-            # Service imports are not served for other nodes, which have the same imports.
-            return [sub for sub in match.plain if sub.local and type(sub.sink) is _Internal], []
-        here = match.here or match
-        groups = message.groups
+    def arrived_run(
+        self, run: Publishes, groups: list[bytes] | None, client: ClientInfo
+    ) -> list[tuple[int, list[bytes]]]:
+        """Hand messages that another node routed here to the subscribers of this node, as `arrived` does each of them.
+
+        Args:
+            groups: see `Routed`.
+
+        Returns:
+            (message, what `arrived` returns) of those that had no receiver of some group.
+        """
+        unserved: list[tuple[int, list[bytes]]] = []
+        for match, begin, end in self._parts(run):
+            here = match.here or match
+            if here.columnar:
+                subs, left = self._meant(here, groups)
+                for sub in subs:
+                    cast(Columnar, sub.sink).receive_run(sub, run, begin, end, client)
+                if left:
+                    unserved.extend((at, left) for at in range(begin, end))
+                continue
+            for at in range(begin, end):
+                each = run.message(at)
+                left = self.arrived(Routed(each.subject, each.reply, b"", each.payload, groups), client)
+                if left:
+                    unserved.append((at, left))
+        return unserved
+
+    def _meant(self, here: Match, groups: list[bytes] | None) -> tuple[list[Subscription], list[bytes]]:
+        """Return the subscriptions of this node that a message from another one is for, and what `arrived` returns."""
         if groups is None:
             return here.plain, [] if here.plain else [b""]
         subs = list(here.plain) if b"" in groups else []
@@ -519,7 +553,7 @@ class Hub:
 
     @staticmethod
     def _inbox(match: Match) -> Inbox | None:
-        """Return the client that alone gets the messages of a match, if it takes acks in columns."""
+        """Return the client or node that alone gets the messages of a match, if it takes acks in columns."""
         if len(match.plain) != 1 or match.queues or match.plain[0].maximum:
             return None
         sink = match.plain[0].sink

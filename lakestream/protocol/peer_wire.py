@@ -50,6 +50,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
         lame_duck: it is about to stop; clients and leaders move away from it.
         accounts: it understands records of other accounts than the default one (`Within` in route_wire.py). Versions
             without this field do not, and are sent none.
+        runs: it understands runs of publishes (`RoutedRun` in route_wire.py). Other versions are sent each message by
+            itself.
     """
 
     name: str
@@ -70,6 +72,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     accounts: bool = False
     websocket_urls: tuple[str, ...] = ()
     leaf_urls: tuple[str, ...] = ()
+    runs: bool = False
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):

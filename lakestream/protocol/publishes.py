@@ -2,7 +2,7 @@
 
 Belongs here: consecutive plain PUB commands of one read as columns over the read buffer, so that nothing is made for a
 single message, and their messages one by one for whatever has to look at them. `lakestream.native` fills the columns,
-and encodes and frames from them.
+and encodes and frames from them. Between nodes a run travels as its PUB commands (`commands`, `run_of`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from lakestream.native import parse_run
 from lakestream.protocol.commands import Command, Publish
 
 WIDTH = 4
 """Numbers of a message in `Publishes.places`."""
+
+_UNLIMITED = 1 << 30
+"""Limit in bytes for what a node has already accepted from a client under its own limits."""
 
 
 class Publishes(msgspec.Struct, gc=False):
@@ -64,6 +68,32 @@ class Publishes(msgspec.Struct, gc=False):
         if end - begin == len(self):
             return self.payload_bytes
         return sum(self.places[begin * WIDTH + 3 : end * WIDTH : WIDTH])
+
+    def commands(self, begin: int, end: int) -> bytes:
+        """Return the PUB commands of some messages as they came; `begin` must be before `end`."""
+        places, last = self.places, end * WIDTH - 2
+        if begin:
+            # Commands of a run lie back to back: each ends two bytes after its payload.
+            before = begin * WIDTH - 2
+            start = places[before] + places[before + 1] + 2
+        else:
+            start = self._first()
+        return self.buf[start : places[last] + places[last + 1] + 2]
+
+    def _first(self) -> int:
+        """Return the offset of the first command."""
+        reply, reply_length, payload, _ = self.places[:WIDTH]
+        after_subject = (reply if reply_length else self.buf.rfind(b" ", 0, payload) + 1) - 1
+        return after_subject - len(self.subjects[0]) - len(b"PUB ")
+
+
+def run_of(commands: bytes) -> Publishes:
+    """Return PUB commands in columns. Raise ValueError if they are not those of a run."""
+    run = parse_run(commands, 0, _UNLIMITED, _UNLIMITED)
+    if run is None or run[0] != len(commands):
+        raise ValueError(f"no run of publishes: {commands[run[0] if run is not None else 0 :][:80]!r}")
+    _, subjects, starts, places, payload_bytes = run
+    return Publishes(commands, subjects, starts, places, payload_bytes)
 
 
 def single(commands: Iterable[Command | Publishes]) -> Iterator[Command]:

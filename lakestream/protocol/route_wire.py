@@ -50,6 +50,18 @@ class Routed(msgspec.Struct, array_like=True, tag="m", gc=False):
     relayed: bool = False
 
 
+class RoutedRun(msgspec.Struct, array_like=True, tag="r", gc=False):
+    """Consecutive plain publishes for subscribers of the receiver, each of them as in a `Routed`.
+
+    Attributes:
+        commands: the PUB commands, without the `$` subjects and replies that no run has (protocol/publishes.py).
+        groups: see `Routed`.
+    """
+
+    commands: bytes
+    groups: list[bytes] | None = None
+
+
 class Batch(msgspec.Struct, array_like=True, tag="b", gc=False):
     """Messages for the subscribers of one subject, each shown under its own: (subject shown, reply, header, payload).
 
@@ -84,7 +96,7 @@ class NoResponders(msgspec.Struct, array_like=True, tag="u", frozen=True):
     reply: bytes
 
 
-Record = Within | Interest | Routed | Batch | Hold | Mark | Took | NoResponders
+Record = Within | Interest | Routed | RoutedRun | Batch | Hold | Mark | Took | NoResponders
 
 encode: Callable[[Sequence[Record]], bytes] = msgspec.msgpack.Encoder().encode
 decode: Callable[[bytes], list[Record]] = msgspec.msgpack.Decoder(list[Record]).decode

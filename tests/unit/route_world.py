@@ -22,6 +22,7 @@ from lakestream.net.peers.routes import Routes
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, UNLIMITED
 from lakestream.protocol.peer_wire import NodeInfo
+from lakestream.protocol.publishes import Publishes, run_of
 from lakestream.protocol.route_wire import Record, decode
 from lakestream.raft.group.ports import Channel
 from tests.unit.stream_world import ManualClock
@@ -84,18 +85,41 @@ class Client:
     def publish(self, subject: bytes, payload: bytes = b"", reply: bytes = b"", header: bytes = b"") -> bool:
         return self.hub.route(self, self._info, subject, reply, header, payload)
 
+    def publish_run(self, messages: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[int, int]]:
+        """Publish (subject, reply, payload) as a run; return what `Hub.route_run` does."""
+        return self.hub.route_run(self, self._info, run_of(b"".join(pub(*message) for message in messages)))
+
     @property
     def payloads(self) -> list[bytes]:
         """Return the payloads in the order of arrival."""
         return [message[3] for _, message in self.got]
 
 
+class ColumnarClient(Client):
+    """Client that takes runs."""
+
+    runs = 0
+
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
+        assert not sub.maximum
+        self.runs += 1
+        for each in run.messages(begin, end):
+            self.receive(sub, each.subject, each.reply, b"", each.payload, client)
+
+
+def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:
+    """Return a PUB command."""
+    return b"PUB %b %b%d\r\n%b\r\n" % (subject, reply + b" " if reply else b"", len(payload), payload)
+
+
 class Node:
     """Node: accounts, routes, and its side of the connections (`Links` of remote_node.py)."""
 
-    def __init__(self, name: str, cluster: Cluster, accounts: Sequence[AccountOptions], knows_accounts: bool) -> None:
+    def __init__(
+        self, name: str, cluster: Cluster, accounts: Sequence[AccountOptions], knows_accounts: bool, runs: bool
+    ) -> None:
         self.name = name
-        self.info = NodeInfo(name=name, server_id=name, accounts=knows_accounts)
+        self.info = NodeInfo(name=name, server_id=name, accounts=knows_accounts, runs=runs)
         self.soon: deque[Callable[[], None]] = deque()
         self.clock = ManualClock()
         self.accounts = Accounts(Options(accounts=tuple(accounts)), Turn(self.soon.append), Logger())
@@ -166,6 +190,7 @@ class Cluster:
     Args:
         accounts: configured accounts besides `$G`; just the name of one without options.
         old: nodes whose version does not know accounts.
+        singly: nodes whose version takes each message by itself.
     """
 
     def __init__(
@@ -174,9 +199,10 @@ class Cluster:
         connected: bool = True,
         accounts: Sequence[str | AccountOptions] = (),
         old: Sequence[str] = (),
+        singly: Sequence[str] = (),
     ) -> None:
         options = [AccountOptions(name=one, jetstream=UNLIMITED) if isinstance(one, str) else one for one in accounts]
-        self.nodes = {name: Node(name, self, options, name not in old) for name in names}
+        self.nodes = {name: Node(name, self, options, name not in old, name not in (*old, *singly)) for name in names}
         self.ways: dict[tuple[str, str], deque[bytes]] = {}
         if connected:
             for name in names:
@@ -190,6 +216,9 @@ class Cluster:
 
     def client(self, node: str, echo: bool = True, account: str = GLOBAL_ACCOUNT) -> Client:
         return Client(self.nodes[node], echo, account)
+
+    def columnar(self, node: str, echo: bool = True, account: str = GLOBAL_ACCOUNT) -> ColumnarClient:
+        return ColumnarClient(self.nodes[node], echo, account)
 
     def connect(self, one: str, other: str) -> None:
         self.ways[one, other] = deque()

@@ -151,10 +151,11 @@ class Match:
     @property
     def columnar(self) -> bool:
         """Return True if the subscriptions can take a run of messages, one subscription after the other: each is of
-        another sink, and none shares a queue group."""
+        another sink, and none shares a queue group with another."""
         if self._columnar is None:
             sinks = [sub.sink for sub in self.takers]
-            apart = len({id(sink) for sink in sinks}) == len(sinks) and all(len(group) == 1 for group in self.queues)
+            alone = all(len(set(group)) == 1 for group in self.queues)
+            apart = alone and len({id(sink) for sink in sinks}) == len(sinks)
             self._columnar = apart and all(isinstance(sink, Columnar) for sink in sinks)
         return self._columnar and not any(sub.maximum for sub in self.takers)
 
@@ -164,5 +165,5 @@ class Match:
 
     @property
     def takers(self) -> list[Subscription]:
-        """Return all subscriptions; members of queue groups come last."""
-        return self.plain if not self.queues else [*self.plain, *(sub for group in self.queues for sub in group)]
+        """Return the plain subscriptions and one of each queue group, which come last."""
+        return self.plain if not self.queues else [*self.plain, *(group[0] for group in self.queues)]

@@ -224,6 +224,7 @@ class Cluster:
             tags=options.server_tags,
             jetstream=jetstream is not None,
             accounts=True,
+            runs=True,
             domain=identity.domain,
             max_memory=jetstream.max_memory if jetstream is not None else 0,
             max_storage=jetstream.max_file if jetstream is not None else 0,

@@ -13,6 +13,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from lakestream.native import frame_acks
 from lakestream.net.hub import Hub, Turn
 from lakestream.net.interest.subscription import MAX_WEIGHT, Remote, Subscription
 from lakestream.net.peers.peers import Peers
@@ -20,7 +21,8 @@ from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, Within, encode
+from lakestream.protocol.publishes import Publishes
+from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, RoutedRun, Within, encode
 from lakestream.raft.group.ports import Channel
 
 HIGH_WATER = 1 << 20
@@ -101,6 +103,25 @@ class RemoteAccount(Remote):
 
     def receive_many(self, sub: Subscription, messages: Sequence[Delivery]) -> None:
         self.carry(sub.queue, sub.subject, messages)
+
+    def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
+        if not self.node.runs:
+            for each in run.messages(begin, end):
+                self.receive(sub, each.subject, each.reply, b"", each.payload, client)
+            return
+        record = RoutedRun(run.commands(begin, end), [sub.queue] if sub.queue else None)
+        self.node.gather(self, record, run.bytes_of(begin, end), end - begin)
+
+    @property
+    def takes_acks(self) -> bool:
+        return self.node.runs
+
+    def receive_acks(
+        self, sub: Subscription, run: Publishes, begin: int, end: int, head: bytes, prefix: bytes, seq: int
+    ) -> int:
+        commands, number, size, stop = frame_acks(run.buf, run.places, begin, end, head, prefix, seq, b"")
+        self.node.gather(self, RoutedRun(commands), size, number)
+        return stop
 
     def no_responders(self, sub: Subscription, subject: bytes, reply: bytes) -> None:
         """Send a 503 to the requester there: the subscriber of its request here declined it."""
@@ -198,6 +219,7 @@ class RemoteNode:
         id: of the connection, as traces show it.
         name: of the node.
         accounts: it understands records of other accounts than the default one.
+        runs: it understands runs of publishes.
         default: its default account.
         gone: the connection has ended.
         backlog: records from the node that wait for their turn.
@@ -209,7 +231,7 @@ class RemoteNode:
     ) -> None:
         self.id = next(_numbers)
         self.name = info.name
-        self.accounts = info.accounts
+        self.accounts, self.runs = info.accounts, info.runs
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
         self.gone = False
         self.backlog: deque[Record] = deque()

@@ -24,6 +24,7 @@ from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.remote_node import RemoteAccount, RemoteNode
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
+from lakestream.protocol.publishes import run_of
 from lakestream.protocol.route_wire import (
     Batch,
     Hold,
@@ -32,6 +33,7 @@ from lakestream.protocol.route_wire import (
     NoResponders,
     Record,
     Routed,
+    RoutedRun,
     Took,
     Within,
     decode,
@@ -214,7 +216,8 @@ class Routes:
                 )
 
     def _received(self, name: str, payload: bytes) -> None:
-        """Handle a buffer. Raises `msgspec.DecodeError`: the connection ends, as a change of interest may be lost."""
+        """Handle a buffer. Raises `msgspec.DecodeError` or ValueError: the connection ends, as a change of interest may
+        be lost."""
         node = self.nodes.get(name)
         if node is None:
             return
@@ -236,6 +239,8 @@ class Routes:
                 left = arrived(record, part.client, part)
                 if left:
                     self._unserved(part, record, left)
+            elif type(record) is RoutedRun:
+                self._route_run(part, record)
             elif type(record) is Batch:
                 self._deliver(part, record)
             elif type(record) is Within:
@@ -264,6 +269,14 @@ class Routes:
         self._take(node, records)
 
     # ------------------------------------------------------------------ messages
+    def _route_run(self, part: RemoteAccount, record: RoutedRun) -> None:
+        run, groups = run_of(record.commands), record.groups
+        part.node.in_msgs += len(run)
+        part.node.in_bytes += run.payload_bytes
+        for at, left in part.hub.arrived_run(run, groups, part.client):
+            each = run.message(at)
+            self._unserved(part, Routed(each.subject, each.reply, b"", each.payload, groups), left)
+
     def _deliver(self, part: RemoteAccount, batch: Batch) -> None:
         part.node.in_msgs += len(batch.messages)
         part.node.in_bytes += sum(len(header) + len(payload) for _, _, header, payload in batch.messages)

@@ -276,6 +276,14 @@ def test_acks_of_one_inbox(native: Any) -> None:
     assert acks(native, [b"", b""], b"_INBOX.a.") == (b"", 0, 0, 2)
 
 
+def test_acks_without_a_subscription_are_publishes(native: Any) -> None:
+    buf = b"".join(pub(b"s", reply, b"x") for reply in (b"_INBOX.a.1", b"", b"_INBOX.a.22"))
+    _, _, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT)
+    framed, number, size, stop = native.frame_acks(buf, places, 0, 3, b"_INBOX.a.", b'{"seq":', 9, b"")
+    assert framed == b'PUB _INBOX.a.1 9\r\n{"seq":9}\r\nPUB _INBOX.a.22 10\r\n{"seq":11}\r\n'
+    assert (number, size, stop) == (2, 19, 3)
+
+
 @pytest.mark.parametrize(
     "other", [b"_INBOX.b.1", b"_INBOX.a", b"_INBOX.a.", b"_INBOX.a.1.2", b"_INBOX.a..", b"x", b"~" * 99]
 )
@@ -458,7 +466,15 @@ def compare(rng: random.Random) -> None:
         same("frame_run", buf, subjects, places, begin, end, rng.choice((b"", b"17")))
         head = rng.choice((b"_INBOX.abc.", b"_INBOX.abc.", b"", b"a"))
         same(
-            "frame_acks", buf, places, begin, end, head, rng.choice((b"", b'{"seq":')), rng.choice((0, 8, 2**63)), b"1"
+            "frame_acks",
+            buf,
+            places,
+            begin,
+            end,
+            head,
+            rng.choice((b"", b'{"seq":')),
+            rng.choice((0, 8, 2**63)),
+            rng.choice((b"", b"1", b"17")),
         )
     buf, lengths = drawn_records(rng)
     same("split_records", buf)
