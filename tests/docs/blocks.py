@@ -50,6 +50,7 @@ def pages() -> list[Path]:
 def blocks(path: Path) -> list[Block]:
     """Return the fenced blocks of a page in their order."""
     text = path.read_text()
+    shown = str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
     found = []
     for fence in _FENCE.finditer(text):
         before = text[: fence.start()].rstrip()
@@ -57,9 +58,7 @@ def blocks(path: Path) -> list[Block]:
         reason = mark["reason"] if mark else ""
         line = text.count("\n", 0, fence.start("text")) + 1
         inside = textwrap.dedent(fence["text"])
-        found.append(
-            Block(str(path.relative_to(ROOT)), line, fence["language"].strip(), inside, " ".join(reason.split()))
-        )
+        found.append(Block(shown, line, fence["language"].strip(), inside, " ".join(reason.split())))
     return found
 
 
