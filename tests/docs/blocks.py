@@ -47,10 +47,15 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def name_of(path: Path) -> str:
+    """Return a page's path in the repository, or its whole path if it lies elsewhere."""
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
 def blocks(path: Path) -> list[Block]:
     """Return the fenced blocks of a page in their order."""
     text = path.read_text()
-    shown = str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+    shown = name_of(path)
     found = []
     for fence in _FENCE.finditer(text):
         before = text[: fence.start()].rstrip()

@@ -42,7 +42,7 @@ from types import FrameType
 from typing import Any
 
 from tests import certificates
-from tests.docs.blocks import ROOT, Block, blocks
+from tests.docs.blocks import ROOT, Block, blocks, name_of
 from tests.docs.worlds import HOSTS, PLACES, World, world
 from tests.keys import Operator
 
@@ -318,7 +318,7 @@ def main() -> int:
         return done.returncode
     _furnish(folder)
     chosen = [block for block in blocks(path) if not block.reason]
-    page = Page(folder, given.programs, world(str(path.relative_to(ROOT))))
+    page = Page(folder, given.programs, world(name_of(path)))
     place = "preparation"
     try:
         page.begin()
