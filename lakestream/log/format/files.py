@@ -40,7 +40,7 @@ class Brief(IntEnum):
     NOW = 1
     """At once, within `submit`."""
     AFTER_SENDS = 2
-    """When messages to other nodes that were gathered before are written: their disks then work at the same time."""
+    """After messages to other nodes that were gathered before are written: their disks then work at the same time."""
 
 
 class Io(Protocol):
