@@ -498,7 +498,7 @@ const trials = {
     assert.equal(await page.evaluate(() => document.activeElement.id), "main");
     await page.keyboard.press("g");
     await page.keyboard.press("s");
-    await page.getByRole("heading", { level: 1, name: "Streams" }).waitFor();
+    await page.getByLabel("Filter by name or subject").waitFor(); // it comes with the list
     await page.keyboard.press("/");
     assert.equal(await page.evaluate(() => document.activeElement.id), "streams-filter");
     await page.keyboard.type("g s?"); // letters in a field are no shortcuts
