@@ -1,6 +1,6 @@
 /** The console: session, frame and navigation, shortcuts, and the page of the current route. */
 
-import { html, render, useEffect, useErrorBoundary, useRef, useState } from "../vendor/htm-preact.js";
+import { html, render, useEffect, useLayoutEffect, useErrorBoundary, useRef, useState } from "../vendor/htm-preact.js";
 import { logout, open, session } from "./lib/api.js";
 import { go, link, useRoute } from "./lib/router.js";
 import { samples, start, stop } from "./lib/samples.js";
@@ -162,7 +162,8 @@ function Frame() {
     "/": () => document.querySelector("[data-search]")?.focus(),
   });
   const where = route.path.slice(0, 2).join("/");
-  useEffect(() => {
+  // Before the next key: an effect after the frame would take the focus from what a quick hand has just focused.
+  useLayoutEffect(() => {
     setOpened(false);
     document.title = [route.path[1], page?.title, "lakestream console"].filter(Boolean).join(" · ");
     if (!first.current) {
