@@ -87,7 +87,7 @@ def test_several_replies(plain: Server, page: Browser) -> None:
     answering.start()
     reply = page.post("request", {"subject": "many", "replies": 3})
     assert [data(reply, index) for index in range(3)] == [b"0", b"1", b"2"]
-    fewer = page.post("request", {"subject": "many", "replies": 3, "timeout_ms": 300})
+    fewer = page.post("request", {"subject": "many", "replies": 3, "timeout_ms": 1500})
     assert (fewer.status, len(fewer.json["replies"]), fewer.json["timed_out"]) == (200, 2, True)
     answering.join()
     wire.close()
