@@ -147,6 +147,7 @@ lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --no-error-summary docker/healthy.py
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 # Names that neither lakestream, the jobs nor the tests use.

@@ -28,7 +28,7 @@ from lakestream.meta.shared import Shared
 from lakestream.meta.solo import ANSWERS, SoloPlacing
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.request import Where
-from lakestream.raft.group.ports import Calls
+from lakestream.raft.group.ports import Calls, call_all
 from lakestream.raft.group.solo import SoloGroups
 from lakestream.stream.core.config import StreamConfig
 
@@ -101,22 +101,7 @@ class WorkerMeta(SoloMeta):
     def _spread(self, op: MetaOp, holder: str, then: Callable[[], None]) -> None:
         """Make an entry known to the workers that do not hold its stream; then go on."""
         rest = [node for node in self._nodes.connected() if node != holder]
-        self._ask(rest, LEARN, encode_op(op), then)
-
-    def _ask(self, nodes: Collection[str], method: str, body: bytes, then: Callable[[], None]) -> None:
-        waiting = len(nodes)
-        if not waiting:
-            then()
-            return
-
-        def answered(_: bytes | None, __: str) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if not waiting:
-                then()
-
-        for node in list(nodes):
-            self._calls.call(node, method, body, answered, CALL_TIMEOUT_NS)
+        call_all(self._calls, rest, LEARN, encode_op(op), then, CALL_TIMEOUT_NS)
 
     def _act(self, applied: Applied, acted: Acted) -> None:
         self.on_applied(applied, acted)

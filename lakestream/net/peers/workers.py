@@ -21,6 +21,7 @@ from lakestream.net.peers.cluster import Cluster, Routed
 from lakestream.net.peers.link import Link
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.protocol.peer_wire import NodeInfo
+from lakestream.raft.group.ports import call_all
 from lakestream.runtime import LoopClock
 
 MEET_S = 3.0
@@ -97,20 +98,7 @@ class Workers(Cluster):
 
     def settle(self, then: Callable[[], None], timeout_ns: int) -> None:
         """Call back once the other workers know the subscriptions that this one has now, or after a time."""
-        nodes = self.peers.connected()
-        waiting = len(nodes)
-        if not waiting:
-            then()
-            return
-
-        def answered(_: bytes | None, __: str) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if not waiting:
-                then()
-
-        for node in nodes:
-            self.calls.call(node, SYNC, b"", answered, timeout_ns)
+        call_all(self.calls, self.peers.connected(), SYNC, b"", then, timeout_ns)
 
     def reload(self, options: Options) -> None:
         """Do nothing: the workers know of each other what cannot change."""

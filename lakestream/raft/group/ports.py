@@ -1,11 +1,12 @@
 """Interfaces through which groups reach other nodes and clocks.
 
-Belongs here: narrow protocols. The server implements them over real connections, the simulator over virtual ones.
+Belongs here: narrow protocols, and what can be said in their terms alone. The server implements them over real
+connections, the simulator over virtual ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -81,3 +82,22 @@ class Calls(Protocol):
 
     def tell(self, node: str, method: str, body: bytes) -> bool:
         """Like `call`, without an answer. Return False if it could not be sent."""
+
+
+def call_all(
+    calls: Calls, nodes: Sequence[str], method: str, body: bytes, then: Callable[[], None], timeout_ns: int
+) -> None:
+    """Ask these nodes the same; call `then` once each has answered or failed, at once if there is none."""
+    waiting = len(nodes)
+    if not waiting:
+        then()
+        return
+
+    def answered(_: bytes | None, __: str) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            then()
+
+    for node in nodes:
+        calls.call(node, method, body, answered, timeout_ns)
