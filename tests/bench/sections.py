@@ -347,7 +347,7 @@ def fresh(plan: Plan, found: Section) -> None:
     """Publish beside the compactor of `lakestream up`; then leave both alone."""
 
     def once(kind: str) -> dict[str, float]:
-        seen = dict(bench_freshness.run(("busy", "rest"), 20 if plan.quick else 120))
+        seen = dict(bench_freshness.run(("busy", "rest"), 20 if plan.quick else 240))
         times = seen["busy"]["times"]
         curve = [(share, times[min(len(times) - 1, len(times) * share // 100)]) for share in range(0, 101, 2)]
         found.curves["fresh"] = {"1,000 messages/s": curve}

@@ -10,7 +10,7 @@ the table is behind what is staged already, since the next commit would take bot
 
 from __future__ import annotations
 
-SHARE = 0.8
+SHARE = 0.75
 """Mean interval between early seals of a stream, in `seal_age`."""
 SAVED = 4
 """Maximum number of credits."""

@@ -70,7 +70,7 @@ def test_after_a_pause_the_first_poll_with_a_message_seals_it(steps: list[tuple[
     assert log.poll(now + 2 * EVERY, True, True)
 
 
-def test_a_busy_day_has_a_quarter_more_seals_than_the_age_limit_and_a_sparse_one_no_more() -> None:
+def test_a_busy_day_has_a_third_more_seals_than_the_age_limit_and_a_sparse_one_no_more() -> None:
     day = range(0, 86_400 * SECOND, POLL)
     busy = Log(0)
     for now in day:
