@@ -13,6 +13,7 @@ import msgspec
 
 from lakestream.log.format.errors import LogError
 from lakestream.meta.assignments import AssignStream
+from lakestream.meta.meta import MetaUnusable
 from lakestream.meta.meta_group import MetaGroup
 from lakestream.meta.meta_transfer import MetaTransfer
 from lakestream.meta.node import MetaNode
@@ -22,10 +23,6 @@ from lakestream.stream.assembly import Stream
 
 AGAIN_NS = 500_000_000
 """Pause before the assignment of a stream is retried (0.5 s)."""
-
-
-class MetaUnusable(LogError):
-    """Raised when the meta group's files cannot be opened."""
 
 
 class Adoption:

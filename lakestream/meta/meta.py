@@ -10,14 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from lakestream.log.format.errors import LogError
 from lakestream.meta.assignments import Applied, AssignStream, MetaOp, MetaState, RemoveStream
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.raft.core.messages import Membership
 from lakestream.raft.group.group import MemberProgress
 
+GROUP = "meta"
+"""The group's id, and the uid of its store."""
+DIRECTORY = "_meta_"
+"""Name of the group's directory, beside those of the accounts in the store's directory."""
+
 Outcome = Callable[[Applied | ApiError], None]
 Acted = Callable[[ApiError | None], None]
 """Called once a node has acted on an entry, with the error, if any."""
+
+
+class MetaUnusable(LogError):
+    """Raised when the meta group's files cannot be opened."""
 
 
 def failure(outcome: Applied | ApiError, refused: int) -> ApiError | None:

@@ -19,7 +19,7 @@ from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from lakestream.logging import Logger
 from lakestream.meta.assignments import Applied, MetaOp, MetaState, decode_op, encode_op
-from lakestream.meta.meta import Outcome
+from lakestream.meta.meta import DIRECTORY, GROUP, Outcome
 from lakestream.meta.ports import Nodes
 from lakestream.meta.stores import empty
 from lakestream.ports import Clock, Io
@@ -37,11 +37,6 @@ from lakestream.raft.group.group import (
     Proposal,
     Replacement,
 )
-
-GROUP = "meta"
-"""The group's id, and the uid of its store."""
-DIRECTORY = "_meta_"
-"""Name of the group's directory, beside those of the accounts in the store's directory."""
 
 LOST = "lost"
 """Name of the file with `lost_through`."""

@@ -23,7 +23,8 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, write_checkpoint
 from lakestream.log.store.segment_log import begin_segment
 from lakestream.logging import Logger
-from lakestream.meta.meta_group import GROUP, MetaGroup
+from lakestream.meta.meta import GROUP
+from lakestream.meta.meta_group import MetaGroup
 from lakestream.ports import Io
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group.group import Replacement

@@ -20,8 +20,7 @@ from lakestream.protocol.api.errors import ApiError, for_clients
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.core.ready import NotLeader, RaftError
 from lakestream.raft.group import group as raft
-from lakestream.raft.group.callbacks import Diverged
-from lakestream.raft.group.group import Committed, Group, Replacement
+from lakestream.raft.group.group import Committed, Diverged, Group, Replacement
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.offline import Unsupported
 from lakestream.stream.core.operations import CreateStream, encode

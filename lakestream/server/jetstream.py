@@ -12,6 +12,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from lakestream.account.api.subjects import Api
 from lakestream.account.api.system import SystemApi
@@ -26,18 +27,15 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.logging import Logger
-from lakestream.meta.adoption import MetaUnusable
-from lakestream.meta.cluster import cluster_node
+from lakestream.meta.meta import MetaUnusable
 from lakestream.meta.node import CALL_TIMEOUT_NS, MetaNode
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.solo import solo_node
 from lakestream.meta.stores import FileStores
-from lakestream.meta.workers import worker_node
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.service_imports import replaces_api
 from lakestream.net.identity import Identity
-from lakestream.net.peers.cluster import Cluster, Standalone
-from lakestream.net.peers.workers import Workers
+from lakestream.net.peers.standalone import Standalone
 from lakestream.ports import Bus, Subscribed
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.api.request import API_LEVEL
@@ -47,6 +45,10 @@ from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.spans import Spans, configured, open_spans
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.features.batches import BatchLimits
+
+if TYPE_CHECKING:
+    from lakestream.net.peers.cluster import Cluster
+    from lakestream.net.peers.workers import Workers
 
 STOP_WAIT_S = 10.0
 """Maximum time for writes in flight at the end."""
@@ -133,16 +135,21 @@ class JetStream:
             lake = options.lake.url or os.path.join(self._options.store_dir, "lake")
             shared.lake = self.keeper = LakeKeeper(lake, options.lake, clock, io, log)
         node: Callable[[Shared, Engines], MetaNode] = solo_node
-        if isinstance(cluster, Workers):
-            node = self._working(cluster)
-        elif isinstance(cluster, Cluster):
-            node = self._joining(cluster)
+        if not isinstance(cluster, Standalone):
+            node = self._member(cluster)
         self.engines = Engines(shared, node, needed)
         self.node = self.engines.node
         """This server's part in the streams of all nodes."""
 
+    def _member(self, cluster: Cluster) -> Callable[[Shared, Engines], MetaNode]:
+        from lakestream.net.peers.workers import Workers  # loaded where there are other nodes
+
+        return self._working(cluster) if isinstance(cluster, Workers) else self._joining(cluster)
+
     def _joining(self, cluster: Cluster) -> Callable[[Shared, Engines], MetaNode]:
         def join(shared: Shared, engines: Engines) -> MetaNode:
+            from lakestream.meta.cluster import cluster_node  # with Raft, which one server does without
+
             stores, tag = self.stores, self._options.unique_tag
             node = cluster_node(shared, engines, stores, cluster.peers, cluster.calls, stores.root, tag)
             node.replicas.site.lake = self.keeper
@@ -153,6 +160,8 @@ class JetStream:
 
     def _working(self, workers: Workers) -> Callable[[Shared, Engines], MetaNode]:
         def join(shared: Shared, engines: Engines) -> MetaNode:
+            from lakestream.meta.workers import worker_node
+
             peers, calls = workers.peers, workers.calls
             settle = functools.partial(workers.settle, timeout_ns=CALL_TIMEOUT_NS)
             node = worker_node(shared, engines, peers, calls, workers.first, workers.names, settle)

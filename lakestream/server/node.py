@@ -31,7 +31,7 @@ from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity, advertised, new_server_id, tls_fields
-from lakestream.net.peers.cluster import Cluster, Standalone
+from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import Statistics
 from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.leaf.accepted import AcceptedLeaf
     from lakestream.net.leaf.nodes import LeafNodes
+    from lakestream.net.peers.cluster import Cluster
     from lakestream.net.peers.workers import Workers
     from lakestream.net.remote.remotes import Remotes
     from lakestream.ops.monitoring.workers import Together
@@ -156,6 +157,8 @@ class Node:
                 worker.sockets,
             )
         elif options.cluster.port:
+            from lakestream.net.peers.cluster import Cluster  # with routes and peers, which one server does without
+
             self.cluster = Cluster(
                 self.identity, options, self.started_ns, self.accounts, self.clock, self.log, self._announce
             )

@@ -1,14 +1,14 @@
 """A node's part in a cluster.
 
 Belongs here: construction of the cluster's parts (peers, calls, routes), the order in which they start and stop, the
-addresses that clients may connect to, and what monitoring shows. `Standalone` takes the place of `Cluster` in a server
-without a `cluster` block.
+addresses that clients may connect to, and what monitoring shows. A server without a `cluster` block has `Standalone`
+(standalone.py) in its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from lakestream import __version__
 from lakestream.config.options import LEAFNODE, SECOND, STANDARD, WEBSOCKET, Options, TlsOptions
@@ -21,6 +21,7 @@ from lakestream.net.peers.link import Link
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes
+from lakestream.net.peers.standalone import Routed
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import Calls
 from lakestream.runtime import LoopClock
@@ -73,59 +74,6 @@ def _urls(info: NodeInfo, kind: str) -> tuple[str, ...]:
     if kind == LEAFNODE:
         return info.leaf_urls
     return info.websocket_urls if kind == WEBSOCKET else info.client_urls
-
-
-class Routed(NamedTuple):
-    """Traffic with the connected nodes, and connections that ended badly."""
-
-    nodes: int = 0
-    in_msgs: int = 0
-    in_bytes: int = 0
-    out_msgs: int = 0
-    out_bytes: int = 0
-    slow_consumers: int = 0
-    stale_connections: int = 0
-
-
-class Standalone:
-    """A server without other nodes; attributes and methods are those of `Cluster`.
-
-    Args:
-        name: of a cluster that is configured without a listener; it is shown.
-    """
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-
-    port = 0
-    others: Callable[[], Iterable[str]] | None = None
-
-    def connect_urls(self, kind: str = STANDARD) -> tuple[str, ...]:
-        return ()
-
-    async def listen(self, identity: Identity, websocket_urls: tuple[str, ...], leaf_urls: tuple[str, ...]) -> None: ...
-
-    async def start(self) -> None: ...
-
-    def reload(self, options: Options) -> None: ...
-
-    def advertise(self, identity: Identity) -> None: ...
-
-    def enter_lame_duck(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def links(self) -> list[tuple[Link, RemoteNode]]:
-        return []
-
-    def traffic(self) -> Routed:
-        return Routed()
-
-    def foreign(self, account: str = "") -> int:
-        return 0
-
-    def shown(self) -> dict[str, Any]:
-        return {"name": self.name} if self.name else {}
 
 
 class Cluster:

@@ -17,9 +17,10 @@ from lakestream.config.options import STANDARD, ClusterOptions, Options, RouteUr
 from lakestream.logging import Logger
 from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.identity import Identity, new_server_id
-from lakestream.net.peers.cluster import Cluster, Routed
+from lakestream.net.peers.cluster import Cluster
 from lakestream.net.peers.link import Link
 from lakestream.net.peers.remote_node import RemoteNode
+from lakestream.net.peers.standalone import Routed
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.raft.group.ports import call_all
 from lakestream.runtime import LoopClock
@@ -29,11 +30,6 @@ MEET_S = 3.0
 
 NAME = "workers"
 """Name of the cluster of workers, which only they see."""
-
-
-def worker_name(index: int) -> str:
-    """Return the name of a worker among the others."""
-    return f"worker-{index}"
 
 
 def _socket(directory: str, index: int) -> str:
@@ -63,13 +59,18 @@ class Workers(Cluster):
     ) -> None:
         routes = tuple(RouteUrl(_socket(directory, each), 0) for each in range(count) if each != index)
         unix = ClusterOptions(name=NAME, host=_socket(directory, index), routes=routes, no_advertise=True)
-        mine = replace(identity, server_name=worker_name(index), server_id=new_server_id())
+        mine = replace(identity, server_name=self.name_of(index), server_id=new_server_id())
         inner = replace(options, cluster=unix)
         super().__init__(mine, inner, started_ns, accounts, clock, log, lambda: None, relays=False)
-        self.index, self.first, self.is_first = index, worker_name(0), index == 0
-        self.names = [worker_name(each) for each in range(count) if each != index]
+        self.index, self.first, self.is_first = index, self.name_of(0), index == 0
+        self.names = [self.name_of(each) for each in range(count) if each != index]
         self.others = None
         self.calls.serve(SYNC, lambda node, body, answer: answer(b""))
+
+    @staticmethod
+    def name_of(index: int) -> str:
+        """Return the name of a worker among the others."""
+        return f"worker-{index}"
 
     @property
     def name(self) -> str:

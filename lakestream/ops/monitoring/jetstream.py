@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from lakestream.account.engine import Engine
 from lakestream.meta.info import TRAFFIC_ACCOUNT
-from lakestream.meta.meta_group import DIRECTORY as META
-from lakestream.meta.meta_group import GROUP as META_GROUP
+from lakestream.meta.meta import DIRECTORY as META
+from lakestream.meta.meta import GROUP as META_GROUP
 from lakestream.meta.placement import peer_id
 from lakestream.meta.replica import group_id
 from lakestream.ops.monitoring.monitored import Monitored, Serving, Streams

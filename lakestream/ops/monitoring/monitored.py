@@ -21,7 +21,7 @@ from lakestream.metrics.histogram import Buckets, Histogram
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
 from lakestream.net.identity import Identity
-from lakestream.net.peers.cluster import Cluster, Standalone
+from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import Statistics
 from lakestream.net.tls import ServerContext
 from lakestream.net.unsent import Unsent
@@ -31,6 +31,7 @@ from lakestream.runtime import ThreadIo
 if TYPE_CHECKING:
     from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.leaf.nodes import LeafNodes
+    from lakestream.net.peers.cluster import Cluster
     from lakestream.net.remote.remotes import Remotes
 
 FEATURE_FLAGS = dict.fromkeys(("js_ack_fc_v2", "js_api_reply_v2", "js_raft_delete_range", "js_snapshot_sources"), False)

@@ -21,7 +21,7 @@ import msgspec
 from lakestream import __version__
 from lakestream.config.options import SECOND, STANDARD, WEBSOCKET, TlsOptions
 from lakestream.net.identity import GIT_COMMIT, GO_VERSION, tls_fields
-from lakestream.net.peers.cluster import Routed
+from lakestream.net.peers.standalone import Routed
 from lakestream.net.statistics import Moved
 from lakestream.net.statistics import Traffic as LeafTraffic
 from lakestream.ops.monitoring.accounts import accountz, accstatz

@@ -7,14 +7,16 @@ counted, not those of Raft groups and heartbeats.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lakestream.net.peers.link import Link
-from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.ops.monitoring.monitored import Monitored
 from lakestream.ops.monitoring.query import Query
 from lakestream.protocol.durations import format_duration, uptime_text
 from lakestream.protocol.gotime import format_time
+
+if TYPE_CHECKING:
+    from lakestream.net.peers.link import Link
+    from lakestream.net.peers.remote_node import RemoteNode
 
 
 def routez(node: Monitored, query: Query) -> dict[str, Any]:

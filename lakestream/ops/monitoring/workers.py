@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lakestream.metrics.family import Family, Sheet, Value
 from lakestream.metrics.histogram import Buckets
-from lakestream.net.peers.workers import Workers, worker_name
 from lakestream.ops.monitoring.jetstream import Health
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.protocol.api.jsonio import dumps
+
+if TYPE_CHECKING:
+    from lakestream.net.peers.workers import Workers
 
 PAGE, METRICS, COMMAND = "monitoring.page", "monitoring.metrics", "monitoring.command"
 """The calls to another worker: for its part of a page, for its metrics, and to carry out a command."""
@@ -361,7 +363,7 @@ class Together:
         if worker is None:
             errors += [_text(each) for each in await self._others(COMMAND, body)]
         elif worker != me:
-            errors.append(_text(await self._other(worker_name(worker), COMMAND, body)))
+            errors.append(_text(await self._other(self._workers.name_of(worker), COMMAND, body)))
         return next((error for error in errors if error), "")
 
     def worker_of(self, cid: int) -> int:

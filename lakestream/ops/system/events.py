@@ -16,7 +16,7 @@ import msgspec
 from lakestream.config.options import STANDARD, WEBSOCKET
 from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
-from lakestream.net.peers.cluster import Cluster, Standalone
+from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import REFUSED
 from lakestream.ops.monitoring.accounts import account_traffic
 from lakestream.ops.monitoring.monitored import Monitored
@@ -30,6 +30,7 @@ from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:
     from lakestream.net.leaf.accepted import AcceptedLeaf
+    from lakestream.net.peers.cluster import Cluster
 
 FIRST_STATSZ_NS = 250_000_000
 """Time of the first statistics after the start (250 ms); the interval doubles from there …"""

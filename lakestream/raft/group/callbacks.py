@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.ready import Conflict, Ready, Role, RolledBack
 from lakestream.raft.group.group import Committed, GroupOwner, Proposal
-
-
-class Diverged(LogError):
-    """Raised when this member's committed entries differ from its leader's: it leaves the group, its files stay."""
 
 
 def conflict_text(conflict: Conflict) -> str:

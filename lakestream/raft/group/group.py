@@ -29,6 +29,10 @@ BRIEF_BYTES = 16 << 10
 """An append of one entry with up to this many bytes (16 KiB) is brief work."""
 
 
+class Diverged(LogError):
+    """Raised when this member's committed entries differ from its leader's: it leaves the group, its files stay."""
+
+
 class Proposal(msgspec.Struct, gc=False):
     """An entry on its way into the log.
 

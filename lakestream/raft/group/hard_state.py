@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import os
 import struct
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
-from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Confirmed, HardState, Membership
 from lakestream.raft.core.terms import Runs
+
+if TYPE_CHECKING:
+    from lakestream.raft.core.core import Core  # only members of a Raft group have one
 
 NAME = "raft"
 SLOT = 16 << 10

@@ -26,9 +26,10 @@ from lakestream.log.store.segment_log import SegmentLog
 from lakestream.raft.core.core import Core
 from lakestream.raft.core.messages import Install, Membership, Message, decode_membership
 from lakestream.raft.core.ready import NotLeader, Options, RaftError, Ready, Role, TooMuchUncommitted, Transferring
-from lakestream.raft.group.callbacks import Diverged, Owner, conflict_text
+from lakestream.raft.group.callbacks import Owner, conflict_text
 from lakestream.raft.group.disk import Work, Worked, perform, replacing
 from lakestream.raft.group.group import (
+    Diverged,
     Group,
     GroupOwner,
     MemberProgress,
