@@ -18,13 +18,13 @@ from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, 
 from lakestream.net.tls import ServerContext
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops import ports_file
-from lakestream.ops.monitoring.pages import Pages
 from lakestream.ports import Clock
 from lakestream.server.reloading import tls_changes
 
 if TYPE_CHECKING:
     from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.ops.console.console import Server
+    from lakestream.ops.monitoring.pages import Pages
     from lakestream.server.websocket import WebSocketListener
 
 
@@ -60,10 +60,11 @@ class Listeners:
         self._files: list[str] = []
 
     # ------------------------------------------------------------------ opening
-    async def open(self, node: Server, pages: Pages, *, shared: bool = False) -> int:
+    async def open(self, node: Server, monitored: Callable[[], Pages], *, shared: bool = False) -> int:
         """Open the ports for monitoring and WebSocket, and bind the one for clients; return that.
 
         Args:
+            monitored: returns the monitoring pages; called if there is a port for them.
             shared: other processes serve clients on the same ports.
 
         Raises:
@@ -76,6 +77,7 @@ class Listeners:
             from lakestream.ops.metrics.server import ServerMetrics
             from lakestream.ops.monitoring import port as monitoring
 
+            pages = monitored()
             scrapes = Scrapes(node, self._clock, ServerMetrics(node, pages), pages.together)
             console = None
             if options.console.enabled:

@@ -307,7 +307,7 @@ class Node:
 
     async def _listen(self) -> None:
         """Open the listeners, and tell the cluster and the lake of them."""
-        port = await self.listeners.open(self, self.system.pages, shared=self._worker is not None)
+        port = await self.listeners.open(self, lambda: self.system.pages, shared=self._worker is not None)
         self.identity = self._identity(self.identity.server_id, port)
         self.system.start()
         self.clock.watch_steps()

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 FEATURE_FLAGS = dict.fromkeys(("js_ack_fc_v2", "js_api_reply_v2", "js_raft_delete_range", "js_snapshot_sources"), False)
 """nats-server's optional features, none of which this server has."""
 
+MAX_COMMITS = 50
+"""Commits of a table that are shown (50), the newest ones."""
+
 
 class StreamLag(msgspec.Struct, frozen=True):
     """Lag of a stream's table: messages, and age of the oldest of them in ns; both 0 when the table has all.

@@ -28,7 +28,7 @@ from lakestream.ops.monitoring.accounts import accountz, accstatz
 from lakestream.ops.monitoring.connections import connz, subsz
 from lakestream.ops.monitoring.exchange import JSON, TEXT, Answer
 from lakestream.ops.monitoring.jetstream import Health, JetStreamPages
-from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, Lag, Monitored
+from lakestream.ops.monitoring.monitored import FEATURE_FLAGS, MAX_COMMITS, Lag, Monitored
 from lakestream.ops.monitoring.query import BadQuery, Query
 from lakestream.ops.monitoring.routes import routez
 from lakestream.ops.monitoring.workers import MERGED, Together
@@ -39,8 +39,8 @@ from lakestream.protocol.gotime import format_time
 
 MAX_TABLES = 100
 """Tables on one page of /lakez (100): each may take a listing of its log."""
-MAX_COMMITS, DEFAULT_COMMITS = 50, 5
-"""Commits of a table on /lakez, the newest first: at most 50, by default 5."""
+DEFAULT_COMMITS = 5
+"""Commits of a table on /lakez, the newest first, at most `MAX_COMMITS`."""
 PAGES = ("metrics", "varz", "jsz", "connz", "accountz", "accstatz", "subsz", "routez", "raftz", "lakez", "healthz")
 THREADS = 1
 """Threads that run the server's own code at the same time, /varz's `gomaxprocs`: there is one interpreter lock."""

@@ -8,6 +8,7 @@ none here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,8 @@ from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.connection import Connection
 from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import REFUSED
-from lakestream.ops.monitoring.accounts import account_traffic
 from lakestream.ops.monitoring.monitored import Monitored
-from lakestream.ops.monitoring.pages import Pages
 from lakestream.ops.monitoring.query import Query
-from lakestream.ops.monitoring.workers import Together
 from lakestream.ops.system.messages import SystemMessages
 from lakestream.ports import ClientInfo, Clock, Subscribed
 from lakestream.protocol.api.jsonio import dumps
@@ -31,6 +29,8 @@ from lakestream.protocol.gotime import format_time
 if TYPE_CHECKING:
     from lakestream.net.leaf.accepted import AcceptedLeaf
     from lakestream.net.peers.cluster import Cluster
+    from lakestream.ops.monitoring.pages import Pages
+    from lakestream.ops.monitoring.workers import Together
 
 FIRST_STATSZ_NS = 250_000_000
 """Time of the first statistics after the start (250 ms); the interval doubles from there …"""
@@ -117,7 +117,7 @@ class SystemEvents:
     are published."""
 
     def __init__(
-        self, node: Monitored, accounts: Accounts, clock: Clock, pages: Pages, messages: SystemMessages
+        self, node: Monitored, accounts: Accounts, clock: Clock, pages: Callable[[], Pages], messages: SystemMessages
     ) -> None:
         self._counts = ClientCounts(accounts, node.cluster)
         self._node, self._accounts, self._clock = node, accounts, clock
@@ -197,6 +197,8 @@ class SystemEvents:
 
     def _connections(self, account: Account) -> None:
         """Announce the number of clients of an account, under the server's and the account's subjects."""
+        from lakestream.ops.monitoring.accounts import account_traffic  # for servers with configured accounts
+
         name = account.name
         event: dict[str, Any] | None = None
         for subject in (f"$SYS.SERVER.ACCOUNT.{name}.CONNS".encode(), f"$SYS.ACCOUNT.{name}.SERVER.CONNS".encode()):
@@ -218,12 +220,13 @@ class SystemEvents:
         self._statsz_ns = min(2 * self._statsz_ns, STATSZ_NS)
         self._clock.call_later(self._statsz_ns, self._statsz)
         subject = f"$SYS.SERVER.{self._id}.STATSZ".encode()
-        together = self._pages.together
-        if not self._hub.interest(subject) or (together is not None and not together.first):
+        if not self._hub.interest(subject):
             return
+        pages = self._pages()
+        together = pages.together
         if together is None:
-            self._send(subject, {"server": self._messages.server(), "statsz": self._pages.statsz()})
-        else:
+            self._send(subject, {"server": self._messages.server(), "statsz": pages.statsz()})
+        elif together.first:
             self._clock.spawn(self._statsz_of_all(together, subject))
 
     async def _statsz_of_all(self, together: Together, subject: bytes) -> None:

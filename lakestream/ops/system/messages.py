@@ -6,9 +6,9 @@ as queries of the pages. The contents are in requests.py and events.py.
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
+import zlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -94,6 +94,8 @@ class SystemMessages:
 
 _STATES = ("open", "closed", "any")
 
+_GZIP = 16 + zlib.MAX_WBITS
+"""The format of gzip for zlib."""
 _SNAPPY = b"\xff\x06\x00\x00sNaPpY"
 """Magic of a stream in snappy's framing; its chunks are S2's."""
 
@@ -263,7 +265,7 @@ def encoded(header: bytes, body: bytes) -> tuple[bytes, bytes]:
     if b"snappy" in accepted or b"s2" in accepted:
         name, body = b"snappy", _SNAPPY + s2.encode(body)
     elif b"gzip" in accepted:
-        name, body = b"gzip", gzip.compress(body)
+        name, body = b"gzip", zlib.compress(body, wbits=_GZIP)
     else:
         name = b"identity"
     return headers.build([(b"Content-Encoding", name)]), body

@@ -16,7 +16,7 @@ from lakestream.lake.delta.log import Log
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.write.maintenance_plan import Policy
-from lakestream.ops.monitoring.pages import MAX_COMMITS
+from lakestream.ops.monitoring.monitored import MAX_COMMITS
 from lakestream.ports import Clock
 from lakestream.protocol.gotime import format_time
 from lakestream.runtime import ThreadIo

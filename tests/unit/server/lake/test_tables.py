@@ -11,7 +11,7 @@ import pytest
 from deltalake import CommitProperties, write_deltalake
 
 from lakestream.lake.write.maintenance_plan import Policy
-from lakestream.ops.monitoring.pages import MAX_COMMITS
+from lakestream.ops.monitoring.monitored import MAX_COMMITS
 from lakestream.runtime import ThreadIo
 from lakestream.server.lake.tables import MAX_KEPT, REFRESH_NS, Tables
 from tests.unit.consumer_world import VirtualClock
