@@ -6,6 +6,9 @@ judges everything else. No I/O: `listener.py` looks at the bytes.
 
 from __future__ import annotations
 
+NOT_TLS = "tls: first record does not look like a TLS handshake"
+"""Error of a client that sends plain text where TLS is required."""
+
 RECORD_HEAD = 5
 """Bytes of a record before its content."""
 

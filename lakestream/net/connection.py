@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec.structs import replace
 
@@ -33,7 +33,6 @@ from lakestream.net.hub import TRACED, MessageTracing
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.listener import HANDSHAKE_FAILED, Arrival, SetupError, peer_of
 from lakestream.net.outbox import HIGH_WATER, Outbox
-from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.net.tracer import Tracer
 from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
@@ -44,6 +43,9 @@ from lakestream.protocol.goquote import quoted
 from lakestream.protocol.parser import Parser
 from lakestream.protocol.publishes import Publishes, single
 from lakestream.protocol.subjects import subscribable, valid_literal
+
+if TYPE_CHECKING:
+    from lakestream.net.tls import PeerCertificate, TlsState
 
 CLOSE_WAIT_NS = 2_000_000_000
 """Time that the last bytes of a closing connection may take (2 s)."""

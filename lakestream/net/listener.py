@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -23,10 +23,12 @@ from lakestream.config.errors import reason_in_words
 from lakestream.config.options import FREE_PORT, MAX_PORT, SECOND, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net import proxy
-from lakestream.net.client_hello import RECORD_HEAD, offered_groups, record_size
+from lakestream.net.client_hello import NOT_TLS, RECORD_HEAD, offered_groups, record_size
 from lakestream.net.proxy import ProxyError
-from lakestream.net.tls import NOT_TLS, ServerContext
 from lakestream.ports import Clock
+
+if TYPE_CHECKING:
+    from lakestream.net.tls import ServerContext
 
 BACKLOG = 1024
 """Connections that the system accepts before the event loop does (1,024)."""

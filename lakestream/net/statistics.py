@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from lakestream.net.tls import TlsState
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+
+if TYPE_CHECKING:
+    from lakestream.net.tls import TlsState
 
 MAX_CLOSED = 10_000
 """Closed connections in /connz?state=closed; the oldest are dropped first."""

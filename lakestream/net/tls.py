@@ -20,14 +20,11 @@ import msgspec
 from lakestream.config.errors import StartError, reason_of
 from lakestream.config.options import RemoteTls, RouteUrl, TlsOptions
 from lakestream.config.tls import CIPHERS, CURVES, INSECURE_CIPHERS, load_pair
-from lakestream.net.client_hello import GROUPS
+from lakestream.net.client_hello import GROUPS, NOT_TLS
 from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:
     from cryptography import x509
-
-NOT_TLS = "tls: first record does not look like a TLS handshake"
-"""Error of a client that sends plain text where TLS is required."""
 
 
 class TlsError(StartError):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import time
-from calendar import timegm
+from datetime import date
 from typing import Final
 
 ZERO: Final = "0001-01-01T00:00:00Z"
 """Go's zero time."""
 
 _SECOND: Final = 1_000_000_000
+_EPOCH: Final = date(1970, 1, 1).toordinal()
 _CYCLE: Final = 146_097 * 86_400
 """Seconds in 400 years."""
 START_NS: Final = -62_167_219_200 * _SECOND
@@ -90,7 +91,8 @@ def time_ns(text: str) -> int:
     """
     year, month, day, hour, minute, second, fraction, zone = _parts(text)
     cycles = 0 if year else 1  # Python has no year 0; the calendar repeats every 400 years
-    seconds = timegm((year + 400 * cycles, month, day, hour, minute, second)) - _offset(zone)
+    days = date(year + 400 * cycles, month, day).toordinal() - _EPOCH
+    seconds = ((days * 24 + hour) * 60 + minute) * 60 + second - _offset(zone)
     return (seconds - cycles * _CYCLE) * _SECOND + fraction
 
 

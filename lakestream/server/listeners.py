@@ -15,7 +15,6 @@ from lakestream.config.options import FREE_PORT, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.connection import Connection
 from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
-from lakestream.net.tls import ServerContext
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops import ports_file
 from lakestream.ports import Clock
@@ -23,6 +22,7 @@ from lakestream.server.reloading import tls_changes
 
 if TYPE_CHECKING:
     from lakestream.net.leaf.nodes import LeafNodes
+    from lakestream.net.tls import ServerContext
     from lakestream.ops.console.console import Server
     from lakestream.ops.monitoring.pages import Pages
     from lakestream.server.websocket import WebSocketListener
@@ -71,7 +71,7 @@ class Listeners:
             StartError: an address or a certificate cannot be used.
         """
         options = self._options
-        self.tls = ServerContext(options.tls) if options.tls is not None else None
+        self.tls = _context(options)
         if options.http_port or options.https_port:
             from lakestream.ops.metrics.scrapes import Scrapes
             from lakestream.ops.metrics.server import ServerMetrics
@@ -178,7 +178,7 @@ class Listeners:
         Raises:
             StartError: one cannot be used; then nothing has changed.
         """
-        tls = ServerContext(options.tls) if options.tls is not None else None
+        tls = _context(options)
         if self.websocket is not None:
             self.websocket.renew()
         return tls
@@ -210,3 +210,12 @@ class Listeners:
             ports_file.remove(path)
         if self._monitoring is not None:
             self._monitoring.close()
+
+
+def _context(options: Options) -> ServerContext | None:
+    """Return TLS of the port for clients; None: plain text. Raises TlsError."""
+    if options.tls is None:
+        return None
+    from lakestream.net.tls import ServerContext  # with certificates, which a server in plain text does without
+
+    return ServerContext(options.tls)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,8 +25,6 @@ from lakestream.account.api import subject_pages
 from lakestream.account.api.find import find, info_of
 from lakestream.account.api.subject_pages import SUBJECTS_LIMIT, Page
 from lakestream.account.backup.restore_target import AssignAsked, RestoreTargets
-from lakestream.account.backup.restores import RestoreRequest, Restores
-from lakestream.account.backup.snapshots import SnapshotRequest, Snapshots
 from lakestream.account.engine import Engine
 from lakestream.meta.assignments import Applied, Assignment, AssignStream, ChangeStream
 from lakestream.meta.meta import failure
@@ -43,6 +41,10 @@ from lakestream.stream.core.config import StreamConfig, StreamConfigRequest
 from lakestream.stream.core.operations import UpdateStream
 from lakestream.stream.info import state_shown
 from lakestream.stream.mirroring.origin_rules import check_filters
+
+if TYPE_CHECKING:
+    from lakestream.account.backup.restores import Restores
+    from lakestream.account.backup.snapshots import Snapshots
 
 NAMES_LIMIT = 1024
 """Names in one reply of STREAM.NAMES."""
@@ -111,11 +113,10 @@ class StreamApi:
         """Streams whose creation is proposed and not applied yet, by name."""
         self._changing: dict[str, StreamConfig] = {}
         """New configurations that are proposed and not applied yet, by uid."""
-        self._snapshots = Snapshots(engine)
         calls = engine.node.calls
         calls.serve(of_account(CHANGE, engine.account), self._change_asked)
         calls.serve(of_account(INFOS, engine.account), self._infos_asked)
-        self._restores = Restores(engine, RestoreTargets(engine, self._assign_restored, self._restored))
+        self._targets = RestoreTargets(engine, self._assign_restored, self._restored)
 
     def register(self, routes: Routes) -> None:
         route, meta, stream = routes.route, Where.META, Where.STREAM
@@ -486,9 +487,24 @@ class StreamApi:
         )
 
     # ------------------------------------------------------------------ backups
+    # Archives are loaded with the first backup: most servers never make one.
+    @functools.cached_property
+    def _snapshots(self) -> Snapshots:
+        from lakestream.account.backup.snapshots import Snapshots
+
+        return Snapshots(self._engine)
+
+    @functools.cached_property
+    def _restores(self) -> Restores:
+        from lakestream.account.backup.restores import Restores
+
+        return Restores(self._engine, self._targets)
+
     def _snapshot(self, request: Request) -> None:
         if request.empty_body:
             raise api_error(10003)
+        from lakestream.account.backup.snapshots import SnapshotRequest
+
         stream = find(self._engine, request.tokens[0])
         asked = request.parse(SnapshotRequest, "JSApiStreamSnapshotRequest")
 
@@ -500,6 +516,8 @@ class StreamApi:
     def _restore(self, request: Request) -> None:
         if request.empty_body:
             raise api_error(10003)
+        from lakestream.account.backup.restores import RestoreRequest
+
         asked, name = request.parse(RestoreRequest, "JSApiStreamRestoreRequest"), request.tokens[0]
         if asked.config.name not in ("", name):
             raise api_error(10056)

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import filecmp
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,8 @@ from typing import BinaryIO
 from lakestream.lake.files.storage import Entries, Entry, Names, Storage
 from lakestream.log.format.files import Files
 
+COPY_BYTES = 1 << 20
+"""Bytes that a copy of a file reads at a time (1 MiB)."""
 FILE_MODE = 0o640
 """Mode of the files in a lake, the same as in the store."""
 
@@ -200,6 +201,8 @@ class LocalStorage(Storage):
             self.delete(path)
 
     def delete_tree(self, directory: str) -> None:
+        import shutil  # with every kind of compression, for what is seldom done
+
         shutil.rmtree(directory, ignore_errors=True)
 
     def spark_path(self, path: str) -> str:
@@ -248,7 +251,8 @@ def _partial(path: str) -> str:
 def _copy(source: str | os.PathLike[str], target: str) -> None:
     partial = _partial(target)
     with open(source, "rb") as reader, open(partial, "wb", opener=_private) as writer:
-        shutil.copyfileobj(reader, writer, 1 << 20)
+        while block := reader.read(COPY_BYTES):
+            writer.write(block)
         writer.flush()
         os.fsync(writer.fileno())
     os.replace(partial, target)

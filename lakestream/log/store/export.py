@@ -7,7 +7,6 @@ links to immutable files, the open segment through the applied entry, and a chec
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Sequence
 
@@ -35,6 +34,8 @@ def link_part(path: str, directory: str, within: str, size: int | None = None) -
     try:
         os.link(path, target)
     except PermissionError:  # a file system without hard links
+        import shutil  # with every kind of compression
+
         shutil.copyfile(path, target)
     # Take the size of the link: the file may be compressed or replaced at this moment.
     return Part(f"{within}/{name}", os.path.getsize(target) if size is None else size)

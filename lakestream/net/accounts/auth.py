@@ -25,13 +25,12 @@ from lakestream.config.account_options import (
     User,
 )
 from lakestream.config.options import STANDARD, Options
-from lakestream.net.accounts.certificates import user_of
-from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.ports import Clock, Timer
 from lakestream.protocol import nkeys
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
 if TYPE_CHECKING:
+    from lakestream.net.tls import PeerCertificate, TlsState
     from lakestream.protocol import jwt  # with time zones, which a server without tokens does without
 
 _BCRYPT = ("$2a$", "$2b$", "$2x$", "$2y$")
@@ -334,6 +333,7 @@ def by_password(logins: Mapping[str, Login], secrets: Secrets) -> Way:
 
 def by_certificate(logins: Mapping[str, Login], secrets: Secrets) -> Way:
     """Return the way for users that a client certificate names (verify_and_map)."""
+    from lakestream.net.accounts.certificates import user_of  # with TLS, which few servers have
 
     def way(credentials: Credentials) -> Login | Refusal | Later:
         user = user_of(credentials.certificate, logins) if credentials.certificate is not None else None

@@ -34,11 +34,12 @@ from lakestream.net.accounts.auth import (
     Refusal,
     new_nonce,
 )
+from lakestream.net.client_hello import NOT_TLS
 from lakestream.net.leaf.exchange import Ended, Exchange
 from lakestream.net.leaf.packing import Packing, agreed
 from lakestream.net.listener import Arrival, SetupError, peer_of
 from lakestream.net.outbox import HIGH_WATER, Accepted
-from lakestream.net.tls import NOT_TLS, PeerCertificate, TlsState
+from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.net.unsent import Unsent
 from lakestream.ports import Clock, Timer
 from lakestream.protocol import frames

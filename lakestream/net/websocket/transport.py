@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from lakestream.config.options import WebSocketOptions
 from lakestream.logging import Logger
 from lakestream.net.listener import Arrival, SetupError, peer_of
-from lakestream.net.tls import ServerContext
 from lakestream.net.websocket.frames import FrameError, FrameReader, FrameWriter
 from lakestream.net.websocket.handshake import Handshake, Rejected
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ports import Clock, Timer
+
+if TYPE_CHECKING:
+    from lakestream.net.tls import ServerContext
 
 MAX_WAITING = 4096
 """Sockets before the end of their handshake, of TLS too (4,096); with another one, the oldest is closed. nats-server

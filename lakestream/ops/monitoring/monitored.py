@@ -23,7 +23,6 @@ from lakestream.net.connection import Connection
 from lakestream.net.identity import Identity
 from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import Statistics
-from lakestream.net.tls import ServerContext
 from lakestream.net.unsent import Unsent
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.runtime import ThreadIo
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from lakestream.net.leaf.nodes import LeafNodes
     from lakestream.net.peers.cluster import Cluster
     from lakestream.net.remote.remotes import Remotes
+    from lakestream.net.tls import ServerContext
 
 FEATURE_FLAGS = dict.fromkeys(("js_ack_fc_v2", "js_api_reply_v2", "js_raft_delete_range", "js_snapshot_sources"), False)
 """nats-server's optional features, none of which this server has."""
