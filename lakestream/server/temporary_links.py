@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lakestream.config.options import LEAF, STANDARD, RemoteOptions, RemoteTls
-from lakestream.config.remote import remote_url
 from lakestream.logging import Logger
 from lakestream.ports import Bus, ClientInfo, Clock, Subscribed, Timer
 from lakestream.protocol.api.errors import ApiError
@@ -232,6 +231,8 @@ class TemporaryLinks:
 
 def _options(asked: LinkRequest, account: str) -> RemoteOptions:
     """Return the remote of a request. Raises ValueError, BadKeyError."""
+    from lakestream.config.remote import remote_url  # with the configuration's parser
+
     domain = asked.domain
     if not domain or domain in _RESERVED or any(char.isspace() or char in ".*>@" for char in domain):
         raise ValueError(f"domain {domain!r} must be one subject token")

@@ -7,10 +7,11 @@ server continues to serve and the log grows (invariant 9).
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -33,16 +34,18 @@ from lakestream.protocol.api.errors import for_clients
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.heap import trim
 from lakestream.server.lake import deleted_streams
-from lakestream.server.lake.clones import LakeClones
 from lakestream.server.lake.early_seals import EarlySeals
 from lakestream.server.lake.history import SharedCache, ThreadHistory
 from lakestream.server.lake.stream_sync import Grace, LookResult, StreamSync
-from lakestream.server.lake.tables import Tables
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.core.stream import StreamCore
 from lakestream.stream.mirroring.clone import AS_OF, ONLY_CLONES, BaseUnreadable, can_begin_as_clone
+
+if TYPE_CHECKING:
+    from lakestream.server.lake.clones import LakeClones
+    from lakestream.server.lake.tables import Tables
 
 LEASE_LOOK_NS = 10_000_000_000
 """Interval (10 s) at which monitoring checks the compactor's lease in an object store."""
@@ -87,8 +90,20 @@ class LakeKeeper:
         self._attended_at = 0
         self._released_at = 0
         """Time at which segments left a log, until the memory of their index was returned to the system; else 0."""
-        self._tables = Tables(clock, io)
-        self._clones = LakeClones(self.root, clock, io, log, self._identity_of)
+
+    @functools.cached_property
+    def _tables(self) -> Tables:
+        """Return the reader of tables for monitoring, which is loaded with the first page that shows them."""
+        from lakestream.server.lake.tables import Tables
+
+        return Tables(self._clock, self._io)
+
+    @functools.cached_property
+    def _clones(self) -> LakeClones:
+        """Return the clones, which are loaded with the first mirror."""
+        from lakestream.server.lake.clones import LakeClones
+
+        return LakeClones(self.root, self._clock, self._io, self._log, self._identity_of)
 
     def _identity_of(self, stream: StreamCore) -> staging.StreamIdentity | None:
         sync = self._syncs.get((stream.account, stream.name))
@@ -186,7 +201,8 @@ class LakeKeeper:
         self._syncs[stream.account, stream.name] = sync
         table = paths.table(self.root, stream.name, stream.account)
         stream.reader.history = sync.history = ThreadHistory(table, stream.uid, sync.directory, self._io, self._cache)
-        stream.mirroring.clones = self._clones
+        if stream.config.mirror is not None:  # no other stream becomes one later
+            stream.mirroring.clones = self._clones
         self._look(sync)
 
     def detached(self, stream: Stream) -> None:
