@@ -32,8 +32,7 @@ from lakestream.meta.node import CALL_TIMEOUT_NS, MetaNode
 from lakestream.meta.shared import EngineOptions, Shared
 from lakestream.meta.solo import solo_node
 from lakestream.meta.stores import FileStores
-from lakestream.net.accounts.accounts import Account, Accounts
-from lakestream.net.accounts.service_imports import replaces_api
+from lakestream.net.accounts.accounts import Account, Accounts, replaces_api
 from lakestream.net.identity import Identity
 from lakestream.net.peers.standalone import Standalone
 from lakestream.ports import Bus, Subscribed

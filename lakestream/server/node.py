@@ -11,7 +11,7 @@ import itertools
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lakestream import __version__, native
@@ -24,10 +24,8 @@ from lakestream.config.options import (
     Options,
 )
 from lakestream.logging import Logger
-from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.accounts.accounts import Account, Accounts
 from lakestream.net.accounts.auth import Authenticator, has_plain_passwords
-from lakestream.net.accounts.imports import AccountImports
-from lakestream.net.accounts.service_imports import ServerNames
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity, advertised, new_server_id, tls_fields
@@ -57,6 +55,7 @@ from lakestream.server.reloading import (
 from lakestream.server.temporary_links import TemporaryLinks
 
 if TYPE_CHECKING:
+    from lakestream.net.accounts.imports import AccountImports
     from lakestream.net.accounts.signed_accounts import SignedAccounts
     from lakestream.net.leaf.accepted import AcceptedLeaf
     from lakestream.net.leaf.nodes import LeafNodes
@@ -94,6 +93,7 @@ class Node:
         self.cluster: Cluster | Standalone = Standalone(options.cluster.name)
         self.remotes: Remotes | None = None
         self.leafnodes: LeafNodes | None = None
+        self._imports: AccountImports | None = None
         self.lame_duck = False
         self._workers: Workers | None = None
         self._ids = itertools.count(1) if worker is None else itertools.count(worker.index + 1, worker.count)
@@ -163,10 +163,8 @@ class Node:
                 self.identity, options, self.started_ns, self.accounts, self.clock, self.log, self._announce
             )
         # After the cluster, which observes every subscription, and before the streams, which may use imports.
-        self.links = AccountImports(
-            self.accounts, self.clock, self.log, lambda: ServerNames(self.identity.server_name, self.cluster.name)
-        )
-        self.links.connect()
+        self.accounts.follow(self._connect_imports)
+        self._connect_imports(list(self.accounts))
         await self.logins.start()
         self._warn()  # not before: about accounts of operators there is nothing to say without a system account
         self.system = System(self, self.clock)
@@ -224,6 +222,20 @@ class Node:
         pages = self.system.pages
         metrics = ServerMetrics(self, pages)
         return Together(workers, pages.part, lambda done: collect(metrics, self.clock, done))
+
+    def _connect_imports(self, accounts: Sequence[Account]) -> None:
+        """Connect the imports of accounts that are new or changed, if any account has ever had imports."""
+        if self._imports is None:
+            if not any(account.options.imports for account in accounts):
+                return
+            from lakestream.net.accounts.imports import AccountImports  # with requests across accounts
+            from lakestream.net.accounts.service_imports import ServerNames
+
+            self._imports = AccountImports(
+                self.accounts, self.clock, self.log, lambda: ServerNames(self.identity.server_name, self.cluster.name)
+            )
+            accounts = list(self.accounts)
+        self._imports.changed(accounts)
 
     def _connection(self, upgrade: Upgrade | None) -> Connection:
         return Connection(self, next(self._ids), upgrade)

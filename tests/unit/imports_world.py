@@ -89,7 +89,8 @@ class World:
         log = Logger()
         self.accounts = Accounts(Options(accounts=accounts), self.turn, log)
         self.links = AccountImports(self.accounts, self.clock, log, lambda: ServerNames("server-1", "C"))
-        self.links.connect()
+        self.accounts.follow(self.links.changed)
+        self.links.changed(list(self.accounts))
         self._clients = 0
 
     def configure(self, *accounts: AccountOptions) -> None:

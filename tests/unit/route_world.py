@@ -133,7 +133,8 @@ class Node:
         self._watcher: Callable[[NodeInfo, bool], None] = lambda info, up: None
         self.routes = Routes(self.accounts, self)
         self.imports = AccountImports(self.accounts, self.clock, Logger(), lambda: ServerNames(name))
-        self.imports.connect()
+        self.accounts.follow(self.imports.changed)
+        self.imports.changed(list(self.accounts))
 
     def turn(self) -> None:
         """End the event loop's turn."""

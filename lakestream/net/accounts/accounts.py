@@ -30,6 +30,8 @@ from lakestream.protocol.accounts import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT, UNLIMIT
 MAX_RULES = 1024
 """Sets of permissions that an account remembers (default), for users who have the same. Cleared when full."""
 
+_API = (b"$JS.API.>", b"$JS.>", b">")
+
 
 class Member(Protocol):
     """A connection that logged in to an account: a client or a leaf node."""
@@ -255,3 +257,8 @@ class Accounts:
     def bus(self, name: str) -> Hub:
         """Return the hub of that account; see `of`."""
         return self.of(name).hub
+
+
+def replaces_api(options: AccountOptions) -> bool:
+    """Return True if the account imports the whole JetStream API of another account under its own API subject."""
+    return any(isinstance(one, ServiceImport) and (one.to or one.subject).encode() in _API for one in options.imports)

@@ -56,13 +56,8 @@ class AccountImports:
         """Times at which activations of an account's imports begin or end to hold, in ns."""
         self._expiry: Timer | None = None
 
-    def connect(self) -> None:
-        """Connect the imports that are configured now, and no others, and from now on those of changed accounts."""
-        self._accounts.follow(self.changed)
-        self.changed(list(self._accounts))
-
     def changed(self, accounts: Sequence[Account]) -> None:
-        """Connect the imports of accounts that changed, and of those that import from them."""
+        """Connect the imports of accounts that are new or changed, and of those that import from them."""
         changed = {account.name for account in accounts if self._shared.get(account.name) != _shared(account)}
         for name in changed:
             self._exports.pop(name, None)

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from lakestream.config.account_options import AccountOptions, Latency
-from lakestream.config.account_options import ServiceImport as Configured
+from lakestream.config.account_options import Latency
 from lakestream.config.sharing import ImportSubjects
 from lakestream.net.accounts.responses import Kind, Responses
 from lakestream.net.accounts.service_latency import BAD_REQUEST, Measured, Sampler
@@ -29,8 +28,6 @@ from lakestream.protocol.client import TRACE_DESTINATION, TRACE_DISABLED, client
 
 MAX_HOPS = 16
 """Accounts that a request may cross (default). A request beyond that is dropped: its imports form a ring."""
-
-_API = (b"$JS.API.>", b"$JS.>", b">")
 
 
 class ServerNames(msgspec.Struct, frozen=True):
@@ -207,8 +204,3 @@ class ServiceImport:
             return True
         sinks = [sub.sink for sub in match.plain]
         return any(not isinstance(sink, ServiceImport) or sink.reaches(there, seen) for sink in sinks)
-
-
-def replaces_api(options: AccountOptions) -> bool:
-    """Return True if the account imports the whole JetStream API of another account under its own API subject."""
-    return any(isinstance(one, Configured) and (one.to or one.subject).encode() in _API for one in options.imports)

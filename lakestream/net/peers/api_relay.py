@@ -11,8 +11,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from lakestream.net.accounts.accounts import Account, Accounts
-from lakestream.net.accounts.service_imports import replaces_api
+from lakestream.net.accounts.accounts import Account, Accounts, replaces_api
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.remote_node import RemoteNode
 from lakestream.net.peers.routes import Routes

@@ -13,8 +13,9 @@ from lakestream.config.account_options import (
     ServiceImport,
     StreamImport,
 )
+from lakestream.net.accounts.accounts import replaces_api
 from lakestream.net.accounts.responses import Responses
-from lakestream.net.accounts.service_imports import MAX_HOPS, replaces_api
+from lakestream.net.accounts.service_imports import MAX_HOPS
 from lakestream.protocol import headers
 from tests.unit.imports_world import Client, World
 

@@ -29,7 +29,7 @@ from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.peers.cluster import Standalone
+from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import MAX_CLOSED, REFUSED, Statistics
 from lakestream.ops.monitoring import port as monitoring
 from lakestream.ops.monitoring.jetstream import _api

@@ -28,7 +28,7 @@ from lakestream.net.accounts.auth import ANYBODY, Login
 from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity
 from lakestream.net.interest.subscription import Subscription
-from lakestream.net.peers.cluster import Standalone
+from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import REFUSED, Statistics
 from lakestream.ops.system.events import ClientCounts
 from lakestream.ops.system.messages import OPTIONS, SystemMessages, concerns, encoded, read
