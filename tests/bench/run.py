@@ -34,6 +34,7 @@ SECTIONS: dict[str, Callable[[Plan, Section], None]] = {
     "core": sections.single((OURS, A), sections.core),
     "cluster": sections.cluster,
     "rest": sections.rest,
+    "idle": sections.idle,
     "workers": sections.workers,
     "messages": growth.curves(growth.messages),
     "subjects": growth.curves(growth.subjects),

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -52,6 +52,12 @@ GOT = b"Nats-Sequence:"
 BESIDE_PER_S = 10_000
 """Messages a second of the publisher beside the compactor."""
 SYNCS = 200
+IDLE_STREAMS = IDLE_CONNECTIONS = 1_000
+IDLE_GROUPS = 100
+"""R3 streams of an idle cluster."""
+SETTLE_S = 5.0
+"""Pause before an idle server is measured."""
+IDLE_LIMIT_S = 600
 LIMIT_S = 120
 """Seconds of one turn of a section, from the start of its servers."""
 LAKE_LIMIT_S = 1_200
@@ -292,6 +298,41 @@ def rest(plan: Plan, found: Section) -> None:
         return {"ready_s": start.start_to_ready_s, "rest_mib": start.rest_mib}
 
     alternating(plan, found, (OURS, A), once)
+
+
+def idle(plan: Plan, found: Section) -> None:
+    """Leave servers alone: without streams, with many, with many connections, and with many Raft groups."""
+    seconds = 5.0 if plan.quick else 60.0
+
+    def share(target: Target) -> float:
+        """Return the share of a core in percent, of the process that takes most, without work."""
+        time.sleep(SETTLE_S)  # the work after a creation is to end, which causes no event
+        before = [processor_s(pid) for pid in target.pids]
+        time.sleep(seconds)
+        after = [processor_s(pid) for pid in target.pids]
+        return max(new - old for new, old in zip(after, before, strict=True)) / seconds * 100
+
+    def once(kind: str) -> dict[str, float]:
+        figures = {}
+        with served(kind) as target:
+            figures["idle_empty"] = share(target)
+            with Connection(target.address) as client:
+                for number in range(IDLE_STREAMS):
+                    client.stream(f"I{number}", [f"i.{number}"])
+            figures["idle_streams"] = share(target)
+        with served(kind) as target, ExitStack() as stack:
+            for _ in range(IDLE_CONNECTIONS):
+                stack.enter_context(Connection(target.address))
+            figures["idle_connections"] = share(target)
+        with clustered(kind) as target, Connection(target.address) as client:
+            for number in range(IDLE_GROUPS):
+                client.api(
+                    f"STREAM.CREATE.I{number}", {"name": f"I{number}", "subjects": [f"i.{number}"], "num_replicas": 3}
+                )
+            figures["idle_r3"] = share(target)
+        return figures
+
+    alternating(plan, found, (OURS, A), once, limit_s=IDLE_LIMIT_S)
 
 
 # ---------------------------------------------------------------------- several processes
