@@ -1,11 +1,13 @@
 """Measure how fast the server starts and stops, and its memory at rest.
 
     python -m tests.bench.bench_start [--rounds 7] [--streams 300] [--messages 10] [--uncached] [--settle 2]
+    python -m tests.bench.bench_start --parts
 
 Starts `lakestream serve` (and nats-server beside it, in turn) on a store and prints, as JSON, the medians of: the time
 from exec to the log line `Server is ready`, the CPU time until then, the resident memory after `--settle` seconds, the
 time from SIGTERM to the end, and from SIGTERM to the answer of a server that is started again on the same port. With
 `--streams` the store has that many streams with messages in each. `--uncached` starts lakestream without bytecode.
+`--parts` prints what the parts of a server add to its memory, in the order in which they are imported.
 
 Figures: the table, docs/benchmarks.md#start-and-memory
 """
@@ -30,6 +32,35 @@ from tests.wire import Wire
 
 BIN = Path(sys.executable).parent
 READY = b"Server is ready"
+PARTS = (
+    ("Python", ()),
+    ("OpenSSL", ("ssl", "hashlib")),
+    ("asyncio and uvloop", ("asyncio", "uvloop")),
+    ("msgspec, other libraries", ("msgspec", "json", "random", "secrets", "ctypes")),
+    ("command line, options, protocol, compiled module", ("lakestream.cli.main", "lakestream.cli.serve")),
+    ("log", ("lakestream.log.store.store",)),
+    ("streams and consumers", ("lakestream.stream.assembly",)),
+    ("meta layer, JetStream API", ("lakestream.account.engines", "lakestream.account.api.system")),
+    ("connections, accounts", ("lakestream.net.connection", "lakestream.net.listener")),
+    ("system account", ("lakestream.ops.system.system",)),
+    ("lake", ("lakestream.server.lake.keeper",)),
+    ("assembly", ("lakestream.server.node",)),
+)
+"""Parts of a server in the order of their imports; each has only what those before it lack."""
+_PARTS = """
+import importlib, json, sys
+
+def resident():
+    with open("/proc/self/smaps_rollup") as stream:
+        return next(int(line.split()[1]) for line in stream if line.startswith("Rss:")) / 1024
+
+sizes = []
+for modules in json.loads(sys.argv[1]):
+    for module in modules:
+        importlib.import_module(module)
+    sizes.append(resident())
+print(json.dumps(sizes))
+"""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -122,6 +153,14 @@ def populate(kind: Kind, store: Path, streams: int, messages: int) -> None:
         server.stop()
 
 
+def parts() -> dict[str, float]:
+    """Return the MiB that each part adds to the resident memory of a process."""
+    command = [sys.executable, "-c", _PARTS, json.dumps([modules for _, modules in PARTS])]
+    sizes = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    added = [new - old for old, new in zip([0.0, *sizes], sizes, strict=False)]
+    return {name: round(size, 1) for (name, _), size in zip(PARTS, added, strict=True)} | {"sum": round(sizes[-1], 1)}
+
+
 def main() -> None:
     """Measure both servers in turn and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -130,7 +169,11 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=0, help="streams on the store (default: none)")
     parser.add_argument("--messages", type=int, default=10, help="messages of each (default: 10)")
     parser.add_argument("--uncached", action="store_true", help="without cached bytecode")
+    parser.add_argument("--parts", action="store_true", help="only the memory of each part")
     options = parser.parse_args()
+    if options.parts:
+        print(json.dumps(parts(), indent=1))
+        return
     environment = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/nonexistent"} if options.uncached else {}
     programs = {
         Kind.OURS: [str(BIN / "lakestream"), "serve"],
