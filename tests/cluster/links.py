@@ -27,6 +27,7 @@ class Direction:
         self.held = held
         self.delay_s = 0.0
         self.bytes_per_s = 0.0  # 0: no limit
+        self.rewritten: tuple[bytes, bytes] | None = None
         self.passing = asyncio.Event()
         self.passing.set()
         self.writers: set[asyncio.StreamWriter] = set()
@@ -102,6 +103,15 @@ class Network:
 
         self._change(slow)
 
+    def rewrite(self, direction: Direction, old: bytes, new: bytes) -> None:
+        """Replace the next `old` that one chunk holds by `new`, of the same length."""
+        assert len(old) == len(new)
+
+        def rewrite() -> None:
+            direction.rewritten = (old, new)
+
+        self._change(rewrite)
+
     def reset(self, direction: Direction) -> None:
         """Reset the connections of this direction at once."""
 
@@ -176,6 +186,8 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dir
             await direction.passing.wait()
             if not data:
                 raise ConnectionError
+            if direction.rewritten is not None and direction.rewritten[0] in data:
+                data, direction.rewritten = data.replace(*direction.rewritten, 1), None
             writer.write(data)
             await writer.drain()
             direction.carried += len(data)

@@ -142,6 +142,34 @@ def test_a_copy_is_whole_after_a_side_was_killed(start_server: StartServer, kind
 
 
 @pytest.mark.parametrize("kind", BOTH, ids=lambda kind: kind.value)
+@pytest.mark.parametrize("copy", ["mirror", "source"])
+def test_a_copy_stores_what_its_origin_counts_as_sent_before_the_answer(
+    start_server: StartServer, network: Network, kind: Kind, copy: str
+) -> None:
+    """A message that the origin counts as delivered in its answer is stored, and only then removed from the queue.
+
+    nats-server sends to the copy before it fills in the answer in about one of 400 renewals of a consumer; the answer
+    is rewritten here to what it says then.
+    """
+    remote = start_server(of=kind, config="lake: false" if kind is Kind.OURS else None)
+    (port,) = free_ports(1)
+    there_way, back_way = network.direction(), network.direction()
+    network.connect(port, remote.address, there_way, back_way)
+    server = start_server(of=Kind.OURS, config=config(("127.0.0.1", port)))
+    wait_link(server)
+    counts = b'"delivered":{"consumer_seq":%d,"stream_seq":%d'
+    network.rewrite(back_way, counts % (0, 0), counts % (3, 3))
+    with Wire(remote.address) as there, Wire(server.address) as here:
+        create(there, "W", subjects=["w"], retention="workqueue")
+        publish(there, "w", b"1", b"2", b"3")
+        origin = {"name": "W", "external": EXTERNAL}
+        create(here, "C", **({"mirror": origin} if copy == "mirror" else {"sources": [origin]}))
+        wait("the work queue", lambda: state(there, "W")["messages"] == 0)
+        assert back_way.rewritten is None
+        assert [one[4] for one in messages(here, "C")] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=lambda kind: kind.value)
 def test_a_link_that_dies_in_the_middle_of_messages_loses_none(
     start_server: StartServer, kind: Kind, network: Network
 ) -> None:

@@ -58,6 +58,8 @@ REFUSED_PAUSE_NS = 2_000_000_000
 ANOTHER_STREAM = 10225
 """Error code of an origin with another identity than the requested one."""
 
+FLOW_CONTROL = "flow_control"
+"""Ack policy under which the answers to flow control requests are the acks."""
 LAST_CONSUMER, LAST_STREAM, STALLED = b"Nats-Last-Consumer", b"Nats-Last-Stream", b"Nats-Consumer-Stalled"
 _LETTERS = string.digits + string.ascii_letters
 _CONTROL, _ACK = b"NATS/1.0 ", b"$JS.ACK."
@@ -120,10 +122,24 @@ class _Answer(msgspec.Struct, frozen=True):
 
     name: str = ""
     delivered: _Place = _Place()
+    ack_floor: _Place = _Place()
     reset_seq: _Seq = 0
     num_pending: int = 0
     config: _Config = _Config()
     error: _Failure | None = None
+
+    @property
+    def before(self) -> int:
+        """Return the sequence after which the consumer sends what the origin has; 0: its first message tells.
+
+        Messages that were sent before the answer was made count as delivered in it. They are not stored yet: neither
+        `delivered` nor, without acks, the ack floor says then where the consumer began.
+        """
+        if self.reset_seq:
+            return self.reset_seq - 1
+        if not self.delivered.consumer_seq:
+            return self.delivered.stream_seq
+        return self.ack_floor.stream_seq if self.config.ack_policy == FLOW_CONTROL else 0
 
 
 _answer = msgspec.json.Decoder(_Answer)
@@ -257,17 +273,13 @@ class Session:
         if not answer.name:  # no responders (503), or no answer at all
             self._again()
             return
-        if self._origin.prepared and answer.config.ack_policy != "flow_control":
+        if self._origin.prepared and answer.config.ack_policy != FLOW_CONTROL:
             self._again(self._origin.needs_flow_control())
             return
         identity = headers.get(header, b"Nats-Stream-Identity") or b""
-        # A prepared consumer counts anew, and may have sent something before.
-        begins, before = (answer.delivered.consumer_seq, answer.delivered.stream_seq)
-        if self._origin.prepared:
-            # Messages that the answer counts as delivered may have been sent after the reset, and be in flight.
-            begins, before = 0, answer.reset_seq - 1 if answer.reset_seq else before
-        self._delivered = (begins, before)
-        if not self._taker.opened(before, identity.decode("utf-8", "replace"), answer.num_pending):
+        # A new consumer counts from 1, and one that existed counts anew.
+        self._delivered = (0, answer.before)
+        if not self._taker.opened(answer.before, identity.decode("utf-8", "replace"), answer.num_pending):
             self._again()
             return
         self._came_some, self._stalled = False, 0
