@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.remotes import config, create, messages, mirror, publish, state, upstream, wait, wait_last
+from tests.conftest import StartServer
 from tests.servers import Kind, Server
 from tests.wire import Wire
 
@@ -70,3 +72,38 @@ def test_a_stream_without_room_says_why_to_everybody_and_where_only_in_the_log(s
     assert "stream A: takes no more messages: " in logged[0]
     assert str(server.store) in logged[0]
     assert "restart the server" in logged[0]
+
+
+@pytest.mark.parametrize("kind", [Kind.REAL, Kind.OURS], ids=lambda kind: kind.value)
+def test_a_mirror_without_room_confirms_nothing_that_it_did_not_store(
+    start_server: StartServer, tmp_path: Path, kind: Kind
+) -> None:
+    """A work queue keeps what its mirror could not write, until the mirror has room again."""
+    remote = start_server(of=kind, config="lake: false" if kind is Kind.OURS else None)
+    server = Limited(Kind.OURS, tmp_path / "mirror", config=config(remote.address)).start()
+    try:
+        with Wire(remote.address) as there, Wire(server.address) as here:
+            create(there, "W", subjects=["w"], retention="workqueue")
+            mirror(here, "MW", "W")
+            wait("a consumer", lambda: upstream(here, "MW")["active"] >= 0)
+            sent = 0
+            while health(server)[0] == 200:
+                sent += 1
+                publish(there, "w", b"%0500000d" % sent)
+                wait(
+                    "a message, or no room",
+                    lambda sent=sent: state(here, "MW")["last_seq"] == sent or health(server)[0] != 200,
+                )
+            (name,) = there.api("CONSUMER.NAMES.W")["consumers"]
+            sid = there.subscribe(there.api(f"CONSUMER.INFO.W.{name}")["config"]["deliver_subject"])
+            for _ in range(3):  # flow control, which asks for the confirmation, comes at the latest with a heartbeat
+                while not there.delivered(sid).header.startswith(b"NATS/1.0 100 Idle Heartbeat"):
+                    pass
+    finally:
+        server.kill()
+    again = start_server(of=Kind.OURS, store=server.store, config=config(remote.address))
+    with Wire(remote.address) as there, Wire(again.address) as here:
+        wait_last(here, "MW", sent)
+        wait("the work queue", lambda: state(there, "W")["messages"] == 0)
+        stored = [(seq, int(data.lstrip(b"0"))) for seq, _, _, _, data in messages(here, "MW")]
+        assert stored == [(number, number) for number in range(1, sent + 1)]

@@ -201,7 +201,10 @@ class Pipeline:
         self.next_seq = through + 1
 
     def when_safe(self, then: Callable[[], None]) -> None:
-        """Call `then` once every message taken so far is committed; never, when this node ceases to lead."""
+        """Call `then` once every message taken so far is committed; never if they are lost here, because a write
+        failed or this node ceased to lead."""
+        if not self.accepts:
+            return
         batches = self.batches()
         if batches:
             newest = batches[0]
