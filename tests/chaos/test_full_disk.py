@@ -87,13 +87,14 @@ def test_a_mirror_without_room_confirms_nothing_that_it_did_not_store(
             mirror(here, "MW", "W")
             wait("a consumer", lambda: upstream(here, "MW")["active"] >= 0)
             sent = 0
+
+            def settled() -> bool:
+                return bool(state(here, "MW")["last_seq"] == sent or health(server)[0] != 200)
+
             while health(server)[0] == 200:
                 sent += 1
                 publish(there, "w", b"%0500000d" % sent)
-                wait(
-                    "a message, or no room",
-                    lambda sent=sent: state(here, "MW")["last_seq"] == sent or health(server)[0] != 200,
-                )
+                wait("a message, or no room", settled)
             (name,) = there.api("CONSUMER.NAMES.W")["consumers"]
             sid = there.subscribe(there.api(f"CONSUMER.INFO.W.{name}")["config"]["deliver_subject"])
             for _ in range(3):  # flow control, which asks for the confirmation, comes at the latest with a heartbeat

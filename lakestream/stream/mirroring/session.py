@@ -238,9 +238,18 @@ class Session:
 
     # ------------------------------------------------------------------ asking for a consumer
     def _attempt(self) -> None:
+        """Request a consumer once everything taken so far is committed: it begins behind that, and an origin whose
+        messages acks remove may take what is before it for acked."""
         if not self._running:
             return
         self._close()
+        self.error = self._pipeline.failed or self.error
+        request = functools.partial(self._ask, self._round)
+        self._pipeline.when_safe(lambda: self._clock.call_soon(request))
+
+    def _ask(self, attempt: int) -> None:
+        if attempt != self._round:
+            return
         origin, bus = self._origin, self._bus
         deliver, reply = origin.deliver_to(_token()), b"$JSC.R." + _token()
         messages = bus.subscribe(deliver, self._came, many=self._came_together)
@@ -250,7 +259,6 @@ class Session:
             deliver = own
         subject, header, body = origin.request(self._taker.start(), deliver)
         self._wait(ANSWER_NS, self._again)
-        attempt = self._round
         heard = bus.publish(subject, reply, header, dumps(body) if body else b"")
         if not heard and attempt == self._round:
             self._again()  # no server answers there yet

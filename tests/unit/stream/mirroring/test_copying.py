@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakestream.account.backup import archive
+from lakestream.config.options import JetStreamOptions, LakeOptions
+from lakestream.net.interest.subscription import Subscription
 from lakestream.protocol.api.errors import ApiError, api_error
+from lakestream.server.jetstream import open_stores
 from lakestream.stream.core.operations import Operation, ResetConsumer, UpdateConsumer
 from lakestream.stream.core.proposer import NOT_NOW
 from lakestream.stream.core.state import Done
@@ -244,3 +248,33 @@ def test_an_origin_sends_again_what_was_not_confirmed_and_to_the_new_subject_in_
     run(world, 2)
     assert world.state("M")["messages"] == 6
     assert world.state("O")["messages"] == 0
+
+
+@pytest.mark.parametrize("copy", [{"mirror": {"name": "O"}}, {"sources": [{"name": "O"}]}], ids=["mirror", "source"])
+def test_a_copy_asks_to_begin_behind_a_message_only_once_that_is_committed(
+    tmp_path: Path, copy: dict[str, Any]
+) -> None:
+    """The place to begin is not behind a message in flight: the origin may take what is before it for acked."""
+    options = JetStreamOptions(store_dir=str(tmp_path), max_memory=-1, max_file=-1)
+    world = ApiWorld(stores=lambda io: open_stores(options, LakeOptions(), io))
+    world.create("O", subjects=["o.>"])
+    world.create("C", **copy)
+    run(world, 0.5)
+    world.hub.join(Subscription(world.client, b"$JS.API.CONSUMER.CREATE.>", b"", b"2"))
+    world.send("o.a", b"x")
+    world.clock.turn()
+    pipeline = world.stream("C").pipeline
+    while not pipeline.batches():
+        world.io.work()
+        world.clock.turn()
+    one(world, "C").session._attempt()
+    world.clock.turn()
+
+    def begins() -> list[int]:
+        """Return the places at which the copy asked to begin."""
+        asked = [body for subject, _, body in world.client.got if subject.startswith(b"$JS.API.CONSUMER.CREATE.")]
+        return [json.loads(body)["config"]["opt_start_seq"] for body in asked]
+
+    assert (begins(), len(pipeline.batches())) == ([], 1)
+    world.settle()
+    assert (begins(), len(pipeline.batches())) == ([2], 0)
