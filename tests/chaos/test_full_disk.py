@@ -95,6 +95,7 @@ def test_a_mirror_without_room_confirms_nothing_that_it_did_not_store(
                 sent += 1
                 publish(there, "w", b"%0500000d" % sent)
                 wait("a message, or no room", settled)
+            assert REASON in upstream(here, "MW")["error"]["description"]
             (name,) = there.api("CONSUMER.NAMES.W")["consumers"]
             sid = there.subscribe(there.api(f"CONSUMER.INFO.W.{name}")["config"]["deliver_subject"])
             for _ in range(3):  # flow control, which asks for the confirmation, comes at the latest with a heartbeat

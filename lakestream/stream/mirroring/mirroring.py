@@ -224,8 +224,9 @@ class Mirroring(Feature):
         if one is not None and one.seq:
             fields["seq"] = one.seq
         fields["active"] = one.session.active_ns() if one is not None else -1
-        if one is not None and one.session.error is not None:
-            fields["error"] = one.session.error.as_dict()
+        error = self._host.failed or (None if one is None else one.session.error)
+        if error is not None:
+            fields["error"] = error.as_dict()
         if source.filter_subject:
             fields["filter_subject"] = source.filter_subject
         if source.subject_transforms:

@@ -243,7 +243,6 @@ class Session:
         if not self._running:
             return
         self._close()
-        self.error = self._pipeline.failed or self.error
         request = functools.partial(self._ask, self._round)
         self._pipeline.when_safe(lambda: self._clock.call_soon(request))
 
