@@ -23,6 +23,7 @@ cdef enum:
     SLOTS = 128  # subjects that a run recognises again, beside the last one
     SLOT_SHIFT = 57  # of a hash, whose best bits are the upper ones
 
+ctypedef const uint32_t *Numbers
 cdef Py_ssize_t MAX_OFFSET = 0xFFFFFFFF
 cdef array.array NUMBERS = arrays.array("I")
 
@@ -62,12 +63,12 @@ cdef inline char *put(char *out, const void *text, Py_ssize_t length) noexcept n
     return out + length
 
 
-cdef const uint32_t *checked(
+cdef Numbers checked(
     bytes buf, array.array places, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t subjects=0xFFFFFFFF
 ) except? NULL:
     """Return the numbers of a run's messages. Raise IndexError for messages that are not there."""
     cdef Py_ssize_t count = len(places) // FIELDS, size = PyBytes_GET_SIZE(buf), at
-    cdef const uint32_t *numbers = <const uint32_t *> places.data.as_uints
+    cdef Numbers numbers = <Numbers> places.data.as_uints
     if places.ob_descr.typecode != c"I" or sizeof(unsigned int) != 4:
         raise TypeError("places is no array of 'I'")
     if not 0 <= begin <= end <= min(count, subjects):
@@ -84,6 +85,12 @@ cdef inline Py_ssize_t word_end(const uint8_t *text, Py_ssize_t at, Py_ssize_t l
     while at < limit and text[at] > 32:
         at += 1
     return at
+
+
+cdef inline bint begins(const uint8_t *text, Py_ssize_t length, bytes head) noexcept:
+    """Return True if the word begins with `head`, which is not empty."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(head)
+    return 0 < size <= length and memcmp(text, PyBytes_AS_STRING(head), size) == 0
 
 
 cdef bytes shared(PyObject **slots, const uint8_t *text, Py_ssize_t length):
@@ -114,16 +121,19 @@ cdef bytes shared(PyObject **slots, const uint8_t *text, Py_ssize_t length):
     return found
 
 
-def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_ssize_t max_payload):
+def parse_run(
+    bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_ssize_t max_payload, bytes subjects not None,
+    bytes replies not None, uint8_t mark,
+):
     cdef const uint8_t *text = <const uint8_t *> PyBytes_AS_STRING(buf)
+    cdef const uint8_t *last_text = NULL
     cdef Py_ssize_t stop = min(PyBytes_GET_SIZE(buf), MAX_OFFSET)
     cdef Py_ssize_t at, limit, subject_at, subject_length, reply_at, reply_length, size, count = 0, room = 64
     cdef Py_ssize_t last_length = 0, payload_bytes = 0
-    cdef const uint8_t *last_text = NULL
     cdef PyObject *slots[SLOTS]
     cdef bytes subject = None
     cdef bint fresh
-    cdef list subjects = [], starts = []
+    cdef list found = [], starts = []
     cdef array.array places
     cdef uint32_t *place
     if position < 0:
@@ -140,14 +150,14 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
         if fresh:
             at = word_end(text, subject_at, min(stop, subject_at + max_word))
         subject_length = at - subject_at
-        if not subject_length or at == stop or text[at] != 32 or memcmp(text + subject_at, b"$NRG.", 5) == 0:
+        if not subject_length or at == stop or text[at] != 32 or (fresh and begins(text + subject_at, subject_length, subjects)):
             break
         at += 1
         reply_at = reply_length = 0
         limit = word_end(text, at, min(stop, at + max_word))
         if limit > at and limit < stop and text[limit] == 32:
             reply_at, reply_length = at, limit - at
-            if memchr(text + at, c"$", reply_length) != NULL or (reply_length > 3 and memcmp(text + at, b"_R_.", 4) == 0):
+            if begins(text + at, reply_length, replies) or memchr(text + at, mark, reply_length) != NULL:
                 break
             at = limit + 1
         size = 0
@@ -165,28 +175,26 @@ def parse_run(bytes buf not None, Py_ssize_t position, Py_ssize_t max_word, Py_s
             subject = shared(slots, text + subject_at, subject_length)
             last_text, last_length = <const uint8_t *> PyBytes_AS_STRING(subject), subject_length
             starts.append(count)
-        subjects.append(subject)
+        found.append(subject)
         if count == room:
             room *= 2
             array.resize(places, room * FIELDS)
         place = places.data.as_uints + count * FIELDS
-        place[0], place[1] = <uint32_t> reply_at, <uint32_t> reply_length
-        place[2], place[3] = <uint32_t> at, <uint32_t> size
+        place[0], place[1], place[2], place[3] = <uint32_t> reply_at, <uint32_t> reply_length, <uint32_t> at, <uint32_t> size
         count += 1
         payload_bytes += size
         position = at + size + 2
     if count == 0:
         return None
     array.resize(places, count * FIELDS)
-    return position, subjects, starts, places, payload_bytes
+    return position, found, starts, places, payload_bytes
 
 
 def encode_run(
     bytes buf not None, list subjects not None, array.array places not None, Py_ssize_t begin, Py_ssize_t end,
     uint64_t seq, int64_t time_ns, int64_t step_ns,
 ):
-    cdef const uint32_t *numbers = checked(buf, places, begin, end, len(subjects))
-    cdef const uint32_t *place
+    cdef Numbers numbers = checked(buf, places, begin, end, len(subjects)), place
     cdef const char *text = PyBytes_AS_STRING(buf)
     cdef Py_ssize_t total = 0, at, length, subject_length
     cdef uint16_t subject_field
@@ -211,12 +219,11 @@ def encode_run(
         subject = <bytes> subjects[at]
         subject_length = PyBytes_GET_SIZE(subject)
         record, subject_field = out, <uint16_t> subject_length
+        memset(record, 0, FIXED)
         memcpy(record + 4, &seq, 8)
         memcpy(record + 12, &time_ns, 8)
         memcpy(record + 20, &subject_field, 2)
-        memset(record + 22, 0, 2)
         memcpy(record + 24, &place[3], 4)
-        memset(record + 28, 0, 2)
         out = put(record + FIXED, PyBytes_AS_STRING(subject), subject_length)
         out = put(out, text + place[2], place[3])
         crc = crc32_of(<const uint8_t *> record + 4, out - record - 4)
@@ -267,13 +274,12 @@ cdef object made(make, bytes buf, Py_ssize_t offset, Py_ssize_t stop, bint verif
     """Return `make` of the record at `offset`, and in `end` the position after it."""
     cdef const char *text = PyBytes_AS_STRING(buf)
     cdef Fields fields
-    cdef Py_ssize_t header_at, data_at
     read(buf, offset, stop, &fields)
     if verify and crc32_of(<const uint8_t *> text + offset + 4, fields.end - offset - 4) != fields.crc:
         raise ValueError(offset, "its crc does not match")
     end[0] = fields.end
-    header_at = fields.subject_at + fields.subject_length
-    data_at = header_at + fields.header_length
+    cdef Py_ssize_t header_at = fields.subject_at + fields.subject_length
+    cdef Py_ssize_t data_at = header_at + fields.header_length
     return make(
         fields.seq, fields.time_ns, text[fields.subject_at : header_at], text[header_at : data_at], text[data_at : fields.end]
     )
@@ -283,8 +289,7 @@ def decode_record(make, bytes buf not None, Py_ssize_t offset, Py_ssize_t stop, 
     cdef Py_ssize_t end = 0
     if offset < 0 or stop > PyBytes_GET_SIZE(buf):
         raise IndexError(f"{offset} to {stop} of {PyBytes_GET_SIZE(buf)} bytes")
-    record = made(make, buf, offset, stop, verify, &end)
-    return record, end
+    return made(make, buf, offset, stop, verify, &end), end
 
 
 def decode_spans(make, bytes buf not None, offsets, lengths):
@@ -329,26 +334,24 @@ def frame_run(
     bytes buf not None, list subjects not None, array.array places not None, Py_ssize_t begin, Py_ssize_t end,
     bytes sid not None,
 ):
-    cdef const uint32_t *numbers = checked(buf, places, begin, end, len(subjects))
-    cdef const uint32_t *place
+    cdef Numbers numbers = checked(buf, places, begin, end, len(subjects)), place
     cdef const char *text = PyBytes_AS_STRING(buf)
-    cdef Py_ssize_t sid_length = PyBytes_GET_SIZE(sid), total = 0, at
+    cdef Py_ssize_t total = 0, at
     cdef char *out
-    cdef bytes subject, frames
+    cdef bytes subject, frames, verb = b"MSG " if sid else b"PUB ", addressed = b" " + sid if sid else sid
     for at in range(begin, end):
         place = numbers + at * FIELDS
         subject = <bytes?> subjects[at]
-        # MSG, three blanks at most, two line ends.
-        total += 10 + PyBytes_GET_SIZE(subject) + sid_length + digits(place[3]) + place[3]
-        if place[1]:
-            total += 1 + place[1]
+        # MSG or PUB, two blanks, two line ends.
+        total += 9 + PyBytes_GET_SIZE(subject) + PyBytes_GET_SIZE(addressed) + digits(place[3]) + place[3]
+        total += place[1] + (place[1] > 0)
     frames = PyBytes_FromStringAndSize(NULL, total)
     out = PyBytes_AS_STRING(frames)
     for at in range(begin, end):
         place = numbers + at * FIELDS
         subject = <bytes> subjects[at]
-        out = put(put(out, b"MSG ", 4), PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
-        out = put(put(put(out, b" ", 1), PyBytes_AS_STRING(sid), sid_length), b" ", 1)
+        out = put(put(out, PyBytes_AS_STRING(verb), 4), PyBytes_AS_STRING(subject), PyBytes_GET_SIZE(subject))
+        out = put(put(out, PyBytes_AS_STRING(addressed), PyBytes_GET_SIZE(addressed)), b" ", 1)
         if place[1]:
             out = put(put(out, text + place[0], place[1]), b" ", 1)
         out = put(put_number(out, place[3]), b"\r\n", 2)
@@ -360,8 +363,7 @@ def frame_acks(
     bytes buf not None, array.array places not None, Py_ssize_t begin, Py_ssize_t end, bytes head not None,
     bytes prefix not None, uint64_t seq, bytes sid not None,
 ):
-    cdef const uint32_t *numbers = checked(buf, places, begin, end)
-    cdef const uint32_t *place
+    cdef Numbers numbers = checked(buf, places, begin, end), place
     cdef const char *text = PyBytes_AS_STRING(buf)
     cdef Py_ssize_t head_length = PyBytes_GET_SIZE(head)
     cdef Py_ssize_t at, stop = begin, count = 0, total = 0, payload = 0, length, token
@@ -369,9 +371,7 @@ def frame_acks(
     cdef char *out
     cdef bytes frames, verb = b"MSG " if sid else b"PUB ", addressed = b" " + sid if sid else sid
     cdef Py_ssize_t addressed_length = PyBytes_GET_SIZE(addressed), prefix_length = PyBytes_GET_SIZE(prefix)
-    for stop in range(begin, end + 1):
-        if stop == end:
-            break
+    while stop < end:
         place = numbers + stop * FIELDS
         if place[1]:
             token = place[1] - head_length
@@ -387,6 +387,7 @@ def frame_acks(
             total += 9 + place[1] + addressed_length + digits(length) + length
             count += 1
         number += 1
+        stop += 1
     frames = PyBytes_FromStringAndSize(NULL, total)
     out = PyBytes_AS_STRING(frames)
     for at in range(begin, stop):
@@ -429,8 +430,7 @@ cdef inline int signed_digits(int64_t number) noexcept nogil:
 cdef inline char *put_signed(char *out, int64_t number) noexcept nogil:
     if number >= 0:
         return put_number(out, number)
-    out[0] = c"-"
-    return put_number(out + 1, -<uint64_t> number)
+    return put_number(put(out, b"-", 1), -<uint64_t> number)
 
 
 def check_records(bytes buf not None, array.array offsets not None, array.array lengths not None):

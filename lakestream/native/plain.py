@@ -46,21 +46,25 @@ _pack_rest = struct.Struct("<QqHHIH").pack
 
 
 @lru_cache(maxsize=8)
-def _command(max_word: int) -> re.Pattern[bytes]:
-    """Return the expression of a plain PUB whose words have at most `max_word` bytes, up to its payload."""
-    subject, reply = rb"(?!\$NRG\.)([!-\xff]{1,%d}+)" % max_word, rb"(?!_R_\.)([!-#%%-\xff]{1,%d}+)" % max_word
-    return re.compile(rb"PUB %b (?:%b )?([0-9]{1,9})\r\n" % (subject, reply))
+def _command(max_word: int, subjects: bytes, replies: bytes, mark: int) -> re.Pattern[bytes]:
+    """Return the expression of a PUB that `parse_run` takes, up to its payload."""
+    word, other = rb"[!-\xff]{1,%d}+" % max_word, rb"[^\x00-\x20%b]{1,%d}+" % (re.escape(bytes((mark,))), max_word)
+    without = [rb"(?!%b)" % re.escape(head) if head else b"" for head in (subjects, replies)]
+    return re.compile(rb"PUB %b(%b) (?:%b(%b) )?([0-9]{1,9})\r\n" % (without[0], word, without[1], other))
 
 
 def parse_run(
-    buf: bytes, position: int, max_word: int, max_payload: int
+    buf: bytes, position: int, max_word: int, max_payload: int, subjects: bytes, replies: bytes, mark: int
 ) -> tuple[int, list[bytes], list[int], array[int], int] | None:
     """Return the leading run of plain PUB commands at `position`, or None if there is none.
 
     A command is plain if it has the form that most clients write: `PUB`, single blanks, CR LF, no control character in
     a word, a size of at most nine digits, and if it is complete. The run ends before any other command, a word above
-    `max_word` bytes, a payload above `max_payload`, a subject under `$NRG.`, and a reply that contains `$` or
-    begins with `_R_.`. Raise IndexError for a negative position.
+    `max_word` bytes, and a payload above `max_payload`. Raise IndexError for a negative position.
+
+    Args:
+        subjects, replies: the run also ends before a subject, or a reply, that begins with this; b"": with none.
+        mark: a byte; the run also ends before a reply that contains it. 0: none.
 
     Returns:
         The position after the run; the subject of each message, where repeated ones mostly share one object; the
@@ -68,9 +72,9 @@ def parse_run(
     """
     if position < 0:
         raise IndexError(f"position {position}")
-    match = _command(max_word).match
+    match = _command(max_word, subjects, replies, mark).match
     stop = min(len(buf), _MAX_OFFSET)
-    subjects: list[bytes] = []
+    found_subjects: list[bytes] = []
     starts: list[int] = []
     places: list[int] = []
     seen: dict[bytes, bytes] = {}
@@ -84,13 +88,13 @@ def parse_run(
             break
         if subject != last:
             last = seen.setdefault(subject, subject)
-            starts.append(len(subjects))
-        subjects.append(last)
+            starts.append(len(found_subjects))
+        found_subjects.append(last)
         reply_at, reply_end = found.span(2)
         places += (reply_at, reply_end - reply_at, at, end - at) if reply_at > 0 else (0, 0, at, end - at)
         payload_bytes += end - at
         position = end + 2
-    return (position, subjects, starts, array("I", places), payload_bytes) if subjects else None
+    return (position, found_subjects, starts, array("I", places), payload_bytes) if found_subjects else None
 
 
 def encode_run(
@@ -215,19 +219,23 @@ def _read(buf: bytes, offset: int, stop: int) -> tuple[int, int, int, int, int, 
 
 
 def frame_run(buf: bytes, subjects: list[bytes], places: array[int], begin: int, end: int, sid: bytes) -> bytes:
-    """Return the messages `begin` to `end` of a run as MSG frames for the subscription `sid`.
+    """Return the messages `begin` to `end` of a run as MSG frames for the subscription `sid`, or as PUB commands.
 
     Raise IndexError for messages that are not there.
+
+    Args:
+        sid: b"": PUB commands.
     """
     _check(buf, places, begin, end, len(subjects))
+    verb, addressed = (b"MSG", b" " + sid) if sid else (b"PUB", b"")
     parts: list[bytes] = []
     for subject, (reply_at, reply_length, at, size) in zip(subjects[begin:end], _rows(places, begin, end), strict=True):
         payload = buf[at : at + size]
         if reply_length:
             reply = buf[reply_at : reply_at + reply_length]
-            parts.append(b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, size, payload))
+            parts.append(b"%b %b%b %b %d\r\n%b\r\n" % (verb, subject, addressed, reply, size, payload))
         else:
-            parts.append(b"MSG %b %b %d\r\n%b\r\n" % (subject, sid, size, payload))
+            parts.append(b"%b %b%b %d\r\n%b\r\n" % (verb, subject, addressed, size, payload))
     return b"".join(parts)
 
 

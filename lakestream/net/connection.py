@@ -41,7 +41,7 @@ from lakestream.protocol import frames
 from lakestream.protocol.commands import Command, Connect, Ping, Pong, Publish, Subscribe, Unsubscribe, Violation
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.parser import Parser
-from lakestream.protocol.publishes import Publishes, single
+from lakestream.protocol.publishes import STREAM_MARK, Apart, Publishes, single
 from lakestream.protocol.subjects import subscribable, valid_literal
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ TOO_MANY_SUBS_NS = 20_000_000
 
 RESERVED_QUEUE = b"_sys_"
 RESERVED_REPLIES = (b"$JS.ACK.", b"_R_.")
+
+APART = Apart(RESERVED_SUBJECT, b"_R_.", STREAM_MARK)
+"""A client's publishes that are handled one by one: those that may be refused for reserved words, and those that
+streams look at. The mark covers `$JS.ACK.` as well."""
 
 
 class Owner(Protocol):
@@ -139,7 +143,7 @@ class Connection(Outbox, Arrival):
         self.ready = authenticator.anonymous is not None
         self.max_payload = owner.options.max_payload
         options = owner.options
-        self._parser = Parser(options.max_control_line, options.max_payload, not options.no_header_support)
+        self._parser = Parser(options.max_control_line, options.max_payload, not options.no_header_support, APART)
         self._no_responders = False
         # nats-server leaves both on until a CONNECT turns them off (checklist, surprise 1).
         self._verbose = self._pedantic = True

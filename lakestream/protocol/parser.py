@@ -29,7 +29,7 @@ from lakestream.protocol.commands import (
     connect_command,
     is_json_object,
 )
-from lakestream.protocol.publishes import Publishes
+from lakestream.protocol.publishes import NOTHING_APART, Apart, Publishes
 
 MAX_CONTROL_LINE = 4096
 """Maximum length of a line's arguments in bytes (default). Longer ones are a violation."""
@@ -73,9 +73,11 @@ class Parser:
         max_control_line: limit in bytes for the arguments of one line.
         max_payload: limit in bytes for header block + payload.
         supports_headers: False: HPUB is a violation, whatever CONNECT asked for.
+        apart: which publishes are in no run.
     """
 
     __slots__ = (
+        "_apart",
         "_held",
         "_hpub",
         "_in_line",
@@ -89,8 +91,13 @@ class Parser:
     )
 
     def __init__(
-        self, max_control_line: int = MAX_CONTROL_LINE, max_payload: int = MAX_PAYLOAD, supports_headers: bool = True
+        self,
+        max_control_line: int = MAX_CONTROL_LINE,
+        max_payload: int = MAX_PAYLOAD,
+        supports_headers: bool = True,
+        apart: Apart = NOTHING_APART,
     ) -> None:
+        self._apart = apart
         self.supports_headers = supports_headers
         self.limit_lines(max_control_line)
         self.max_payload = max_payload
@@ -149,10 +156,11 @@ class Parser:
 
     def _scan(self, buf: bytes, commands: list[Command | Publishes]) -> None:
         append, hpub, limit, word = commands.append, self._hpub, self.max_payload, self._word
+        subjects_apart, replies_apart, mark = self._apart
         position, length = 0, len(buf)
         while 0 <= position < length:
             if buf[position] == _P:
-                run = parse_run(buf, position, word, limit)
+                run = parse_run(buf, position, word, limit, subjects_apart, replies_apart, mark)
                 if run is not None:
                     position, subjects, starts, places, payload_bytes = run
                     publishes = Publishes(buf, subjects, starts, places, payload_bytes)

@@ -8,18 +8,39 @@ and encodes and frames from them. Between nodes a run travels as its PUB command
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from lakestream.native import parse_run
+from lakestream.native import frame_run, parse_run
 from lakestream.protocol.commands import Command, Publish
 
 WIDTH = 4
 """Numbers of a message in `Publishes.places`."""
 
+STREAM_MARK = ord("$")
+"""A byte of every reply subject that tells a stream how to store the message (`.$FI` of fast ingest)."""
+
 _UNLIMITED = 1 << 30
 """Limit in bytes for what a node has already accepted from a client under its own limits."""
+
+
+class Apart(NamedTuple):
+    """Signs of a message that is in no run, since its receiver has to look at it by itself.
+
+    Attributes:
+        subjects: how its subject begins; b"": no subject sets it apart.
+        replies: how its reply begins; b"": no beginning of a reply does.
+        mark: a byte of its reply; 0: none does.
+    """
+
+    subjects: bytes = b""
+    replies: bytes = b""
+    mark: int = 0
+
+
+NOTHING_APART = Apart()
 
 
 class Publishes(msgspec.Struct, gc=False):
@@ -31,6 +52,7 @@ class Publishes(msgspec.Struct, gc=False):
         starts: positions of the messages whose subject differs from that of the message before; the first is 0.
         places: WIDTH numbers for each: offset and length of the reply, offset and length of the payload.
         payload_bytes: sum of the payloads' lengths.
+        renamed: `subjects` are others than those in `buf`.
     """
 
     buf: bytes
@@ -38,6 +60,7 @@ class Publishes(msgspec.Struct, gc=False):
     starts: list[int]
     places: array[int]
     payload_bytes: int
+    renamed: bool = False
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -69,8 +92,17 @@ class Publishes(msgspec.Struct, gc=False):
             return self.payload_bytes
         return sum(self.places[begin * WIDTH + 3 : end * WIDTH : WIDTH])
 
+    def with_subjects(self, names: Mapping[bytes, bytes]) -> Publishes:
+        """Return the same messages, each under the subject that `names` has for its own."""
+        subjects = [names[subject] for subject in self.subjects]
+        starts = [at for at in self.starts if not at or subjects[at] != subjects[at - 1]]
+        return Publishes(self.buf, subjects, starts, self.places, self.payload_bytes, True)
+
     def commands(self, begin: int, end: int) -> bytes:
-        """Return the PUB commands of some messages as they came; `begin` must be before `end`."""
+        """Return the PUB commands of some messages, as they came if they have their subjects; `begin` must be before
+        `end`."""
+        if self.renamed:
+            return frame_run(self.buf, self.subjects, self.places, begin, end, b"")
         places, last = self.places, end * WIDTH - 2
         if begin:
             # Commands of a run lie back to back: each ends two bytes after its payload.
@@ -87,11 +119,15 @@ class Publishes(msgspec.Struct, gc=False):
         return after_subject - len(self.subjects[0]) - len(b"PUB ")
 
 
-def run_of(commands: bytes) -> Publishes:
-    """Return PUB commands in columns. Raise ValueError if they are not those of a run."""
-    run = parse_run(commands, 0, _UNLIMITED, _UNLIMITED)
+class BrokenRunError(ValueError):
+    """Raised for bytes from another node that are no run of publishes: the connection to it has to begin anew."""
+
+
+def run_of(commands: bytes, apart: Apart) -> Publishes:
+    """Return PUB commands in columns. Raise BrokenRunError if they are not those of a run."""
+    run = parse_run(commands, 0, _UNLIMITED, _UNLIMITED, *apart)
     if run is None or run[0] != len(commands):
-        raise ValueError(f"no run of publishes: {commands[run[0] if run is not None else 0 :][:80]!r}")
+        raise BrokenRunError(f"no run of publishes: {commands[run[0] if run is not None else 0 :][:80]!r}")
     _, subjects, starts, places, payload_bytes = run
     return Publishes(commands, subjects, starts, places, payload_bytes)
 

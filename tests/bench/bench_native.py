@@ -31,6 +31,7 @@ HEAD, SID, PREFIX, NOW = (
     1_795_235_308_980_646_697,
 )
 LIMIT, WORD = 1 << 20, 2032
+APART = b"$NRG.", b"_R_.", ord("$")
 Run: TypeAlias = "tuple[bytes, list[bytes], array[int]]"
 
 
@@ -42,9 +43,9 @@ def run_of(size: int) -> Run:
         reply = b"%b%06d " % (HEAD, at)
         parts.append(frames.PUB % (b"orders.eu.%d" % (at // 16 % 3), reply, size, random.randbytes(size)))
     buf = b"".join(parts)
-    found = plain.parse_run(buf, 0, WORD, LIMIT)
+    found = plain.parse_run(buf, 0, WORD, LIMIT, *APART)
     assert found is not None
-    _, subjects, _, places = found
+    _, subjects, _, places, _ = found
     assert len(subjects) == len(parts)
     return buf, subjects, places
 
@@ -56,7 +57,7 @@ def works(native: Any, run: Run) -> dict[str, Callable[[], object]]:
     records, lengths = native.encode_run(buf, subjects, places, 0, count, 1, NOW, 1)
     offsets = list(accumulate(lengths, initial=0))[:-1]
     return {
-        "parse_run": lambda: native.parse_run(buf, 0, WORD, LIMIT),
+        "parse_run": lambda: native.parse_run(buf, 0, WORD, LIMIT, *APART),
         "encode_run": lambda: native.encode_run(buf, subjects, places, 0, count, 1, NOW, 1),
         "frame_run": lambda: native.frame_run(buf, subjects, places, 0, count, SID),
         "frame_acks": lambda: native.frame_acks(buf, places, 0, count, HEAD, PREFIX, 1, SID),

@@ -22,7 +22,7 @@ from lakestream.net.peers.routes import Routes
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT, UNLIMITED
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.protocol.publishes import Publishes, run_of
+from lakestream.protocol.publishes import NOTHING_APART, Publishes, run_of
 from lakestream.protocol.route_wire import Record, decode
 from lakestream.raft.group.ports import Channel
 from tests.unit.stream_world import ManualClock
@@ -87,7 +87,8 @@ class Client:
 
     def publish_run(self, messages: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[int, int]]:
         """Publish (subject, reply, payload) as a run; return what `Hub.route_run` does."""
-        return self.hub.route_run(self, self._info, run_of(b"".join(pub(*message) for message in messages)))
+        run = run_of(b"".join(pub(*message) for message in messages), NOTHING_APART)
+        return self.hub.route_run(self, self._info, run)
 
     @property
     def payloads(self) -> list[bytes]:

@@ -24,7 +24,7 @@ from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.remote_node import RemoteAccount, RemoteNode
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
 from lakestream.protocol.peer_wire import NodeInfo
-from lakestream.protocol.publishes import run_of
+from lakestream.protocol.publishes import STREAM_MARK, Apart, run_of
 from lakestream.protocol.route_wire import (
     Batch,
     Hold,
@@ -44,6 +44,9 @@ from lakestream.raft.group.ports import Channel
 CHANGES_IN_A_BUFFER = 1000
 """Subscriptions announced in one buffer, and taken in from another node in one turn (about 10 ms), so that heartbeats
 go on while a node with very many clients connects."""
+
+APART = Apart(mark=STREAM_MARK)
+"""Messages that no run from another node may have: streams look at each of them."""
 
 Change = tuple[bytes, bytes, int]
 
@@ -216,8 +219,8 @@ class Routes:
                 )
 
     def _received(self, name: str, payload: bytes) -> None:
-        """Handle a buffer. Raises `msgspec.DecodeError` or ValueError: the connection ends, as a change of interest may
-        be lost."""
+        """Handle a buffer. Raises `msgspec.DecodeError` or BrokenRunError: the connection ends, as a change of interest
+        may be lost."""
         node = self.nodes.get(name)
         if node is None:
             return
@@ -270,7 +273,7 @@ class Routes:
 
     # ------------------------------------------------------------------ messages
     def _route_run(self, part: RemoteAccount, record: RoutedRun) -> None:
-        run, groups = run_of(record.commands), record.groups
+        run, groups = run_of(record.commands, APART), record.groups
         part.node.in_msgs += len(run)
         part.node.in_bytes += run.payload_bytes
         for at, left in part.hub.arrived_run(run, groups, part.client):

@@ -34,6 +34,9 @@ pytestmark = pytest.mark.unit
 
 MANY = 1_000_000
 LIMIT, WORD = 1 << 20, 2032
+APART = b"$NRG.", b"_R_.", ord("$")
+SETS = (APART, (b"", b"", 0), (b"a", b"", 0), (b"", b"_INBOX.", ord("x")), (b"PUB longer than any word is", b"b", 255))
+"""Words that set messages apart from runs."""
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -94,7 +97,7 @@ MESSAGES = [
 
 def test_a_run_is_columns(native: Any) -> None:
     buf = b"PING\r\n" + b"".join(pub(*each) for each in MESSAGES) + b"PING\r\n"
-    found = native.parse_run(buf, 6, WORD, LIMIT)
+    found = native.parse_run(buf, 6, WORD, LIMIT, *APART)
     assert found[0] == len(buf) - 6
     assert rows(buf, found) == MESSAGES
     assert found[2] == [0, 2, 3, 4, 5]
@@ -105,10 +108,10 @@ def test_a_run_is_columns(native: Any) -> None:
 
 def test_repeated_subjects_share_one_object(native: Any) -> None:
     buf = b"".join(pub(b"stream.%d" % (at % 3), b"", b"") for at in range(30))
-    _, subjects, starts, *_ = native.parse_run(buf, 0, WORD, LIMIT)
+    _, subjects, starts, *_ = native.parse_run(buf, 0, WORD, LIMIT, *APART)
     assert len({id(subject) for subject in subjects}) == 3
     assert starts == list(range(30))
-    _, subjects, starts, *_ = native.parse_run(pub(b"same", b"", b"") * 1000, 0, WORD, LIMIT)
+    _, subjects, starts, *_ = native.parse_run(pub(b"same", b"", b"") * 1000, 0, WORD, LIMIT, *APART)
     assert len({id(subject) for subject in subjects}) == 1
     assert starts == [0]
 
@@ -156,27 +159,56 @@ def test_repeated_subjects_share_one_object(native: Any) -> None:
 )
 def test_a_run_ends_before_what_is_not_plain(native: Any, other: bytes) -> None:
     plain_ones = pub(b"$NRG", b"", b"x") + pub(b"$KV.b.c", b"_R_", b"12345678")
-    assert native.parse_run(other, 0, 10, 8) is None
-    position, subjects, *_ = native.parse_run(plain_ones + other, 0, 10, 8)
+    assert native.parse_run(other, 0, 10, 8, *APART) is None
+    position, subjects, *_ = native.parse_run(plain_ones + other, 0, 10, 8, *APART)
     assert (position, subjects) == (len(plain_ones), [b"$NRG", b"$KV.b.c"])
+
+
+@pytest.mark.parametrize(
+    ("subjects", "replies", "mark", "length"),
+    [
+        (b"", b"", "", 5),
+        (b"$", b"", "", 2),
+        (b"$NRG", b"", "", 2),
+        (b"$NRG.", b"", "", 3),
+        (b"$NRG.x.and.more", b"", "", 5),
+        (b"a", b"", "", 0),
+        (b"", b"b", "", 1),
+        (b"", b"b.$", "", 1),
+        (b"", b"b.$x.y", "", 5),
+        (b"", b"_R_.", "", 4),
+        (b"", b"", "$", 1),
+        (b"", b"", "b", 1),
+        (b"", b"", "R", 4),
+        (b"", b"", "a", 5),
+        (b"", b"", "\xff", 5),
+    ],
+)
+def test_a_run_ends_before_what_is_set_apart(
+    native: Any, subjects: bytes, replies: bytes, mark: str, length: int
+) -> None:
+    singles = [(b"a", b""), (b"a", b"b.$x"), (b"$NRG", b""), (b"$NRG.x", b""), (b"a", b"_R_.")]
+    buf = b"".join(pub(*each, b"") for each in singles)
+    found = native.parse_run(buf, 0, WORD, LIMIT, subjects, replies, ord(mark or "\0"))
+    assert (len(found[1]) if found else 0) == length
 
 
 def test_words_and_sizes_at_their_limits(native: Any) -> None:
     buf = b"PUB 1234567890 1234567890 000000008\r\n12345678\r\n"
-    assert rows(buf, native.parse_run(buf, 0, 10, 8)) == [(b"1234567890", b"1234567890", b"12345678")]
-    assert native.parse_run(buf, 0, 9, 8) is None
-    assert native.parse_run(buf, 0, 10, 7) is None
-    assert native.parse_run(buf, len(buf), 10, 8) is None
-    assert native.parse_run(buf, len(buf) + 100, 10, 8) is None
+    assert rows(buf, native.parse_run(buf, 0, 10, 8, *APART)) == [(b"1234567890", b"1234567890", b"12345678")]
+    assert native.parse_run(buf, 0, 9, 8, *APART) is None
+    assert native.parse_run(buf, 0, 10, 7, *APART) is None
+    assert native.parse_run(buf, len(buf), 10, 8, *APART) is None
+    assert native.parse_run(buf, len(buf) + 100, 10, 8, *APART) is None
     with pytest.raises(IndexError):
-        native.parse_run(buf, -1, 10, 8)
+        native.parse_run(buf, -1, 10, 8, *APART)
 
 
 def test_every_cut_of_a_run(native: Any) -> None:
     buf = b"".join(pub(*each) for each in MESSAGES)
     ends = list(accumulate(len(pub(*each)) for each in MESSAGES))
     for cut in range(len(buf)):
-        found = native.parse_run(buf[:cut], 0, WORD, LIMIT)
+        found = native.parse_run(buf[:cut], 0, WORD, LIMIT, *APART)
         whole = sum(end <= cut for end in ends)
         assert (rows(buf, found) if found else []) == MESSAGES[:whole]
 
@@ -197,7 +229,7 @@ def test_any_run(
     begin = data.draw(st.integers(0, len(messages)))
     end = data.draw(st.integers(begin, len(messages)))
     for native in (fast, plain):
-        found = native.parse_run(buf + b"\n" + rest, 0, WORD, LIMIT)
+        found = native.parse_run(buf + b"\n" + rest, 0, WORD, LIMIT, *APART)
         assert found[0] == len(buf)
         assert rows(buf, found) == messages
         _, subjects, starts, places, payload_bytes = found
@@ -209,6 +241,7 @@ def test_any_run(
             b"".join(records),
             [len(record) for record in records],
         )
+        assert native.frame_run(buf, subjects, places, begin, end, b"") == b"".join(pub(*each) for each in chosen)
         assert native.frame_run(buf, subjects, places, begin, end, b"17") == b"".join(
             frames.MSG_REPLY % (subject, b"17", reply, len(body), body)
             if reply
@@ -220,7 +253,7 @@ def test_any_run(
 @pytest.mark.parametrize("name", ["encode_run", "frame_run", "frame_acks"])
 def test_messages_that_are_not_there(native: Any, name: str) -> None:
     buf = b"".join(pub(*each) for each in MESSAGES)
-    _, subjects, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT)
+    _, subjects, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT, *APART)
 
     def call(begin: int, end: int, places: array[int] = places, subjects: list[bytes] = subjects) -> object:
         if name == "encode_run":
@@ -264,7 +297,7 @@ def test_checksums_of_all_lengths(native: Any) -> None:
 # ---------------------------------------------------------------------- pub acks
 def acks(native: Any, replies: list[bytes], head: bytes, seq: int = 1, begin: int = 0, end: int | None = None) -> Any:
     buf = b"".join(pub(b"s", reply, b"x") for reply in replies)
-    _, _, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT)
+    _, _, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT, *APART)
     return native.frame_acks(buf, places, begin, len(replies) if end is None else end, head, b'{"seq":', seq, b"3")
 
 
@@ -278,7 +311,7 @@ def test_acks_of_one_inbox(native: Any) -> None:
 
 def test_acks_without_a_subscription_are_publishes(native: Any) -> None:
     buf = b"".join(pub(b"s", reply, b"x") for reply in (b"_INBOX.a.1", b"", b"_INBOX.a.22"))
-    _, _, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT)
+    _, _, _, places, _ = native.parse_run(buf, 0, WORD, LIMIT, *APART)
     framed, number, size, stop = native.frame_acks(buf, places, 0, 3, b"_INBOX.a.", b'{"seq":', 9, b"")
     assert framed == b'PUB _INBOX.a.1 9\r\n{"seq":9}\r\nPUB _INBOX.a.22 10\r\n{"seq":11}\r\n'
     assert (number, size, stop) == (2, 19, 3)
@@ -452,6 +485,7 @@ def compare(rng: random.Random) -> None:
         rng.choice((0, 0, 0, 0, 1, -1, 20)),
         rng.choice((1, 3, 12, WORD)),
         rng.choice((0, 4, 30, LIMIT)),
+        *rng.choice(SETS),
     )
     if found is not None and isinstance(found[0], int):
         _, subjects, _, places, _ = found
@@ -523,10 +557,18 @@ def test_both_agree_on_a_million_inputs() -> None:
         compare(rng)
 
 
-@given(st.binary(max_size=300), st.integers(0, 20), st.integers(1, 50), st.integers(0, 300))
-def test_both_agree_on_any_bytes(buf: bytes, position: int, word: int, limit: int) -> None:
-    same("parse_run", buf, position, word, limit)
-    same("parse_run", b"PUB " + buf, 0, word, limit)
+@given(
+    st.binary(max_size=300),
+    st.integers(0, 20),
+    st.integers(1, 50),
+    st.integers(0, 300),
+    st.tuples(st.binary(max_size=3), st.binary(max_size=3), st.integers(0, 255)),
+)
+def test_both_agree_on_any_bytes(
+    buf: bytes, position: int, word: int, limit: int, apart: tuple[bytes, bytes, int]
+) -> None:
+    same("parse_run", buf, position, word, limit, *apart)
+    same("parse_run", b"PUB " + buf, 0, word, limit, *apart)
     same("split_records", buf)
     same("decode_record", Record, buf, position, len(buf), True)
     same("decode_record", Record, buf, position, len(buf), False)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakestream.net.peers.routes import APART
 from lakestream.ports import ClientInfo
-from lakestream.protocol.publishes import Publishes, run_of
+from lakestream.protocol.publishes import NOTHING_APART, BrokenRunError, Publishes, run_of
 from lakestream.protocol.route_wire import NoResponders, Routed, RoutedRun, encode
 from tests.unit.route_world import ONE, A, B, C, Client, Cluster, pub, records
 
@@ -63,7 +64,7 @@ def test_the_commands_of_a_part_are_those_that_came(digits: bytes, reply: bytes)
         b"PUB %b %b%b\r\n%b\r\n" % (subject, reply + b" " if reply else b"", digits % len(payload), payload)
         for subject, payload in [(b"PUB", b"PUB x 1\r\n"), (b"a", b""), (b"a", b"1"), (b"b.c", b"\r\n")]
     ]
-    run = run_of(b"".join(singles))
+    run = run_of(b"".join(singles), NOTHING_APART)
     for begin in range(len(singles)):
         for end in range(begin + 1, len(singles) + 1):
             assert run.commands(begin, end) == b"".join(singles[begin:end])
@@ -73,12 +74,12 @@ def test_the_commands_of_a_part_are_those_that_came(digits: bytes, reply: bytes)
     "commands", [b"", b"PUB a 1\r\nx\r\nPING\r\n", b"PUB a 1\r\nx\r", b"PUB a $r 1\r\nx\r\n", b"-"]
 )
 def test_what_is_no_run(commands: bytes) -> None:
-    with pytest.raises(ValueError, match="no run of publishes"):
-        run_of(commands)
+    with pytest.raises(BrokenRunError, match="no run of publishes"):
+        run_of(commands, APART)
 
 
 def test_a_buffer_with_a_broken_run_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(ValueError, match="no run of publishes"):
+    with pytest.raises(BrokenRunError, match="no run of publishes"):
         cluster[B].arrived(A, encode([RoutedRun(b"PUB a 1\r\n")]))
 
 
