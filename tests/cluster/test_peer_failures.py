@@ -9,8 +9,12 @@ from random import Random
 
 import pytest
 
-from lakestream.config.options import SECOND, RouteUrl
+from lakestream.config.options import SECOND, Options, RouteUrl
+from lakestream.net.accounts.accounts import Accounts
+from lakestream.net.hub import Turn
+from lakestream.net.peers.routes import CHANGES_IN_A_BUFFER, Routes
 from lakestream.protocol import peer_wire as wire
+from lakestream.protocol.route_wire import Interest, RoutedRun, encode
 from lakestream.raft.group.ports import Channel
 from tests.cluster.links import Network
 from tests.cluster.peer_world import Node, World, free_port
@@ -239,3 +243,17 @@ async def test_a_receiver_that_fails_costs_its_buffer_or_the_routes_connection(
     await world.until(lambda: a.log.with_text("ValueError: cannot be read"))
     assert (len(a.links) == 1) == stays
     await world.together(a, b)
+
+
+async def test_a_broken_run_behind_interest_that_is_still_taken_in_ends_the_connection(world: World) -> None:
+    a = await world.node("a")
+    loop = asyncio.get_running_loop()
+    Routes(Accounts(Options(), Turn(loop.call_soon), a.log), a.peers)
+    b = await world.node("b", a)
+    await world.together(a, b)
+    interest = Interest([(b"x.%d" % number, b"", 1) for number in range(CHANGES_IN_A_BUFFER)])
+    b.peers.send("a", Channel.ROUTE, encode([interest]))
+    b.peers.send("a", Channel.ROUTE, encode([RoutedRun(b"PUB a 1\r\n")]))
+    await world.until(lambda: a.links == [("b", True), ("b", False), ("b", True)])
+    assert a.log.with_text("BrokenRunError: no run of publishes")
+    assert a.log.with_text("Router connection to b closed: Protocol Violation")

@@ -129,6 +129,7 @@ class Node:
         self.breaking: set[str] = set()
         self.waiting: dict[str, list[Callable[[], None]]] = {}
         self.sent: list[tuple[str, bytes]] = []
+        self.errors: list[Exception] = []
         self._cluster = cluster
         self._receiver: Callable[[str, bytes], None] = lambda name, payload: None
         self._watcher: Callable[[NodeInfo, bool], None] = lambda info, up: None
@@ -162,6 +163,11 @@ class Node:
 
     def watch_links(self, callback: Callable[[NodeInfo, bool], None]) -> None:
         self._watcher = callback
+
+    def failed(self, node: str, channel: Channel, error: Exception) -> None:
+        assert channel is Channel.ROUTE
+        self.errors.append(error)
+        self._cluster.disconnect(self.name, node)
 
     def congested(self, node: str) -> bool:
         return node in self.full

@@ -189,6 +189,12 @@ class Peers:
     def receive(self, channel: Channel, handler: Handler) -> None:
         self._handlers[int(channel)] = handler
 
+    def failed(self, node: str, channel: Channel, error: Exception) -> None:
+        """Treat an error in a buffer that its handler has kept for later like one that the handler raises."""
+        link = self._table.up.get(node)
+        if link is not None:
+            self._failed(link, channel, error)
+
     def watch(self, callback: Callable[[str, bool], None]) -> None:
         """Call back on liveness. A node may fall silent and send again on the same connection, without losing
         anything that was sent. For connections see `watch_links`."""
@@ -310,10 +316,13 @@ class Peers:
         try:
             handler(link.name, payload)
         except Exception as error:
-            self._log.exception(f"{link} - a buffer of {link.name} on channel {channel} failed", error)
-            if channel == Channel.ROUTE:
-                # Interest is announced in changes: after a lost one the connection must begin anew.
-                link.abort("Protocol Violation")
+            self._failed(link, channel, error)
+
+    def _failed(self, link: Link, channel: int, error: Exception) -> None:
+        self._log.exception(f"{link} - a buffer of {link.name} on channel {channel} failed", error)
+        if channel == Channel.ROUTE:
+            # Interest is announced in changes: after a lost one the connection must begin anew.
+            link.abort("Protocol Violation")
 
     def answers_again(self, link: Link) -> None:
         if link.up:

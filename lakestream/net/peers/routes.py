@@ -269,7 +269,10 @@ class Routes:
     def _go_on(self, node: RemoteNode) -> None:
         records = list(node.backlog)
         node.backlog.clear()
-        self._take(node, records)
+        try:
+            self._take(node, records)
+        except Exception as error:
+            self._links.failed(node.name, Channel.ROUTE, error)
 
     # ------------------------------------------------------------------ messages
     def _route_run(self, part: RemoteAccount, record: RoutedRun) -> None:

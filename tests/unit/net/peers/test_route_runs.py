@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.net.peers.routes import APART
+from lakestream.net.peers.routes import APART, CHANGES_IN_A_BUFFER
 from lakestream.ports import ClientInfo
 from lakestream.protocol.publishes import NOTHING_APART, BrokenRunError, Publishes, run_of
-from lakestream.protocol.route_wire import NoResponders, Routed, RoutedRun, encode
+from lakestream.protocol.route_wire import Interest, NoResponders, Routed, RoutedRun, encode
 from tests.unit.route_world import ONE, A, B, C, Client, Cluster, pub, records
 
 pytestmark = pytest.mark.unit
@@ -81,6 +81,20 @@ def test_what_is_no_run(commands: bytes) -> None:
 def test_a_buffer_with_a_broken_run_is_refused(cluster: Cluster) -> None:
     with pytest.raises(BrokenRunError, match="no run of publishes"):
         cluster[B].arrived(A, encode([RoutedRun(b"PUB a 1\r\n")]))
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["a later buffer", "the same buffer"])
+def test_a_broken_run_that_waits_for_its_turn_ends_the_connection(cluster: Cluster, own: bool) -> None:
+    interest = Interest([(b"x.%d" % number, b"", 1) for number in range(CHANGES_IN_A_BUFFER)])
+    broken = RoutedRun(b"PUB a 1\r\n")
+    buffers = [[interest, broken]] if own else [[interest, Interest([(b"y", b"", 1)])], [broken]]
+    for buffer in buffers:
+        cluster[B].arrived(A, encode(buffer))
+    assert A in cluster[B].routes.nodes
+    cluster[B].turn()
+    assert [type(error) for error in cluster[B].errors] == [BrokenRunError]
+    assert A not in cluster[B].routes.nodes
+    assert not len(cluster[B].hub.interest_graph)
 
 
 # ---------------------------------------------------------------------- one record
