@@ -112,10 +112,7 @@ class Mappings:
 
     def mapped(self, subject: bytes) -> bytes | None:
         """Return the same as `apply`, but None when no mapping matches."""
-        weighted = self._literals.get(subject)
-        if weighted is None and self._filters.match(subject):
-            # In a published subject `>` is a literal token that no `*` matches, as in nats-server.
-            weighted = next((those for source, those in self._wild if covers(source, subject)), None)
+        weighted = self._of(subject)
         if weighted is None:
             return None
         if len(weighted) == 1 and weighted[0].below == FULL:
@@ -124,6 +121,21 @@ class Mappings:
             drawn = self._draw()
             made = next((each.transform.made(subject) for each in weighted if drawn < each.below), b"")
         return made if len(made) <= MAX_SUBJECT else None
+
+    def fixed(self, subject: bytes) -> bool:
+        """Return True if all messages to `subject` are published to the same subject."""
+        weighted = self._of(subject)
+        if weighted is None:
+            return True
+        return len(weighted) == 1 and weighted[0].below == FULL and not weighted[0].transform.varies
+
+    def _of(self, subject: bytes) -> list[_Weighted] | None:
+        """Return the destinations of a subject; None when no mapping matches."""
+        weighted = self._literals.get(subject)
+        if weighted is None and self._filters.match(subject):
+            # In a published subject `>` is a literal token that no `*` matches, as in nats-server.
+            weighted = next((those for source, those in self._wild if covers(source, subject)), None)
+        return weighted
 
     def shown(self) -> dict[str, list[dict[str, Any]]]:
         """Return the mappings as /accountz shows them; weights are cumulative there."""

@@ -319,17 +319,32 @@ class Connection(Outbox, Arrival):
     # ------------------------------------------------------------------ verbs
     def _publish_run(self, run: Publishes) -> None:
         """Publish a run of messages, as `_publish` does each of them."""
-        if not self.ready or self.guard is not None or self._verbose or self._pedantic:
-            for command in run.messages():
-                self._publish(command)
+        if not self.ready or self._verbose or self._pedantic:
+            self._publish_each(run, 0, len(run))
+        elif self.guard is None:
+            self._route_run(run, 0, len(run))
+        else:
+            for begin, end, routed in self.guard.parts(run, self.hub.tracing):
+                if routed is None:
+                    self._publish_each(run, begin, end)
+                else:
+                    self._route_run(routed, begin, end)
                 if self.close_reason:
                     return
-            return
-        self.in_msgs += len(run)
-        self.in_bytes += run.payload_bytes
-        for begin, end in self.hub.route_run(self, self.client, run):
+
+    def _publish_each(self, run: Publishes, begin: int, end: int) -> None:
+        for command in run.messages(begin, end):
+            self._publish(command)
+            if self.close_reason:
+                return
+
+    def _route_run(self, run: Publishes, begin: int, end: int) -> None:
+        """Route messages that may be published under their subjects in `run`."""
+        self.in_msgs += end - begin
+        self.in_bytes += run.bytes_of(begin, end)
+        for first, stop in self.hub.route_run(self, self.client, run, begin, end):
             if self._no_responders:
-                for subject, reply in zip(run.subjects[begin:end], run.replies(begin, end), strict=True):
+                for subject, reply in zip(run.subjects[first:stop], run.replies(first, stop), strict=True):
                     if reply:
                         self._report_no_responders(subject, reply)
 

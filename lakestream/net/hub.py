@@ -8,6 +8,7 @@ subscribers like clients. Messages from another node go only to subscribers of t
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Protocol, cast, runtime_checkable
 
@@ -292,25 +293,33 @@ class Hub:
             found = True
         return found
 
-    def route_run(self, origin: Sink | None, client: ClientInfo, run: Publishes) -> list[tuple[int, int]]:
-        """Route a run of messages as `route` does each of them; return the parts (begin, end) without any receiver.
+    def route_run(
+        self, origin: Sink | None, client: ClientInfo, run: Publishes, begin: int, end: int
+    ) -> Iterator[tuple[int, int]]:
+        """Route messages of a run, from `begin` to before `end`, as `route` does each of them. Yield the parts
+        (begin, end) without any receiver, each before the messages behind it are routed.
 
         Subjects are matched where they change; a part whose messages go to the same subscriptions is handed to them
         as a whole if they take it.
         """
-        unheard: list[tuple[int, int]] = []
-        for match, begin, end in self._parts(run):
-            self._route_part(match, origin, client, run, begin, end, unheard)
-        return unheard
+        for match, first, stop in self._parts(run, begin, end):
+            if stop - first > 1 and match.columnar:
+                if not self._route_part(match, origin, client, run, first, stop):
+                    yield first, stop
+                continue
+            for at in range(first, stop):
+                each = run.message(at)
+                if not self.route(origin, client, each.subject, each.reply, b"", each.payload):
+                    yield at, at + 1
 
-    def _parts(self, run: Publishes) -> Iterator[tuple[Match, int, int]]:
-        """Yield the parts (begin, end) of a run whose messages go to the same subscriptions, with their match. Route
-        each before the next is asked for."""
-        graph, subjects = self.interest_graph, run.subjects
+    def _parts(self, run: Publishes, begin: int, end: int) -> Iterator[tuple[Match, int, int]]:
+        """Yield the parts (begin, end) of some messages of a run that go to the same subscriptions, with their match.
+        Route each before the next is asked for."""
+        graph, subjects, starts = self.interest_graph, run.subjects, run.starts
         match = graph.match
-        begin, same = 0, match(subjects[0])
+        same = match(subjects[begin])
         prefix = graph.prefix_of(same) or b"\n"  # no subject begins with a line end
-        for at in run.starts[1:]:
+        for at in starts[bisect_right(starts, begin) : bisect_left(starts, end)]:
             subject = subjects[at]
             if subject.startswith(prefix) and b".." not in subject and not subject.endswith(b"."):
                 continue  # acks, keys: no two have the same subject
@@ -319,34 +328,22 @@ class Hub:
                 yield same, begin, at
                 begin, same = at, match(subject)  # routing may have changed it
                 prefix = graph.prefix_of(same) or b"\n"
-        yield same, begin, len(run)
+        yield same, begin, end
 
+    @staticmethod
     def _route_part(
-        self,
-        match: Match,
-        origin: Sink | None,
-        client: ClientInfo,
-        run: Publishes,
-        begin: int,
-        end: int,
-        unheard: list[tuple[int, int]],
-    ) -> None:
-        """Route a part of a run, whose messages match the same; add to `unheard` what has no receiver."""
-        if end - begin > 1 and match.columnar:
-            found = False
-            for sub in match.takers:
-                sink = sub.sink
-                if sink is origin and not sink.echo:
-                    continue
-                found = True
-                cast(Columnar, sink).receive_run(sub, run, begin, end, client)
-            if not found:
-                unheard.append((begin, end))
-            return
-        for at in range(begin, end):
-            each = run.message(at)
-            if not self.route(origin, client, each.subject, each.reply, b"", each.payload):
-                unheard.append((at, at + 1))
+        match: Match, origin: Sink | None, client: ClientInfo, run: Publishes, begin: int, end: int
+    ) -> bool:
+        """Hand a part of a run to the subscriptions of its match, which take it as a whole; return False without
+        any."""
+        found = False
+        for sub in match.takers:
+            sink = sub.sink
+            if sink is origin and not sink.echo:
+                continue
+            found = True
+            cast(Columnar, sink).receive_run(sub, run, begin, end, client)
+        return found
 
     def brought(
         self,
@@ -422,7 +419,7 @@ class Hub:
             (message, what `arrived` returns) of those that had no receiver of some group.
         """
         unserved: list[tuple[int, list[bytes]]] = []
-        for match, begin, end in self._parts(run):
+        for match, begin, end in self._parts(run, 0, len(run)):
             here = match.here or match
             if here.columnar:
                 subs, left = self._meant(here, groups)

@@ -205,17 +205,20 @@ class Outbox(Accepted):
         return size + headers
 
     def receive_run(self, sub: Subscription, run: Publishes, begin: int, end: int, client: ClientInfo) -> None:
-        if self.guard is not None or self.tracer is not None:
+        guard = self.guard
+        if self.tracer is not None or (guard is not None and guard.filtering):
             for each in run.messages(begin, end):
                 self.receive(sub, each.subject, each.reply, b"", each.payload, client)
             return
         if not self.close_reason:
+            if guard is not None and guard.answering:
+                guard.received(run.replies(begin, end))
             frames = frame_run(run.buf, run.subjects, run.places, begin, end, sub.sid)
             self._gather(sub, frames, end - begin, run.bytes_of(begin, end))
 
     @property
     def takes_acks(self) -> bool:
-        return self.guard is None and self.tracer is None
+        return self.tracer is None and (self.guard is None or not self.guard.filtering)
 
     def receive_acks(
         self, sub: Subscription, run: Publishes, begin: int, end: int, head: bytes, prefix: bytes, seq: int

@@ -34,6 +34,7 @@ _NAMES = (
     ("random", rb"[rR]andom"),
 )
 _CALLS = tuple((name, re.compile(rb"\{\{\s*" + form + rb"\s*\((.*)\)\s*\}\}")) for name, form in _NAMES)
+_RANDOM = dict(_CALLS)["random"]
 _COMMA = re.compile(rb",\s*")
 _BLANKS = re.compile(rb"[ \t\r\n\f]")
 
@@ -62,6 +63,9 @@ class TransformError(ValueError):
 class Transform:
     """A valid transform.
 
+    Attributes:
+        varies: the same subject may be transformed to another one each time.
+
     Raises:
         TransformError: source and destination do not fit together.
     """
@@ -82,6 +86,7 @@ class Transform:
             positions = [at for at, token in enumerate(tokens) if token == b"*"]
         wanted = destination.split(b".")[: -1 if rest else None]
         self._makers = [_maker(token, positions) for token in wanted]
+        self.varies = any(_is_call(token) and _RANDOM.search(token) is not None for token in wanted)
         self._identity = self.source == destination == b">"
 
     def apply(self, subject: bytes) -> bytes | None:

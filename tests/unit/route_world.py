@@ -88,7 +88,7 @@ class Client:
     def publish_run(self, messages: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[int, int]]:
         """Publish (subject, reply, payload) as a run; return what `Hub.route_run` does."""
         run = run_of(b"".join(pub(*message) for message in messages), NOTHING_APART)
-        return self.hub.route_run(self, self._info, run)
+        return list(self.hub.route_run(self, self._info, run, 0, len(run)))
 
     @property
     def payloads(self) -> list[bytes]:

@@ -7,7 +7,7 @@ a reply, hide. The rules are in permissions.py and config/mappings.py. A connect
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lakestream.config.mappings import Mappings
 from lakestream.net.accounts import permissions
@@ -15,6 +15,7 @@ from lakestream.net.accounts.permissions import Refusal, ReplyPermissions, Rules
 from lakestream.net.hub import Hub, MessageTracing
 from lakestream.net.interest.subscription import Subscription, hides
 from lakestream.ports import ClientInfo, Clock, Delivery
+from lakestream.protocol.publishes import Publishes
 
 RESERVED_SUBJECT = b"$NRG."
 
@@ -29,6 +30,9 @@ class Guard:
         rules: the permissions of its user; None: unrestricted.
         mappings: the subject mappings of its account; None: none.
         clock: for the lifetime of reply permissions.
+
+    Attributes:
+        filtering: messages of some subscription may be denied to the connection.
     """
 
     def __init__(self, rules: Rules | None, mappings: Mappings | None, clock: Clock) -> None:
@@ -36,7 +40,7 @@ class Guard:
         self.mappings = mappings
         self._clock = clock
         self._replies = ReplyPermissions(rules.responses) if rules is not None and rules.responses is not None else None
-        self._filtering = False
+        self.filtering = False
 
     def is_same(self, rules: Rules | None, mappings: Mappings | None) -> bool:
         """Return True if a guard with these arguments would decide the same."""
@@ -63,6 +67,37 @@ class Guard:
             return permissions.publish_refusal(asked)
         return None
 
+    def parts(self, run: Publishes, tracing: MessageTracing | None) -> Iterator[tuple[int, int, Publishes | None]]:
+        """Yield the parts (begin, end) of a run that the user may publish without a look at single messages, with the
+        run under the subjects that they are published to; and between them, with None, those of which each message has
+        to be looked at when those before it are routed: denied, perhaps an answer, or mapped by chance."""
+        settled = {subject: self._settled(subject, tracing) for subject in {run.subjects[at] for at in run.starts}}
+        routed = run
+        if self.mappings is not None and any(to not in (None, subject) for subject, to in settled.items()):
+            routed = run.with_subjects({name: name if to is None else to for name, to in settled.items()})
+        begin, length = 0, len(run)
+        if None in settled.values():
+            for at, end in zip(run.starts, [*run.starts[1:], length], strict=True):
+                if settled[run.subjects[at]] is None:
+                    if begin < at:
+                        yield begin, at, routed
+                    yield at, end, None
+                    begin = end
+        if begin < length:
+            yield begin, length, routed
+
+    def _settled(self, subject: bytes, tracing: MessageTracing | None) -> bytes | None:
+        """Return the subject that all messages to `subject` are published to; None if that has to be decided for each
+        of them."""
+        if self.mappings is not None and not self.mappings.fixed(subject):
+            return None
+        mapped = self.mapped(subject)
+        to = subject if mapped is None else mapped
+        asked = to if mapped is not None or tracing is None else tracing.of_domain(to)
+        if asked.startswith(RESERVED_SUBJECT) or not (self.rules is None or self.rules.may_publish(asked)):
+            return None
+        return to
+
     def may_publish(self, subject: bytes, *, answers: bool = True) -> bool:
         """Return True if the user may publish to `subject`. `answers`: also as a reply to a message it received."""
         if self.rules is None or self.rules.may_publish(subject):
@@ -76,13 +111,13 @@ class Guard:
             return True
         if not self.rules.may_subscribe(subject, queue):
             return False
-        self._filtering = self._filtering or self.rules.filtered(subject)
+        self.filtering = self.filtering or self.rules.filtered(subject)
         return True
 
     # ------------------------------------------------------------------ out
     def hides(self, subject: bytes) -> bool:
         """Return True if messages with this subject are not delivered to the connection."""
-        return self._filtering and self.rules is not None and self.rules.hides(subject)
+        return self.filtering and self.rules is not None and self.rules.hides(subject)
 
     def admits(self, subject: bytes, reply: bytes) -> bool:
         """Return True if a message is delivered, and permit the user to answer it."""
@@ -92,15 +127,25 @@ class Guard:
             self._replies.received(reply, self._clock.steady())
         return True
 
-    def admitted(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Return those of a batch that are delivered, and permit the user to answer them."""
-        if self._filtering:
-            messages = [message for message in messages if not self.hides(message[0])]
+    @property
+    def answering(self) -> bool:
+        """Return True if the user may answer messages that it received."""
+        return self._replies is not None
+
+    def received(self, replies: Sequence[bytes]) -> None:
+        """Permit the user to answer messages with these reply subjects, b"" for none, which are delivered."""
         if self._replies is not None:
             now = self._clock.steady()
-            for message in messages:
-                if message[1]:
-                    self._replies.received(message[1], now)
+            for reply in replies:
+                if reply:
+                    self._replies.received(reply, now)
+
+    def admitted(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return those of a batch that are delivered, and permit the user to answer them."""
+        if self.filtering:
+            messages = [message for message in messages if not self.hides(message[0])]
+        if self.answering:
+            self.received([message[1] for message in messages])
         return messages
 
     @staticmethod

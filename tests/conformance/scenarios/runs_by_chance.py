@@ -10,6 +10,7 @@ import random
 from typing import Any
 
 from tests.conformance.harness import Script, table
+from tests.pairs import Setup
 from tests.wire import Wire, pub
 
 SENT = ("r.1", "r.2", "r.3", "r.deep.er", "$KV.b.k", "s.1", "s.2", "t.1", "n.1", "none", "none.2")
@@ -31,29 +32,82 @@ CONNECTS: tuple[dict[str, Any], ...] = (
 )
 PACKETS = 12
 
+USERS = Setup(
+    """\
+accounts {
+  A {
+    jetstream: enabled
+    users: [
+      {user: a, password: p}
+      {user: few, password: p, permissions: {publish: ["r.*", "s.1", "n.>", "none.>", "$JS.API.INFO"]}}
+      {user: most, password: p, permissions: {publish: {deny: ["r.2", "t.>", "$KV.b.*"]}}}
+      {user: blind, password: p, permissions: {publish: {deny: "r.1"}, subscribe: {deny: ["r.2", "r.deep.>"]}}}
+      {user: answers, password: p,
+       permissions: {
+         publish: ["r.1", "r.fence", "s.1", "n.1", "$JS.API.INFO"], allow_responses: {max: 2, expires: "5m"}
+       }}
+    ]
+  }
+  M {
+    jetstream: enabled
+    mappings: {
+      "m.1": "r.1", "m.2": "$NRG.x", "r.2": "r.3", "r.deep.*": "n.deep.{{wildcard(1)}}", "p.*": "r.{{partition(3,1)}}"
+      "s.2": "s.1", "none.*": "{{wildcard(1)}}.none", "$KV.b.*": "$KV.b.other", "t.1": {dest: "t.2", weight: "100%"}
+    }
+    users: [
+      {user: m, password: p}
+      {user: mapped, password: p, permissions: {publish: {deny: ["r.3", "r.0", "m.1", "s.2"]}}}
+      {user: again, password: p, permissions: {publish: {allow: ">", deny: "none"}, allow_responses: true}}
+    ]
+  }
+}
+""",
+    (("a", "A"), ("m", "M")),
+)
+LOGINS: dict[str, tuple[str, ...]] = {
+    "": ("",),
+    "a": ("a", "few", "most", "blind", "answers", "answers"),
+    "m": ("m", "mapped", "again"),
+}
+"""The users of clients, by the user of the account's streams."""
+MORE_SENT = {"": (), "a": (), "m": ("m.1", "m.2", "p.1", "p.2")}
+
 
 class _Client:
     """A connection with its subscriptions."""
 
-    def __init__(self, t: Script, rng: random.Random) -> None:
-        self.wire: Wire = t.connect(**rng.choice(CONNECTS))
-        self.sids = {
-            self.wire.subscribe(subject): subject for subject in rng.sample(LISTENED, rng.choice((0, 1, 1, 2)))
-        }
+    def __init__(self, t: Script, rng: random.Random, owner: str) -> None:
+        fields = rng.choice(CONNECTS)
+        if owner:
+            fields = fields | {"user": rng.choice(LOGINS[owner])}
+        self.wire: Wire = t.connect(**fields)
+        self.sent = SENT + MORE_SENT[owner]
+        self.answers = fields.get("user") in ("answers", "again")
+        # nats-server takes the second delivery of a message as one of the answers to it.
+        count = 1 if self.answers else rng.choice((0, 1, 1, 2))
+        self.sids = {self.wire.subscribe(subject): subject for subject in rng.sample(LISTENED, count)}
         self.wire.inbox_sid = self.wire.subscribe(f"{self.wire.inbox}.*")
         self.wire.ping()
 
-    def packet(self, rng: random.Random, number: int) -> bytes:
-        """Return some publishes, of which neighbours often have the same subject."""
+    def packet(self, rng: random.Random, number: int, asked: list[str]) -> bytes:
+        """Return some publishes, of which neighbours often have the same subject.
+
+        asked: reply subjects so far, to which clients that may answer publish too.
+        """
         parts: list[bytes] = []
-        subject = rng.choice(SENT)
+        subject = rng.choice(self.sent)
         for at in range(rng.choice((1, 2, 5, 20, 60))):
             if rng.random() < 0.3:
-                subject = rng.choice(SENT)
+                subject = rng.choice(self.sent)
+            if self.answers and rng.random() < 0.3:
+                subject = rng.choice([*asked[-40:], "ask.never"])
             data = b"%d.%d" % (number, at) + b"x" * rng.choice((0, 0, 0, 10, 50))
             reply = rng.choice(
                 (f"{self.wire.inbox}.{number}-{at}", f"{self.wire.inbox}.{number}-{at}", "", "a.b.c", "$JS.x")
             )
+            if asked and rng.random() < 0.3:
+                reply = f"ask.{len(asked)}"
+                asked.append(reply)
             headers = {"Nats-Msg-Id": f"{number}.{at % 7}"} if rng.random() < 0.05 else None
             parts.append(pub(subject, data, reply, headers))
         return b"".join(parts)
@@ -61,19 +115,29 @@ class _Client:
 
 @table([(str(seed), seed) for seed in range(16)])
 def packets(t: Script, seed: int) -> None:
-    rng = random.Random(f"runs {seed}")
+    _packets(t, random.Random(f"runs {seed}"), "")
+
+
+@table([(f"{owner}-{seed}", owner, seed) for owner in ("a", "m") for seed in range(12)], USERS)
+def packets_of_users(t: Script, owner: str, seed: int) -> None:
+    """The same with permissions, and in an account with mappings."""
+    _packets(t.as_user(owner), random.Random(f"runs {owner} {seed}"), owner)
+
+
+def _packets(t: Script, rng: random.Random, owner: str) -> None:
     streams = rng.sample(STREAMS, rng.choice((1, 2, 4)))
     fences = [FENCES[config["name"]] for config in streams if config["name"] in FENCES]
     for config in streams:
         t.wire.api(f"STREAM.CREATE.{config['name']}", config)
-    clients = [_Client(t, rng) for _ in range(3)]
+    clients = [_Client(t, rng, owner) for _ in range(3)]
     most = rng.choice((0, 0, 1, 7))
-    if most:
+    asked = ["ask.0"] if owner else []
+    if most and not clients[0].answers:
         clients[0].wire.unsubscribe(clients[0].wire.subscribe("r.*"), most)
         clients[0].wire.ping()
     for number in range(PACKETS):
         sender = rng.choice(clients)
-        sender.wire.send(sender.packet(rng, number))
+        sender.wire.send(sender.packet(rng, number, asked))
         # A stream has stored all of it when it acks one message more of the same client.
         for subject in fences:
             sender.wire.request(subject, b"fence")

@@ -37,7 +37,7 @@ def answers(text: str, directory: Path, *, together: bool) -> list[Message]:
     (run,) = Parser().feed(text.encode())
     assert isinstance(run, Publishes)
     if together:
-        world.hub.route_run(None, CLIENT, run)
+        list(world.hub.route_run(None, CLIENT, run, 0, len(run)))
     else:
         for each in run.messages():
             world.hub.route(None, CLIENT, each.subject, each.reply, b"", each.payload)
@@ -61,5 +61,5 @@ def test_many_large_answers_are_not_made_at_once(tmp_path: Path) -> None:
     assert gets(run, 0, 3)
     assert len(world.client.take()) == 3
     assert not gets(run, 0, 5)
-    world.hub.route_run(None, CLIENT, run)
+    list(world.hub.route_run(None, CLIENT, run, 0, len(run)))
     assert len(world.client.take()) == 5

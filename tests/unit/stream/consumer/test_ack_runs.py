@@ -52,7 +52,7 @@ def outcome(text: str, stream: dict[str, Any], config: dict[str, Any], *, togeth
     assert len(commands) == 1
     assert isinstance(commands[0], Publishes)
     if together:
-        world.hub.route_run(None, CLIENT, commands[0])
+        list(world.hub.route_run(None, CLIENT, commands[0], 0, len(commands[0])))
     else:
         for each in commands[0].messages():
             assert isinstance(each, Publish)
@@ -82,5 +82,5 @@ def test_plain_acks_are_taken_as_a_run() -> None:
     assert isinstance(run, Publishes)
     assert consumer.acks.ack_run([1, 2, 3])
     assert not consumer.acks.ack_run([4, 21])
-    world.hub.route_run(None, CLIENT, run)
+    list(world.hub.route_run(None, CLIENT, run, 0, len(run)))
     assert world.numbers() == ((20, 20), (8, 8), 11, 0, 10)
