@@ -90,7 +90,7 @@ cdef inline Py_ssize_t word_end(const uint8_t *text, Py_ssize_t at, Py_ssize_t l
 cdef inline bint begins(const uint8_t *text, Py_ssize_t length, bytes head) noexcept:
     """Return True if the word begins with `head`, which is not empty."""
     cdef Py_ssize_t size = PyBytes_GET_SIZE(head)
-    return 0 < size <= length and memcmp(text, PyBytes_AS_STRING(head), size) == 0
+    return 0 < size <= length and text[0] == <uint8_t> head[0] and memcmp(text, PyBytes_AS_STRING(head), size) == 0
 
 
 cdef bytes shared(PyObject **slots, const uint8_t *text, Py_ssize_t length):

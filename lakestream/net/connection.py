@@ -343,7 +343,7 @@ class Connection(Outbox, Arrival):
         self.in_msgs += end - begin
         self.in_bytes += run.bytes_of(begin, end)
         for first, stop in self.hub.route_run(self, self.client, run, begin, end):
-            if self._no_responders:
+            if self._no_responders and run.has_replies(first, stop):
                 for subject, reply in zip(run.subjects[first:stop], run.replies(first, stop), strict=True):
                     if reply:
                         self._report_no_responders(subject, reply)

@@ -86,6 +86,10 @@ class Publishes(msgspec.Struct, gc=False):
         offsets, lengths = places[begin * WIDTH : end * WIDTH : WIDTH], places[begin * WIDTH + 1 : end * WIDTH : WIDTH]
         return [buf[at : at + length] for at, length in zip(offsets, lengths, strict=True)]
 
+    def has_replies(self, begin: int, end: int) -> bool:
+        """Return True if some of these messages have a reply subject."""
+        return any(self.places[begin * WIDTH + 1 : end * WIDTH : WIDTH])
+
     def bytes_of(self, begin: int, end: int) -> int:
         """Return the sum of some payloads' lengths."""
         if end - begin == len(self):
