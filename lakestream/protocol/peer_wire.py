@@ -52,6 +52,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
             without this field do not, and are sent none.
         runs: it understands runs of publishes (`RoutedRun` in route_wire.py). Other versions are sent each message by
             itself.
+        stored: it understands stored messages in columns (`Stored` in route_wire.py). Other versions are sent each as
+            in a `Batch`.
     """
 
     name: str
@@ -73,6 +75,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     websocket_urls: tuple[str, ...] = ()
     leaf_urls: tuple[str, ...] = ()
     runs: bool = False
+    stored: bool = False
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):

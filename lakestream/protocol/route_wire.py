@@ -74,6 +74,28 @@ class Batch(msgspec.Struct, array_like=True, tag="b", gc=False):
     moved: bool = False
 
 
+class Stored(msgspec.Struct, array_like=True, tag="s", gc=False):
+    """Stored messages for the subscribers of one subject, each shown under its own with its ack subject: a `Batch` as
+    columns (protocol/deliveries.py).
+
+    Attributes:
+        to, queue: see `Batch`.
+        size: bytes of all header blocks and payloads.
+        records: the records, back to back; `lengths`: of each in bytes.
+        head: the ack subjects up to the stream sequence.
+        consumer, left: the consumer sequence of the first message, and the number of messages left after it.
+    """
+
+    to: bytes
+    queue: bytes
+    size: int
+    records: bytes
+    lengths: list[int]
+    head: bytes
+    consumer: int
+    left: int
+
+
 class Hold(msgspec.Struct, array_like=True, tag="h", frozen=True):
     """A receiver of `to` at the sender is congested (`on`), or no longer: batches to it wait."""
 
@@ -96,7 +118,7 @@ class NoResponders(msgspec.Struct, array_like=True, tag="u", frozen=True):
     reply: bytes
 
 
-Record = Within | Interest | Routed | RoutedRun | Batch | Hold | Mark | Took | NoResponders
+Record = Within | Interest | Routed | RoutedRun | Batch | Stored | Hold | Mark | Took | NoResponders
 
 encode: Callable[[Sequence[Record]], bytes] = msgspec.msgpack.Encoder().encode
 decode: Callable[[bytes], list[Record]] = msgspec.msgpack.Decoder(list[Record]).decode

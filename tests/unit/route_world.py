@@ -120,7 +120,7 @@ class Node:
         self, name: str, cluster: Cluster, accounts: Sequence[AccountOptions], knows_accounts: bool, runs: bool
     ) -> None:
         self.name = name
-        self.info = NodeInfo(name=name, server_id=name, accounts=knows_accounts, runs=runs)
+        self.info = NodeInfo(name=name, server_id=name, accounts=knows_accounts, runs=runs, stored=runs)
         self.soon: deque[Callable[[], None]] = deque()
         self.clock = ManualClock()
         self.accounts = Accounts(Options(accounts=tuple(accounts)), Turn(self.soon.append), Logger())

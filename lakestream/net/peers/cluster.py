@@ -173,6 +173,7 @@ class Cluster:
             jetstream=jetstream is not None,
             accounts=True,
             runs=True,
+            stored=True,
             domain=identity.domain,
             max_memory=jetstream.max_memory if jetstream is not None else 0,
             max_storage=jetstream.max_file if jetstream is not None else 0,

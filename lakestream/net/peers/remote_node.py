@@ -20,9 +20,10 @@ from lakestream.net.peers.peers import Peers
 from lakestream.ports import ClientInfo, Delivery
 from lakestream.protocol import frames
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import Publishes
-from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, RoutedRun, Within, encode
+from lakestream.protocol.route_wire import Batch, Mark, Record, Routed, RoutedRun, Stored, Within, encode
 from lakestream.raft.group.ports import Channel
 
 HIGH_WATER = 1 << 20
@@ -129,6 +130,11 @@ class RemoteAccount(Remote):
 
     # ------------------------------------------------------------------ remote
     def carry(self, queue: bytes, to: bytes, messages: Sequence[Delivery]) -> None:
+        if self.node.stored and isinstance(messages, FirstDeliveries):
+            for part in messages.parts(HIGH_WATER):
+                size = part.content()
+                self.node.gather(self, Stored(to, queue, size, *part.columns()), size, len(part))
+            return
         messages = list(messages)  # the batch belongs to the caller
         size = begin = 0
         for position, (_, _, header, payload) in enumerate(messages):
@@ -145,8 +151,9 @@ class RemoteAccount(Remote):
             moved: Record = Routed(record.subject, record.reply, record.header, record.payload, [queue], True)
             self.node.gather(self, moved, len(record.header) + len(record.payload))
         elif type(record) is Batch:
-            size = sum(len(header) + len(payload) for _, _, header, payload in record.messages)
-            self.node.gather(self, Batch(record.to, queue, record.messages, True), size, len(record.messages))
+            messages = list(record.messages)  # of a `Stored`, too
+            size = sum(len(header) + len(payload) for _, _, header, payload in messages)
+            self.node.gather(self, Batch(record.to, queue, messages, True), size, len(messages))
 
     def relay(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """Hand a message to the local subscribers there (`Bus.subscribe`), as if it were published there."""
@@ -219,7 +226,7 @@ class RemoteNode:
         id: of the connection, as traces show it.
         name: of the node.
         accounts: it understands records of other accounts than the default one.
-        runs: it understands runs of publishes.
+        runs: it understands runs of publishes; `stored`: stored messages in columns.
         default: its default account.
         gone: the connection has ended.
         backlog: records from the node that wait for their turn.
@@ -231,7 +238,7 @@ class RemoteNode:
     ) -> None:
         self.id = next(_numbers)
         self.name = info.name
-        self.accounts, self.runs = info.accounts, info.runs
+        self.accounts, self.runs, self.stored = info.accounts, info.runs, info.stored
         self.in_msgs = self.in_bytes = self.out_msgs = self.out_bytes = 0
         self.gone = False
         self.backlog: deque[Record] = deque()

@@ -23,6 +23,7 @@ from lakestream.net.interest.subscription import Sink, Subscription
 from lakestream.net.peers.peers import Peers
 from lakestream.net.peers.remote_node import RemoteAccount, RemoteNode
 from lakestream.protocol.accounts import GLOBAL_ACCOUNT
+from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.peer_wire import NodeInfo
 from lakestream.protocol.publishes import STREAM_MARK, Apart, run_of
 from lakestream.protocol.route_wire import (
@@ -34,6 +35,7 @@ from lakestream.protocol.route_wire import (
     Record,
     Routed,
     RoutedRun,
+    Stored,
     Took,
     Within,
     decode,
@@ -245,7 +247,12 @@ class Routes:
             elif type(record) is RoutedRun:
                 self._route_run(part, record)
             elif type(record) is Batch:
-                self._deliver(part, record)
+                size = sum(len(header) + len(payload) for _, _, header, payload in record.messages)
+                self._deliver(part, record, size)
+            elif type(record) is Stored:
+                columns = record.records, record.lengths, record.head, record.consumer, record.left
+                batch = Batch(record.to, record.queue, FirstDeliveries.of_columns(*columns))
+                self._deliver(part, batch, record.size)
             elif type(record) is Within:
                 part = node.of(record.account)
                 arrived = part.hub.arrived
@@ -283,9 +290,9 @@ class Routes:
             each = run.message(at)
             self._unserved(part, Routed(each.subject, each.reply, b"", each.payload, groups), left)
 
-    def _deliver(self, part: RemoteAccount, batch: Batch) -> None:
+    def _deliver(self, part: RemoteAccount, batch: Batch, size: int) -> None:
         part.node.in_msgs += len(batch.messages)
-        part.node.in_bytes += sum(len(header) + len(payload) for _, _, header, payload in batch.messages)
+        part.node.in_bytes += size
         if not part.hub.delivered(batch):
             if batch.queue and not batch.moved:
                 self._move(part.hub, batch, batch.to, [batch.queue])

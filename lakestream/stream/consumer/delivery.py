@@ -8,12 +8,11 @@ delivered again redelivery.py's, receivers are pull.py's and push.py's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import overload
 
-from lakestream import native
 from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, seqs_of
-from lakestream.ports import Clock, Delivery, Framed, Timer
+from lakestream.ports import Clock, Delivery, Timer
+from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.stream.consumer.config import ConsumerConfig
 from lakestream.stream.consumer.feed import Feed
 from lakestream.stream.consumer.ledger import Ledger
@@ -162,7 +161,9 @@ class Deliverer:
         messages: Sequence[Delivery]
         if self._plain and isinstance(records, Records):
             consumer = self._ledger.delivered_consumer + 1
-            messages = FirstDeliveries(records, 0, len(records), self._head, consumer, left)
+            messages = FirstDeliveries(
+                records.buf, records.offsets, records.lengths, 0, len(records), self._head, consumer, left
+            )
         else:
             messages = self._single(records, left)
         taken = self.target.send(messages) if messages else 0
@@ -233,56 +234,6 @@ class Deliverer:
         if sent:
             self._progressed()
         return sent
-
-
-class FirstDeliveries(Framed):
-    """Messages that are delivered for the first time, with their ack subjects.
-
-    Args:
-        begin, end: which of the records.
-        head: the ack subject up to the stream sequence.
-        consumer: the consumer sequence of the first message.
-        left: number of messages that are left after the first one.
-    """
-
-    __slots__ = ("_begin", "_consumer", "_end", "_head", "_left", "_records")
-
-    def __init__(self, records: Records, begin: int, end: int, head: bytes, consumer: int, left: int) -> None:
-        super().__init__()
-        self._records, self._begin, self._end = records, begin, end
-        self._head, self._consumer, self._left = head, consumer, left
-
-    def __len__(self) -> int:
-        return self._end - self._begin
-
-    def frames(self, sid: bytes) -> tuple[bytes, int]:
-        it, head = self._records, self._head
-        return native.frame_deliveries(
-            it.buf, it.offsets, it.lengths, self._begin, self._end, sid, head, self._consumer, self._left
-        )
-
-    def sizes(self) -> list[int]:
-        it, head = self._records, self._head
-        return native.delivery_sizes(
-            it.buf, it.offsets, it.lengths, self._begin, self._end, head, self._consumer, self._left
-        )
-
-    @overload
-    def __getitem__(self, at: int) -> Delivery: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Delivery]: ...
-    def __getitem__(self, at: int | slice) -> Delivery | Sequence[Delivery]:
-        """Return a message, or a part of the batch."""
-        if not isinstance(at, slice):
-            return super().__getitem__(at)
-        begin, end, step = at.indices(len(self))
-        assert step == 1, "parts of a batch have no gaps"
-        first, last = self._begin + begin, self._begin + end
-        return FirstDeliveries(self._records, first, last, self._head, self._consumer + begin, self._left - begin)
-
-    def make(self) -> list[Delivery]:
-        reply = self._head.replace(b"%", b"%%") + b"%d.%d.%d.%d"
-        return first_deliveries(self._records[self._begin : self._end], reply, self._consumer, self._left)
 
 
 def first_deliveries(records: Sequence[Record], reply: bytes, consumer: int, left: int) -> list[Delivery]:
