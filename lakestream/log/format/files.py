@@ -55,6 +55,9 @@ class Io(Protocol):
 class Files:
     """Files of the operating system. Descriptors are plain ints; every method raises OSError as the system does."""
 
+    durable = True
+    """True if `sync` makes content durable."""
+
     def open(self, path: str, write: bool = False) -> int:
         """Open an existing file for reading, or for reading and writing."""
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
@@ -192,6 +195,8 @@ class Files:
 
 class UnsyncedFiles(Files):
     """Files that outlive a killed process, but not a lost machine: streams in memory, and work in progress."""
+
+    durable = False
 
     def sync(self, fd: int) -> None:
         """Do nothing."""

@@ -15,7 +15,7 @@ Belongs here: the frame layout, encoding, decoding, and the search for frames in
 `write` numbers the synced writes by their first index. A frame of a later write is only written once every earlier
 write is durable; so a damaged frame with index i can be the trace of a crash iff no valid frame with `write` > i
 follows it. The salt prevents bytes that a client sent, or that an older file left on the disk, from passing for a
-frame.
+frame. Zeros are never a frame: an open segment may end with any number of them, as room for the next ones.
 """
 
 from __future__ import annotations
@@ -95,6 +95,11 @@ def decode_frame(buf: bytes, offset: int, end: int, salt: int) -> Frame | str:
     if version != VERSION or flags or kind not in _KINDS:
         return f"the frame has kind {kind}, version {version}, flags {flags}, which this release does not know"
     return Frame(_KINDS[kind], term, index, count, body, write)
+
+
+def unwritten(buf: bytes, offset: int, end: int) -> bool:
+    """Return True if `buf[offset:end]` has zeros only: no frame, and no part of one that a reader could use."""
+    return buf.count(0, offset, end) == end - offset
 
 
 def later_write(buf: bytes, offset: int, end: int, salt: int, index: int) -> int:

@@ -4,6 +4,7 @@ Belongs here: the format of one file, read and written without knowing the files
 
     header   64 bytes: magic, version, first_index, first_seq, created_ns, salt, crc of these, zeros
     frames   see frame.py
+    zeros    (open segments only) room for the next frames
     footer   (sealed segments only)
         u32 offsets[rows]    of each message's record in this file
         u32 lengths[rows]    of that record; 0 = this sequence is not in this segment

@@ -9,6 +9,9 @@ belongs to a write that began after i, then entry i was durable and is damaged: 
 crash left of a write that was never acknowledged: it is cut off. A member of a group keeps beside its log the index
 through which it was durable: nothing before that may be missing or damaged either.
 
+Zeros from the end of a frame to the end of the file are room that was written ahead (segment_log.py): they stay, and
+the next frame goes there. Zeros with anything else behind them are damage like any other.
+
 The entries in the tables. A checkpoint covers the entries through its index, so their records are added here; later
 ones are added when they are applied, by the replay or by the group. With other members the newest entries may not be
 committed: the replay ends with the last one that the member knows to be committed, and the rest stays in the file and
@@ -26,7 +29,7 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, LostEntries
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.format.frame import Frame, Kind, decode_frame, later_write
+from lakestream.log.format.frame import Frame, Kind, decode_frame, later_write, unwritten
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import OutlineFile, read_outline_info
 from lakestream.log.format.packed import codec
@@ -234,10 +237,10 @@ def _scan(segment: Segment, files: Files, known: Known, notes: list[str]) -> Non
     with files.opened(segment.path, write=True) as fd:
         content = files.read_at(fd, files.size(fd), 0)
         wrong = _walk(segment, content, known)
-        if segment.end < len(content):
+        if wrong:
             files.truncate(fd, segment.end)
             files.sync(fd)
-            cut = len(content) - segment.end
+            cut = len(content.rstrip(b"\0")) - segment.end
             notes.append(f"cut {cut} bytes at offset {segment.end} of {segment.path}: {UNFINISHED.format(wrong)}")
 
 
@@ -254,6 +257,8 @@ def _walk(segment: Segment, content: bytes, known: Known) -> str:
         if isinstance(frame, Frame) and frame.index != index:
             frame = f"the frame has index {frame.index} where {index} belongs"
         if isinstance(frame, str):
+            if unwritten(content, offset, end):
+                break
             if index <= known.durable_through:
                 raise known.lost(segment.path, offset, frame)
             if later_write(content, offset, end, salt, index) >= 0:

@@ -18,7 +18,7 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, CorruptRecord, LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
-from lakestream.log.format.frame import Frame, Kind, decode_frame
+from lakestream.log.format.frame import Frame, Kind, decode_frame, unwritten
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.outline import read_outline, read_outline_info
 from lakestream.log.format.packed import View, read_plain
@@ -120,18 +120,20 @@ class _Walk:
         except (CorruptRecord, CorruptLog) as error:
             self.damage = f"{path}: {error}"  # a damaged compressed segment is not used at all
             return
-        self._frames(content, path, header.salt)
+        self._frames(content, path, header.salt, sealed is not None)
         if sealed is not None:
             self.sealed = sealed.footer.last_index == self.last_index
             self.damage = self.damage or ("" if self.sealed else f"{path}: the footer is of another file")
         if self.damage and is_packed(content):
             self.end, self.last_index = 0, first_index - 1
 
-    def _frames(self, content: bytes, path: str, salt: int) -> None:
+    def _frames(self, content: bytes, path: str, salt: int, sealed: bool) -> None:
         self.end = HEADER_SIZE
         while self.end < len(content):
             frame = decode_frame(content, self.end, len(content), salt)
             if not isinstance(frame, Frame) or frame.index != self.last_index + 1:
+                if not sealed and unwritten(content, self.end, len(content)):
+                    return
                 self.damage = f"{path}: damaged at offset {self.end}: {frame if isinstance(frame, str) else 'order'}"
                 return
             self.end += FRAME_HEADER + len(frame.body)

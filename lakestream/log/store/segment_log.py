@@ -7,10 +7,16 @@ A group of one seals when its segment is due, and every entry in it is committed
 SEAL entry says where a segment ends, on every replica alike: each seals through that entry once it is applied
 (`seal_through`). Entries behind it may have been written already, when the leader changed in between: they move to
 the new segment. Entries behind the last applied one are in no table, so that they can be truncated.
+
+An append that makes a file longer, or takes a block of the disk that the file did not have, makes the file system
+write its metadata in every fdatasync as well. So a small append that needs more room also writes zeros behind itself,
+and the following ones overwrite them. Zeros, because room that was only reserved (posix_fallocate, ftruncate) still
+changes metadata with every new block. A seal and a clean stop cut what is left of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -52,6 +58,13 @@ DEFAULT_SEAL_AGE_NS = 10_000_000_000
 DEFAULT_RETAIN_BYTES = 64 << 20
 DEFAULT_RETAIN_SEGMENTS = 64
 MAX_SEAL_BYTES = 1 << 31
+ROOM_BYTES = 256 << 10
+"""Maximum zeros behind the frames of an open segment; never more than its frames take, up to the next whole block."""
+ROOM_APPEND_BYTES = ROOM_BYTES // 4
+"""Longer appends write no zeros: for them the bytes matter, not the metadata."""
+
+_BLOCK = 4096  # file systems' usual block
+_ZEROS = bytes(ROOM_BYTES + _BLOCK)
 
 
 class LogOptions(msgspec.Struct, frozen=True):
@@ -118,6 +131,7 @@ class SegmentLog:
         """Set by the store, called in the I/O thread when the file at a path was replaced."""
         self._lock = threading.Lock()  # writers take turns by `busy`; the lock is for `close` during a write
         self._fd = files.open(segments[-1].path, write=True)
+        self._length = files.size(self._fd)  # of the open segment's file: its frames, and zeros as room for more
         self._write = 0  # relaxed mode: the first index since the last sync; 0 = nothing waits for a sync
         self.appended_bytes = 0  # by this process
         self.synced = segments[-1].newest
@@ -196,8 +210,14 @@ class SegmentLog:
             index += 1
         if offset > 1 << 32:
             raise ValueError(f"one write of {offset - segment.end} bytes is too much for a segment")
+        length = max(self._length, offset)
+        # A segment's first append writes no zeros: many streams have one message per segment.
+        if offset > self._length and segment.frame_offsets and self._small(offset - segment.end):
+            length = -(-(offset + min(offset, ROOM_BYTES)) // _BLOCK) * _BLOCK
+            buffers.append(_ZEROS[: length - offset])
         try:
             self.files.write(self._fd, buffers, segment.end)
+            self._length = length
             if self.options.sync_always:
                 self._sync()
                 self.synced = (index - 1, segment.first_index, offset)
@@ -216,6 +236,10 @@ class SegmentLog:
         segment.last_index = index - 1
         self.last_term = frames[-1].term
         return placed
+
+    def _small(self, size: int) -> bool:
+        """Return True if an append of `size` bytes is mostly the price of its sync."""
+        return size <= ROOM_APPEND_BYTES and self.options.sync_always and self.files.durable
 
     def sync(self) -> None:
         """Make durable what relaxed appends left. Raise LogFrozen."""
@@ -315,21 +339,21 @@ class SegmentLog:
             raise self._freeze(segment.path, error) from error
         self._go_on(fresh, fd, footer)
 
-    def _end(self, segment: Segment, state: SealState, cut: bool = False) -> Footer:
-        """Write the footer of the open segment, durably; `cut`: the file may be longer."""
+    def _end(self, segment: Segment, state: SealState) -> Footer:
+        """End the file of the open segment with a footer behind its frames, durably."""
         footer = self._footer(segment, state)
         assert segment.tables is not None
         pieces = encode_footer(footer, segment.tables, segment.end)
         self.files.write(self._fd, pieces, segment.end)
         segment.file_bytes = segment.end + sum(map(len, pieces))
-        if cut:
+        if self._length > segment.file_bytes:
             self.files.truncate(self._fd, segment.file_bytes)
         self.files.sync(self._fd)
         return footer
 
     def _go_on(self, fresh: Segment, fd: int, footer: Footer) -> None:
         segment = self.segments[-1]
-        self._fd, self._write = fd, 0
+        self._fd, self._write, self._length = fd, 0, fresh.end
         segment.last_seq = footer.last_seq
         segment.footer = footer
         segment.frame_offsets = array("I")
@@ -349,7 +373,7 @@ class SegmentLog:
             self.files.sync(fd)
             fresh.first_append_ns = self.now()
             _cut(segment, index)
-            footer = self._end(segment, state, cut=True)
+            footer = self._end(segment, state)
             self.files.close(self._fd)
         except BaseException as error:
             if fd >= 0:
@@ -380,7 +404,7 @@ class SegmentLog:
             except BaseException as error:
                 raise self._freeze(segment.path, error) from error
             _cut(segment, last_index)
-            self._write = 0
+            self._write, self._length = 0, segment.end
             self.synced = segment.newest
             self.last_term = last_term(self.segments)
 
@@ -449,6 +473,9 @@ class SegmentLog:
                 if self._write and self.failed is None:
                     self.files.sync(fd)
                     self.synced = self.segments[-1].newest
+                if self._length > self.segments[-1].end and self.failed is None:
+                    with contextlib.suppress(OSError):  # the next start takes zeros that stay for room
+                        self.files.truncate(fd, self.segments[-1].end)
             finally:
                 self.files.close(fd)
                 self.failed = self.failed or LogClosed(f"{self.directory}: the log is closed")

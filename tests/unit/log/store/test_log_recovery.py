@@ -52,9 +52,10 @@ def test_a_tail_torn_at_any_byte_keeps_every_earlier_write_and_invents_nothing(t
     stream, ends = three_writes(str(tmp_path / "whole"))
     everything = stream.all()
     content = Path(segment_files(str(tmp_path / "whole"))[0]).read_bytes()
-    assert len(content) == ends[-1]
+    assert content[ends[-1] :] == bytes(len(content) - ends[-1])
     for kept in range(ends[2], ends[3]):
-        directory = damaged_copy(tmp_path, f"torn{kept}", content[:kept])
+        zeros = (0, 20, 5000)[kept % 3]
+        directory = damaged_copy(tmp_path, f"torn{kept}", content[:kept] + bytes(zeros))
         again = MiniStream(directory)
         found = again.all()
         assert found == everything[: len(found)]
@@ -81,14 +82,17 @@ def test_a_write_whose_pages_came_out_of_order_is_cut(tmp_path: Path) -> None:
         assert found == everything[: len(found)]
 
 
-def test_zeros_or_garbage_behind_the_last_write_are_cut(tmp_path: Path) -> None:
-    stream, _ = three_writes(str(tmp_path / "whole"))
+def test_garbage_behind_the_last_write_is_cut_also_if_zeros_come_first(tmp_path: Path) -> None:
+    stream, ends = three_writes(str(tmp_path / "whole"))
     everything = stream.all()
     content = Path(segment_files(str(tmp_path / "whole"))[0]).read_bytes()
-    for name, rest in (("zeros", bytes(5000)), ("garbage", bytes(range(256)) * 9), ("magic", content[64:68] * 500)):
-        directory = damaged_copy(tmp_path, name, content + rest)
-        assert MiniStream(directory).all() == everything
-        assert os.path.getsize(segment_files(directory)[0]) == len(content)
+    for name, rest in (("garbage", bytes(range(256)) * 9), ("magic", content[64:68] * 500), ("bit", b"\1" + bytes(30))):
+        for zeros in (0, 1, 47, 5000):
+            directory = damaged_copy(tmp_path, f"{name}{zeros}", content[: ends[-1]] + bytes(zeros) + rest)
+            again = MiniStream(directory)
+            assert again.all() == everything
+            assert os.path.getsize(segment_files(directory)[0]) == ends[-1]
+            assert f"cut {zeros + len(rest.rstrip(bytes(1)))} bytes" in again.store.log.notes[0]  # type: ignore[union-attr]
 
 
 def test_a_flipped_bit_in_an_earlier_write_is_refused_with_file_and_offset(tmp_path: Path) -> None:
