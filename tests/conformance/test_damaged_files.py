@@ -37,13 +37,19 @@ def log_of(directory: Path) -> Path:
     return max((directory / "log").glob("*.seg"))
 
 
+def frames_end(directory: Path) -> int:
+    """Return the end of a log's frames, behind which the killed server left zeros."""
+    return len(log_of(directory).read_bytes().rstrip(b"\0"))
+
+
 def cut(directory: Path) -> None:
-    os.truncate(log_of(directory), log_of(directory).stat().st_size - 30)
+    os.truncate(log_of(directory), frames_end(directory) - 30)
 
 
 def zeros(directory: Path) -> None:
+    end = frames_end(directory)
     with open(log_of(directory), "r+b") as file:
-        file.seek(-30, os.SEEK_END)
+        file.seek(end - 30)
         file.write(bytes(30))
 
 
