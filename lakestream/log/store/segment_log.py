@@ -58,10 +58,10 @@ DEFAULT_SEAL_AGE_NS = 10_000_000_000
 DEFAULT_RETAIN_BYTES = 64 << 20
 DEFAULT_RETAIN_SEGMENTS = 64
 MAX_SEAL_BYTES = 1 << 31
-ROOM_BYTES = 256 << 10
+ROOM_BYTES = 128 << 10
 """Maximum zeros behind the frames of an open segment; never more than its frames take, up to the next whole block."""
-ROOM_APPEND_BYTES = ROOM_BYTES // 4
-"""Longer appends write no zeros: for them the bytes matter, not the metadata."""
+ROOM_APPEND_BYTES = 16 << 10
+"""Longer appends write no zeros: for them a disk's bandwidth matters more than the metadata."""
 
 _BLOCK = 4096  # file systems' usual block
 _ZEROS = bytes(ROOM_BYTES + _BLOCK)
