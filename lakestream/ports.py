@@ -76,6 +76,9 @@ class Bus(Protocol):
     def answer_many(self, answers: Sequence[Delivery]) -> None:
         """Publish messages, each under its own subject: one write per connection."""
 
+    def flush(self) -> None:
+        """Write what was published to clients in this turn now, not at its end."""
+
     def deliver(self, to: bytes, messages: Sequence[Delivery]) -> bool:
         """Send messages to the subscribers of `to`, each with its own subject; return False if there is none."""
 

@@ -38,12 +38,69 @@ _UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _clock = time.clock_gettime_ns
 
 
-class LoopClock:
-    """`Clock` over the running event loop."""
+class Turns:
+    """End of each turn of the event loop, after the reads: batches are closed, and output is written before and after.
+
+    All of it is one callback of the loop. A lone publish is thus written, synced and acked without another look at the
+    sockets in between, and what the reads gathered for clients does not wait for a disk.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
+        self._loop, self._log = loop, log
+        self._closing: list[Callable[[], None]] = []
+        self._writing: list[Callable[[], None]] = []
+        self._asked = False  # the loop will call `_end`
+        self._ending = False  # `_end` runs
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call at the end of this turn; of the next one, if this one ends already."""
+        self._closing.append(callback)
+        self._ask()
+
+    def call_last(self, callback: Callable[[], None]) -> None:
+        """Call when output is written, in this turn also while it ends."""
+        self._writing.append(callback)
+        if not self._ending:
+            self._ask()
+
+    def _ask(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        self._asked, self._ending = False, True
+        closing, self._closing = self._closing, []
+        if self._writing:
+            self._write()
+        self._call(closing)
+        if self._writing:
+            self._write()
+        self._ending = False
+
+    def _write(self) -> None:
+        writing, self._writing = self._writing, []
+        self._call(writing)
+
+    def _call(self, callbacks: list[Callable[[], None]]) -> None:
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception as error:
+                self._log.exception("a callback of the event loop failed", error)
+
+
+class LoopClock:
+    """`Clock` over the running event loop.
+
+    Attributes:
+        call_soon: see `Turns`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, log: Logger, turns: Turns | None = None) -> None:
         self._loop = loop
         self._log = log
+        self.call_soon = (turns or Turns(loop, log)).call_soon
         self._tasks: set[asyncio.Task[Any]] = set()
         self._began = self.now() - _clock(_UPTIME)
         self._difference = 0
@@ -66,9 +123,6 @@ class LoopClock:
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_ns / 1e9, callback)
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self._loop.call_soon(callback)
 
     def spawn(self, awaitable: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(awaitable)
@@ -114,11 +168,20 @@ class ThreadIo:
     """`Io` over a bounded number of threads.
 
     Every write takes this way: a queue and a callback cost a third of an executor's futures. Brief work runs in the
-    event loop, one piece at a time and only while the disk is fast: two thread switches cost as much as the sync.
+    event loop, one piece in a turn and only while the disk is fast: two thread switches cost as much as the sync.
+
+    Args:
+        call_last: calls at the end of the turn.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = IO_THREADS) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        threads: int = IO_THREADS,
+        call_last: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         self._loop = loop
+        self._call_last = call_last or loop.call_soon
         self._work: SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None], int] | None] = (
             SimpleQueue()
         )
@@ -155,7 +218,7 @@ class ThreadIo:
         if ended - began > BRIEF_NS:
             self._threads_until = ended + (ended - began) * BRIEF_PAUSE
         # One piece in a turn: what other streams submit in it, or `done` does, is done by threads meanwhile.
-        self._loop.call_soon(self._end_brief)
+        self._call_last(self._end_brief)
         done(result, wrong)
 
     def _end_brief(self) -> None:

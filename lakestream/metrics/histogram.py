@@ -1,6 +1,7 @@
 """Histograms with fixed buckets.
 
 Belongs here: counting observations, in any thread. Observe once per group commit, read or batch, never per message.
+A lone publish is such a batch: observing is an append to a list, which is sorted into buckets now and then.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ BYTES = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0
 """Upper bounds of sizes, 256 B through 16 MiB."""
 
 
+MAX_FRESH = 256
+"""Observations that wait to be sorted into buckets."""
+
+
 class Buckets(msgspec.Struct, frozen=True):
     """Content of a histogram: (upper bound, observations up to it) ascending, without the last, infinite one; their
     total number and sum."""
@@ -57,17 +62,27 @@ class Histogram:
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
+        self._fresh: list[float] = []
         self._lock = threading.Lock()
 
     def observe(self, value: float) -> None:
         """Count one observation."""
-        with self._lock:
+        self._fresh.append(value)
+        if len(self._fresh) >= MAX_FRESH:
+            with self._lock:
+                self._sort()
+
+    def _sort(self) -> None:
+        fresh = self._fresh[:]
+        del self._fresh[: len(fresh)]  # other threads may append meanwhile
+        for value in fresh:
             self._counts[bisect_left(self._bounds, value)] += 1
-            self._sum += value
+        self._sum += sum(fresh)
 
     def read(self) -> Buckets:
         """Return the observations so far."""
         with self._lock:
+            self._sort()
             counts, total = list(self._counts), self._sum
         running, found = 0, []
         for bound, count in zip(self._bounds, counts, strict=False):  # the last count has no bound

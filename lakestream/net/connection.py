@@ -211,11 +211,14 @@ class Connection(Outbox, Arrival):
                 self.owner.log.error(f"{self.label} - {TOO_MANY}")
                 self._fail(TOO_MANY, "Maximum Connections Exceeded")
                 return
-        if self.close_reason or not self._secured(transport.get_extra_info("ssl_object")):
+        encrypted = transport.get_extra_info("ssl_object")
+        if self.close_reason or not self._secured(encrypted):
             self.transport.abort()
             return
         if not self.greeted:
             self.send(self.owner.info(self))
+        if self._upgrade is None and encrypted is None and (sock := transport.get_extra_info("socket")) is not None:
+            self._descriptor = sock.fileno()
         if (login := self.owner.authenticator_for(self.kind).anonymous) is not None and not self._bind(login):
             return
         options = self.owner.options
@@ -257,7 +260,13 @@ class Connection(Outbox, Arrival):
         commands = self._parser.feed(data)
         if self.tracer is not None:
             self.tracer.inbound(single(commands))
-        self._handle(commands, len(data))
+        self._reading = True
+        try:
+            self._handle(commands, len(data))
+        finally:
+            self._reading = False
+            if self._dirty:
+                self.flush()
 
     def _handle(self, commands: Sequence[Command | Publishes], size: int) -> None:
         publish, turn = self._publish, self.hub.turn

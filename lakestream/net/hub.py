@@ -70,7 +70,8 @@ class Turn:
     """The current turn of the event loop.
 
     Args:
-        call_soon: runs a callback once the turn has read all ready sockets.
+        call_soon: runs a callback in the next turn.
+        call_last: runs a callback at the end of the turn; `call_soon` by default.
 
     Attributes:
         overrun: the receiver for which the current publisher has to wait: a congested node or remote server, or the
@@ -78,16 +79,21 @@ class Turn:
         soon: runs a callback in the next turn, so that nothing holds the event loop for long.
     """
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_last: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         self.overrun: Congested | None = None
         self.soon = call_soon
+        self._last = call_last or call_soon
         self._dirty: list[Flushable] = []
         self._spent = 0
 
     def dirty(self, sink: Flushable) -> None:
         """Note that `sink` has output; all of it is written once, at the end of the turn."""
         if not self._dirty:
-            self.soon(self._flush)
+            self._last(self.flush)
         self._dirty.append(sink)
 
     def read(self, size: int) -> None:
@@ -102,7 +108,8 @@ class Turn:
         """Call back in the next turn."""
         self.soon(callback)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write all output that was gathered."""
         dirty, self._dirty = self._dirty, []
         self._spent = 0
         for sink in dirty:
@@ -519,17 +526,19 @@ class Hub:
         self.answer_many([(subject, b"", b"", payload) for subject, payload in replies])
 
     def answer_many(self, answers: Sequence[Delivery]) -> None:
-        match, run = self.interest_graph.match, list[Delivery]()
+        match, begin = self.interest_graph.match, 0
         same: Match | None = None
-        for answer in answers:
+        for at, answer in enumerate(answers):
             found = match(answer[0])
             if found is not same:
                 if same is not None:
-                    self._reply_to(same, run)
-                run, same = [], found
-            run.append(answer)
+                    self._reply_to(same, answers[begin:at])
+                begin, same = at, found
         if same is not None:
-            self._reply_to(same, run)
+            self._reply_to(same, answers[begin:])
+
+    def flush(self) -> None:
+        self.turn.flush()
 
     def reply_run(self, run: Publishes, begin: int, end: int, prefix: bytes, seq: int) -> None:
         at = begin
@@ -559,7 +568,7 @@ class Hub:
     def _reply_to(self, match: Match, run: Sequence[Delivery]) -> None:
         """Send a run of replies that the same subscriptions get. Mostly it is one, of the inbox of one client."""
         for sub in match.plain:
-            if sub.carrier is None:
+            if sub.carrier is None and len(run) > 1:
                 sub.sink.receive_many(sub, run)
             else:
                 for subject, reply, header, payload in run:

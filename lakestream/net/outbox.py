@@ -7,6 +7,7 @@ mark above which deliveries wait. What a client asks for, and when its connectio
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -130,6 +131,8 @@ class Outbox(Accepted):
         self._out: list[bytes] = []
         self._gathered = 0
         self._dirty = False
+        self._reading = False  # commands of this client are being handled: what they bring it is written after them
+        self._descriptor = -1  # of a plain TCP socket
 
     # ------------------------------------------------------------------ messages
     def receive(
@@ -153,8 +156,7 @@ class Outbox(Accepted):
         self.out_bytes += len(payload)
         self._gathered += len(frame)
         if not self._dirty:
-            self._dirty = True
-            self.hub.dirty(self)
+            self._await_flush()
         if self._gathered > HIGH_WATER:
             self.write()
         sub.delivered += 1
@@ -173,7 +175,7 @@ class Outbox(Accepted):
             return
         if self.guard is not None:
             messages = self.guard.admitted(messages)
-        if isinstance(messages, Framed) and self.tracer is None:
+        if type(messages) is not list and isinstance(messages, Framed) and self.tracer is None:
             frames, size = messages.frames(sub.sid)
             self._gather(sub, frames, len(messages), size)
             return
@@ -183,8 +185,7 @@ class Outbox(Accepted):
         self.out_bytes += size
         self._gathered += size
         if not self._dirty:
-            self._dirty = True
-            self.hub.dirty(self)
+            self._await_flush()
         if self._gathered > HIGH_WATER:
             self.write()
 
@@ -236,8 +237,7 @@ class Outbox(Accepted):
         self.out_bytes += size
         self._gathered += len(frames)
         if not self._dirty:
-            self._dirty = True
-            self.hub.dirty(self)
+            self._await_flush()
         if self._gathered > HIGH_WATER:
             self.write()
 
@@ -255,7 +255,12 @@ class Outbox(Accepted):
         """Write a frame at the end of the turn."""
         self._out.append(frame)
         if not self._dirty:
-            self._dirty = True
+            self._await_flush()
+
+    def _await_flush(self) -> None:
+        """Have `flush` called: after the client's commands if they are being handled, else at the end of the turn."""
+        self._dirty = True
+        if not self._reading:
             self.hub.dirty(self)
 
     def flush(self) -> None:
@@ -273,5 +278,14 @@ class Outbox(Accepted):
         if self.tracer is not None:
             self.tracer.outbound(out)
         data = b"".join(out)
-        transport.write(data)
-        self._unsent.wrote(self, len(data), transport.get_write_buffer_size())
+        size, unsent = len(data), 0
+        if self._descriptor >= 0 and not transport.get_write_buffer_size():
+            # At once: uvloop's transport would send it once the present callbacks of the event loop have returned.
+            try:
+                data = data[os.write(self._descriptor, data) :]
+            except OSError:
+                pass  # full, or broken: the transport finds the same and deals with it
+        if data:
+            transport.write(data)
+            unsent = transport.get_write_buffer_size()
+        self._unsent.wrote(self, size, unsent)

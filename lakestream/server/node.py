@@ -35,7 +35,7 @@ from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
-from lakestream.runtime import LoopClock, ThreadIo
+from lakestream.runtime import LoopClock, ThreadIo, Turns
 from lakestream.server.heap import trim
 from lakestream.server.jetstream import JetStream
 from lakestream.server.lake.api import announce, withdraw
@@ -122,10 +122,11 @@ class Node:
         self._stopped = asyncio.Event()
         self.log.quiet = self._worker is not None and not self._worker.first
         options = self.options
-        self.clock = LoopClock(loop, self.log)
-        self.io = ThreadIo(loop)
+        turns = Turns(loop, self.log)
+        self.clock = LoopClock(loop, self.log, turns)
+        self.io = ThreadIo(loop, call_last=turns.call_last)
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
-        self.accounts = Accounts(options, Turn(loop.call_soon), self.log)
+        self.accounts = Accounts(options, Turn(loop.call_soon, turns.call_last), self.log)
         self.hub = self.accounts.default.hub
         worker = self._worker
         self.logins = Logins(

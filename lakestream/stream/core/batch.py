@@ -34,6 +34,7 @@ class Batch:
         "_counted",
         "_counts",
         "_last",
+        "acked",
         "after",
         "effects",
         "first_seq",
@@ -56,6 +57,8 @@ class Batch:
         """True if the batch is stored as a whole or not at all: it is never split, and takes no other messages."""
         self.last_time = 0
         self.size = 0
+        self.acked = False
+        """True once its pub acks were handed to the connections."""
         self.records: list[bytes] = []
         """The records, back to back; those of a run are one piece."""
         self.subjects: list[bytes] = []

@@ -69,6 +69,11 @@ class Pipeline:
     def __len__(self) -> int:
         return len(self._flying) + len(self._open)
 
+    @property
+    def gathering(self) -> bool:
+        """Return True if something waits for the next write."""
+        return bool(self._open)
+
     def uncommitted(self) -> list[Proposal]:
         """Return everything proposed and not committed, oldest first."""
         return self._flying + self._open
@@ -155,7 +160,7 @@ class Pipeline:
         self.batch = None
         for proposal in proposals:
             if isinstance(proposal.context, Batch):
-                proposal.count = len(proposal.context)
+                proposal.count = len(proposal.context.subjects)
         # Earlier ones may still be on their way to other members: they come back first.
         self._flying += proposals
         try:

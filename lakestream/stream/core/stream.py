@@ -187,9 +187,11 @@ class StreamCore:
         pipeline = self.pipeline
         if pipeline.closed:
             return  # deleted, or the next start applies it: a last checkpoint may be on its way in a thread
-        own = sum(entry.context is not None for entry in entries)
+        own = len([entry for entry in entries if entry.context is not None])
         pipeline.landed(own)
         self.confirming.landed(own)
+        if own == 1 and not pipeline.gathering:
+            self._acknowledge_first(entries[-1].context)
         for position, entry in enumerate(entries):
             try:
                 self._apply(entry)
@@ -220,7 +222,12 @@ class StreamCore:
         if isinstance(context, Batch):
             self.pipeline.pending_bytes -= context.size
             self.applier.batch(entry.at, context)
-            self._acknowledge(context)
+            for seq, time_ns, call in context.after:
+                call(seq, time_ns)
+            if not context.acked:
+                self._acknowledge(context)
+            for each in self._hooks.acknowledged:
+                each.acknowledged(context.first_seq, context.subjects)
         elif isinstance(context, Asked):
             result = self.applier.operation(context.operation, own=True)
             self.pipeline.operations -= 1
@@ -232,9 +239,17 @@ class StreamCore:
             context()
         self.store.applied = entry.frame.index
 
+    def _acknowledge_first(self, context: object) -> None:
+        """Send the pub acks of a batch before it is applied: it is durable, and no other publisher waits for the disk.
+
+        Nothing is read from a socket in between: what the publisher asks next finds the messages applied.
+        """
+        if isinstance(context, Batch) and not context.after:
+            self._acknowledge(context)
+            self.bus.flush()
+
     def _acknowledge(self, batch: Batch) -> None:
-        for seq, time_ns, call in batch.after:
-            call(seq, time_ns)
+        batch.acked = True
         first, prefix, single = batch.first_seq, self.proposer.ack, 0
         for at, run, begin, end in batch.runs:
             if single < at:
@@ -246,8 +261,6 @@ class StreamCore:
             replies += batch.late
         if replies:
             self.bus.reply_many(replies)
-        for each in self._hooks.acknowledged:
-            each.acknowledged(first, batch.subjects)
 
     def _acks(self, batch: Batch, begin: int, end: int) -> list[tuple[bytes, bytes]]:
         """Return the pub acks (reply, answer) of some messages that came one by one."""
