@@ -526,6 +526,9 @@ class Hub:
         self.answer_many([(subject, b"", b"", payload) for subject, payload in replies])
 
     def answer_many(self, answers: Sequence[Delivery]) -> None:
+        if len(answers) == 1:
+            self.route(None, self.system, *answers[0])
+            return
         match, begin = self.interest_graph.match, 0
         same: Match | None = None
         for at, answer in enumerate(answers):
@@ -568,7 +571,9 @@ class Hub:
     def _reply_to(self, match: Match, run: Sequence[Delivery]) -> None:
         """Send a run of replies that the same subscriptions get. Mostly it is one, of the inbox of one client."""
         for sub in match.plain:
-            if sub.carrier is None and len(run) > 1:
+            if len(run) == 1:
+                sub.sink.receive(sub, *run[0], self.system)
+            elif sub.carrier is None:
                 sub.sink.receive_many(sub, run)
             else:
                 for subject, reply, header, payload in run:

@@ -278,13 +278,15 @@ class Outbox(Accepted):
         if self.tracer is not None:
             self.tracer.outbound(out)
         data = b"".join(out)
-        size, unsent = len(data), 0
-        if self._descriptor >= 0 and not transport.get_write_buffer_size():
+        size = len(data)
+        unsent = transport.get_write_buffer_size()
+        if self._descriptor >= 0 and not unsent:
             # At once: uvloop's transport would send it once the present callbacks of the event loop have returned.
             try:
-                data = data[os.write(self._descriptor, data) :]
-            except OSError:
-                pass  # full, or broken: the transport finds the same and deals with it
+                sent = os.write(self._descriptor, data)
+            except OSError:  # full, or broken: the transport finds the same and deals with it
+                sent = 0
+            data = data[sent:]
         if data:
             transport.write(data)
             unsent = transport.get_write_buffer_size()

@@ -77,8 +77,10 @@ class Unsent:
 
     def wrote(self, receiver: Receiver, size: int, unsent: int) -> None:
         """Note that a connection has written `size` bytes, and the number of unsent ones. Hot: once per write."""
-        limits = self._limits()
         receiver.written += size
+        if not unsent and not receiver.unsent:
+            return
+        limits = self._limits()
         if unsent > limits.max_pending:
             self._cut(receiver, PENDING_BYTES, f"MaxPending of {limits.max_pending} Exceeded")
             return

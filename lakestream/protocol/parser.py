@@ -163,8 +163,12 @@ class Parser:
                 run = parse_run(buf, position, word, limit, subjects_apart, replies_apart, mark)
                 if run is not None:
                     position, subjects, starts, places, payload_bytes = run
-                    publishes = Publishes(buf, subjects, starts, places, payload_bytes)
-                    append(publishes.message(0) if len(subjects) == 1 else publishes)
+                    if len(subjects) > 1:
+                        append(Publishes(buf, subjects, starts, places, payload_bytes))
+                    else:
+                        reply_at, reply_length, payload_at, size = places
+                        reply = buf[reply_at : reply_at + reply_length]
+                        append(Publish(subjects[0], reply, b"", buf[payload_at : payload_at + size]))
                     continue
             elif buf[position] == _H and self.headers:
                 found = hpub(buf, position)

@@ -285,7 +285,7 @@ class SegmentStore(Store):
 
         Asked by the group before each write, and by `seal_if_old`.
         """
-        if self.applied != self.log.open_segment.last_index or not self.seal_due(now_ns):
+        if self.applied != self.log.last_index or not self.seal_due(now_ns):
             return None
         return self.sealing_state()
 
@@ -296,9 +296,8 @@ class SegmentStore(Store):
             return False
         if segment.end >= options.seal_bytes:
             return True
-        if not self.has_unsealed:
-            return False
-        return segment.first_index <= self._seal_through or now_ns - segment.first_append_ns >= options.seal_age_ns
+        old = now_ns - segment.first_append_ns >= options.seal_age_ns
+        return (old or segment.first_index <= self._seal_through) and self.has_unsealed
 
     def sealing_state(self) -> SealState:
         """Return the state as of `applied`, for the footer of the segment that ends there."""

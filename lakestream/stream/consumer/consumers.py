@@ -98,6 +98,11 @@ class Consumers(Feature, Mapping[str, Consumer]):
                 consumer.deleted()
         return consumer
 
+    def active(self, hook: str) -> bool:
+        if hook == "before_flush":  # also to propose what was done under another policy
+            return self.retention.policy != "limits" or bool(self.retention.unsettled())
+        return hook != "unwanted" or self.retention.policy == "interest"
+
     def applied(self, operation: Operation, own: bool) -> None:
         if not own and isinstance(operation, UpdateStream | DeleteConsumer):
             self.retention.recheck = True

@@ -134,14 +134,14 @@ class Proposer:
         if self.guarded or self._deferred or self._prepared or run.payload_bytes > self._max_bytes:
             return False
         pipeline = self._pipeline
-        batch = pipeline.batch
-        if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES:
-            batch = self._open_batch()
-            if batch is None:
-                return False
         # Invariant 5: times never go backwards in a stream, whatever the clock does. Messages that came together can
         # be told apart by time, as if they had come one after the other.
         now, seq = max(self._wall(), pipeline.last_time), pipeline.next_seq
+        batch = pipeline.batch
+        if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES:
+            batch = self._open_batch(now)
+            if batch is None:
+                return False
         pipeline.pending_bytes += batch.add_run(seq, now, run, begin, end)
         pipeline.next_seq, pipeline.last_time = seq + end - begin, batch.last_time
         return True
@@ -149,17 +149,17 @@ class Proposer:
     def _append(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, time_ns: int = 0) -> int:
         """Put a message (from `time_ns`, or now) that passed every rule into the open batch; its sequence, or 0."""
         pipeline = self._pipeline
-        batch = pipeline.batch
-        if batch is None or (batch.size >= MAX_BATCH_BYTES and not batch.whole):
-            opened = self._open_batch()
-            if opened is None:
-                self._refuse_unopened(reply)
-                return 0
-            batch = opened
         # Invariant 5: times never go backwards in a stream, whatever the clock does.
         now = time_ns or self._wall()
         if now < pipeline.last_time:
             now = pipeline.last_time
+        batch = pipeline.batch
+        if batch is None or (batch.size >= MAX_BATCH_BYTES and not batch.whole):
+            opened = self._open_batch(max(self._wall(), pipeline.last_time) if time_ns else now)
+            if opened is None:
+                self._refuse_unopened(reply)
+                return 0
+            batch = opened
         pipeline.last_time = now
         seq = pipeline.next_seq
         pipeline.next_seq = seq + 1
@@ -174,14 +174,12 @@ class Proposer:
             if after is not None:
                 batch.after.append((seq, now, after))
 
-    def _open_batch(self, whole: bool = False) -> Batch | None:
+    def _open_batch(self, time_ns: int, whole: bool = False) -> Batch | None:
+        """Begin a batch whose first message gets this time; None if the stream takes none now."""
         pipeline = self._pipeline
-        if not pipeline.accepts:
-            return None
-        if self._exceeded(0):
+        if not pipeline.accepts or (pipeline.pending_bytes and self._exceeded(0)):
             return None
         batch = Batch(pipeline.next_seq, whole)
-        time_ns = max(self._wall(), pipeline.last_time)
         for each in self._hooks.opened:
             each.opened(pipeline.next_seq, time_ns)
         pipeline.add_batch(batch)
@@ -312,7 +310,7 @@ class Proposer:
         where `settled`.
         """
         self._pipeline.batch = None
-        batch = self._open_batch(whole=True)
+        batch = self._open_batch(max(self._wall(), self._pipeline.last_time), whole=True)
         if batch is None:
             self._refuse_unopened(accepted[-1][0].reply)
             return 0
@@ -385,12 +383,11 @@ class Proposer:
         pipeline = self._pipeline
         if self._looks_at_each or self.moving:
             return False
-        batch = pipeline.batch
+        batch, now = pipeline.batch, max(self._wall(), pipeline.last_time)
         if batch is None or batch.whole or batch.size >= MAX_BATCH_BYTES:
-            batch = self._open_batch()
+            batch = self._open_batch(now)
             if batch is None:
                 return False
-        now = max(self._wall(), pipeline.last_time)
         self._extend(batch, pipeline.next_seq, [now] * len(subjects), subjects, headers, payloads)
         effect.seq, effect.time_ns, effect.subject = pipeline.next_seq - 1, now, subjects[-1]
         batch.act(effect)

@@ -9,7 +9,9 @@ own limit, with 10002. What streams reserve by their max_bytes is checked when t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from lakestream.log.store.store import Store
 from lakestream.protocol.accounts import UNLIMITED, JetStreamLimits, tier_of
@@ -36,7 +38,7 @@ class CountedStream(Protocol):
     proposer: Proposer
 
 
-class _Known(NamedTuple):
+class _Known(msgspec.Struct):
     """Noted size of a stream: its bytes here, and the number of replicas that have as much."""
 
     stream: CountedStream
@@ -58,28 +60,32 @@ class _Use:
 
     def _noted(self, stream: CountedStream) -> bool:
         """Note the size of a stream. Return False if it has not changed."""
-        now = _Known(stream, stream.store.bytes, max(1, stream.config.num_replicas))
+        size, copies = stream.store.bytes, max(1, stream.config.num_replicas)
         known = self._streams.get(stream.uid)
-        if known == now:
+        if known is None or known.stream is not stream or known.copies != copies:
+            self._drop(stream)
+            known = self._streams[stream.uid] = _Known(stream, 0, copies)
+        elif known.size == size:
             return False
-        if known is not None:
-            self._add(known, -1)
-        self._streams[stream.uid] = now
-        self._add(now, 1)
+        self._add(known, size - known.size)
+        known.size = size
         return True
 
     def knows(self, uid: str) -> bool:
         """Return True if the stream with this uid is counted."""
         return uid in self._streams
 
-    def _add(self, known: _Known, sign: int) -> None:
-        self.used[known.stream.config.storage] += sign * known.size
+    def _add(self, known: _Known, size: int) -> None:
+        self.used[known.stream.config.storage] += size
+
+    def _drop(self, stream: CountedStream) -> None:
+        known = self._streams.pop(stream.uid, None)
+        if known is not None:
+            self._add(known, -known.size)
 
     def forget(self, stream: CountedStream) -> None:
         """Count a stream no more: it has left this node."""
-        known = self._streams.pop(stream.uid, None)
-        if known is not None:
-            self._add(known, -1)
+        self._drop(stream)
 
     def _guard(self, storage: str) -> None:
         """Let streams check messages without headers too from now on."""
@@ -142,7 +148,7 @@ class AccountUse(_Use):
         self.limits = limits
         self._pools = {}
         for known in self._streams.values():
-            self._pool(known, 1)
+            self._pool(known, known.size)
         for known in self._streams.values():
             if self.tight(known.stream):
                 known.stream.proposer.guard()
@@ -151,13 +157,13 @@ class AccountUse(_Use):
         """Return the pool of a stream."""
         return storage, tier_of(replicas) if self.limits.tiers else ""
 
-    def _add(self, known: _Known, sign: int) -> None:
-        super()._add(known, sign)
-        self._pool(known, sign)
+    def _add(self, known: _Known, size: int) -> None:
+        super()._add(known, size)
+        self._pool(known, size)
 
-    def _pool(self, known: _Known, sign: int) -> None:
+    def _pool(self, known: _Known, size: int) -> None:
         pool = self.pool(known.stream.config.storage, known.copies)
-        self._pools[pool] = self._pools.get(pool, 0) + sign * known.size * known.copies
+        self._pools[pool] = self._pools.get(pool, 0) + size * known.copies
 
     def note(self, stream: CountedStream) -> None:
         """Count a stream that is new here, or whose size may have changed."""

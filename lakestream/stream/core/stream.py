@@ -16,7 +16,7 @@ import msgspec
 from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
-from lakestream.ports import Bus, Clock, Handler, Io, RunHandler
+from lakestream.ports import Bus, Clock, Delivery, Handler, Io, RunHandler
 from lakestream.protocol.api.advisory import advise
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.raft.group.group import Callbacks, Committed, Group, Proposal
@@ -190,7 +190,7 @@ class StreamCore:
         own = len([entry for entry in entries if entry.context is not None])
         pipeline.landed(own)
         self.confirming.landed(own)
-        if own == 1 and not pipeline.gathering:
+        if own == 1 and not pipeline.gathering and not self.proposer.guarded:
             self._acknowledge_first(entries[-1].context)
         for position, entry in enumerate(entries):
             try:
@@ -242,7 +242,8 @@ class StreamCore:
     def _acknowledge_first(self, context: object) -> None:
         """Send the pub acks of a batch before it is applied: it is durable, and no other publisher waits for the disk.
 
-        Nothing is read from a socket in between: what the publisher asks next finds the messages applied.
+        Nothing is read from a socket in between: what the publisher asks next finds the messages applied. Only where no
+        rule looks at messages without headers: the reply subject may be one of the stream's.
         """
         if isinstance(context, Batch) and not context.after:
             self._acknowledge(context)
@@ -253,26 +254,26 @@ class StreamCore:
         first, prefix, single = batch.first_seq, self.proposer.ack, 0
         for at, run, begin, end in batch.runs:
             if single < at:
-                self.bus.reply_many(self._acks(batch, single, at))
+                self.bus.answer_many(self._acks(batch, single, at))
             self.bus.reply_run(run, begin, end, prefix, first + at)
             single = at + end - begin
-        replies = self._acks(batch, single, len(batch))
+        answers = self._acks(batch, single, len(batch.subjects))
         if batch.late:
-            replies += batch.late
-        if replies:
-            self.bus.reply_many(replies)
+            answers += [(reply, b"", b"", answer) for reply, answer in batch.late]
+        if answers:
+            self.bus.answer_many(answers)
 
-    def _acks(self, batch: Batch, begin: int, end: int) -> list[tuple[bytes, bytes]]:
-        """Return the pub acks (reply, answer) of some messages that came one by one."""
+    def _acks(self, batch: Batch, begin: int, end: int) -> list[Delivery]:
+        """Return the pub acks of some messages that came one by one."""
         prefix, tails, first = self.proposer.ack, batch.tails, batch.first_seq + begin
-        answers = batch.replies[begin:end] if batch.runs else batch.replies
+        replies = batch.replies[begin:end] if batch.runs else batch.replies
         if tails:
             return [
-                (reply, b"%b%d%b}" % (prefix, seq, tails.get(seq, b"")))
-                for seq, reply in enumerate(answers, first)
+                (reply, b"", b"", b"%b%d%b}" % (prefix, seq, tails.get(seq, b"")))
+                for seq, reply in enumerate(replies, first)
                 if reply
             ]
-        return [(reply, b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(answers, first) if reply]
+        return [(reply, b"", b"", b"%b%d}" % (prefix, seq)) for seq, reply in enumerate(replies, first) if reply]
 
     def _finish(self, operation: Operation, result: object, done: Done | None) -> None:
         """Answer the proposer, after its consequences (what it released from an interest stream, say) are stored."""

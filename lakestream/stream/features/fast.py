@@ -139,6 +139,9 @@ class Fast(Batches[_Fast]):
             self.follow()
             self._known.clear()
 
+    def active(self, hook: str) -> bool:
+        return hook != "before_write" or self._config.allow_batched
+
     # ------------------------------------------------------------------ the log
     def before_write(self) -> None:
         """Let the write that begins say where the batches are after it."""
