@@ -1,4 +1,4 @@
-"""Tests of the I/O threads of a running server, and of work done without them."""
+"""Tests of the I/O threads of a running server, of work done without them, and of the end of a turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 
 from lakestream.log.format.files import Brief
-from lakestream.runtime import BRIEF_NS, ThreadIo
+from lakestream.logging import Logger
+from lakestream.runtime import BRIEF_NS, ThreadIo, Turns
+
+
+class Failures(Logger):
+    """Keeps the exceptions that are logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[BaseException] = []
+
+    def exception(self, text: str, error: BaseException) -> None:
+        self.errors.append(error)
 
 
 class Io:
@@ -113,3 +125,47 @@ async def test_an_error_of_brief_work_reaches_its_caller(io: Io) -> None:
 
     with pytest.raises(OSError, match="no space left"):
         await io.run(fail, Brief.NOW)
+
+
+async def turns_order(begin: Callable[[Turns, list[str]], None], log: Logger | None = None) -> list[str]:
+    """Return what was called in the turn that `begin` fills and, after "next", in the next one."""
+    loop = asyncio.get_running_loop()
+    seen: list[str] = []
+    begin(Turns(loop, log or Logger()), seen)
+    loop.call_soon(seen.append, "next")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return seen
+
+
+async def test_output_is_written_before_batches_are_closed_and_after() -> None:
+    def begin(turns: Turns, seen: list[str]) -> None:
+        def close() -> None:
+            seen.append("batch")
+            turns.call_last(lambda: seen.append("its acks"))
+
+        turns.call_soon(close)
+        turns.call_last(lambda: seen.append("answers"))
+
+    assert await turns_order(begin) == ["answers", "batch", "its acks", "next"]
+
+
+async def test_what_a_batch_asks_for_comes_in_the_next_turn() -> None:
+    def begin(turns: Turns, seen: list[str]) -> None:
+        turns.call_soon(lambda: turns.call_soon(lambda: seen.append("later")))
+
+    assert await turns_order(begin) == ["next", "later"]
+
+
+async def test_a_failure_at_the_end_of_a_turn_is_logged_and_stops_nothing_else() -> None:
+    def fail() -> None:
+        raise ValueError("of one stream")
+
+    def begin(turns: Turns, seen: list[str]) -> None:
+        turns.call_soon(fail)
+        turns.call_soon(lambda: seen.append("of another"))
+        turns.call_last(lambda: seen.append("output"))
+
+    log = Failures()
+    assert await turns_order(begin, log) == ["output", "of another", "next"]
+    assert [str(error) for error in log.errors] == ["of one stream"]
