@@ -77,6 +77,8 @@ class Turns:
         if self._writing:
             self._write()
         self._ending = False
+        if self._writing:  # noted by the last writes themselves
+            self._ask()
 
     def _write(self) -> None:
         writing, self._writing = self._writing, []

@@ -299,6 +299,7 @@ class Connection(Outbox, Arrival):
         if not self.close_reason:
             self.close_reason = "Client Closed" if exc is None else "Read Error"
         self.owner.log.debug(f"{self.label} - Client connection closed: {self.close_reason}")
+        self._descriptor = -1  # the system may give its number to the next connection
         self._leave()
         self.owner.unsent.left(self)
         self.owner.closed(self)

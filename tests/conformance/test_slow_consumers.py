@@ -118,3 +118,16 @@ def test_a_consumer_waits_for_a_receiver_that_does_not_read_instead_of_filling_t
         assert not ended(server)
     for wire in silent:
         wire.close()
+
+
+def test_a_receiver_that_reads_late_gets_every_byte_in_order(start_server: StartServer, kind: Kind) -> None:
+    """Its socket is full after some messages: the rest of one and the messages behind it wait in the server."""
+    server = start_server(of=kind)
+    with Wire(server.address) as late, Wire(server.address) as publisher:
+        late.subscribe("flood")
+        late.ping()
+        bodies = [b"%06d" % number * 5_000 for number in range(700)]
+        for body in bodies:
+            publisher.send(pub("flood", body))
+        publisher.ping()
+        assert [late.message("flood").data for _ in bodies] == bodies

@@ -169,3 +169,13 @@ async def test_a_failure_at_the_end_of_a_turn_is_logged_and_stops_nothing_else()
     log = Failures()
     assert await turns_order(begin, log) == ["output", "of another", "next"]
     assert [str(error) for error in log.errors] == ["of one stream"]
+
+
+async def test_output_that_comes_while_the_last_output_is_written_is_written_in_the_next_turn() -> None:
+    def begin(turns: Turns, seen: list[str]) -> None:
+        def write() -> None:
+            turns.call_last(lambda: seen.append("told to others"))
+
+        turns.call_soon(lambda: turns.call_last(write))
+
+    assert await turns_order(begin) == ["next", "told to others"]
