@@ -253,7 +253,7 @@ async def test_a_session_asks_at_once_when_there_is_a_link_again(monkeypatch: py
     source = StreamSource(name="O", external=ExternalStream(api="$JS.hub.API"))
     origin = Origin(source, "$G", "M", mirror=True)
     first = hub.subscribe(b"$JS.hub.API.>", lambda subject, reply, *_: hub.publish(reply, b"", b"", b""))
-    pipeline = SimpleNamespace()  # it is not asked: nothing is stored
+    pipeline = SimpleNamespace(failed=None, when_safe=lambda then: then())  # of a stream that stores nothing
     session = mirror_session.Session(origin, Nothing(), hub, Loop(), pipeline)  # type: ignore[arg-type]
     session.begin()
     while not session._fails:  # the answers said that there is no responder
