@@ -242,7 +242,7 @@ class Core(State):
             self.leading.prepare()
         out, log = self.out, self.log
         some = bool(out.messages or out.sends or out.reads or out.lost_reads or out.install or out.recovered)
-        some = some or bool(out.rolled_back or out.stopped or out.warnings)
+        some = some or bool(out.learned or out.rolled_back or out.stopped or out.warnings)
         if log.cut_after is not None:
             out.truncate_after, log.cut_after = log.cut_after, None
             some = True

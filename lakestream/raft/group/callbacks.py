@@ -90,7 +90,9 @@ class Owner:
         self._reads.append((index, done))
 
     def reads(self, handed: int) -> bool:
-        """Return answer the reads that need nothing beyond entry `handed`. Return True if there were any."""
+        """Answer the reads that need nothing beyond entry `handed`. Return True if there were any."""
+        if not self._reads:
+            return False
         due = [read for read in self._reads if read[0] <= handed]
         if due:
             self._reads = [read for read in self._reads if read[0] > handed]

@@ -19,16 +19,16 @@ class Work(msgspec.Struct):
     """One batch of disk work, done in the order of the fields.
 
     settle: make durable what recovery found in the log.
-    kept: written to the file, durably when `keep_synced`; without a sync when `keep`. Its `durable` is of the log as it
-        will be after a cut.
+    kept: written to the file, durably when `keep_synced`; None: nothing is. Its `durable` is of the log as it will be
+        after a cut.
     replace: another log takes the place of this one.
     seal: end the open segment with that state through that entry.
     truncate_after: cut the log.
-    frames: append them, durably unless the log is relaxed; then `kept` is written again without a sync.
+    frames: append them, durably unless the log is relaxed.
     sync: make durable what relaxed writes left.
     """
 
-    kept: PersistentState
+    kept: PersistentState | None
     settle: bool = False
     keep_synced: bool = False
     replace: Replacement | None = None
@@ -37,13 +37,13 @@ class Work(msgspec.Struct):
     frames: list[Frame] = []
     epoch: int = 0
     sync: bool = False
-    keep: bool = False
 
     @property
     def brief(self) -> bool:
-        """Return True if it is one small append and nothing else; see `Io.submit`."""
-        special = self.settle or self.keep_synced or self.keep or self.sync or self.truncate_after is not None
-        return not special and self.replace is None and self.seal is None and brief(self.frames)
+        """Return True if it is at most one small append and a write of the file without a sync; see `Io.submit`."""
+        special = self.settle or self.keep_synced or self.sync or self.truncate_after is not None
+        special = special or self.replace is not None or self.seal is not None
+        return not special and (not self.frames or brief(self.frames))
 
 
 class Worked(msgspec.Struct):
@@ -71,6 +71,7 @@ def perform(work: Work, log: SegmentLog, file: StateFile) -> Worked:
     done = Worked()
     kept = work.kept
     if work.replace is not None:
+        assert kept is not None, "another state comes with its own file"
         done.file = StateFile(log.files, work.replace.directory)
         done.file.write(kept, sync=True)  # before it is in place, so that no vote is forgotten
         file.close()
@@ -79,10 +80,8 @@ def perform(work: Work, log: SegmentLog, file: StateFile) -> Worked:
         return done
     if work.settle:
         log.settle()
-    if work.keep_synced:
-        file.write(kept, sync=True)
-    elif work.keep:
-        file.write(kept, sync=False)
+    if kept is not None:
+        file.write(kept, sync=work.keep_synced)
     if work.seal is not None:
         state, index = work.seal
         if log.open_segment.first_index <= index:
@@ -91,8 +90,6 @@ def perform(work: Work, log: SegmentLog, file: StateFile) -> Worked:
         log.truncate(work.truncate_after)
     if work.frames:
         done.placed = log.append(work.frames)
-        if log.options.sync_always:
-            file.write(msgspec.structs.replace(kept, durable=work.frames[-1].index), sync=False)
     if work.sync:
         log.sync()
     return done

@@ -45,8 +45,6 @@ from lakestream.raft.group.unstable import RECENT_BYTES, Unstable, to_seal
 
 TICK_NS = 100_000_000
 """A tick of the core (100 ms)."""
-KEEP_TICKS = 10
-"""Knowledge of the other members is written to the file `raft` at the latest after this many ticks (1 s)."""
 LOAD_BYTES = 4 << 20
 """Maximum bytes of committed entries read from the log at once to be handed out (4 MiB)."""
 
@@ -93,7 +91,6 @@ class RaftGroup(Group):
         self._truncate: int | None = None
         self._cut = 1 << 62  # the lowest cut since the work under way began
         self._busy = self._loading = self._wants_sync = self._room = self._wants_kept = False
-        self._unkept_ticks = 0
         self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is under way
         self._replacement: Replacement | None = None
         self._idle: list[Callable[[], None]] = []  # to be called when the last work has ended
@@ -196,6 +193,7 @@ class RaftGroup(Group):
             self._core.campaign()
         self._active = True
         self._outlet.active(self.group, True)
+        self._check_role()
         self._pump()
 
     def stop(self, done: Callable[[], None] | None = None) -> None:
@@ -223,12 +221,15 @@ class RaftGroup(Group):
     def tick(self) -> None:
         """Advance the clock by TICK_NS."""
         self._core.tick()
-        self._unkept_ticks += 1
-        if self._unkept_ticks >= KEEP_TICKS:
-            # Appends write it too; this is for a member that gets no entries.
-            self._unkept_ticks = 0
-            self._wants_kept = self._kept.confirmed != tuple(self._core.confirmed.values())
+        self._wants_kept |= self._is_outdated()
         self._pump()
+
+    def _is_outdated(self) -> bool:
+        """Return True if the file `raft` is behind in what it holds without a sync."""
+        kept, core = self._kept, self._core
+        if (kept.hard.commit, kept.durable) != (min(core.commit, core.durable_index), self._durable()):
+            return True
+        return kept.confirmed != tuple(core.confirmed.values())
 
     def step(self, sender: str, message: Message) -> None:
         """Take a message; call `settle` after the last one of a buffer. Raise RaftError if it is invalid."""
@@ -350,11 +351,13 @@ class RaftGroup(Group):
                 self._log_base = base
                 self._core.compacted(base)
             while not self._stopped:
-                ready = self._core.ready() if self._touched else None
-                self._touched = ready is not None
-                if ready is not None:
-                    self._take(ready)
-                elif not (self._start_work() or self._hand_out() or self._notify()):
+                if self._touched:
+                    self._touched = False
+                    ready = self._core.ready()
+                    if ready is not None:
+                        self._take(ready)
+                        continue
+                if not (self._start_work() or self._hand_out() or self._notify()):
                     break
         finally:
             self._pumping = False
@@ -378,6 +381,7 @@ class RaftGroup(Group):
             self._out.give_away(ready.messages)
             return
         self._owner.report(ready)
+        self._wants_kept |= ready.learned
         if ready.stopped is not None:
             self._out.give_away(ready.messages)
             text = conflict_text(ready.stopped)
@@ -388,6 +392,8 @@ class RaftGroup(Group):
         if ready.append:
             self._unstable.append(ready.append)
             self._writes.extend((frame, ready.epoch) for frame in ready.append)
+        if ready.sends:
+            self._touched = True  # more may follow what is sent now
         self._out.put((*ready.messages, *ready.sends), self._unstable, self._log)
         if ready.commit is not None and self._core.role is Role.LEADER:
             self._outlet.committed(self.group)
@@ -434,17 +440,19 @@ class RaftGroup(Group):
         replacement = self._replacement
         if replacement is not None:
             return replacing(replacement, self._to_keep())
-        frames, epoch = self._next_frames()
+        frames, epoch = self._next_frames() if self._writes else ([], 0)
         cut = self._truncate
-        keep = self._out.unsynced or cut is not None  # a cut is noted before it is done, or it would look like damage
-        if not (frames or keep or self._seal is not None or self._wants_sync or self._wants_kept):
+        keep_synced = self._out.unsynced or cut is not None  # a cut is noted before it is done, or it looks like damage
+        keep = self._wants_kept or keep_synced
+        if not (frames or keep or self._seal is not None or self._wants_sync):
             return None
-        self._kept = self._to_keep()
+        if keep:
+            self._kept = self._to_keep()
         settle, self._settled = not self._settled, True
         self._truncate = None
         sync, self._wants_sync = self._wants_sync, False
-        kept, self._wants_kept = self._wants_kept, False
-        return Work(self._kept, settle, keep, None, self._seal, cut, frames, epoch, sync, kept and not frames)
+        self._wants_kept = False
+        return Work(self._kept if keep else None, settle, keep_synced, None, self._seal, cut, frames, epoch, sync)
 
     def _next_frames(self) -> tuple[list[Frame], int]:
         """Return entries of the next write and their epoch. Entries behind a committed SEAL wait until it is done."""
@@ -458,8 +466,11 @@ class RaftGroup(Group):
         return frames, epoch
 
     def _to_keep(self) -> PersistentState:
-        durable = self._unstable.placed if self._log.options.sync_always else 0
-        return updated(self._kept, self._core, durable)
+        return updated(self._kept, self._core, self._durable())
+
+    def _durable(self) -> int:
+        """Return the index through which the log is durable; 0 if writes are not synced."""
+        return self._unstable.placed if self._log.options.sync_always else 0
 
     def _worked(self, work: Work, done: Worked | None, error: BaseException | None) -> None:
         self._busy = False
@@ -472,8 +483,8 @@ class RaftGroup(Group):
             self.fail(error)
             return
         self._owner.wake = True
-        if work.replace is not None and done.log is not None:
-            self._replaced(work, work.replace, done.log)
+        if work.replace is not None and work.kept is not None and done.log is not None:
+            self._replaced(work.kept, work.replace, done.log)
         if work.seal is not None:
             self._unstable.move([at for at in done.moved if at.index <= self._unstable.placed])
             self._seal_ended(work.seal[1])
@@ -520,9 +531,9 @@ class RaftGroup(Group):
             self._replacement = replacement
         self._pump()
 
-    def _replaced(self, work: Work, replacement: Replacement, log: SegmentLog) -> None:
+    def _replaced(self, kept: PersistentState, replacement: Replacement, log: SegmentLog) -> None:
         assert log.last_index == replacement.index, "the log that was put in place does not end where its state does"
-        self._log, self._kept, self._replacement = log, work.kept, None
+        self._log, self._kept, self._replacement = log, kept, None
         log.propose_seal = self._propose_seal
         self._log_base = log.first_index - 1
         self._unstable = Unstable(replacement.index, replacement.index)
@@ -590,9 +601,10 @@ class RaftGroup(Group):
     # ------------------------------------------------------------------ callbacks
     def _notify(self) -> bool:
         """Call the owner for what has changed; return True if it was called."""
-        if self._check_role():
-            return True
         owner, core = self._owner, self._core
+        # A new leader serves once an entry of its term is handed out; every other change comes with a Ready.
+        if core.role is Role.LEADER and not owner.leads and self._check_role():
+            return True
         if owner.reads(self._unstable.handed):
             return True
         if owner.held and (self._room or owner.wake) and not core.transferring:
