@@ -192,7 +192,8 @@ class ThreadIo:
             threading.Thread(target=self._run, args=(waits,), name=f"lakestream-io-{number}", daemon=True)
             for number, waits in enumerate(self._waits)
         ]
-        self._brief = False  # a piece of brief work waits for its turn of the loop
+        self._later = False  # a piece of brief work waits for its turn of the loop
+        self._done = False  # a piece of brief work was done in this turn
         self._threads_until = 0  # the disk was slow: until then (monotonic ns) no brief work in the loop
         for thread in self._threads:
             thread.start()
@@ -200,14 +201,21 @@ class ThreadIo:
     def submit(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
     ) -> None:
-        if not brief or self._brief or time.monotonic_ns() < self._threads_until:
+        taken = self._later or (self._done and brief is Brief.NOW)
+        if not brief or taken or time.monotonic_ns() < self._threads_until:
             self._work.put((work, done, time.monotonic_ns()))
-            return
-        self._brief = True
-        if brief is Brief.NOW:
+        elif brief is Brief.NOW:
             self._do_brief(work, done)
-        else:  # messages of this turn are written at the end of the next
-            self._loop.call_soon(self._loop.call_soon, self._do_brief, work, done)
+        else:
+            self._later = True
+            if brief is Brief.SOON:
+                self._loop.call_soon(self._do_later, work, done)
+            else:  # messages of this turn are written at the end of the next
+                self._loop.call_soon(self._loop.call_soon, self._do_later, work, done)
+
+    def _do_later(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        self._later = False
+        self._do_brief(work, done)
 
     def _do_brief(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         result, wrong = None, None
@@ -219,12 +227,14 @@ class ThreadIo:
         ended = time.monotonic_ns()
         if ended - began > BRIEF_NS:
             self._threads_until = ended + (ended - began) * BRIEF_PAUSE
-        # One piece in a turn: what other streams submit in it, or `done` does, is done by threads meanwhile.
-        self._call_last(self._end_brief)
+        # One piece in a turn: what else is submitted for it is done by threads meanwhile.
+        if not self._done:
+            self._done = True
+            self._call_last(self._end_turn)
         done(result, wrong)
 
-    def _end_brief(self) -> None:
-        self._brief = False
+    def _end_turn(self) -> None:
+        self._done = False
 
     @property
     def waiting(self) -> int:

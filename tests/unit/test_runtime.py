@@ -65,6 +65,7 @@ HERE = threading.main_thread().name
 async def test_brief_work_is_done_in_the_loop_and_other_work_in_a_thread(io: Io) -> None:
     assert await io.run(nothing, Brief.NOW) == HERE
     await asyncio.sleep(0)
+    assert await io.run(nothing, Brief.SOON) == HERE
     assert await io.run(nothing, Brief.AFTER_SENDS) == HERE
     assert await io.run(nothing, Brief.NO) != HERE
 
@@ -90,7 +91,26 @@ async def test_what_follows_from_brief_work_in_the_same_turn_goes_to_a_thread() 
     io.close()
 
 
-@pytest.mark.parametrize("brief", [Brief.NOW, Brief.AFTER_SENDS])
+@pytest.mark.parametrize("brief", [Brief.SOON, Brief.AFTER_SENDS])
+async def test_what_follows_from_brief_work_in_a_later_turn_stays_in_the_loop(brief: Brief) -> None:
+    """A write that gathered while the one before it was under way needs no thread: the sockets are read in between."""
+    io = ThreadIo(asyncio.get_running_loop(), threads=2)
+    names: list[str] = []
+    ended = asyncio.Event()
+
+    def again(result: object, error: BaseException | None) -> None:
+        if len(names) < 3:
+            io.submit(lambda: names.append(threading.current_thread().name), again, brief)
+        else:
+            ended.set()
+
+    again(None, None)
+    await ended.wait()
+    assert names == [HERE] * 3
+    io.close()
+
+
+@pytest.mark.parametrize("brief", [Brief.NOW, Brief.SOON, Brief.AFTER_SENDS])
 async def test_of_two_pieces_of_brief_work_one_goes_to_a_thread(io: Io, brief: Brief) -> None:
     """Of two brief pieces of work one goes to a thread, so that syncs of several streams do not wait for each other."""
     names = await asyncio.gather(io.run(nothing, brief), io.run(nothing, brief))

@@ -39,7 +39,9 @@ class Brief(IntEnum):
     NO = 0
     NOW = 1
     """At once, within `submit`."""
-    AFTER_SENDS = 2
+    SOON = 2
+    """Once everything that arrived in this turn is handled: threads then do other logs' writes at the same time."""
+    AFTER_SENDS = 3
     """After messages to other nodes that were gathered before are written: their disks then work at the same time."""
 
 

@@ -60,7 +60,7 @@ class Outlet(msgspec.Struct):
     active: Callable[[str, bool], None]
     """(group, True if it needs ticks)"""
     committed: Callable[[str], None]
-    """(group) This node leads it: send its followers the new commit index soon."""
+    """(group) The commit index moved: call `announce` soon."""
     joined: Callable[[str, RaftGroup], None]
     left: Callable[[str], None]
 
@@ -91,6 +91,7 @@ class RaftGroup(Group):
         self._truncate: int | None = None
         self._cut = 1 << 62  # the lowest cut since the work under way began
         self._busy = self._loading = self._wants_sync = self._room = self._wants_kept = False
+        self._behind = False  # on a follower: what is committed is handed out by the next `announce`
         self._seal: tuple[SealState, int] | None = None  # waits for its turn, or is under way
         self._replacement: Replacement | None = None
         self._idle: list[Callable[[], None]] = []  # to be called when the last work has ended
@@ -236,10 +237,14 @@ class RaftGroup(Group):
         if not self._stopped and self.failed is None:
             self._core.step(sender, message)
 
-    def settle(self, announce: bool = False) -> None:
-        """Carry out what the messages caused; with `announce`, also tell the followers the commit index."""
-        if announce:
-            self._core.announce()
+    def settle(self) -> None:
+        """Carry out what the messages caused."""
+        self._pump()
+
+    def announce(self) -> None:
+        """Tell the followers the commit index; on a follower, hand out what is committed."""
+        self._behind = False
+        self._core.announce()
         self._pump()
 
     def node_changed(self, node: str, up: bool) -> None:
@@ -395,12 +400,19 @@ class RaftGroup(Group):
         if ready.sends:
             self._touched = True  # more may follow what is sent now
         self._out.put((*ready.messages, *ready.sends), self._unstable, self._log)
-        if ready.commit is not None and self._core.role is Role.LEADER:
-            self._outlet.committed(self.group)
+        if ready.commit is not None:
+            self._commit_moved(bool(ready.append))
         for context, index in ready.reads:
             self._owner.await_read(index, cast(Callable[[int], None], context))
         if ready.install is not None:
             self._owner.callbacks.on_install(ready.install_from, ready.install, self._installed)
+
+    def _commit_moved(self, with_entries: bool) -> None:
+        """Let the leader tell its followers, and a follower write new entries before it hands out the earlier ones."""
+        leads = self._core.role is Role.LEADER
+        self._behind = with_entries and not leads and not self._must_seal  # entries behind a SEAL wait for it
+        if leads or self._behind:
+            self._outlet.committed(self.group)
 
     def _cut_after(self, after: int) -> None:
         self._unstable.cut(after)
@@ -432,7 +444,7 @@ class RaftGroup(Group):
         if work.keep_synced:
             self._out.sync_begins()
         self._outlet.flush(True)  # other members' disks work at the same time
-        how = Brief.AFTER_SENDS if work.brief else Brief.NO
+        how = (Brief.AFTER_SENDS if self._core.role is Role.LEADER else Brief.SOON) if work.brief else Brief.NO
         self._io.submit(lambda: perform(work, log, file), lambda did, err: self._worked(work, did, err), how)
         return True
 
@@ -457,13 +469,18 @@ class RaftGroup(Group):
     def _next_frames(self) -> tuple[list[Frame], int]:
         """Return entries of the next write and their epoch. Entries behind a committed SEAL wait until it is done."""
         frames: list[Frame] = []
-        epoch, commit = 0, self._core.commit
-        while self._writes and not 0 < self._unsealed <= commit:
+        epoch = 0
+        while self._writes and not self._must_seal:
             frame, epoch = self._writes.popleft()
             frames.append(frame)
             if frame.kind is Kind.SEAL:
                 self._unsealed = frame.index
         return frames, epoch
+
+    @property
+    def _must_seal(self) -> bool:
+        """Return True if a committed SEAL is to be handed out, or its seal is not done."""
+        return 0 < self._unsealed <= self._core.commit
 
     def _to_keep(self) -> PersistentState:
         return updated(self._kept, self._core, self._durable())
@@ -555,7 +572,7 @@ class RaftGroup(Group):
             self._deliver(found)
             return True
         limit = min(self._core.commit, unstable.placed)
-        if unstable.handed >= limit:
+        if unstable.handed >= limit or (self._behind and self._core.role is not Role.LEADER):
             return False
         found = unstable.take(limit)
         if found:
