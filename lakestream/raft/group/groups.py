@@ -34,9 +34,9 @@ from lakestream.raft.group.raft_group import TICK_NS, Outlet, RaftGroup
 BUFFER_BYTES = 4 << 20
 """Maximum bytes of entries in one buffer between two nodes (4 MiB); a longer entry goes alone."""
 ANNOUNCE_NS = 2_000_000
-"""Delay after which a commit index that no entries carried is sent to followers, and after which followers hand out
-what an index that came with entries committed (2 ms): short enough for a client that reads from a follower what was just
-acked, long enough for the next entry of a busy publisher to carry it."""
+"""Delay after which a commit index that no entries carried is sent to followers, and followers hand out what an index
+that came with entries committed (2 ms): short enough for a client that reads from a follower what was just acked, long
+enough for the next entry of a busy publisher to carry it."""
 MAX_EARLY = 1024
 """Maximum number of unknown groups for which the newest vote request or heartbeat of each node is kept."""
 

@@ -410,7 +410,7 @@ class RaftGroup(Group):
     def _commit_moved(self, with_entries: bool) -> None:
         """Let the leader tell its followers, and a follower write new entries before it hands out the earlier ones."""
         leads = self._core.role is Role.LEADER
-        self._behind = with_entries and not leads and not self._must_seal  # entries behind a SEAL wait for it
+        self._behind = with_entries and not leads
         if leads or self._behind:
             self._outlet.committed(self.group)
 
@@ -572,8 +572,10 @@ class RaftGroup(Group):
             self._deliver(found)
             return True
         limit = min(self._core.commit, unstable.placed)
-        if unstable.handed >= limit or (self._behind and self._core.role is not Role.LEADER):
+        if unstable.handed >= limit:
             return False
+        if self._behind and not self._must_seal and self._core.role is not Role.LEADER:
+            return False  # new entries are written first, but those behind a SEAL wait for it
         found = unstable.take(limit)
         if found:
             self._deliver(found)
