@@ -40,7 +40,8 @@ class Brief(IntEnum):
     NOW = 1
     """At once, within `submit`."""
     SOON = 2
-    """Once everything that arrived in this turn is handled: threads then do other logs' writes at the same time."""
+    """Once everything that arrived in this turn is handled: threads then do other logs' writes at the same time. What
+    was written to sockets in this turn leaves after it."""
     AFTER_SENDS = 3
     """After messages to other nodes that were gathered before are written: their disks then work at the same time."""
 

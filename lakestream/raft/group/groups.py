@@ -175,13 +175,13 @@ class Groups:
         else:
             pending.append(Envelope(group, message))
 
-    def _flush(self, now: bool) -> None:
-        """Send what was gathered, unless more groups are about to send in this turn."""
+    def _flush(self, now: bool) -> bool:
+        """Send what was gathered, unless more groups will send in this turn. Return True if something is sent."""
         if not self._out or (self._gathering and not now):
-            return
+            return False
         out, self._out = self._out, {}
         if self._stopped:
-            return
+            return False
         for node, envelopes in out.items():
             for part in _parts(envelopes):
                 if self._peers.send(node, Channel.RAFT, encode_envelopes(part)):
@@ -189,6 +189,7 @@ class Groups:
                 for group in {envelope.group: None for envelope in part}:
                     if (member := self._members.get(group)) is not None:
                         member.unreachable(node)
+        return True
 
     def _receive(self, node: str, payload: bytes) -> None:
         if self._stopped:

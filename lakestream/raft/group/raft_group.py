@@ -55,8 +55,8 @@ class Outlet(msgspec.Struct):
     io: Io
     send: Callable[[str, str, Message], None]
     """(group, to, message)"""
-    flush: Callable[[bool], None]
-    """Let what was sent leave, at once if True."""
+    flush: Callable[[bool], bool]
+    """Let what was sent leave, at once if True. Return True if something leaves."""
     active: Callable[[str, bool], None]
     """(group, True if it needs ticks)"""
     committed: Callable[[str], None]
@@ -443,8 +443,8 @@ class RaftGroup(Group):
         self._busy, self._cut = True, 1 << 62
         if work.keep_synced:
             self._out.sync_begins()
-        self._outlet.flush(True)  # other members' disks work at the same time
-        how = (Brief.AFTER_SENDS if self._core.role is Role.LEADER else Brief.SOON) if work.brief else Brief.NO
+        sends = self._outlet.flush(True) or self._core.role is Role.LEADER  # other members' disks work at the same time
+        how = (Brief.AFTER_SENDS if sends else Brief.SOON) if work.brief else Brief.NO
         self._io.submit(lambda: perform(work, log, file), lambda did, err: self._worked(work, did, err), how)
         return True
 
