@@ -281,8 +281,11 @@ class GroupProcess:
         self.store = self._store(self.member.durable_through)
         log = self.store.log
         assert isinstance(log, SegmentLog)
-        if log.first_index - 1 > self.checker.shadows[self.name].base:
-            self.checker.compacted(self.name, log.first_index - 1)  # the outline was written before the removal
+        base, shadow = log.first_index - 1, self.checker.shadows[self.name]
+        if base > shadow.last:  # a state was put in place, and the process ended before it reported that
+            self.checker.installed(self.name, base, self.checker.committed[base - 1][0])
+        elif base > shadow.base:
+            self.checker.compacted(self.name, base)  # the outline was written before the removal
         found = list(log.frames(1))
         durable = [frame for frame, at in found if self._on_platter(frame, at)]
         self._unsynced = [(frame, at) for frame, at in found if not self._on_platter(frame, at)]
