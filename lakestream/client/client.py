@@ -12,8 +12,6 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-import msgspec
-
 from lakestream.client.bucket import Bucket
 from lakestream.client.consumer import consumer_pages
 from lakestream.client.direct_get import PAGE_MESSAGES, DirectGets
@@ -31,6 +29,7 @@ from lakestream.client.past import RETENTION, TIME_TRAVEL, AsOf, Point, last_mes
 from lakestream.client.scan import Asked, Filters, direct_pages, of_lake, of_nats
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files.paths import DEFAULT_ACCOUNT
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.subjects import is_literal
 
 if TYPE_CHECKING:
@@ -343,7 +342,7 @@ class Client:
             return "the server is no lakestream, or has no lake"
         except TimeoutError:
             return f"no answer to {FLUSH}{stream}; the user needs the permission to publish there"
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             return f"the server answers a flush with something else: {error}"
         self._is_lakestream = True
         if answer.error is None:

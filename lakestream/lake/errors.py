@@ -84,6 +84,16 @@ class BadDeletionVector(LakeError):
     """Raised for a deletion vector that does not decode; nothing of its file is read."""
 
 
+class BadIdentity(LakeError):
+    """Raised when the file that names the stream of a staging directory is damaged."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"{path} does not name a stream: {reason}. Move it away and restart the server, which writes it anew"
+        )
+
+
 class BadSegment(LakeError):
     """Raised when a staged segment does not decode; nothing of it was used."""
 

@@ -13,6 +13,7 @@ import msgspec
 
 from lakestream.log.store import root
 from lakestream.meta.shared import Shared
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
 
@@ -46,7 +47,7 @@ def resume(shared: Shared) -> None:
             create = decode_operation(root.note_in(shared.stores.files, directory))
             if not isinstance(create, CreateStream) or (create.account, stream_name(create)) != (account, name):
                 raise msgspec.ValidationError("it is not of this stream")
-        except (msgspec.MsgspecError, OSError) as error:
+        except (*DECODE_ERRORS, OSError) as error:
             _set_aside(shared, name, directory, error)
         else:
             release(shared, create, directory)

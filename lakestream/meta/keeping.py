@@ -19,6 +19,7 @@ from lakestream.meta.meta import SoloMeta
 from lakestream.meta.node import MetaNode
 from lakestream.meta.recovery import Recovered, recover
 from lakestream.meta.replica import Opened, Replica, group_id
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.config import StreamConfig
@@ -223,6 +224,6 @@ def _known(found: Recovered) -> tuple[bytes, str, int]:
         return msgspec.json.encode({"name": found.name}), f"{found.account} {found.name}", 0
     try:
         _STREAM_CONFIG.decode(create.config)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return msgspec.json.encode({"name": found.name}), create.uid, create.created_ns
     return create.config, create.uid, create.created_ns

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
 from lakestream.log.format.errors import LogError
 from lakestream.log.store.repair import salvage
 from lakestream.log.store.store import Store
 from lakestream.meta.stores import FileStores, empty
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.stream.core.operations import CreateStream, decode_operation
 
 
@@ -132,7 +131,7 @@ def decode_identity(identity: bytes) -> CreateStream | None:
     """Decode `Replica.identity`; return None if it is damaged."""
     try:
         create = decode_operation(identity)
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return None
     return create if isinstance(create, CreateStream) else None
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from lakestream.protocol import nkeys
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.goquote import quoted
 from lakestream.protocol.nkeys import ACCOUNT, OPERATOR, KeyPair
 from lakestream.protocol.subjects import covers, valid_subject
@@ -392,7 +393,7 @@ def _object(chunk: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise JwtError("claims are not an object")
         return {key: kept for key, one in value.items() if (kept := _without_null(one)) is not None}
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (*DECODE_ERRORS, UnicodeError):
         raise JwtError("claims are not JSON") from None
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from lakestream.protocol.client import Delivery
 from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.frames import LEAF_HMSG, LEAF_MSG
 
@@ -198,14 +199,14 @@ class LeafParser:
             case b"INFO":
                 try:
                     events.append(Info(_JSON.decode(rest)))
-                except msgspec.DecodeError:
+                except DECODE_ERRORS:
                     raise WireError(_shown(line)) from None
             case b"-ERR":
                 events.append(ErrorLine(rest.decode("utf-8", "replace").strip().strip("'")))
             case b"CONNECT":
                 try:
                     events.append(Connect(_JSON.decode(rest)))
-                except msgspec.DecodeError:
+                except DECODE_ERRORS:
                     raise WireError("CONNECT is not a JSON object") from None  # it may hold a password
             case b"PUB" | b"HPUB":
                 return self._published(data, position)

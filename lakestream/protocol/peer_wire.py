@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from lakestream.protocol.decoding import DECODE_ERRORS
+
 PROTOCOL = 1
 """Version of this protocol. A node refuses other versions."""
 
@@ -179,7 +181,7 @@ def decode_control(payload: bytes) -> Control:
     """Return the record of a control frame. Raises WireError."""
     try:
         return _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise WireError(f"a control record that is none: {error}") from error
 
 

@@ -121,5 +121,14 @@ class NoResponders(msgspec.Struct, array_like=True, tag="u", frozen=True):
 Record = Within | Interest | Routed | RoutedRun | Batch | Stored | Hold | Mark | Took | NoResponders
 
 encode: Callable[[Sequence[Record]], bytes] = msgspec.msgpack.Encoder().encode
-decode: Callable[[bytes], list[Record]] = msgspec.msgpack.Decoder(list[Record]).decode
-"""Records to a buffer and back. `decode` raises `msgspec.DecodeError`."""
+"""Encode records as a buffer."""
+
+_decode: Callable[[bytes], list[Record]] = msgspec.msgpack.Decoder(list[Record]).decode
+
+
+def decode(buffer: bytes) -> list[Record]:
+    """Return the records of a buffer. Raise `msgspec.DecodeError`."""
+    try:
+        return _decode(buffer)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error

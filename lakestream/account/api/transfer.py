@@ -32,6 +32,7 @@ from lakestream.ports import ClientInfo, Subscribed
 from lakestream.protocol import headers, subjects
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core import limits, publish
 from lakestream.stream.core.effect import Effect
@@ -183,7 +184,7 @@ class TransferApi:
             request = _EXPORT_REQUEST.decode(body or b"{}")
         except ApiError as error:
             self._bus.publish(reply, b"", b"", b"-" + dumps(error.as_dict()))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             self._bus.publish(reply, b"", b"", b"-" + dumps(ApiError(400, 10025, str(error)).as_dict()))
         else:
             self._clock.spawn(self._answer(stream, request, reply))

@@ -25,6 +25,7 @@ from lakestream.protocol import s2
 from lakestream.protocol.api.errors import PublicError
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Int, Time, Uint64, parse
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 MAGIC = b"NATSARC1"
 END = bytes(5)
@@ -334,7 +335,7 @@ class Archive:
                 for seq in (*read.state.pending, *read.state.redelivered)
             ):
                 raise msgspec.ValidationError("a sequence is none")
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             raise ArchiveError(f'failed to decode consumer "{name}" state: {error}') from None
         if not bytes(read.config):
             raise ArchiveError(f'consumer "{name}" is missing config')

@@ -20,6 +20,7 @@ from lakestream.ports import Bus, ClientInfo, Handler, PastUnavailableError, Run
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value
 from lakestream.protocol.api.jsonio import parse
 from lakestream.protocol.api.request import level_refused, prefixes
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.gotime import time_ns
 from lakestream.protocol.publishes import WIDTH, Publishes
 from lakestream.stream.assembly import Stream
@@ -95,7 +96,7 @@ def read_request(payload: bytes) -> MsgGetRequest:
     """Decode a request body, ignoring unknown fields. Raise JsonError."""
     try:
         asked = _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         asked = None
     # The exact parser reads what the fast one cannot: times, numbers out of range (Invariant: 2^64 is rejected, not
     # wrapped), names in another case.

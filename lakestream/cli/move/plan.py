@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.subjects import matches
 
 MARK = "lakestream-move"
@@ -158,7 +159,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         text = (self.config.get("metadata") or {}).get(MARK)
         try:
             return _MARK.decode(text) if text else None
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             return None
 
     def moved_from(self, origin: Seen) -> bool:

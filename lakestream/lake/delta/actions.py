@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from lakestream.lake.errors import BadDeletionVector
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 _UUID_LENGTH = 20
 # Z85 (ZeroMQ) has the digits of base64.b85decode in another order.
@@ -144,7 +145,7 @@ def statistics(add: Add) -> Statistics:
     """Decode the statistics of a data file; empty ones where they are missing or of another table's kind."""
     try:
         return _STATISTICS.decode(add.stats) if add.stats else Statistics()
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return Statistics()
 
 

@@ -28,6 +28,7 @@ from lakestream.lake.delta.actions import (
 )
 from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files.storage import Storage
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 LOG_DIRECTORY = "_delta_log"
 _COMMIT = re.compile(r"^(\d{20})\.json$")
@@ -176,7 +177,7 @@ class Log:
         content, entry = self._storage.read_entry(self.path(version))
         try:
             actions = [_ACTION.decode(line) for line in content.splitlines() if line.startswith(lines) and line]
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             raise DamagedLog(self.path(version), str(error)) from None
         return Commit(version, actions, entry.modified_ns)
 

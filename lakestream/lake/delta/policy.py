@@ -36,6 +36,7 @@ import msgspec
 from lakestream.lake.delta.schema import JSON_SCHEMA_PROPERTY, SUBJECT_LIMIT, SUBJECT_MOST, Layout
 from lakestream.lake.delta.time_travel import TimeTravelError, instant
 from lakestream.lake.errors import BadPolicy
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 PREFIX = "lakestream."
 PROPERTIES = "lakestream.properties."
@@ -201,7 +202,7 @@ def of_config(config: bytes) -> StreamPolicy:
     """Return the policy of a stream whose configuration is given as JSON, as in segments and the staging area."""
     try:
         metadata = _CONFIG.decode(config or b"{}").metadata
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise BadPolicy("metadata", f"the stream's configuration does not decode: {error}") from None
     return parse(metadata or {})
 

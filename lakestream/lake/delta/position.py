@@ -18,6 +18,7 @@ from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 _LINES = (b'{"txn"', b'{"commitInfo"')
 """Beginnings of the commit lines with the position. There may be thousands of others, which verify.py checks."""
@@ -55,7 +56,7 @@ def progress_of(info: CommitInfo) -> Progress | None:
     """Return what a commit states about the stream; None when its userMetadata is missing or of another writer."""
     try:
         return _PROGRESS.decode(info.user_metadata or "")
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return None
 
 

@@ -35,6 +35,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import sync_path
 from lakestream.lake.files.staging import StreamIdentity
 from lakestream.lake.files.storage import Storage
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 FILES_A_LOOK = 500
 """Maximum number of files, of all tables together, that are checked in one round (`lake.poll`), without those of new
@@ -449,7 +450,7 @@ def asked(storage: Storage, directory: str) -> Request | None:
         return None
     try:
         return _REQUEST.decode(content)
-    except msgspec.DecodeError:  # cut by a power loss; the server writes it again
+    except DECODE_ERRORS:  # cut by a power loss; the server writes it again
         return Request()
 
 

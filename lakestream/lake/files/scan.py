@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from lakestream.lake.errors import BadIdentity
 from lakestream.lake.files import paths, staging
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StagedStream, StreamIdentity
@@ -115,25 +116,25 @@ class Scanner:
     def _try(self, directory: str, seen: dict[str, _Known], has_stream: bool) -> _Known:
         try:
             return self._look(directory, seen, has_stream)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, BadIdentity) as error:
             self._note(directory, error)
             return _Known(0, [], None)
 
     def _note(self, directory: str, error: Exception) -> None:
         path = f"{directory}/{paths.STREAM_FILE}"
-        what = f"{path} is damaged ({error})" if isinstance(error, msgspec.MsgspecError) else str(error)
+        what = f"{path} is damaged ({error.reason})" if isinstance(error, BadIdentity) else str(error)
         self.troubles[directory] = (
             f"{what}: its segments are not compacted; move {path} away and restart the server, which writes it anew"
         )
 
     def _identity(self, directory: str) -> StreamIdentity | None:
-        """Return the stream of a directory. Raise OSError or MsgspecError when its file cannot be read or names another
+        """Return the stream of a directory. Raise OSError or BadIdentity when its file cannot be read or names another
         place."""
         identity = staging.read_identity(directory)
         if identity is not None:
             place = paths.staging(self._root, identity.name, identity.uid, identity.account)
             if place != directory:
-                raise msgspec.ValidationError(f"it is that of {place}")
+                raise BadIdentity(f"{directory}/{paths.STREAM_FILE}", f"it is that of {place}")
         return identity
 
     def _look(self, directory: str, seen: dict[str, _Known], has_stream: bool) -> _Known:
@@ -178,7 +179,7 @@ class Scanner:
             if known is None or known[0] != whose.tag:
                 try:
                     identity = self._identity(directory)
-                except msgspec.MsgspecError as error:
+                except BadIdentity as error:
                     self._note(directory, error)
                     continue
                 if identity is None:

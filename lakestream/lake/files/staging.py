@@ -16,12 +16,13 @@ import os
 
 import msgspec
 
-from lakestream.lake.errors import BadSegment, StagingConflict
+from lakestream.lake.errors import BadIdentity, BadSegment, StagingConflict
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.storage import Entry, Storage
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.segment import Footer, read_footer
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -170,12 +171,19 @@ def current(streams: list[StagedStream]) -> tuple[list[StagedStream], list[Stage
 
 
 def read_identity(directory: str) -> StreamIdentity | None:
-    """Return the stream of a staging directory; None while the directory is being created or removed."""
+    """Return the stream of a staging directory; None while the directory is being created or removed.
+
+    Raise BadIdentity when the file of its name is damaged.
+    """
+    path = f"{directory}/{paths.STREAM_FILE}"
     try:
-        content = open_storage(directory).read(f"{directory}/{paths.STREAM_FILE}")
+        content = open_storage(directory).read(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _STREAM_IDENTITY.decode(content)
+    try:
+        return _STREAM_IDENTITY.decode(content)
+    except DECODE_ERRORS as error:
+        raise BadIdentity(path, str(error)) from error
 
 
 def live_identity(storage: Storage, name_directory: str) -> StreamIdentity | None:

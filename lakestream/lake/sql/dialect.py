@@ -92,6 +92,7 @@ class Selection(msgspec.Struct, frozen=True):
     sql: str
 
 
+NESTED = "the query is nested too deeply; split it with WITH, or into several queries"
 Locate = Callable[[Mention], TableAt | Selection]
 """Resolves a mentioned table; raises SqlError."""
 AS_OF = "as_of"
@@ -161,7 +162,13 @@ def parse(text: str) -> list[Statement]:
     done, rest = split(text)
     if rest:
         done.append((rest, len(text) - len(rest)))
-    return [_parse_one(part, offset, text) for part, offset in done]
+    found = []
+    for part, offset in done:
+        try:
+            found.append(_parse_one(part, offset, text))
+        except RecursionError:
+            raise BadSql(NESTED, text, offset) from None
+    return found
 
 
 def _parse_one(part: str, offset: int, text: str) -> Statement:
@@ -241,8 +248,16 @@ def rewrite(statement: Statement, locate: Locate) -> str:
         locate: called once for each mentioned table.
 
     Raises:
-        SqlError: from `locate`, or for a table that is not written as a Delta table.
+        SqlError: from `locate`, for a table that is not written as a Delta table, or for a query that is nested too
+            deeply.
     """
+    try:
+        return _rewritten(statement, locate)
+    except RecursionError:
+        raise SqlError(NESTED) from None
+
+
+def _rewritten(statement: Statement, locate: Locate) -> str:
     tree = statement.tree.copy()
     if isinstance(tree, exp.Describe):
         tree = exp.select("*").from_(tree.this)

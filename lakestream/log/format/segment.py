@@ -35,6 +35,7 @@ from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, decode_frame
 from lakestream.log.format.record import FIXED
 from lakestream.log.format.runs import Runs
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 assert sys.byteorder == "little", "the tables are written as the machine holds them"
 
@@ -348,8 +349,11 @@ def read_end(files: Files, fd: int) -> SealedEnd | None:
     metadata = tail[-TRAILER_SIZE - metadata_length : -TRAILER_SIZE]
     if crc32(trailer[:-8], crc32(metadata)) != crc:
         return None
-    footer = _FOOTER.decode(metadata)
-    packing = _PACKED.decode(metadata).packing
+    try:
+        footer = _FOOTER.decode(metadata)
+        packing = _PACKED.decode(metadata).packing
+    except DECODE_ERRORS:
+        return None
     frames_end = packing.frames_end if packing is not None else tables_at
     return SealedEnd(footer, frames_end, tables_at, rows, tables_crc, size, packing)
 

@@ -30,6 +30,7 @@ from lakestream.log.index.cold_rows import Block, BlockFile, decode_rows
 from lakestream.log.index.histories import pack
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.index.subject_leaves import Snapshot as Subjects
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 NAME = "checkpoint"
 TEMPORARY = ".tmp"
@@ -186,11 +187,16 @@ def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] 
         raise CorruptLog(path, length, "the checkpoint does not have the length that it claims" + _REBUILD)
     if _crc_of(file, size) != crc:
         raise CorruptLog(path, _HEAD.size, "the crc of the checkpoint does not match" + _REBUILD)
-    state = _STATE.decode(file.read(_HEAD.size, state_length))
-    at = _HEAD.size + state_length
-    if version == 1:
-        return state, _first_version(file.read(at, subjects_length)), size
-    return state, _read_subjects(file, at, size, state.last_seq), size
+    try:
+        state = _STATE.decode(file.read(_HEAD.size, state_length))
+        at = _HEAD.size + state_length
+        if version == 1:
+            return state, _first_version(file.read(at, subjects_length)), size
+        return state, _read_subjects(file, at, size, state.last_seq), size
+    except (*DECODE_ERRORS, ValueError, IndexError, OverflowError, struct.error) as error:
+        raise CorruptLog(
+            path, _HEAD.size, f"the content of the checkpoint makes no sense: {error}{_REBUILD}"
+        ) from error
 
 
 def _crc_of(file: BlockFile, size: int) -> int:
@@ -202,6 +208,8 @@ def _crc_of(file: BlockFile, size: int) -> int:
 
 def _read_subjects(file: BlockFile, at: int, end: int, last_seq: int) -> SubjectIndex:
     length = int.from_bytes(file.read(end - 4, 4), "little")
+    if at + length + 4 > end:
+        raise ValueError(f"a directory of {length} bytes in an index of {end - at}")
     directory = _DIRECTORY.decode(file.read(end - 4 - length, length))
     rows = array("I", directory.rows)
     places = pairwise(accumulate(array("I", directory.lengths), initial=at))

@@ -43,6 +43,7 @@ from lakestream.net.tls import PeerCertificate, TlsState
 from lakestream.net.unsent import Unsent
 from lakestream.ports import Clock, Timer
 from lakestream.protocol import frames
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine
 from lakestream.protocol.leaf_wire import MAX_LINE, Info, LeafParser, WireError
 from lakestream.protocol.s2 import S2Error
@@ -290,7 +291,7 @@ class AcceptedLeaf(Accepted, Arrival):
         self._greeting.clear()
         try:
             fields = _object.decode(line)
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             self.close("Client Closed")
             return
         if word == b"INFO ":

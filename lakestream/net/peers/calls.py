@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from lakestream.logging import Logger
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.ports import Channel, Clock, Peers, Timer
 
 MAX_WAITING = 65_536
@@ -105,7 +106,7 @@ class PeerCalls:
     def _received(self, node: str, payload: bytes) -> None:
         try:
             record = self._decoder.decode(payload)
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             self._log.exception(f"a call of {node} that cannot be read", error)
             return
         match record:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lakestream.net.remote.link import INBOX
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.domain_subjects import MARK
 from lakestream.protocol.subjects import valid_literal
 
@@ -50,7 +51,7 @@ def translated_request(body: bytes, prefix: bytes) -> tuple[bytes, DeliverTarget
         return None
     try:
         request = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return None  # rejected by the remote
     place = request.get("config", request) if isinstance(request, dict) else None
     if not isinstance(place, dict):
@@ -73,7 +74,7 @@ def prepared_consumer(body: bytes) -> DeliverTarget | None:
     CONSUMER.INFO response; None: another consumer."""
     try:
         info = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return None
     config = info.get("config") if isinstance(info, dict) else None
     if not isinstance(config, dict) or config.get("ack_policy") != "flow_control":

@@ -20,6 +20,7 @@ from lakestream.ports import Clock
 from lakestream.protocol import frames
 from lakestream.protocol.api.jsonio import dumps
 from lakestream.protocol.commands import Ping, Pong
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.delivered import ErrorLine, Info, Message, ServerParser, ServerProtocolError
 
 HANDSHAKE_S = 5.0
@@ -212,7 +213,7 @@ class RemoteConnection(OutgoingConnection):
     def _inform(self, document: bytes) -> None:
         try:
             self.server = _server.decode(document)
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             self.end(f"invalid INFO: {error}")
             return
         if not self._informed.done():

@@ -41,6 +41,7 @@ from lakestream.ops.system.requests import permissions_shown
 from lakestream.ports import Clock
 from lakestream.protocol import headers as blocks
 from lakestream.protocol.api.request import NATS_VERSION
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.nkeys import BadKeyError, credentials
 from lakestream.protocol.subjects import valid_subject
 
@@ -479,5 +480,5 @@ def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(body or b"{}")
     except msgspec.ValidationError as error:
         raise ConsoleError(400, str(error)) from None
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         raise ConsoleError(400, "the body is not JSON") from None

@@ -24,6 +24,7 @@ from lakestream.ops.monitoring.query import Query
 from lakestream.ops.system.messages import SystemMessages
 from lakestream.ports import ClientInfo, Clock, Subscribed
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.gotime import format_time
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class ClientCounts:
     def _hear(self, subject: bytes, reply: bytes, header: bytes, payload: bytes, client: ClientInfo) -> None:
         try:
             event = _CONNS.decode(payload)
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             return  # invented by a user of the system account
         self._counts.setdefault(event.acc, {})[event.server.id] = event.conns
 

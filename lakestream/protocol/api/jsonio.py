@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, 
 import msgspec
 
 from lakestream.protocol.api.json_syntax import JsonError, end_of_value, next_value, trailing
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.gotime import normal_time
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -119,7 +120,7 @@ def parse(body: bytes, record: type[S], name: str = "", *, strict: bool = True) 
     root = name or record.__name__
     try:
         return record(**_root(msgspec.json.decode(body), record, root, strict))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonError):
+    except (*DECODE_ERRORS, JsonError):
         # Slow path: find Go's error, or that Go accepts it.
         found: dict[str, Any] = {}
         try:

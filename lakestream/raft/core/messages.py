@@ -205,7 +205,10 @@ def encode_envelopes(envelopes: Sequence[Envelope]) -> bytes:
 
 def decode_envelopes(buffer: bytes | memoryview) -> list[Envelope]:
     """Decode a buffer of messages. Raise `msgspec.DecodeError` if it is not one."""
-    return _decoder.decode(buffer)
+    try:
+        return _decoder.decode(buffer)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def encode_membership(membership: Membership) -> bytes:
@@ -215,7 +218,10 @@ def encode_membership(membership: Membership) -> bytes:
 
 def decode_membership(body: bytes) -> Membership:
     """Decode the body of a MEMBERSHIP entry. Raise `msgspec.DecodeError`."""
-    return _membership.decode(body)
+    try:
+        return _membership.decode(body)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def entry_of(frame: Frame) -> Entry:

@@ -31,6 +31,7 @@ from lakestream.log.store.base import Base, Origin, origin_of, read_base, remove
 from lakestream.log.store.segment_log import SegmentLog
 from lakestream.logging import Logger
 from lakestream.ports import ClientInfo, Subscribed
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.stream.core.config import StreamConfig, StreamSource
 from lakestream.stream.core.stream import StreamCore
@@ -305,7 +306,7 @@ class _Task:
             return
         try:
             self._flushed(_flushed.decode(payload) if payload else _Flushed())
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             self._flushed(_Flushed())
 
     def _flushed(self, flushed: _Flushed) -> None:

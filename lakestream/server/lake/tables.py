@@ -18,6 +18,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.write.maintenance_plan import Policy
 from lakestream.ops.monitoring.monitored import MAX_COMMITS
 from lakestream.ports import Clock
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.gotime import format_time
 from lakestream.runtime import ThreadIo
 
@@ -134,6 +135,6 @@ def _duration_ms(time_ms: int, metadata: str | None, metrics: dict[str, Any]) ->
         return int(taken)
     try:
         began_ms = _BEGAN.decode(metadata or "{}").began_ms
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return None
     return max(0, time_ms - began_ms) if began_ms else None

@@ -16,6 +16,7 @@ import msgspec
 from lakestream.log.store.store import Store
 from lakestream.ports import Bus, Clock
 from lakestream.protocol import headers
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.durations import parse_duration
 from lakestream.stream.consumer.advisories import Advisories
 from lakestream.stream.consumer.config import ConsumerConfig
@@ -240,5 +241,5 @@ def _delay(text: bytes) -> int:
         delay = _nak_options.decode(text).delay if text[:1] == b"{" else parse_duration(text.decode())
         # A delay beyond Go's durations is invalid; such a deadline could not be logged either.
         return delay if delay <= MAX_DELAY_NS else 0
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+    except (*DECODE_ERRORS, ValueError):
         return 0

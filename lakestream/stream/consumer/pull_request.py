@@ -17,6 +17,7 @@ from lakestream.ports import Clock, Timer
 from lakestream.protocol.api import jsonio
 from lakestream.protocol.api.json_syntax import JsonError
 from lakestream.protocol.api.jsonio import Duration, Int, Int64
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.durations import format_duration
 from lakestream.stream.consumer.config import ConsumerConfig
 
@@ -63,7 +64,7 @@ def parse_next(body: bytes) -> NextRequest:
 def _parse_object(body: bytes) -> NextRequest:
     try:
         request = _fast.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         try:
             request = jsonio.parse(body, NextRequest, " ", strict=False)
         except JsonError as error:

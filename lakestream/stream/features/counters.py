@@ -16,6 +16,7 @@ from lakestream.log.format.record import Record
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import api_error
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.stream.core.config import StreamConfig
 from lakestream.stream.core.effect import MARK, Given
 from lakestream.stream.core.feature import Feature
@@ -82,7 +83,7 @@ def value_of(payload: bytes) -> Decimal:
     """Return the value that a counter's message has. Raise ApiError if it has none."""
     try:
         text = _value.decode(payload).val.encode()
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         raise api_error(10172) from None
     if not _NUMBER.fullmatch(text) or len(text) > MAX_VALUE_DIGITS:
         raise api_error(10172)
@@ -99,7 +100,7 @@ def _read_sources(header: bytes) -> Sources:
     text = headers.get(header, SOURCES)
     try:
         return (_sources.decode(text) or {}) if text else {}
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         raise api_error(10172) from None
 
 

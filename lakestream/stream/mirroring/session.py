@@ -23,6 +23,7 @@ from lakestream.ports import Bus, ClientInfo, Clock, Delivery, Subscribed, Timer
 from lakestream.protocol import headers
 from lakestream.protocol.api.errors import ApiError, api_error
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.domain_subjects import LINK_QUEUE
 from lakestream.stream.core.batch import Run
 from lakestream.stream.core.pipeline import Pipeline
@@ -267,7 +268,7 @@ class Session:
             return
         try:
             answer = _answer.decode(payload) if payload else _Answer()
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             answer = _Answer()
         if answer.error is not None:
             failed = answer.error

@@ -148,3 +148,10 @@ def test_the_chunks_of_a_restore_have_a_name_there() -> None:
     # A stored message with this header stays as it is.
     header = b"NATS/1.0\r\nNats-Sequence: 1\r\n\r\n"
     assert answer in names.deliveries(b"_INBOX.a", b"", [(b"_INBOX.a", b"", header, answer)])[0]
+
+
+@pytest.mark.parametrize("value", [b'"\xff"', b"[" * 2000, b"{", b"\xff"], ids=["no UTF-8", "deep", "open", "no JSON"])
+@pytest.mark.parametrize("verb", [b"INFO", b"CONNECT"])
+def test_what_is_no_json_is_refused_by_the_error_of_the_protocol(verb: bytes, value: bytes) -> None:
+    with pytest.raises(WireError):
+        LeafParser().feed(b'%b {"a":%b}\r\n' % (verb, value))

@@ -81,6 +81,12 @@ def test_other_control_records_are_refused(payload: bytes) -> None:
         wire.decode_control(payload)
 
 
+@pytest.mark.parametrize("payload", [b"\x91" * 5000, b"\x92\xa5hello\x01" + b"\x91" * 5000, b"\x91\xa1\xff"])
+def test_nested_or_odd_bytes_before_the_handshake_are_refused(payload: bytes) -> None:
+    with pytest.raises(WireError):
+        wire.decode_control(payload)
+
+
 @given(st.integers(0, len(RECORDS) - 1), st.integers(0, 400), st.integers(0, 255))
 def test_a_damaged_control_record_is_refused_or_read(number: int, position: int, byte: int) -> None:
     payload = bytearray(wire.encode_control(RECORDS[number])[5:])

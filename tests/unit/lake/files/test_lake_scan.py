@@ -91,7 +91,7 @@ def test_an_idle_stream_is_not_read_again(lake: str, segment: Path, monkeypatch:
     assert len(read) == 6
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff" * 40, b'{"name":1}', b"another's"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff" * 40, b'{"name":1}', b'{"name":"\xff"}', b"another's"])
 def test_invariant_a_damaged_place_hides_no_other_stream_and_is_told(lake: str, segment: Path, content: bytes) -> None:
     for number in (1, 2, 3):
         staging.stage(segment, 1, 10, identity(number), lake)

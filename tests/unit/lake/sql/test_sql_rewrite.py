@@ -237,6 +237,12 @@ def test_bad_sql_shows_the_place(text: str, place: str) -> None:
     assert shown[mark.index("^") :].startswith(place)
 
 
+@pytest.mark.parametrize("text", ["SELECT " + "(" * 2000 + "1" + ")" * 2000, "EXPLAIN " * 2000 + "SELECT 1"])
+def test_a_query_that_is_nested_too_deeply_is_refused(text: str) -> None:
+    with pytest.raises(BadSql, match="nested too deeply"):
+        parse(text)
+
+
 @pytest.mark.parametrize("schema", ["a INT, b NOTATYPE<", "", "a INT b INT c"])
 def test_from_json_names_a_schema_that_it_does_not_understand(schema: str) -> None:
     with pytest.raises(SqlError, match="schema"):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -15,7 +17,7 @@ from lakestream.log.format.errors import CorruptLog, StoreLocked, StoreVersionEr
 from lakestream.log.format.files import Files
 from lakestream.log.format.record import Record
 from lakestream.log.format.runs import joined
-from lakestream.log.format.segment import HEADER_SIZE, TRAILER_SIZE, read_footer
+from lakestream.log.format.segment import HEADER_SIZE, TRAILER_SIZE, encode_trailer, read_footer
 from lakestream.log.store import checkpoint
 from lakestream.log.store.root import StoreRoot
 from lakestream.log.store.segment_log import LogOptions
@@ -351,6 +353,50 @@ def test_reopening_changes_nothing(tmp_path_factory: pytest.TempPathFactory, ste
     assert (gone.index, gone.removed, gone.erased, gone.any) == (known.index, known.removed, known.erased, known.any)
     assert replayed.applied == before.applied
     assert replayed.sealed() == before.sealed()
+
+
+@pytest.mark.parametrize(
+    ("state", "subjects"),
+    [
+        (b"", b""),
+        (b"\x01", b""),
+        (b"\x81\xa3uid\xa1\xff", b""),
+        (b"\x91" * 5000, b""),
+        (None, b""),
+        (None, b"\xff\xff\xff\x7f"),
+        (None, b"\x01\x01\0\0\0"),
+        (None, msgspec.msgpack.encode({"firsts": [], "lengths": b"\0", "rows": b""}) + b"\x18\0\0\0"),
+    ],
+)
+def test_a_checkpoint_whose_checksum_is_right_and_content_wrong_is_refused(
+    tmp_path: Path, state: bytes | None, subjects: bytes
+) -> None:
+    stream = MiniStream(str(tmp_path))
+    stream.publish(message(1))
+    stream.store.close(b"")
+    path = tmp_path / checkpoint.NAME
+    if state is None:
+        length = int.from_bytes(path.read_bytes()[8:16], "little")
+        state = path.read_bytes()[28 : 28 + length]
+    head = struct.pack("<4sIQQI", b"LKCP", 3, len(state), len(subjects), crc32(subjects, crc32(state)))
+    path.write_bytes(head + state + subjects)
+    with pytest.raises(CorruptLog, match="content of the checkpoint makes no sense") as caught:
+        checkpoint.read_checkpoint(QuickFiles(), str(path))
+    assert caught.value.file == str(path)
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\x01", b"\x81\xa3uid\xa1\xff", b"\x91" * 5000])
+def test_a_footer_whose_checksum_is_right_and_content_wrong_is_damaged(tmp_path: Path, metadata: bytes) -> None:
+    stream = MiniStream(str(tmp_path), small())
+    for number in range(30):
+        stream.publish(message(number))
+    sealed = Path(segment_files(str(tmp_path))[0])
+    whole = sealed.read_bytes()
+    tables_at, rows, length, tables_crc, _, _ = struct.unpack("<QIIII4s", whole[-TRAILER_SIZE:])
+    trailer = encode_trailer(tables_at, rows, tables_crc, metadata)
+    sealed.write_bytes(whole[: -TRAILER_SIZE - length] + metadata + trailer)
+    with pytest.raises(CorruptLog, match="footer of this sealed segment is damaged"):
+        read_footer(str(sealed))
 
 
 def test_what_was_erased_is_read_from_a_checkpoint_of_an_earlier_release(

@@ -277,8 +277,9 @@ def test_a_connection_that_breaks_while_it_is_written_to_takes_only_its_own_with
 
 def test_buffers_of_a_node_that_is_not_connected_or_makes_no_sense_change_nothing(cluster: Cluster) -> None:
     cluster[A].arrived("stranger", encode([Interest([(b"x", b"", 1)])]))
-    with pytest.raises(msgspec.DecodeError):
-        cluster[A].arrived(B, b"\xc1nonsense")
+    for nonsense in (b"\xc1nonsense", b"\x91\x92\xa1w\xa1\xff", b"\x91" * 5000):
+        with pytest.raises(msgspec.DecodeError):
+            cluster[A].arrived(B, nonsense)
     assert not cluster[A].hub.interest(b"x")
     cluster.client(B).subscribe(b"x")
     cluster.settle()

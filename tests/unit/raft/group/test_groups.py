@@ -136,6 +136,14 @@ def test_long_buffers_are_cut(tmp_path: Path) -> None:
     assert [(node, len(envelopes)) for node, envelopes in desk.sent] == [("B", 2), ("B", 2), ("B", 1), ("C", 1)]
 
 
+@pytest.mark.parametrize("text", [b"\xff", b"\x91" * 5000], ids=["no UTF-8", "deep"])
+def test_a_buffer_with_odd_text_or_nesting_is_counted_as_refused(text: bytes) -> None:
+    desk = Desk()
+    groups = desk.groups()
+    desk.handler("B", b"\x91\x92\xa1" + text)
+    assert groups.refused == 1
+
+
 def test_messages_for_groups_that_are_not_here_are_counted(tmp_path: Path) -> None:
     desk = Desk()
     groups = desk.groups()
