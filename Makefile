@@ -46,7 +46,7 @@ help:
 	@echo "make test-all make test with the heavy tests (chaos, clusters, Spark, S3, power losses), and conformance"
 	@echo "make conformance  compares lakestream with nats-server live; fails if a recording of nats-server is stale"
 	@echo "make bench    one table of all figures, beside nats-server; ARGS=--quick takes three minutes"
-	@echo "make chaos    long kill, power loss and fault tests"
+	@echo "make chaos    long kill, power loss and fault tests, and a million inputs for each fuzz target"
 	@echo "make packages wheel and sdist, and the JARs as a wheel, in dist/"
 	@echo "make docs     the documentation site in site/, with its generated references and pictures"
 	@echo "make jar      rebuild lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
@@ -167,7 +167,7 @@ conformance: setup
 
 test-unit: setup
 	@echo "== unit: no sockets, no JVM"
-	@$(PYTEST) $(CHOSEN) -n $(WORKERS) tests/unit $(ARGS)
+	@$(PYTEST) $(CHOSEN) -n $(WORKERS) tests/unit tests/fuzz $(ARGS)
 
 test-sim: setup
 	@echo "== simulation: Raft groups on simulated disks and networks, many seeds"
