@@ -29,6 +29,7 @@ from lakestream.logging import Logger
 from lakestream.ports import Bus, ClientInfo, Clock, Subscribed, Timer
 from lakestream.protocol.api.errors import ApiError
 from lakestream.protocol.api.jsonio import dumps
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.protocol.nkeys import BadKeyError, CurveKey, key_pair, new_curve_key
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class TemporaryLinks:
             raise ApiError(400, 0, f"the request is larger than {MAX_BODY} bytes")
         try:
             return self._open(account, body, client) if verb == b"OPEN" else self._close(account, body)
-        except (msgspec.DecodeError, BadKeyError, binascii.Error, ValueError) as error:
+        except (*DECODE_ERRORS, BadKeyError, binascii.Error, ValueError) as error:
             raise ApiError(400, 0, f"invalid request: {error}") from None
 
     @property

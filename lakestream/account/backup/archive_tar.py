@@ -37,6 +37,7 @@ from lakestream.account.backup.archive import (
 )
 from lakestream.log.format.record import Record
 from lakestream.log.index.sequences import SequenceSet
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 READ_BYTES = 256 << 10
 """Bytes that are read at a time from a file in the tar."""
@@ -179,7 +180,7 @@ def _consumer(name: str, config: bytes, state: bytes | None) -> ArchivedConsumer
         read = msgspec.json.decode(config, type=dict[str, msgspec.Raw])
         kept = msgspec.json.encode({key: value for key, value in read.items() if key not in ("Created", "Name")})
         return ArchivedConsumer(name, kept, _state(state) if state else ConsumerState())
-    except (msgspec.MsgspecError, IndexError, ValueError) as error:
+    except (*DECODE_ERRORS, IndexError, ValueError) as error:
         raise ArchiveError(f'failed to decode consumer "{name}" state: {error}') from None
 
 

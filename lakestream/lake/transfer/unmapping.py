@@ -20,6 +20,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.transfer import OWN
 from lakestream.lake.transfer.mapping import BadMapping
 from lakestream.log.format.record import Record
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 EXACT = OWN[:-1]
 
@@ -103,7 +104,7 @@ class Unmapper:
             return []
         try:
             value = _decode(record.data)
-        except (msgspec.DecodeError, InvalidOperation) as error:
+        except (*DECODE_ERRORS, InvalidOperation) as error:
             raise BadMessage(record.seq, f"its payload is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise BadMessage(record.seq, "its payload is not a JSON object")

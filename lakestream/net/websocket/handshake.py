@@ -116,7 +116,7 @@ class Handshake:
         compressed = options.compression and _DEFLATE in offers
         unmasked = fields.first("nats-no-masking") == "true"
         agent = fields.first("user-agent")
-        accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()
+        accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
         lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade"]
         lines.append(f"Sec-WebSocket-Accept: {accept}")
         if compressed:
