@@ -37,7 +37,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	command -v $$name >/dev/null 2>&1 && $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$name; break; }; done)
 
-.PHONY: help setup jars jar packages run demo bench chaos docs test test-all conformance test-unit test-sim test-socket test-cluster test-lake test-product lint dead-code clean
+.PHONY: help setup jars jar packages run demo bench chaos docs test test-all conformance audit test-unit test-sim test-socket test-cluster test-lake test-product lint dead-code clean
 
 help:
 	@echo "make run      server and compactor over ./data, NATS on 127.0.0.1:4222 (Ctrl-C stops both)"
@@ -48,6 +48,7 @@ help:
 	@echo "make bench    one table of all figures, beside nats-server; ARGS=--quick takes three minutes"
 	@echo "make chaos    long kill, power loss and fault tests, and a million inputs for each fuzz target"
 	@echo "make packages wheel and sdist, and the JARs as a wheel, in dist/"
+	@echo "make audit    security advisories about the Python packages (needs network)"
 	@echo "make docs     the documentation site in site/, with its generated references and pictures"
 	@echo "make jar      rebuild lakestream/lake/jvm/lakestream-spark.jar from jvm/ (needs javac 17 or newer)"
 	@echo "make lint     ruff, mypy, import-linter"
@@ -114,6 +115,10 @@ demo: $(RUN) $(COMPILED) jars
 packages: setup jars
 	@$(BIN)/python packages/build.py $(ARGS)
 
+# Security advisories about the Python packages; needs network. ARGS=--save records a successful one.
+audit: setup
+	@$(BIN)/python packages/audit.py $(ARGS)
+
 # ARGS="--quick", or names of sections; --save replaces docs/benchmarks.md, its plots and its results.
 bench: setup
 	@$(BIN)/python -m tests.bench.run $(ARGS)
@@ -128,6 +133,7 @@ chaos: setup jars
 # References and pictures first: they are pages of the site.
 docs: setup
 	@$(BIN)/python -m tests.docs.references
+	@$(BIN)/python packages/sbom.py --licences
 	@$(BIN)/python -m tests.docs.pictures
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --quiet
 	@echo "the site is in site/index.html"

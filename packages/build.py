@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Build what is published: wheel and sdist of lakestream, and the wheel lakestream-jars with Delta's JARs.
+"""Build what is published: wheel and sdist of lakestream, the wheel lakestream-jars with Delta's JARs, and the bill of
+materials.
 
     python packages/build.py [--to dist] [--no-jars]
 
@@ -20,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import sbom  # noqa: E402
+
 from lakestream.lake.spark import jars  # noqa: E402
 
 
@@ -39,6 +42,8 @@ def main() -> None:
             shutil.copytree(ROOT / "packages" / "jars", package)
             collect(package / jars.WHEEL)
             build(package, options.to, "--wheel")
+    bill = options.to / f"lakestream-{sbom.version()}.cdx.json"
+    bill.write_text(sbom.bill(sbom.components(), sbom.version()))
 
 
 def copy(root: Path, target: Path) -> None:
