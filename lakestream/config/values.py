@@ -149,6 +149,8 @@ def expected(key: str, item: Item, what: str) -> SettingError:
 def as_text(key: str, item: Item) -> str:
     if not isinstance(item.value, str):
         raise expected(key, item, 'a string (write numbers in "quotes")')
+    if "\0" in item.value:  # no path, name or password may have one
+        raise item.error(f'"{key}" must not contain a NUL byte')
     return item.value
 
 

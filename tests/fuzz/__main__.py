@@ -31,11 +31,11 @@ _FIRST = re.compile(rb"#\d+\tINITED cov: (\d+)")
 class Run:
     """The process of one target. `out`: its directory."""
 
-    def __init__(self, name: str, out: Path, seed: int, runs: int) -> None:
+    def __init__(self, name: str, out: Path, seed: int, runs: int, seconds: int) -> None:
         self.name, self.out, self.runs = name, out, runs
         out.mkdir(parents=True, exist_ok=True)
         self._log = out / "log"
-        command = [sys.executable, "-m", "tests.fuzz.worker", name, str(out), str(seed), str(runs)]
+        command = [sys.executable, "-m", "tests.fuzz.worker", name, str(out), str(seed), str(runs), str(seconds)]
         self._began = time.monotonic()
         self._ended = 0.0
         with self._log.open("wb") as log:
@@ -74,6 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"default: all ({', '.join(MODULES)})")
     parser.add_argument("--runs", type=int, default=100_000, help="inputs for each target")
+    parser.add_argument("--seconds", type=int, default=0, help="time limit of each target; 0: none")
     parser.add_argument("--seed", default="random", help="a number, or random")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--out", type=Path, help="directory for inputs and findings; default: a new temporary one")
@@ -86,7 +87,7 @@ def main() -> int:
     out: Path = given.out or Path(tempfile.mkdtemp(prefix="lakestream-fuzz-"))
     names = given.targets or list(MODULES)
     print(f"fuzz: {len(names)} targets, {given.runs:,} inputs each, --seed {seed}, in {out}", flush=True)
-    runs = _campaign(names, out, seed, given.runs, given.jobs)
+    runs = _campaign(names, out, seed, given.runs, given.seconds, given.jobs)
     results = [run.result() for run in runs]
     if given.keep:
         for name in names:
@@ -99,14 +100,14 @@ def main() -> int:
     return bool(broken)
 
 
-def _campaign(names: list[str], out: Path, seed: int, runs: int, jobs: int) -> list[Run]:
+def _campaign(names: list[str], out: Path, seed: int, runs: int, seconds: int, jobs: int) -> list[Run]:
     waiting, begun = list(names), []
     shown = time.monotonic()
     try:
         while waiting or not all(run.over for run in begun):
             while waiting and sum(not run.over for run in begun) < jobs:
                 name = waiting.pop(0)
-                begun.append(Run(name, out / name, seed, runs))
+                begun.append(Run(name, out / name, seed, runs, seconds))
             time.sleep(0.2)
             if time.monotonic() - shown > PROGRESS_S:
                 shown = time.monotonic()

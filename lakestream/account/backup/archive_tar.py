@@ -152,9 +152,18 @@ def _whole(file: IO[bytes], most: int) -> bytes:
     return found
 
 
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """Iterate over a file's content. Raise ArchiveError if the tar ends within it."""
+    try:
+        while piece := file.read(READ_BYTES):
+            yield piece
+    except (tarfile.TarError, OSError) as error:
+        raise ArchiveError(f"invalid archive: {error}") from None
+
+
 def _records(file: IO[bytes]) -> Iterator[Record]:
     """Iterate over a block's records, whose sequences include the flag bits. Raise ArchiveError."""
-    source = Bytes(iter(lambda: file.read(READ_BYTES), b""))
+    source = Bytes(_pieces(file))
     while head := source.peek(_HEAD.size):
         if len(head) < _HEAD.size:
             raise ArchiveError("invalid archive: a block is cut short")

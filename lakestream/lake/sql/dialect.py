@@ -11,6 +11,7 @@ or fail.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -143,14 +144,9 @@ def split(text: str) -> tuple[list[tuple[str, int]], str]:
 
 
 def _split_before_open_quote(text: str) -> tuple[list[tuple[str, int]], str]:
-    for cut in (index for index in range(len(text) - 1, -1, -1) if text[index] == ";"):
-        try:
-            sqlglot.tokenize(text[:cut], read=DIALECT)
-        except TokenError:
-            continue
-        done, _ = split(text[: cut + 1])
-        return done, text[cut + 1 :]
-    return [], text
+    done, _ = split(text[: _open_quote(text)])
+    behind = done[-1][1] + len(done[-1][0]) + 1 if done else 0
+    return done, text[behind:]
 
 
 def parse(text: str) -> list[Statement]:
@@ -230,14 +226,24 @@ def _bad(error: ParseError, part: str, offset: int, text: str) -> BadSql:
 
 
 def _open_quote(part: str) -> int:
-    """Return the start of an unclosed quote: the end of the longest prefix that can be tokenized."""
-    for end in range(len(part) - 1, -1, -1):
-        try:
-            sqlglot.tokenize(part[:end], read=DIALECT)
-        except TokenError:
-            continue
-        return end
+    """Return the start of the quote or comment that is not closed; 0 if it cannot be told."""
+    try:
+        sqlglot.tokenize(part, read=DIALECT)
+    except TokenError as error:
+        # For a quote sqlglot names the place. A comment begins at the last `/*` before which all is closed.
+        if named := _MISSING.fullmatch(str(error.__cause__)):
+            return int(named[1])
+    starts = [found.start() for found in re.finditer(r"/\*", part)]
+    for start in starts[: -MAX_COMMENTS - 1 : -1]:
+        with contextlib.suppress(TokenError):
+            sqlglot.tokenize(part[:start], read=DIALECT)
+            return start
     return 0
+
+
+_MISSING = re.compile(r"Missing .+ from \d+:(\d+)")
+MAX_COMMENTS = 16
+"""Maximum number of places at which a comment that is not closed is looked for."""
 
 
 def rewrite(statement: Statement, locate: Locate) -> str:

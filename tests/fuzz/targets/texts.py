@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from lakestream.config.errors import StartError
 from lakestream.config.loading import load
@@ -21,6 +22,7 @@ from lakestream.protocol.jwt import JwtError
 from tests import certificates
 from tests.fuzz.target import Target
 from tests.keys import (
+    ISSUED_AT,
     Key,
     account_jwt,
     account_key,
@@ -86,7 +88,7 @@ CONFS = (
 # ---------------------------------------------------------------------- tokens
 
 O, A, B, S, U = operator_key("O"), account_key("A"), account_key("B"), account_key("signer"), user_key("U")  # noqa: E741
-KINDS = (jwt.User, jwt.Account, jwt.Operator, jwt.Activation)
+KINDS = (jwt.User, jwt.Account, jwt.Operator, jwt.Activation, jwt.Response, jwt.Deletion)
 SIGNERS: tuple[Key, ...] = (A, O, O, B)
 
 
@@ -102,14 +104,20 @@ def _jwt(data: bytes) -> None:
     jwt.undecorated(text)
     with contextlib.suppress(JwtError):
         jwt.kind_of(text)
-    if kind == 0:
-        jwt.user_issues(jwt.decode(text, jwt.User).nats)
-    elif kind == 1:
-        account = jwt.decode(text, jwt.Account)
-        jwt.account_issues(account)
-        account.time_issues(1_700_000_000)
-    else:
-        jwt.decode(text, KINDS[kind]).time_issues(1_700_000_000)
+    refused: JwtError | None = None
+    for part in KINDS:
+        try:
+            token: Any = jwt.decode(text, part)
+        except JwtError as error:
+            refused = refused if part is not KINDS[kind] else error
+            continue
+        token.time_issues(ISSUED_AT)
+        if part is jwt.User:
+            jwt.user_issues(token.nats)
+        elif part is jwt.Account:
+            jwt.account_issues(token)
+    if refused is not None:
+        raise refused
 
 
 @functools.cache

@@ -126,6 +126,12 @@ def test_keys_of_the_file(options: Load, text: str, expected: dict[str, Any]) ->
     assert {name: getattr(made, name) for name in differing} == expected
 
 
+@pytest.mark.parametrize("text", ['jetstream { store_dir: "a\0b" }', 'server_name: "a\0b"', 'log_file: "a\0b"'])
+def test_a_text_with_a_nul_byte_is_refused(options: Load, text: str) -> None:
+    with pytest.raises(StartError, match="must not contain a NUL byte"):
+        options(text)
+
+
 def test_the_jetstream_block(options: Load, tmp_path: Path) -> None:
     made = _jetstream(
         options(

@@ -201,6 +201,11 @@ def test_damaged_tars_do_no_harm(data: bytes, where: int) -> None:
             continue
 
 
+def test_a_tar_that_ends_within_a_file_is_refused() -> None:
+    with pytest.raises(ArchiveError, match="invalid archive"):
+        TarArchive(lambda: [tarred({"msgs/1.blk": bytes(5000)})[: 512 + 21]], archive.ArchivedState())
+
+
 # ---------------------------------------------------------------------------- restores
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakestream.lake.sql.dialect import BadSql, Mention, Selection, SqlError, TableAt, Travel, parse, rewrite, split
+from tests.fuzzing import growth
 
 pytestmark = pytest.mark.unit
 
@@ -235,6 +236,15 @@ def test_bad_sql_shows_the_place(text: str, place: str) -> None:
     assert caught.value.offset == text.rindex(place)
     shown, mark = str(caught.value).splitlines()[-2:]
     assert shown[mark.index("^") :].startswith(place)
+
+
+@pytest.mark.parametrize("begin", ["SELECT 1; SELECT 'x", "SELECT `x", "SELECT /* "])
+def test_the_time_for_an_open_quote_is_linear(begin: str) -> None:
+    def parsed(words: int) -> None:
+        with pytest.raises(BadSql, match="not closed"):
+            parse(begin + " a;" * words)
+
+    assert growth(parsed, 1000, times=4, attempts=4) < 8
 
 
 @pytest.mark.parametrize("text", ["SELECT " + "(" * 2000 + "1" + ")" * 2000, "EXPLAIN " * 2000 + "SELECT 1"])

@@ -1,34 +1,29 @@
-"""Fuzz tests of the API: any bytes on any API subject get one answer, and have no other effect.
+"""Tests of the API with odd values: any bytes on any API subject get one answer, and have no other effect.
 
-Every field of every request's record is given each of `ODD`, then `LAKESTREAM_FUZZ_ROUNDS` requests (2,000) are drawn
-from `LAKESTREAM_FUZZ_SEED`. A request passes if it gets exactly one answer, JSON with or without an error, if no
-exception was logged, and if a stream that no request names is unchanged.
+Every field of every request's record is given each of `ODD`. A request passes if it gets exactly one answer, JSON with
+or without an error, if no exception was logged, and if a stream that no request names is unchanged. Arbitrary requests
+are drawn by the target `api` of tests/fuzz.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 
-from lakestream.account.api import consumers, messages, streams, transfer
-from lakestream.account.backup.restores import RestoreRequest
-from lakestream.account.backup.snapshots import SnapshotRequest
+from lakestream.account.api import transfer
 from lakestream.account.get.query import MsgGetRequest
 from lakestream.log.format.record import encode_record
 from lakestream.protocol.api.request import Request
 from lakestream.protocol.subjects import matches
-from lakestream.server.lake.api import FlushApi
-from lakestream.stream.consumer.config import CreateConsumerRequest
 from lakestream.stream.consumer.pull_request import NextRequest
-from lakestream.stream.core.config import StreamConfigRequest
-from tests.fuzzing import ROUNDS, SEED
+from tests.fuzz.targets.api import REQUESTS, Asked, Fuzzed, given_for
+from tests.fuzzing import SEED
 from tests.unit.api_world import ApiWorld
 from tests.unit.odd_bodies import BODIES, DEEP, HEADERS, ODD
 
@@ -36,55 +31,6 @@ pytestmark = pytest.mark.unit
 
 GROUP = 100
 """Number of requests to one world; then the other stream is compared, and a new world begins."""
-
-
-class Asked(NamedTuple):
-    """API subject, and the record as which its body is decoded."""
-
-    subject: str
-    record: type[msgspec.Struct] | None = None
-
-
-REQUESTS = (
-    Asked("INFO"),
-    Asked("STREAM.CREATE.F", StreamConfigRequest),
-    Asked("STREAM.UPDATE.A", StreamConfigRequest),
-    Asked("STREAM.INFO.A", streams.StreamInfoRequest),
-    Asked("STREAM.NAMES", streams.StreamNamesRequest),
-    Asked("STREAM.LIST", streams.StreamNamesRequest),
-    Asked("STREAM.DELETE.F"),
-    Asked("STREAM.PURGE.A", messages.StreamPurgeRequest),
-    Asked("STREAM.MSG.GET.A", MsgGetRequest),
-    Asked("STREAM.MSG.DELETE.A", messages.MsgDeleteRequest),
-    Asked("STREAM.SNAPSHOT.A", SnapshotRequest),
-    Asked("STREAM.RESTORE.R", RestoreRequest),
-    *(Asked(f"STREAM.{verb}.A") for verb in ("LEADER.STEPDOWN", "PEER.REMOVE", "PEER.EVACUATE", "CANCEL_MOVE")),
-    Asked("CONSUMER.CREATE.A", CreateConsumerRequest),
-    Asked("CONSUMER.CREATE.A.n", CreateConsumerRequest),
-    Asked("CONSUMER.CREATE.A.n.a.>", CreateConsumerRequest),
-    Asked("CONSUMER.DURABLE.CREATE.A.n", CreateConsumerRequest),
-    Asked("CONSUMER.NAMES.A", consumers.PageRequest),
-    Asked("CONSUMER.LIST.A", consumers.PageRequest),
-    Asked("CONSUMER.INFO.A.c"),
-    Asked("CONSUMER.DELETE.A.n"),
-    Asked("CONSUMER.PAUSE.A.c", consumers.PauseRequest),
-    Asked("CONSUMER.RESET.A.c", consumers.ResetRequest),
-    Asked("CONSUMER.UNPIN.A.c", consumers.UnpinRequest),
-    *(Asked(f"CONSUMER.{verb}.A.c") for verb in ("LEADER.STEPDOWN", "PEER.REMOVE", "PEER.EVACUATE")),
-)
-"""Subjects under `$JS.API.`: each is answered once, in JSON."""
-
-GIVEN: dict[str, dict[str, Any]] = {
-    "STREAM.CREATE": {"name": "F", "subjects": ["f"]},
-    "STREAM.UPDATE": {"name": "A", "subjects": ["a.>"], "allow_direct": True},
-    "STREAM.RESTORE": {"config": {"name": "R", "subjects": ["r"]}, "state": {"messages": 1, "last_seq": 1}},
-    "CONSUMER.CREATE": {"stream_name": "A", "config": {"ack_policy": "explicit"}},
-    "CONSUMER.DURABLE": {"stream_name": "A", "config": {"ack_policy": "explicit", "durable_name": "n"}},
-    "CONSUMER.UNPIN": {"group": "g"},
-    "STREAM.MSG": {"seq": 1},
-    "STREAM.SNAPSHOT": {"deliver_subject": "away"},
-}
-"""Required fields of a request, without which its other fields are not checked; by the first two tokens."""
 
 
 def fields_of(record: type[msgspec.Struct] | None, depth: int = 3) -> Iterator[tuple[str, ...]]:
@@ -115,90 +61,6 @@ def body_of(given: dict[str, Any], path: tuple[str, ...], value: str) -> bytes:
         else:
             text = f"[{text}]"
     return text.encode("utf-8", "surrogatepass")
-
-
-def given_for(subject: str) -> dict[str, Any]:
-    return GIVEN.get(".".join(subject.split(".")[:2]), {})
-
-
-class Fuzzed:
-    """World with stream A, which requests are about, and stream GOOD, which none names."""
-
-    def __init__(self) -> None:
-        self.world = world = ApiWorld()
-        self.flush, self.transfer = FlushApi(world.engine, None), transfer.TransferApi(world.engine)
-        world.fill(10)
-        world.create("GOOD", subjects=["good"])
-        world.publish("good", b"x")
-        for stream, name in (("A", "c"), ("GOOD", "g")):
-            config = {
-                "durable_name": name,
-                "ack_policy": "explicit",
-                "priority_policy": "pinned_client",
-                "priority_groups": ["g"],
-            }
-            made = world.ask(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
-            assert "error" not in made, made
-        self._tasks: list[asyncio.Future[Any]] = []
-        self.before = self.good()
-
-    def good(self) -> list[Any]:
-        """Return all answers about stream GOOD."""
-        ask = self.world.ask
-        answers = [ask("STREAM.INFO.GOOD", {"subjects_filter": ">"}), ask("CONSUMER.INFO.GOOD.g")]
-        answers.append(ask("STREAM.MSG.GET.GOOD", {"seq": 1}))
-        for answer in answers:
-            answer.pop("ts", None)
-        return answers
-
-    async def settle(self) -> None:
-        """Run until only clients and the clock are awaited."""
-        world, quiet = self.world, 0
-        while quiet < 4:
-            quiet = 0 if world.clock.soon or world.io.waiting or world.clock.spawned else quiet + 1
-            world.settle()
-            self._tasks = [task for task in self._tasks if not task.done()]
-            self._tasks += [asyncio.ensure_future(work) for work in world.clock.spawned]
-            world.clock.spawned.clear()
-            if self._tasks:
-                await asyncio.sleep(0)
-            else:
-                break
-
-    async def answers(self, subject: str, body: bytes, header: bytes = b"") -> list[bytes]:
-        reply = self.world.send(subject, body, header)
-        await self.settle()
-        found = [payload for _, payload in self.world.answers(reply)]
-        self.world.client.got.clear()
-        return found
-
-    async def end(self) -> None:
-        """Assert that nothing waits any more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def check(self, subject: str, body: bytes, header: bytes = b"") -> dict[str, Any]:
-        """Send a request; assert that it gets exactly one answer in JSON and logs no error."""
-        answers = await self.answers(f"$JS.API.{subject}", body, header)
-        assert len(answers) == 1, (subject, body[:300], header[:300], answers)
-        answer = json.loads(answers[0])
-        assert isinstance(answer, dict), answer
-        assert answer["type"].startswith("io.nats.jetstream.api.v1."), answer
-        self.unharmed(subject, body, header)
-        return answer
-
-    def unharmed(self, subject: str, body: bytes, header: bytes = b"") -> None:
-        assert not self.world.log.errors, (subject, body[:300], header[:300], self.world.log.errors)
-        assert not self.world.api.internal_errors
-
-    def tidy(self) -> None:
-        """Remove what requests have created, so that each request finds the same state."""
-        engine = self.world.engine
-        for name in [name for name in engine.streams if name not in ("A", "GOOD")]:
-            assert "error" not in self.world.ask(f"STREAM.DELETE.{name}")
-        for name in [name for name in engine.streams["A"].consumers if name != "c"]:
-            assert "error" not in self.world.ask(f"CONSUMER.DELETE.A.{name}")
 
 
 Case = Callable[[Fuzzed], Coroutine[Any, Any, Any]]
@@ -304,44 +166,6 @@ async def test_what_a_pull_or_a_direct_get_lets_escape_is_answered(monkeypatch: 
     assert len(fuzzed.world.log.errors) == 3
 
 
-RULES = (
-    *("Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Expected-Last-Msg-Id", "Nats-Expected-Last-Sequence"),
-    *("Nats-Expected-Last-Subject-Sequence", "Nats-Expected-Last-Subject-Sequence-Subject", "Nats-Rollup", "Nats-TTL"),
-    *(
-        "Nats-Batch-Id",
-        "Nats-Batch-Sequence",
-        "Nats-Batch-Commit",
-        "Nats-Incr",
-        "Nats-Schedule",
-        "Nats-Schedule-Target",
-    ),
-    *("Nats-Schedule-Source", "Nats-Schedule-TTL", "Nats-Schedule-Time-Zone", "Nats-Schedule-Next", "Nats-Scheduler"),
-    *("Nats-Marker-Reason", "Nats-Stream-Source", "Nats-Trace-Dest", "Nats-Schedule-Rollup", "Nats-Last-Stream"),
-)
-WORDS = ("sub", "all", "never", "commit", "1s", "@every 1s", "@every 1.5h", "@at 2026", "* * * * * *", "eob", "purge")
-
-
-async def test_publishes_with_any_headers_are_answered() -> None:
-    rng = random.Random(SEED)
-    fuzzed = Fuzzed()
-    config = {"allow_msg_ttl": True, "allow_atomic": True, "allow_msg_schedules": True, "allow_rollup_hdrs": True}
-    fuzzed.world.create("P", subjects=["p.>"], allow_batched=True, subject_delete_marker_ttl=10**9, **config)
-    fuzzed.world.create("C", subjects=["c"], allow_msg_counter=True)
-    values = [value.encode("utf-8", "replace") for value in (*ODD, *WORDS)] + [*DELAYS]
-    values = [value for value in values if b"\n" not in value and len(value) < 10_000]
-    for number in range(ROUNDS):
-        names = rng.sample(RULES, rng.choice((1, 1, 2, 3, 4)))
-        block = b"".join(b"%b: %b\r\n" % (name.encode(), rng.choice(values)) for name in names)
-        subject = rng.choice(("p.1", "p.2", "c"))
-        found = await fuzzed.answers(subject, rng.choice((b"", b"x")), b"NATS/1.0\r\n%b\r\n" % block)
-        assert len(found) <= 1, (block, found)
-        fuzzed.unharmed(subject, b"", block)
-        if not number % 100:
-            fuzzed.world.clock.advance(10**9)
-    assert fuzzed.good() == fuzzed.before
-    await fuzzed.end()
-
-
 async def test_the_lakes_requests_are_answered() -> None:
     fuzzed = Fuzzed()
     bodies = [*BODIES, *(body_of({}, path, value) for path in fields_of(transfer.ExportRequest) for value in ODD)]
@@ -355,40 +179,6 @@ async def test_the_lakes_requests_are_answered() -> None:
             fuzzed.unharmed(subject, body)
     assert fuzzed.good() == fuzzed.before
     await fuzzed.end()
-
-
-def _value(rng: random.Random, depth: int = 0) -> str:
-    kind = rng.randrange(6 if depth < 4 else 3)
-    if kind == 3:
-        return "[" + ",".join(_value(rng, depth + 1) for _ in range(rng.randrange(4))) + "]"
-    if kind == 4:
-        names = [rng.choice(("a", "name", "Name", "seq", "\\ud800", "")) for _ in range(rng.randrange(4))]
-        return "{" + ",".join(f'"{name}":{_value(rng, depth + 1)}' for name in names) + "}"
-    return rng.choice(ODD)
-
-
-def _made_up(rng: random.Random, asked: Asked) -> bytes:
-    """Draw a body with several invalid fields and duplicates, perhaps truncated or with a byte changed."""
-    given = {key: json.dumps(value) for key, value in given_for(asked.subject).items()}
-    members = [f'"{key}":{value}' for key, value in given.items()]
-    paths = list(fields_of(asked.record)) or [("x",)]
-    for path in rng.choices(paths, k=rng.randrange(5)):
-        inner = body_of({}, path, _value(rng)).decode("utf-8", "replace")
-        members.insert(rng.randrange(len(members) + 1), inner[1:-1])
-    body = ("{" + ",".join(members) + "}").encode("utf-8", "replace")
-    if rng.random() < 0.3:
-        at = rng.randrange(len(body))
-        body = rng.choice((body[:at], body[:at] + rng.randbytes(1) + body[at + 1 :], body + body[at:]))
-    return body
-
-
-async def test_requests_by_chance_are_answered() -> None:
-    rng = random.Random(SEED)
-    cases = []
-    for _ in range(ROUNDS):
-        asked = rng.choice(REQUESTS)
-        cases.append(checked(asked.subject, _made_up(rng, asked), rng.choice(HEADERS) if rng.random() < 0.2 else b""))
-    await in_groups(cases)
 
 
 def test_a_pause_that_no_time_can_show_is_refused_and_stops_nothing() -> None:
