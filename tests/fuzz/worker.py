@@ -1,6 +1,6 @@
 """The process of one campaign against one target: libFuzzer over instrumented Python, by atheris.
 
-    python -m tests.fuzz.worker TARGET OUT SEED RUNS
+    python -m tests.fuzz.worker TARGET OUT SEED RUNS SECONDS
 
 Belongs here: one libFuzzer run. A broken promise does not end it: the shortest input of each finding is kept in
 OUT/findings, new inputs go to OUT/corpus; libFuzzer writes its counts to standard error.
@@ -60,7 +60,7 @@ class Watched:
         (self._findings / f"{name}.txt").write_text(f"{place}\n{text}\n{data!r}\n", errors="backslashreplace")
 
 
-def main(name: str, out: Path, seed: int, runs: int) -> None:
+def main(name: str, out: Path, seed: int, runs: int, seconds: int) -> None:
     with atheris.instrument_imports(include=["lakestream", "sqlglot"], enable_loader_override=False):
         from tests.fuzz.targets import load
 
@@ -78,14 +78,8 @@ def main(name: str, out: Path, seed: int, runs: int) -> None:
     words = out / "words"
     words.write_text("".join(f'"{"".join(f"{chr(92)}x{byte:02x}" for byte in word)}"\n' for word in target.words))
     kept = CORPORA / name
-    options = {
-        "runs": runs,
-        "seed": seed or 1,
-        "max_len": target.longest,
-        "timeout": TIMEOUT_S,
-        "rss_limit_mb": RSS_MIB,
-    }
-    options |= {"dict": words, "artifact_prefix": f"{findings}/", "print_final_stats": 1, "len_control": 20}
+    options = {"runs": runs, "max_total_time": seconds, "seed": seed, "max_len": target.longest, "timeout": TIMEOUT_S}
+    options |= {"rss_limit_mb": RSS_MIB, "dict": words, "artifact_prefix": f"{findings}/"}
     folders = [made, seeds, *([kept] if kept.is_dir() else [])]
     arguments = [*(f"-{key}={value}" for key, value in options.items()), *map(str, folders)]
     atheris.Setup([sys.argv[0], *arguments], Watched(target, findings).one)
@@ -94,4 +88,4 @@ def main(name: str, out: Path, seed: int, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]).resolve(), int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]).resolve(), *map(int, sys.argv[3:6]))

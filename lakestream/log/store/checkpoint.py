@@ -211,8 +211,10 @@ def _read_subjects(file: BlockFile, at: int, end: int, last_seq: int) -> Subject
     if at + length + 4 > end:
         raise ValueError(f"a directory of {length} bytes in an index of {end - at}")
     directory = _DIRECTORY.decode(file.read(end - 4 - length, length))
-    rows = array("I", directory.rows)
-    places = pairwise(accumulate(array("I", directory.lengths), initial=at))
+    rows, lengths = array("I", directory.rows), array("I", directory.lengths)
+    if at + sum(lengths) + length + 4 != end:
+        raise ValueError(f"blocks of {sum(lengths)} bytes in an index of {end - at}")
+    places = pairwise(accumulate(lengths, initial=at))
     if sum(rows) > LEFT_SUBJECTS:
         blocks = [Block(file, start, stop - start, some) for (start, stop), some in zip(places, rows, strict=True)]
         return SubjectIndex.cold(directory.firsts, blocks, last_seq)
