@@ -239,6 +239,6 @@ TARGETS = (
             b"CAST(",
             b" AS STRING)",
         ),
-        1500,
+        600,
     ),
 )
