@@ -126,7 +126,8 @@ def _agrees(state: State, sender: str, frames: list[Frame]) -> bool:
 def _append(state: State, frames: list[Frame]) -> None:
     """Append new entries; cut a conflicting one with all that follow it; keep those that are there (Raft §5.3).
 
-    A late Append must not cut what a newer one brought: only a conflict cuts.
+    A late Append must not cut what a newer one brought: only a conflict cuts. Raise BadMessage, before anything is
+    changed, if the leader of this term had sent another entry.
     """
     log = state.log
     if frames[0].index == log.last + 1:
@@ -139,7 +140,8 @@ def _append(state: State, frames: list[Frame]) -> None:
         if mine == frame.term:
             continue
         if mine is not None:
-            assert frame.index > state.matched, "a leader's log changed before its end in one term"
+            if frame.index <= state.matched:
+                raise BadMessage(f"entry {frame.index} of term {frame.term}: the leader's log had another in this term")
             log.cut(frame.index - 1)
         log.append(frames[at:])
         return

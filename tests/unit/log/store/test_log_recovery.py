@@ -365,6 +365,11 @@ def test_reopening_changes_nothing(tmp_path_factory: pytest.TempPathFactory, ste
         (None, b""),
         (None, b"\xff\xff\xff\x7f"),
         (None, b"\x01\x01\0\0\0"),
+        (
+            None,
+            msgspec.msgpack.encode({"firsts": [b"x"], "lengths": b"\xff\xff\xff\x7f", "rows": bytes(4)})
+            + b"\x25\0\0\0",
+        ),
         (None, msgspec.msgpack.encode({"firsts": [], "lengths": b"\0", "rows": b""}) + b"\x18\0\0\0"),
     ],
 )

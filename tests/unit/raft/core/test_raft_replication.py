@@ -597,3 +597,14 @@ def test_a_stream_whose_lost_entries_are_gone_by_now_ends_with_an_install() -> N
     core.compacted(4)
     core.tick()
     assert any(isinstance(message, Install) and to == "b" for to, message in drain(core))
+
+
+def test_another_entry_in_the_place_of_one_of_this_leaders_is_refused_and_changes_nothing() -> None:
+    core = lone()
+    core.step("b", Append(5, 0, 0, 0, [entry_of(entry(1, 5, b"x")), entry_of(entry(2, 5, b"y"))]))
+    with pytest.raises(BadMessage, match="had another in this term"):
+        core.step("b", Append(5, 0, 0, 0, [entry_of(entry(1, 4, b"other"))]))
+    assert core.last_index == 2
+    assert not core.frozen
+    core.step("b", Append(5, 2, 5, 0, [entry_of(entry(3, 5, b"z"))]))
+    assert core.last_index == 3
