@@ -20,7 +20,7 @@ BEGIN, END = "<!-- fuzzing: made by `python -m tests.fuzz --save` -->\n", "<!-- 
 
 
 class Result(NamedTuple):
-    """The campaign of one target: its inputs, seconds, edges of the seeds and of all inputs, and broken promises."""
+    """One campaign: inputs, seconds, edges of seeds and kept inputs, edges of all inputs, broken promises."""
 
     target: str
     inputs: int
@@ -57,7 +57,7 @@ def page(text: str, results: Sequence[Result]) -> str:
 def table(results: Sequence[Result], corpora: Path) -> str:
     """Return results as a Markdown table."""
     rows = [
-        "| target | reads | inputs | seconds | edges: seeds ▶ campaign | broken promises | kept inputs | seed |",
+        "| target | reads | inputs | seconds | edges: before ▶ after | broken promises | kept inputs | seed |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     for each in results:
