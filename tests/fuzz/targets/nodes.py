@@ -12,7 +12,10 @@ from random import Random
 import msgspec
 
 from lakestream.log.format.frame import Kind
+from lakestream.log.format.record import encode_record
+from lakestream.net.peers.routes import APART
 from lakestream.protocol import peer_wire, route_wire
+from lakestream.protocol.deliveries import FirstDeliveries
 from lakestream.protocol.peer_wire import FrameReader, WireError
 from lakestream.protocol.publishes import run_of
 from lakestream.raft.core.core import Core
@@ -81,8 +84,14 @@ def _records(payload: bytes) -> None:
     for record in records:
         if isinstance(record, route_wire.RoutedRun) and record.commands:
             with contextlib.suppress(AssertionError, ValueError):
-                run = run_of(record.commands)
+                run = run_of(record.commands, APART)
                 assert len(list(run.messages())) == len(run)
+        elif isinstance(record, route_wire.Stored):
+            with contextlib.suppress(ValueError, IndexError, OverflowError):  # the connection ends with any
+                stored = FirstDeliveries.of_columns(
+                    record.records, record.lengths, record.head, record.consumer, record.left
+                )
+                assert stored.frames(b"1")[1] <= len(record.records), "more than the node sent"
 
 
 NODE = peer_wire.NodeInfo(name="a", server_id="S", cluster="c", route="h:1", client_urls=("h:2",), jetstream=True)
@@ -96,12 +105,14 @@ CONTROLS = (
     peer_wire.Update(NODE, True),
     peer_wire.Bye("reason"),
 )
+RECORD = encode_record(7, 1, b"a", b"", b"x")
 ROUTED = (
     route_wire.Within("ACC"),
     route_wire.Interest([(b"a.>", b"", 1), (b"b", b"q", 0)]),
     route_wire.Routed(b"a", b"r", b"NATS/1.0\r\n\r\n", b"x", [b"", b"q"], False, True),
     route_wire.RoutedRun(b"PUB a 1\r\nx\r\nPUB a r 0\r\n\r\n", [b""]),
     route_wire.Batch(b"a", b"q", [(b"a", b"", b"", b"x")], True),
+    route_wire.Stored(b"i", b"", 1, RECORD, [len(RECORD)], b"$JS.ACK.S.C.1.", 5, 0),
     route_wire.Hold(b"a", True),
     route_wire.Mark(),
     route_wire.Took(),

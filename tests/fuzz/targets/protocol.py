@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lakestream.native import plain
+from lakestream.net.connection import APART
 from lakestream.net.websocket.frames import BATCH_BYTES
 from lakestream.protocol.leaf_wire import LeafParser, WireError
 from lakestream.protocol.parser import Parser
-from lakestream.protocol.publishes import Publishes, single
+from lakestream.protocol.publishes import NOTHING_APART, Apart, Publishes, single
 from tests.fuzz.target import Target
 from tests.unit.net.websocket.world import LONGEST_MESSAGE, World
 from tests.websocket import DEFLATE, frame, request
@@ -41,8 +42,8 @@ def outcome(call: Callable[..., Any], *args: Any) -> Any:
 # ---------------------------------------------------------------------- clients
 
 
-def _commands(parts: Sequence[bytes], longest_line: int, longest: int) -> list[Any]:
-    parser = Parser(longest_line, longest)
+def _commands(parts: Sequence[bytes], longest_line: int, longest: int, apart: Apart) -> list[Any]:
+    parser = Parser(longest_line, longest, apart=apart)
     return [command for part in parts for command in single(parser.feed(part))]
 
 
@@ -51,13 +52,14 @@ def _protocol(data: bytes) -> None:
         return
     how, sent = data[0], data[1:]
     limits = (4096, LIMIT) if how & 8 else (64, 100)
-    whole = _commands([sent], *limits)
-    cut = _commands(pieces(sent, CUTS[how & 7]), *limits)
+    apart = APART if how & 16 else NOTHING_APART
+    whole = _commands([sent], *limits, apart)
+    cut = _commands(pieces(sent, CUTS[how & 7]), *limits, apart)
     assert repr(whole) == repr(cut), (whole, cut)
     at = sent.find(b"PUB ")
     while at >= 0:
-        found = outcome(fast.parse_run, sent, at, WORD, limits[1])
-        assert found == outcome(plain.parse_run, sent, at, WORD, limits[1])
+        found = outcome(fast.parse_run, sent, at, WORD, limits[1], *apart)
+        assert found == outcome(plain.parse_run, sent, at, WORD, limits[1], *apart)
         if found is not None:
             _stored(sent, found)
         at = sent.find(b"PUB ", found[0] if found is not None else at + 1)
