@@ -159,7 +159,6 @@ class Node:
         self.commits: list[Committed] = []
         self.lost: list[object] = []
         self.failures: list[Exception] = []
-        self.notices: list[str] = []
         self.installs: list[tuple[str, Install, Any]] = []
         self.woken = 0
         self.salvaged: Salvaged | None = None
@@ -177,7 +176,6 @@ class Node:
             lambda *role: self.roles.append(role),
             self.lost.extend,
             lambda sender, install, done: self.installs.append((sender, install, done)),
-            lambda text, bad: self.notices.append(text),
         )
         self.group = self.member.join(self.store.log, self, self.callbacks)
         self.groups.start()

@@ -25,6 +25,7 @@ class Work(msgspec.Struct):
     seal: end the open segment with that state through that entry.
     truncate_after: cut the log.
     frames: append them, durably unless the log is relaxed.
+    noted: written to the file behind the frames, without a sync: they are durable. None: nothing is.
     sync: make durable what relaxed writes left.
     """
 
@@ -35,12 +36,13 @@ class Work(msgspec.Struct):
     seal: tuple[SealState, int] | None = None
     truncate_after: int | None = None
     frames: list[Frame] = []
+    noted: PersistentState | None = None
     epoch: int = 0
     sync: bool = False
 
     @property
     def brief(self) -> bool:
-        """Return True if it is at most one small append and a write of the file without a sync; see `Io.submit`."""
+        """Return True if it is at most one small append and writes of the file without a sync; see `Io.submit`."""
         special = self.settle or self.keep_synced or self.sync or self.truncate_after is not None
         special = special or self.replace is not None or self.seal is not None
         return not special and (not self.frames or brief(self.frames))
@@ -90,6 +92,8 @@ def perform(work: Work, log: SegmentLog, file: StateFile) -> Worked:
         log.truncate(work.truncate_after)
     if work.frames:
         done.placed = log.append(work.frames)
+    if work.noted is not None:
+        file.write(work.noted, sync=False)
     if work.sync:
         log.sync()
     return done

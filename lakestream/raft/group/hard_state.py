@@ -39,8 +39,8 @@ class PersistentState(msgspec.Struct, frozen=True):
     """The content of the file.
 
     hard: term, vote and commit index. Like `recovering`, durable before any message that depends on it is sent; its
-        commit index is mostly written without a sync, once a tick, like `durable`: at most a tick behind after a kill,
-        a little more after a power failure.
+        commit index is mostly written without a sync, like `durable`: exact after a kill, a little behind after a
+        power failure.
     membership, membership_index: a committed membership and its entry (0: the group began with it); the log may have
         later ones.
     durable: the index through which this member's log was synced.

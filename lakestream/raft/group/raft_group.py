@@ -460,11 +460,15 @@ class RaftGroup(Group):
             return None
         if keep:
             self._kept = self._to_keep()
+        kept, noted = self._kept if keep else None, None
+        if frames and self._log.options.sync_always:
+            # With each entry, or damage of the newest ones would look like a write that a crash interrupted.
+            noted = self._kept = updated(self._kept, self._core, frames[-1].index)
         settle, self._settled = not self._settled, True
         self._truncate = None
         sync, self._wants_sync = self._wants_sync, False
         self._wants_kept = False
-        return Work(self._kept if keep else None, settle, keep_synced, None, self._seal, cut, frames, epoch, sync)
+        return Work(kept, settle, keep_synced, None, self._seal, cut, frames, noted, epoch, sync)
 
     def _next_frames(self) -> tuple[list[Frame], int]:
         """Return entries of the next write and their epoch. Entries behind a committed SEAL wait until it is done."""

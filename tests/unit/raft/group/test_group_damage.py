@@ -131,7 +131,6 @@ def test_a_flipped_bit_in_the_newest_entry_is_damage_and_not_a_torn_write(make: 
     world = make()
     name = follower_of(world)
     world.elect().publish("x")
-    world.ticks(1)
     directory = world.nodes[name].directory
     world.kill(name)
     path = segment_files(directory)[-1]
@@ -148,30 +147,12 @@ def test_a_flipped_bit_in_the_newest_entry_is_damage_and_not_a_torn_write(make: 
     assert not world.start(name).group.recovering
 
 
-def test_damage_that_is_younger_than_the_file_is_found_by_the_leader(make: Make) -> None:
-    world = make()
-    name = follower_of(world)
-    leader = world.elect()
-    leader.publish("x")
-    directory = world.nodes[name].directory
-    world.kill(name)  # before a tick: the file `raft` does not know that the entry was durable
-    path = segment_files(directory)[-1]
-    flip(path, os.path.getsize(path) - 3)
-    node = world.start(name)
-    world.ticks(1)
-    assert "had confirmed entry" in node.notices[0]
-    world.ticks(25)
-    assert node.messages == named("x")
-    assert node.notices[1:] == ["this node has caught up and votes again"]
-
-
 def test_a_log_that_is_cut_short_is_damage(make: Make) -> None:
     world = make()
     name = follower_of(world)
     leader = world.elect()
     for turn in range(5):
         leader.publish(turn)
-    world.ticks(1)
     node = world.nodes[name]
     offset = node.log.open_segment.frame_offsets[3]
     world.kill(name)

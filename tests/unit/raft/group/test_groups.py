@@ -332,7 +332,6 @@ def test_the_commit_that_is_kept_lets_a_killed_member_start_where_it_was(make: M
     leader = world.elect()
     for turn in range(10):
         leader.publish(turn)
-    world.ticks(1)
     world.kill("A")
     node = world.start("A")
     assert node.replayed >= 9
