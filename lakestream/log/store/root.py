@@ -95,6 +95,24 @@ class StoreRoot:
             raise
         return cls(path, lock)
 
+    @classmethod
+    def inspect(cls, path: str, files: Files) -> StoreRoot:
+        """Lock the store at `path` for reading, without creating anything: no server can start meanwhile.
+
+        Raise StoreLocked when a server uses it, StoreVersionError when a newer release wrote it, OSError.
+        """
+        _check_version(os.path.join(path, "VERSION"), files)
+        try:
+            lock = os.open(os.path.join(path, "LOCK"), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # a copy of a store
+            return cls(path, -1)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise StoreLocked(f"{path}: a server uses this store; stop it first") from None
+        return cls(path, lock)
+
     def stream_directory(self, account: str, stream: str) -> str:
         """Return the directory of a stream."""
         return os.path.join(self.path, account_directory(account), STREAMS, stream)

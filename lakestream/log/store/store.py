@@ -384,6 +384,14 @@ class Store:
         """Return the subject of a live message, local or not; `b""` if there is none. Raise CorruptLog."""
         return self._rows.subject(seq) if seq in self.live else b""
 
+    def subjects_of(self, seqs: Sequence[int]) -> list[bytes]:
+        """Return the subjects of live messages (ascending), local or not. Raise CorruptLog."""
+        return self._rows.subjects(seqs)
+
+    def sizes_of(self, seqs: Sequence[int]) -> list[int]:
+        """Return the accounted sizes of live messages (ascending), local or not. Raise CorruptLog."""
+        return self._rows.sizes(seqs)
+
     def time_of(self, seq: int) -> int | None:
         """Return when a live message was stored, local or not; None if there is none. Raise CorruptLog."""
         return self._rows.time(seq) if seq in self.live else None

@@ -1,0 +1,100 @@
+"""Verification of a store directory.
+
+Belongs here: locking a store that no server uses, and walking over everything in it. Memory is bounded by the indexes
+of one stream and its longest segment.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+
+from lakestream.log.format.files import Files
+from lakestream.log.format.segment import LOG_DIRECTORY
+from lakestream.log.store.root import StoreRoot
+from lakestream.log.verify.findings import Finding, Kind, Repair
+from lakestream.log.verify.overlay import Overlay
+from lakestream.verify.meta import check_meta
+from lakestream.verify.streams import StreamCheck
+
+JETSTREAM = "jetstream"
+"""Directory of the streams in a server's store directory."""
+
+
+class NoStore(Exception):
+    """Raised when a directory is no store."""
+
+
+def root_of(directory: str) -> str:
+    """Return the directory of the streams for a server's store directory, or for itself. Raise NoStore."""
+    for path in (os.path.join(directory, JETSTREAM), directory):
+        if os.path.isfile(os.path.join(path, "VERSION")):
+            return path
+    raise NoStore(f"{directory} is not a store: it has no {JETSTREAM}/VERSION; name the server's store_dir")
+
+
+class StoreCheck:
+    """Verification of a store that no server uses.
+
+    Args:
+        root: as `root_of` returned it.
+        wanted: returns True for (account, stream) of the streams to verify.
+        on_stream: called before each stream with its account and name.
+        done: called with numbers of bytes.
+
+    Raises:
+        StoreLocked, StoreVersionError, OSError: the store cannot be used.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        wanted: Callable[[str, str], bool],
+        on_stream: Callable[[str, str], None],
+        done: Callable[[int], None],
+    ) -> None:
+        self.files = Files()
+        self.root = StoreRoot.inspect(root, self.files)
+        self._wanted, self._on_stream, self._done = wanted, on_stream, done
+        self.streams = 0
+        """Streams that were verified."""
+
+    def close(self) -> None:
+        """Release the lock. Idempotent."""
+        self.root.close()
+
+    def streams_in(self) -> tuple[list[tuple[str, str]], list[Finding]]:
+        """Return (account, stream) of the wanted streams, and the findings about what else lies in the store."""
+        said: list[str] = []
+        with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
+            survey = self.root.survey(Overlay(scratch), said.append)
+        found = [
+            Finding(kind=Kind.UNKNOWN, file=self.root.path, what=line, harmless=True, repair=Repair.NONE)
+            for line in said
+        ]
+        return [each for each in survey.streams if self._wanted(*each)], found
+
+    def total(self) -> int:
+        """Return the bytes of the logs that are verified."""
+        streams, _ = self.streams_in()
+        return sum(_bytes_in(os.path.join(self.root.stream_directory(*each), LOG_DIRECTORY)) for each in streams)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield everything that is wrong in the store. Block."""
+        streams, found = self.streams_in()
+        yield from found
+        yield from check_meta(self.files, self.root.path, self._done)
+        for account, name in streams:
+            self._on_stream(account, name)
+            self.streams += 1
+            yield from StreamCheck(
+                self.files, self.root.stream_directory(account, name), account, name, self._done
+            ).findings()
+
+
+def _bytes_in(directory: str) -> int:
+    try:
+        return sum(entry.stat().st_size for entry in os.scandir(directory))
+    except OSError:
+        return 0

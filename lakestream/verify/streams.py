@@ -1,0 +1,193 @@
+"""Verification of the files of one stream.
+
+Belongs here: the order of the checks of a stream's directory, in a group of one or as a member of a larger one. Each
+file is verified by itself first, then all of them together by recovering the stream as a start would, with the
+checkpoint and without.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from lakestream.log.format.errors import CorruptLog, LogError
+from lakestream.log.format.files import Files
+from lakestream.log.format.segment import LOG_DIRECTORY, first_index_of, is_segment_name
+from lakestream.log.store.base import DIRECTORY as BASE
+from lakestream.log.store.base import origin_of, outlines_of
+from lakestream.log.store.checkpoint import NAME as CHECKPOINT
+from lakestream.log.store.checkpoint import read_checkpoint
+from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
+from lakestream.log.verify.overlay import Overlay
+from lakestream.log.verify.parts import check_checkpoint, check_indexes, check_log, check_mark, check_outline
+from lakestream.meta.replica_files import decode_identity
+from lakestream.meta.stores import IDENTITY, PARTS
+from lakestream.raft.group.hard_state import NAME as RAFT
+from lakestream.raft.group.hard_state import PersistentState, StateFile
+from lakestream.stream.assembly import Stream
+from lakestream.verify.recovered import differences, recover
+
+Done = Callable[[int], None]
+"""Called with the number of bytes that were verified."""
+
+
+class StreamCheck:
+    """Verification of one stream's directory.
+
+    Args:
+        files: the file layer.
+        directory: the stream's.
+        account, name: as the directory's place says.
+        done: called with numbers of bytes.
+    """
+
+    def __init__(self, files: Files, directory: str, account: str, name: str, done: Done) -> None:
+        self._files, self._directory, self._done = files, directory, done
+        self._account, self._name = account, name
+        self._durable = 0
+        self._commit: int | None = None
+        self._member = False
+        self._replicated = False
+        self.stream: Stream | None = None
+        """The recovered stream, until the context of `findings` ends."""
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield everything that is wrong, each finding once. Block."""
+        seen: set[tuple[str, int]] = set()
+        with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
+            for finding in self._all(scratch):
+                if (finding.file, finding.offset) in seen and finding.kind is not Kind.REPLAY:
+                    continue
+                seen.add((finding.file, finding.offset))
+                repair = finding.repair
+                if self._replicated and repair in (Repair.NONE, Repair.REPAIR) and not finding.harmless:
+                    repair = Repair.REPLICAS
+                yield msgspec.structs.replace(finding, stream=self._name, account=self._account, repair=repair)
+
+    def _all(self, scratch: str) -> Iterator[Finding]:
+        yield from self._names()
+        yield from self._state_files()
+        yield from check_checkpoint(self._files, self._directory)
+        yield from self._base()
+        overlay = Overlay(_below(scratch, "with"))
+        broken: Exception | None = None
+        try:
+            self.stream = recover(overlay, self._directory, *self._known())
+        except (LogError, OSError, msgspec.MsgspecError, AssertionError, LookupError, ValueError) as error:
+            broken = error
+        # A start that succeeds has completed what a killed process left: its result is verified.
+        whole = overlay if broken is None else self._files
+        found = list(check_log(whole, self._directory, self._durable, self._done))
+        yield from found
+        if broken is not None:
+            known = any(not each.harmless for each in found)
+            if isinstance(broken, CorruptLog) or not known:
+                yield of_error(Kind.FRAME, self._directory, broken)
+            return
+        if self.stream is None:
+            return
+        try:
+            for note in self.stream.store.notes:
+                yield self._harmless(note)
+            yield from self._identity(self.stream)
+            yield from check_indexes(self.stream.store, lambda count: None)
+            if not any(not each.harmless for each in found):
+                yield from self._replay(self.stream, _below(scratch, "without"))
+        finally:
+            self.stream.store.abandon()
+
+    def _known(self) -> tuple[int | None, int | None]:
+        """Return the index through which the log was durable, and through which it is committed."""
+        return (self._durable, self._commit) if self._member else (None, None)
+
+    def _names(self) -> Iterator[Finding]:
+        for name in self._files.names(self._directory):
+            if not name.startswith(PARTS):
+                yield self._harmless("it is no part of a stream", os.path.join(self._directory, name), Kind.UNKNOWN)
+
+    def _harmless(self, what: str, path: str = "", kind: Kind = Kind.TORN) -> Finding:
+        repair = Repair.START if kind is Kind.TORN else Repair.NONE
+        return Finding(kind=kind, file=path or self._directory, what=what, harmless=True, repair=repair)
+
+    def _state_files(self) -> Iterator[Finding]:
+        path = os.path.join(self._directory, RAFT)
+        identity = os.path.join(self._directory, IDENTITY)
+        if not self._files.exists(path):
+            self._durable, found = check_mark(self._files, self._directory)
+            yield from found
+            if self._files.exists(identity):
+                yield self._harmless("a replica that was never opened: the meta group decides", identity)
+            return
+        self._member = True
+        state, found = read_state(self._files, self._directory)
+        yield from found
+        if state is not None:
+            self._durable, self._commit = state.durable, state.hard.commit
+            self._replicated = len(state.membership.voters) > 1
+            if state.recovering:
+                what = "the member is recovering: it does not vote before other members have sent what it lacks"
+                yield Finding(kind=Kind.RAFT, file=path, what=what, harmless=True, repair=Repair.REPLICAS)
+        if self._files.exists(identity):
+            create = decode_identity(self._files.read(identity))
+            if create is None:
+                yield Finding(kind=Kind.IDENTITY, file=identity, what="it does not name a stream", repair=Repair.START)
+
+    def _identity(self, stream: Stream) -> Iterator[Finding]:
+        if (stream.name, stream.account) != (self._name, self._account):
+            what = f'it holds the log of stream {stream.name} of account "{stream.account}", and is not served'
+            yield Finding(kind=Kind.IDENTITY, file=self._directory, what=what)
+
+    def _base(self) -> Iterator[Finding]:
+        try:
+            if origin_of(self._files, self._directory) is None:
+                return
+            for outline in outlines_of(self._files, self._directory):
+                _, found = check_outline(self._files, outline.path)
+                yield from found
+        except (LogError, OSError, msgspec.MsgspecError) as error:
+            yield of_error(Kind.BASE, os.path.join(self._directory, BASE), error)
+
+    def _replay(self, stream: Stream, scratch: str) -> Iterator[Finding]:
+        """Compare the checkpoint with a replay of the log, if the log has every entry."""
+        path = os.path.join(self._directory, CHECKPOINT)
+        names = self._files.names(os.path.join(self._directory, LOG_DIRECTORY))
+        firsts = [first_index_of(name) for name in names if is_segment_name(name)]
+        if stream.store.based or not firsts or firsts[0] != 1 or read_checkpoint(self._files, path) is None:
+            return
+        overlay = Overlay(scratch)
+        overlay.remove(path)
+        try:
+            again = recover(overlay, self._directory, *self._known())
+        except (LogError, OSError, msgspec.MsgspecError, AssertionError, LookupError, ValueError) as error:
+            yield of_error(Kind.REPLAY, self._directory, error)
+            return
+        if again is None:
+            yield Finding(kind=Kind.REPLAY, file=path, what="the log has no entry", repair=Repair.NONE)
+            return
+        try:
+            for name, said, found in differences(stream, again):
+                what = f"{name}: {said} by the checkpoint, {found} by a replay of the log"
+                yield Finding(kind=Kind.REPLAY, file=path, what=what, repair=Repair.REPAIR)
+        finally:
+            again.store.abandon()
+
+
+def _below(directory: str, name: str) -> str:
+    path = os.path.join(directory, name)
+    os.mkdir(path)
+    return path
+
+
+def read_state(files: Files, directory: str) -> tuple[PersistentState | None, list[Finding]]:
+    """Return the hard state of a member, None if it is damaged, and the findings. Block."""
+    with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
+        file = StateFile(Overlay(scratch) if type(files) is Files else files, directory)
+        try:
+            return file.read(), []
+        except (LogError, OSError, msgspec.MsgspecError) as error:
+            return None, [of_error(Kind.RAFT, file.path, error, Repair.REPLICAS)]
+        finally:
+            file.close()
