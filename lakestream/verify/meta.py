@@ -47,10 +47,11 @@ def check_meta(files: Files, root: str, done: Callable[[int], None]) -> Iterator
                 yield Finding(kind=Kind.TORN, file=directory, what=note, harmless=True, repair=Repair.START)
         except (LogError, OSError, msgspec.MsgspecError, AssertionError, ValueError) as error:
             broken = error
-        for each in [*check_checkpoint(files, directory)]:
+        index, wrong_state = check_checkpoint(files, directory)
+        for each in wrong_state:
             yield msgspec.structs.replace(each, repair=repair)
         wrong = False
-        for each in check_log(overlay if broken is None else files, directory, durable, done):
+        for each in check_log(overlay if broken is None else files, directory, max(durable, index), done):
             wrong = wrong or not each.harmless
             yield each if each.harmless else msgspec.structs.replace(each, repair=repair)
         if broken is not None and not wrong:

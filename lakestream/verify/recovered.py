@@ -16,6 +16,7 @@ from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Brief, Files
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.runs import joined
+from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.log import Appended
 from lakestream.log.store.segment_store import SegmentStore, open_store
 from lakestream.log.store.store import Store
@@ -78,8 +79,20 @@ class NoStream(LogError):
     """Raised when a log does not begin with the creation of a stream."""
 
 
-def recover(files: Files, directory: str, durable_through: int | None, commit_through: int | None) -> Stream | None:
-    """Return the stream of a directory as a start would recover it, or None if it has no entry. Block.
+class Recovered:
+    """A stream as a start would recover it. `stream` is None if its log has no entry."""
+
+    def __init__(self, stream: Stream | None, store: Store, cache: ReadCache) -> None:
+        self.stream, self._store, self._cache = stream, store, cache
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        self._store.abandon()
+        self._cache.sweep()
+
+
+def recover(files: Files, directory: str, durable_through: int | None, commit_through: int | None) -> Recovered:
+    """Return the stream of a directory as a start would recover it; close it after use. Block.
 
     Args:
         files: an overlay, unless the files may be changed.
@@ -90,12 +103,15 @@ def recover(files: Files, directory: str, durable_through: int | None, commit_th
         LogError, OSError: the files cannot be used.
     """
     io, clock = InlineIo(), StillClock()
-    store = open_store(directory, io, files=files, durable_through=durable_through)
+    cache = ReadCache(files)
+    store = open_store(directory, io, files=files, durable_through=durable_through, cache=cache)
+    made = Recovered(None, store, cache)
     try:
-        return _replayed(store, io, clock, commit_through)
+        made.stream = _replayed(store, io, clock, commit_through)
     except BaseException:
-        store.abandon()
+        made.close()
         raise
+    return made
 
 
 def _replayed(store: Store, io: InlineIo, clock: StillClock, commit_through: int | None) -> Stream | None:
@@ -106,7 +122,6 @@ def _replayed(store: Store, io: InlineIo, clock: StillClock, commit_through: int
     else:
         found = _creation(frames, early)
         if found is None:
-            store.abandon()
             return None
         create = found
     stream = Stream(create, store, Hub(Turn(clock.call_soon), Logger()), clock, io, alone=False)

@@ -28,7 +28,7 @@ from lakestream.meta.stores import IDENTITY, PARTS
 from lakestream.raft.group.hard_state import NAME as RAFT
 from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.stream.assembly import Stream
-from lakestream.verify.recovered import differences, recover
+from lakestream.verify.recovered import Recovered, differences, recover
 
 Done = Callable[[int], None]
 """Called with the number of bytes that were verified."""
@@ -47,21 +47,20 @@ class StreamCheck:
     def __init__(self, files: Files, directory: str, account: str, name: str, done: Done) -> None:
         self._files, self._directory, self._done = files, directory, done
         self._account, self._name = account, name
-        self._durable = 0
+        self._durable = self._covered = 0
         self._commit: int | None = None
         self._member = False
         self._replicated = False
-        self.stream: Stream | None = None
-        """The recovered stream, until the context of `findings` ends."""
 
     def findings(self) -> Iterator[Finding]:
         """Yield everything that is wrong, each finding once. Block."""
-        seen: set[tuple[str, int]] = set()
+        seen: set[tuple[str, int, bool]] = set()
         with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
             for finding in self._all(scratch):
-                if (finding.file, finding.offset) in seen and finding.kind is not Kind.REPLAY:
+                place = (finding.file, finding.offset, finding.harmless)
+                if place in seen and finding.kind not in (Kind.REPLAY, Kind.TORN):
                     continue
-                seen.add((finding.file, finding.offset))
+                seen.add(place)
                 repair = finding.repair
                 if self._replicated and repair in (Repair.NONE, Repair.REPAIR) and not finding.harmless:
                     repair = Repair.REPLICAS
@@ -70,34 +69,43 @@ class StreamCheck:
     def _all(self, scratch: str) -> Iterator[Finding]:
         yield from self._names()
         yield from self._state_files()
-        yield from check_checkpoint(self._files, self._directory)
+        index, found = check_checkpoint(self._files, self._directory)
+        yield from found
+        self._covered = index
         yield from self._base()
         overlay = Overlay(_below(scratch, "with"))
         broken: Exception | None = None
+        recovered: Recovered | None = None
         try:
-            self.stream = recover(overlay, self._directory, *self._known())
+            recovered = recover(overlay, self._directory, *self._known())
         except (LogError, OSError, msgspec.MsgspecError, AssertionError, LookupError, ValueError) as error:
             broken = error
         # A start that succeeds has completed what a killed process left: its result is verified.
         whole = overlay if broken is None else self._files
-        found = list(check_log(whole, self._directory, self._durable, self._done))
-        yield from found
+        logged = list(check_log(whole, self._directory, max(self._durable, self._covered), self._done))
+        yield from logged
         if broken is not None:
-            known = any(not each.harmless for each in found)
+            known = any(not each.harmless for each in logged)
             if isinstance(broken, CorruptLog) or not known:
                 yield of_error(Kind.FRAME, self._directory, broken)
             return
-        if self.stream is None:
+        wrong = any(not each.harmless for each in logged)
+        if recovered is None:
             return
         try:
-            for note in self.stream.store.notes:
-                yield self._harmless(note)
-            yield from self._identity(self.stream)
-            yield from check_indexes(self.stream.store, lambda count: None)
-            if not any(not each.harmless for each in found):
-                yield from self._replay(self.stream, _below(scratch, "without"))
+            if recovered.stream is not None:
+                yield from self._together(recovered.stream, wrong, scratch)
         finally:
-            self.stream.store.abandon()
+            recovered.close()
+
+    def _together(self, stream: Stream, wrong: bool, scratch: str) -> Iterator[Finding]:
+        """Yield the findings about a recovered stream. `wrong`: its log is damaged, so that it differs anyway."""
+        for note in stream.store.notes:
+            yield self._harmless(note)
+        yield from self._identity(stream)
+        if not wrong:
+            yield from check_indexes(stream.store)
+            yield from self._replay(stream, _below(scratch, "without"))
 
     def _known(self) -> tuple[int | None, int | None]:
         """Return the index through which the log was durable, and through which it is committed."""
@@ -164,15 +172,15 @@ class StreamCheck:
         except (LogError, OSError, msgspec.MsgspecError, AssertionError, LookupError, ValueError) as error:
             yield of_error(Kind.REPLAY, self._directory, error)
             return
-        if again is None:
-            yield Finding(kind=Kind.REPLAY, file=path, what="the log has no entry", repair=Repair.NONE)
-            return
         try:
-            for name, said, found in differences(stream, again):
+            if again.stream is None:
+                yield Finding(kind=Kind.REPLAY, file=path, what="the log has no entry")
+                return
+            for name, said, found in differences(stream, again.stream):
                 what = f"{name}: {said} by the checkpoint, {found} by a replay of the log"
                 yield Finding(kind=Kind.REPLAY, file=path, what=what, repair=Repair.REPAIR)
         finally:
-            again.store.abandon()
+            again.close()
 
 
 def _below(directory: str, name: str) -> str:

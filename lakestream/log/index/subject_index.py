@@ -224,12 +224,10 @@ class SubjectIndex:
         gone.sort()
         return gone
 
-    def remove_many(self, subject: bytes, gone: Collection[int]) -> None:
-        """Remove many messages of one subject at once; those not listed are left alone."""
+    def remove_many(self, subject: bytes, gone: Collection[int]) -> bool:
+        """Remove many messages of one subject at once; return False if some were not listed."""
         if len(gone) < 8:
-            for seq in gone:
-                self.remove(subject, seq)
-            return
+            return all([self.remove(subject, seq) for seq in gone])
         dead = gone if isinstance(gone, (set, frozenset, range)) else set(gone)
         seqs = self.seqs(subject)
         kept = [seq for seq in seqs if seq not in dead]
@@ -239,12 +237,14 @@ class SubjectIndex:
             self._put(subject, pack(kept))
             if len(self._fresh) >= FRESH_SUBJECTS:
                 self._settle()
+        return len(kept) == len(seqs) - len(dead)
 
-    def remove_all(self, gone: Iterable[tuple[int, bytes]]) -> None:
-        """Remove many listed messages, given as (sequence, subject), ascending.
+    def remove_all(self, gone: Iterable[tuple[int, bytes]]) -> bool:
+        """Remove many listed messages, given as (sequence, subject), ascending. Return False if some were not listed.
 
-        A subject that loses all its messages is not read for that.
+        A subject in a file that loses as many messages as it has is not read for that.
         """
+        listed = True
         groups: dict[bytes, list[int]] = {}
         group = groups.get
         for seq, subject in gone:
@@ -256,15 +256,20 @@ class SubjectIndex:
         mine = self._held
         for subject in sorted(groups) if self.cold_subjects else groups:  # in the order of the files
             seqs = groups[subject]
-            if len(seqs) < self.count(subject):
-                self.remove_many(subject, seqs)
+            number = self.count(subject)
+            if len(seqs) < number:
+                listed = self.remove_many(subject, seqs) and listed
+            elif len(seqs) > number:
+                listed = False
             elif subject in mine:
+                listed = self.seqs(subject) == seqs and listed
                 self._put(subject, 0)
             else:
                 self._empty_cold(subject)
             if len(self._fresh) >= FRESH_SUBJECTS:
                 self._settle()
         self._settle()
+        return listed
 
     def together(self, subjects: Iterable[bytes]) -> array[int]:
         """Return all sequences of these subjects, in no order."""

@@ -153,8 +153,9 @@ class Store:
         size = self._rows.size(seq)
         if subject is None:
             subject = self._ahead.pop(seq, None) or self._look_ahead(seq)
+        if not self.subjects.remove(subject, seq):
+            raise self._misnamed((seq,))
         self.live.discard(seq)
-        self.subjects.remove(subject, seq)
         self.msgs -= 1
         self.bytes -= size
         self._rows.forget((seq,))
@@ -200,15 +201,39 @@ class Store:
             left = self.live.members(seq + 1, staying) if staying < len(gone) else None
             size = self._rows.total_size(gone) if left is None else self.bytes - self._rows.total_size(left)
             if left is not None and len(left) * FEWER < len(gone):
-                self.subjects.clear()
-                for kept, subject in zip(left, self._rows.subjects(left), strict=True):
-                    self.subjects.add(subject, kept)
+                self._rebuild(left)
             elif len(gone) > len(self.subjects):
                 self.subjects.discard_below(seq + 1)
             else:
-                self.subjects.remove_all(zip(gone, self._rows.subjects(gone), strict=True))
+                if not self.subjects.remove_all(zip(gone, self._rows.subjects(gone), strict=True)):
+                    raise self._misnamed(gone)
             self._cut(gone, size, seq + 1)
         return gone
+
+    def _rebuild(self, left: Sequence[int]) -> None:
+        """Let the subject index list these messages only. Raise CorruptLog."""
+        names, index = self._rows.subjects(left), self.subjects
+        # An index in a file is not read for a check: that takes longer than everything else here.
+        if not index.cold_subjects and any(
+            not index.seqs(name, seq, seq) for seq, name in zip(left, names, strict=True)
+        ):
+            raise self._misnamed(left)
+        index.clear()
+        for seq, name in zip(left, names, strict=True):
+            index.add(name, seq)
+
+    def _misnamed(self, seqs: Iterable[int]) -> CorruptLog:
+        """Return the error for records whose subjects, as they were read, are not those of the subject index.
+
+        Subjects are read without the records' CRCs, so it is one of the records that is damaged.
+        """
+        for seq in seqs:
+            if seq >= self._rows.local_floor:
+                try:
+                    self._rows.read(seq)
+                except CorruptLog as error:
+                    return error
+        return CorruptLog(self.directory, 0, "the subject index does not list messages under their subjects")
 
     def set_first(self, seq: int) -> None:
         """Remove all messages < `seq`, and give out no sequence below it any more. Raise CorruptLog.

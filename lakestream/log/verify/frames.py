@@ -40,7 +40,8 @@ from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
 
 
 class Chain(msgspec.Struct):
-    """End of the entries that were verified so far: the next segment has to follow it. `index` -1: none yet."""
+    """End of the entries that were verified so far: the next segment has to follow it. `index` -1: none yet, or the
+    end of the segment before cannot be read."""
 
     index: int = -1
     term: int = 0
@@ -63,7 +64,6 @@ class SegmentCheck:
     def __init__(self, files: Files, path: str, chain: Chain, newest: bool, durable_through: int = 0) -> None:
         self._files, self._path, self._chain, self._newest = files, path, chain, newest
         self._durable = durable_through
-        self._begin = chain.index + 1
         self.end: SealedEnd | None = None
         """The footer, if it is whole."""
         self.segment: Segment | None = None
@@ -81,7 +81,6 @@ class SegmentCheck:
         elif first_index != self._chain.index + 1:
             yield self._wrong(Kind.GAP, 0, f"it begins with entry {first_index} where {self._chain.index + 1} belongs")
             self._chain.index = first_index - 1
-        self._begin = first_index
         try:
             with self._files.opened(self._path) as fd:
                 yield from self._content(fd, first_index)
@@ -89,8 +88,10 @@ class SegmentCheck:
             yield of_error(Kind.FRAME, self._path, error)
             self._broken = True
         if self.end is not None:
-            self._chain.index = max(self._chain.index, self.end.footer.last_index)
+            self._chain.index = self.end.footer.last_index
             self._chain.seq = max(self._chain.seq, self.end.footer.last_seq)
+        elif not self._newest:
+            self._chain.index = -1
 
     def _content(self, fd: int, first_index: int) -> Iterator[Finding]:
         head = self._files.read_at(fd, HEADER_SIZE, 0)

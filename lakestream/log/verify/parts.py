@@ -98,29 +98,29 @@ def check_mark(files: Files, directory: str) -> tuple[int, Sequence[Finding]]:
         return 0, [of_error(Kind.MARK, marks.path, error)]
 
 
-def check_checkpoint(files: Files, directory: str) -> Iterator[Finding]:
-    """Yield the findings of a checkpoint against itself. Block."""
+def check_checkpoint(files: Files, directory: str) -> tuple[int, Sequence[Finding]]:
+    """Return the entry of a checkpoint, 0 without one, and its findings against itself. Block."""
     path = os.path.join(directory, CHECKPOINT)
     try:
         found = read_checkpoint(files, path)
         if found is None:
-            return
+            return 0, []
         state, subjects, _ = found
         live = SequenceSet.from_bytes(state.live)
         listed = sum(subjects.count(subject) for subject, _ in subjects.items())
     except (LogError, OSError, msgspec.MsgspecError, ValueError) as error:
-        yield of_error(Kind.CHECKPOINT, path, error, Repair.REPAIR)
-        return
+        return 0, [of_error(Kind.CHECKPOINT, path, error, Repair.REPAIR)]
     if listed != len(live):
         what = f"the subject index lists {listed} messages, {len(live)} are live"
-        yield Finding(kind=Kind.INDEX, file=path, what=what, repair=Repair.REPAIR)
+        return state.index, [Finding(kind=Kind.INDEX, file=path, what=what, repair=Repair.REPAIR)]
+    return state.index, []
 
 
-def check_indexes(store: Store, done: Done) -> Iterator[Finding]:
+def check_indexes(store: Store) -> Iterator[Finding]:
     """Yield the findings of a recovered store: its indexes list the live messages under the subjects of their records.
     Block.
 
-    Records that are only in the lake are compared by their outlines. `done` is called with numbers of messages.
+    Records that are only in the lake are compared by their outlines.
     """
     path = os.path.join(store.directory, CHECKPOINT)
     size = 0
@@ -137,7 +137,6 @@ def check_indexes(store: Store, done: Done) -> Iterator[Finding]:
                     what = f"messages {some[0]} through {some[-1]} have subject {shown}, the subject index differs"
                     yield Finding(kind=Kind.INDEX, file=path, what=what, repair=Repair.REPAIR)
                     return
-            done(len(seqs))
             seqs = store.live.members(seqs[-1] + 1, BLOCK)
     except (LogError, LookupError, AssertionError) as error:
         yield of_error(Kind.INDEX, path, error)
