@@ -227,7 +227,7 @@ class SubjectIndex:
     def remove_many(self, subject: bytes, gone: Collection[int]) -> bool:
         """Remove many messages of one subject at once; return False if some were not listed."""
         if len(gone) < 8:
-            return all([self.remove(subject, seq) for seq in gone])
+            return sum(self.remove(subject, seq) for seq in gone) == len(gone)
         dead = gone if isinstance(gone, (set, frozenset, range)) else set(gone)
         seqs = self.seqs(subject)
         kept = [seq for seq in seqs if seq not in dead]

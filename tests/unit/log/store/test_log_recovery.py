@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
@@ -470,3 +471,19 @@ def test_the_trailer_is_as_long_as_documented(tmp_path: Path) -> None:
     segment = stream.store.log.segments[0]  # type: ignore[union-attr]
     content = Path(segment.path).read_bytes()
     assert int.from_bytes(content[-TRAILER_SIZE : -TRAILER_SIZE + 8], "little") == segment.end
+
+
+@pytest.mark.parametrize("how", ["remove", "remove_through", "sweep_through", "most"])
+def test_a_removal_notices_the_damaged_subject_of_a_record(tmp_path: Path, how: str) -> None:
+    """Subjects are read without the records' CRCs: a flipped bit must not make a removal forget another message."""
+    stream = MiniStream(str(tmp_path), LogOptions(seal_bytes=900, seal_age_ns=1 << 60))
+    for number in range(1, 301):
+        subject = b"S.%d" % (number % 2 if how == "remove" else number)
+        stream.propose([stream.messages(number, message(number, subject))])
+    store, sealed = stream.store, stream.store.sealed()
+    path, seq = (sealed[-1].path, sealed[-1].first_seq) if how == "most" else (sealed[0].path, 2)
+    at = Path(path).read_bytes().index(b"S.%d" % (0 if how == "remove" else seq))
+    flip(path, at + 2)
+    removal: Callable[[int], object] = store.sweep_through if how == "most" else getattr(store, how)
+    with pytest.raises(CorruptLog, match=path):
+        removal(seq - 1 if how == "most" else seq if how == "remove" else seq + 2)
