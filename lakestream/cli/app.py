@@ -25,6 +25,7 @@ from lakestream.cli.status import status
 from lakestream.cli.terminal import quiet_asyncio
 from lakestream.cli.top import top
 from lakestream.cli.transfer import export, import_
+from lakestream.cli.verify import verify
 
 RUN, DATA, LOOK, LAKE = "Run a server", "Query and move messages", "Look and measure", "Maintain a lake"
 
@@ -102,6 +103,7 @@ app.command(rich_help_panel=DATA)(export)
 app.command(rich_help_panel=DATA)(restore)
 app.command(rich_help_panel=DATA)(move)
 app.command(rich_help_panel=LOOK)(doctor)
+app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(top)
 app.command(rich_help_panel=LOOK)(bench)

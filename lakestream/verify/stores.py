@@ -40,25 +40,17 @@ class StoreCheck:
     Args:
         root: as `root_of` returned it.
         wanted: returns True for (account, stream) of the streams to verify.
-        on_stream: called before each stream with its account and name.
-        done: called with numbers of bytes.
 
     Raises:
         StoreLocked, StoreVersionError, OSError: the store cannot be used.
     """
 
-    def __init__(
-        self,
-        root: str,
-        wanted: Callable[[str, str], bool],
-        on_stream: Callable[[str, str], None],
-        done: Callable[[int], None],
-    ) -> None:
+    def __init__(self, root: str, wanted: Callable[[str, str], bool]) -> None:
         self.files = Files()
         self.root = StoreRoot.inspect(root, self.files)
-        self._wanted, self._on_stream, self._done = wanted, on_stream, done
-        self.streams = 0
-        """Streams that were verified."""
+        self._wanted = wanted
+        self.streams = self.bytes = 0
+        """Streams and bytes of logs that were verified."""
 
     def close(self) -> None:
         """Release the lock. Idempotent."""
@@ -80,17 +72,20 @@ class StoreCheck:
         streams, _ = self.streams_in()
         return sum(_bytes_in(os.path.join(self.root.stream_directory(*each), LOG_DIRECTORY)) for each in streams)
 
-    def findings(self) -> Iterator[Finding]:
-        """Yield everything that is wrong in the store. Block."""
+    def findings(self, advance: Callable[[int], None]) -> Iterator[Finding]:
+        """Yield everything that is wrong in the store. Block. `advance` is called with numbers of bytes."""
+
+        def done(count: int) -> None:
+            self.bytes += count
+            advance(count)
+
         streams, found = self.streams_in()
         yield from found
-        yield from check_meta(self.files, self.root.path, self._done)
+        yield from check_meta(self.files, self.root.path, done)
         for account, name in streams:
-            self._on_stream(account, name)
             self.streams += 1
-            yield from StreamCheck(
-                self.files, self.root.stream_directory(account, name), account, name, self._done
-            ).findings()
+            directory = self.root.stream_directory(account, name)
+            yield from StreamCheck(self.files, directory, account, name, done).findings()
 
 
 def _bytes_in(directory: str) -> int:

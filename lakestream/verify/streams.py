@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from lakestream.log.format.errors import CorruptLog, LogError
+from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY, first_index_of, is_segment_name
 from lakestream.log.store.base import DIRECTORY as BASE
@@ -85,9 +85,10 @@ class StreamCheck:
         logged = list(check_log(whole, self._directory, max(self._durable, self._covered), self._done))
         yield from logged
         if broken is not None:
-            known = any(not each.harmless for each in logged)
-            if isinstance(broken, CorruptLog) or not known:
-                yield of_error(Kind.FRAME, self._directory, broken)
+            refusal = of_error(Kind.FRAME, self._directory, broken)
+            known = {each.file for each in logged if not each.harmless}
+            if refusal.file not in known and not (known and refusal.file == self._directory):
+                yield refusal
             return
         wrong = any(not each.harmless for each in logged)
         if recovered is None:

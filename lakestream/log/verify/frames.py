@@ -108,11 +108,9 @@ class SegmentCheck:
         if header.first_index != first_index:
             yield self._wrong(Kind.HEADER, 8, f"the header says that it begins with entry {header.first_index}")
             return
-        if self.end is None and (not self._newest or is_packed(head)):
-            at = max(0, size - TRAILER_SIZE)
-            yield self._wrong(Kind.FOOTER, at, "the footer of this sealed segment is damaged", repair=Repair.REPAIR)
-            if is_packed(head):
-                return
+        if self.end is None and is_packed(head):
+            yield self._unsealed(max(0, size - TRAILER_SIZE))
+            return
         segment = self.segment = Segment(self._path, header)
         try:
             content = View(self._files, fd, self._path).read_at(self.end.frames_end if self.end else size, 0)
@@ -122,6 +120,8 @@ class SegmentCheck:
         yield from self._frames(content, segment, header)
         if self.end is not None:
             yield from self._footer(fd, segment, self.end)
+        elif not self._newest:
+            yield self._unsealed(segment.end)
 
     def _frames(self, content: bytes, segment: Segment, header: Header) -> Iterator[Finding]:
         offset, end, salt, chain = HEADER_SIZE, len(content), header.salt, self._chain
@@ -134,6 +134,8 @@ class SegmentCheck:
                     break
                 self._broken = True
                 following = _next_frame(content, offset + 1, end, salt)
+                if self.end is None and not self._newest and following < 0:
+                    break  # here the footer begins
                 through = "the end of the file" if following < 0 else f"offset {following}"
                 yield self._wrong(Kind.FRAME, offset, f"{frame}; nothing through {through} can be read")
                 if following < 0:
@@ -213,6 +215,10 @@ class SegmentCheck:
         self, kind: Kind, offset: int, what: str, *, harmless: bool = False, repair: Repair = Repair.NONE
     ) -> Finding:
         return Finding(kind=kind, file=self._path, offset=offset, what=what, harmless=harmless, repair=repair)
+
+    def _unsealed(self, offset: int) -> Finding:
+        what = "the footer of this sealed segment is damaged"
+        return self._wrong(Kind.FOOTER, offset, what, repair=Repair.REPAIR)
 
     def _torn(self, offset: int, what: str) -> Finding:
         what = f"{what}; this was never acknowledged as far as the files know, and is cut by the next start"

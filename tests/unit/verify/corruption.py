@@ -28,7 +28,7 @@ from lakestream.verify.stores import StoreCheck, root_of
 from tests.unit.account.test_engines import World
 
 SMALL = LogOptions(seal_bytes=1200, seal_age_ns=1 << 60, retain_bytes=1500)
-STREAMS = {
+STREAMS: dict[str, dict[str, Any]] = {
     "S": {"subjects": ["s.>"], "allow_direct": True, "allow_msg_ttl": True},
     "Q": {"subjects": ["q.>"], "retention": "workqueue"},
     "Z": {"subjects": ["z.>"], "compression": "s2", "max_msgs_per_subject": 4},
@@ -61,9 +61,9 @@ def build(directory: Path, *, killed: bool) -> None:
     world.stores._options = SMALL
     for name, config in STREAMS.items():
         world.create("A", name, **config)
-    for stream in ("S", "Q"):
+    for name in ("S", "Q"):
         consumer = {"durable_name": "c", "ack_policy": "explicit", "max_deliver": 5}
-        world.ask("A", f"$JS.API.CONSUMER.CREATE.{stream}.c", {"stream_name": stream, "config": consumer})
+        world.ask("A", f"$JS.API.CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": consumer})
     for letter, count in SCHEDULE:
         for number in range(count):
             world.publish("A", f"{letter}.{number % 5}", b"%d" % number * 20)
@@ -81,7 +81,7 @@ def build(directory: Path, *, killed: bool) -> None:
     if killed:
         world.publish("A", "s.9", b"after the mark")
         for each in world.engines.streams():
-            each.store.log.marks = None  # type: ignore[union-attr]
+            each.store.log.marks = None  # type: ignore[attr-defined]
             each.store.abandon()
         world.stores.close()
     else:
@@ -251,9 +251,9 @@ def _difference(expected: dict[str, Any], seen: dict[str, Any] | None) -> str:
 
 def verify(store: Path) -> list[Finding]:
     """Verify a store."""
-    check = StoreCheck(root_of(str(store)), lambda account, name: True, lambda account, name: None, lambda count: None)
+    check = StoreCheck(root_of(str(store)), lambda account, name: True)
     try:
-        return list(check.findings())
+        return list(check.findings(lambda count: None))
     finally:
         check.close()
 
