@@ -15,9 +15,11 @@ import typer
 from lakestream.cli.link import INTERRUPTED
 from lakestream.cli.terminal import JsonOption, complain, console, print_json, size
 from lakestream.lake.errors import LakeError
+from lakestream.lake.files import paths
 from lakestream.lake.progress import progress
 from lakestream.log.format.errors import LogError
 from lakestream.log.verify.findings import Finding, Repair
+from lakestream.verify.lake import lake_beside
 from lakestream.verify.stores import NoStore, StoreCheck, root_of
 
 CANNOT_RUN = 2
@@ -42,11 +44,18 @@ REMEDIES = {
 def verify(
     directory: StoreArgument,
     stream: StreamOption = None,
+    lake: Annotated[
+        str, typer.Option("--lake", metavar="LAKE", help="The lake (default: DIR/lake, if it is there).")
+    ] = "",
+    no_lake: Annotated[bool, typer.Option("--no-lake", help="Verify the store only.")] = False,
+    rows: Annotated[bool, typer.Option("--rows", help="Name each row of a table that differs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify the files of a store. Nothing is changed. The exit code is 1 if something is damaged."""
+    """Verify a store and its lake. Nothing is changed. The exit code is 1 if something is damaged."""
     with cannot_run():
-        check = StoreCheck(root_of(directory), chosen(stream or []))
+        root = root_of(directory)
+        place = "" if no_lake else paths.root(lake) if lake else lake_beside(root)
+        check = StoreCheck(root, chosen(stream or []), place, rows)
         with contextlib.closing(check), progress("verifying", check.total(), in_bytes=True) as advance:
             found = list(check.findings(advance))
     damage = [each for each in found if not each.harmless]

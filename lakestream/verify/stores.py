@@ -40,15 +40,17 @@ class StoreCheck:
     Args:
         root: as `root_of` returned it.
         wanted: returns True for (account, stream) of the streams to verify.
+        lake: root of the lake to compare with; "" without.
+        every_row: see `LakeCheck`.
 
     Raises:
         StoreLocked, StoreVersionError, OSError: the store cannot be used.
     """
 
-    def __init__(self, root: str, wanted: Callable[[str, str], bool]) -> None:
+    def __init__(self, root: str, wanted: Callable[[str, str], bool], lake: str = "", every_row: bool = False) -> None:
         self.files = Files()
         self.root = StoreRoot.inspect(root, self.files)
-        self._wanted = wanted
+        self._wanted, self._lake, self._every_row = wanted, lake, every_row
         self.streams = self.bytes = 0
         """Streams and bytes of logs that were verified."""
 
@@ -85,7 +87,8 @@ class StoreCheck:
         for account, name in streams:
             self.streams += 1
             directory = self.root.stream_directory(account, name)
-            yield from StreamCheck(self.files, directory, account, name, done).findings()
+            check = StreamCheck(self.files, directory, account, name, done, self._lake, self._every_row)
+            yield from check.findings()
 
 
 def _bytes_in(directory: str) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from lakestream.lake.errors import LakeError
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY, first_index_of, is_segment_name
@@ -20,6 +21,7 @@ from lakestream.log.store.base import DIRECTORY as BASE
 from lakestream.log.store.base import origin_of, outlines_of
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
+from lakestream.log.store.segment_store import SegmentStore
 from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
 from lakestream.log.verify.overlay import Overlay
 from lakestream.log.verify.parts import check_checkpoint, check_indexes, check_log, check_mark, check_outline
@@ -28,6 +30,7 @@ from lakestream.meta.stores import IDENTITY, PARTS
 from lakestream.raft.group.hard_state import NAME as RAFT
 from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.stream.assembly import Stream
+from lakestream.verify.lake import LakeCheck
 from lakestream.verify.recovered import Recovered, differences, recover
 
 Done = Callable[[int], None]
@@ -42,11 +45,23 @@ class StreamCheck:
         directory: the stream's.
         account, name: as the directory's place says.
         done: called with numbers of bytes.
+        lake: root of the lake to compare with; "" without.
+        every_row: see `LakeCheck`.
     """
 
-    def __init__(self, files: Files, directory: str, account: str, name: str, done: Done) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        account: str,
+        name: str,
+        done: Done,
+        lake: str = "",
+        every_row: bool = False,
+    ) -> None:
         self._files, self._directory, self._done = files, directory, done
         self._account, self._name = account, name
+        self._lake, self._every_row = lake, every_row
         self._durable = self._covered = 0
         self._commit: int | None = None
         self._member = False
@@ -54,11 +69,11 @@ class StreamCheck:
 
     def findings(self) -> Iterator[Finding]:
         """Yield everything that is wrong, each finding once. Block."""
-        seen: set[tuple[str, int, bool]] = set()
+        seen: set[tuple[str, int, str]] = set()
         with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
             for finding in self._all(scratch):
-                place = (finding.file, finding.offset, finding.harmless)
-                if place in seen and finding.kind not in (Kind.REPLAY, Kind.TORN):
+                place = (finding.file, finding.offset, finding.what)
+                if place in seen:
                     continue
                 seen.add(place)
                 repair = finding.repair
@@ -96,6 +111,8 @@ class StreamCheck:
         try:
             if recovered.stream is not None:
                 yield from self._together(recovered.stream, wrong, scratch)
+                if self._lake and isinstance(recovered.stream.store, SegmentStore):
+                    yield from self._in_lake(recovered.stream, overlay)
         finally:
             recovered.close()
 
@@ -107,6 +124,13 @@ class StreamCheck:
         if not wrong:
             yield from check_indexes(stream.store)
             yield from self._replay(stream, _below(scratch, "without"))
+
+    def _in_lake(self, stream: Stream, files: Files) -> Iterator[Finding]:
+        try:
+            yield from LakeCheck(self._lake, files, stream, self._every_row, lambda count: None).findings()
+        except (LakeError, OSError) as error:
+            what = f"the lake cannot be read: {error}"
+            yield Finding(kind=Kind.TABLE, file=self._lake, what=what)
 
     def _known(self) -> tuple[int | None, int | None]:
         """Return the index through which the log was durable, and through which it is committed."""

@@ -1,0 +1,192 @@
+"""Verification of a stream's part of the lake.
+
+Belongs here: staged segments against the log, the table's files against its transaction log, and the table's rows
+against the messages that the stream has: byte by byte where log or staged segments have them too, otherwise by subject,
+size and time, which the outlines keep. A row of a message that the stream has removed meanwhile is no finding: removals
+reach the table with later segments.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from lakestream.lake.delta import verify as table_files
+from lakestream.lake.delta.position import PositionWatch, own
+from lakestream.lake.errors import LakeError
+from lakestream.lake.files import staging
+from lakestream.lake.files.lake import open_storage
+from lakestream.lake.files.staging import StagedSegment, StreamIdentity
+from lakestream.lake.files.storage import Storage
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.lake.read.history.staged import StagedRows
+from lakestream.log.format.errors import LogError
+from lakestream.log.format.files import Files
+from lakestream.log.format.frame import Kind as FrameKind
+from lakestream.log.format.packed import read_plain
+from lakestream.log.format.record import Record, encode_record, record_length
+from lakestream.log.format.segment import decode_segment_header, iter_frames, read_footer
+from lakestream.log.store.repair import verify as verify_segment
+from lakestream.log.store.segment_store import SegmentStore
+from lakestream.log.verify.findings import Finding, Kind, Repair
+from lakestream.stream.assembly import Stream
+
+RANGE = 10_000
+"""Sequences whose messages are compared by one digest."""
+SHOWN = 10
+"""Maximum number of sequences that a finding names."""
+
+
+class LakeCheck:
+    """Verification of one stream's staged segments and table.
+
+    Args:
+        lake: root of the lake.
+        files: the file layer of the log, perhaps an overlay.
+        stream: recovered from its files.
+        every_row: name each row that differs, instead of ranges of sequences.
+        done: called with numbers of messages that were compared.
+    """
+
+    def __init__(self, lake: str, files: Files, stream: Stream, every_row: bool, done: Callable[[int], None]) -> None:
+        assert isinstance(stream.store, SegmentStore), "a stream with files"
+        self._files, self._store, self._rows, self._done = files, stream.store, every_row, done
+        config = msgspec.Raw(stream.store.config)
+        self._identity = StreamIdentity(stream.name, stream.account, stream.uid, stream.created_ns, config)
+        self._storage: Storage = open_storage(lake)
+        self._directory = staging.directory_of(lake, self._identity)
+        self._table = own(self._storage, self._identity)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield everything that is wrong. Block. Raise LakeError, OSError if the lake cannot be read."""
+        staged = staging.segments(self._directory)
+        for each in staged:
+            yield from self._staged(each)
+        position = PositionWatch(self._table, self._identity.uid).read()
+        if position is None:
+            return
+        last = self._store.log.last_index
+        if position > last:
+            what = f"the table holds entries through {position}, the log ends with {last}: an older store was restored"
+            yield Finding(kind=Kind.TABLE, file=self._table, what=what)
+            return
+        damaged = table_files.look_over(self._storage, self._table)
+        for damage in damaged:
+            yield Finding(kind=Kind.TABLE, file=damage.path, what=damage.reason, repair=Repair.COMPACTOR)
+        if not damaged:
+            yield from self._compare(position)
+
+    # ------------------------------------------------------------------ staged segments
+    def _staged(self, staged: StagedSegment) -> Iterator[Finding]:
+        """Verify a staged segment, and compare it with the log's segment of the same entries."""
+        mine = next((each for each in self._store.log.sealed if each.first_index == staged.first_index), None)
+        repair = Repair.COMPACTOR if mine is not None else Repair.NONE
+        try:
+            with self._storage.fetch(staged.path) as local:
+                verify_segment(self._files, local)
+                if mine is None:
+                    return
+                if mine.last_index != staged.last_index:
+                    what = f"it ends with entry {staged.last_index}, the log's segment with {mine.last_index}"
+                    yield Finding(kind=Kind.STAGED, file=staged.path, what=what)
+                elif content_digest(self._files, local) != content_digest(self._files, mine.path):
+                    what = f"its messages differ from those of {mine.path}"
+                    yield Finding(kind=Kind.STAGED, file=staged.path, what=what)
+        except LogError as error:
+            offset, what = getattr(error, "offset", 0), getattr(error, "what", str(error))
+            yield Finding(kind=Kind.STAGED, file=staged.path, offset=offset, what=what, repair=repair)
+
+    # ------------------------------------------------------------------ the table
+    def _through(self, position: int) -> int:
+        """Return the last sequence of the entries through `position`."""
+        sealed = [each.last_seq for each in self._store.log.sealed if each.last_index <= position]
+        return max(sealed, default=self._store.local_floor - 1)
+
+    def _compare(self, position: int) -> Iterator[Finding]:
+        """Compare the table's rows with the live messages of the entries through `position`."""
+        store, history, spare = self._store, TableHistory(self._table), StagedRows(self._directory)
+        through = self._through(position)
+        staged_from = spare.begins() or 1 << 62
+        try:
+            seqs = self._next(0, through)
+            while seqs:
+                rows = {each.seq: each for each in history.read(seqs[0], seqs[-1], 1 << 62)}
+                missing = [seq for seq in seqs if seq not in rows]
+                if missing:
+                    what = f"it lacks messages of the stream: {_named(missing)}"
+                    yield Finding(kind=Kind.TABLE, file=self._table, what=what)
+                there = [seq for seq in seqs if seq in rows]
+                other = self._described(there, rows)
+                for each in self._split(other):
+                    what = f"subject or size of rows differ from the stream: {each}"
+                    yield Finding(kind=Kind.TABLE, file=self._table, what=what)
+                there = sorted(set(there).difference(other)) if other else there
+                local = [seq for seq in there if store.is_local(seq)]
+                yield from self._same(rows, store.read_many(local), "the log")
+                others = [seq for seq in there if not store.is_local(seq) and seq >= staged_from]
+                yield from self._same(rows, spare.read_many(others), "staged segments")
+                self._done(len(seqs))
+                seqs = self._next(seqs[-1], through)
+        except (LakeError, LogError) as error:
+            yield Finding(kind=Kind.TABLE, file=self._table, what=str(error))
+        finally:
+            history.close()
+
+    def _next(self, after: int, through: int) -> Sequence[int]:
+        return self._store.live.members(after + 1, RANGE, through)
+
+    def _described(self, seqs: Sequence[int], rows: dict[int, Record]) -> list[int]:
+        """Return the sequences of rows whose subject or size differs from what the stream knows of the message."""
+        store = self._store
+        facts = zip(store.subjects_of(seqs), store.sizes_of(seqs), strict=True)
+        found = ((row.subject, record_length(row.subject, row.header, row.data)) for row in map(rows.__getitem__, seqs))
+        return [seq for seq, said, has in zip(seqs, facts, found, strict=True) if said != has]
+
+    def _same(self, rows: dict[int, Record], records: Sequence[Record], other: str) -> Iterator[Finding]:
+        """Compare rows with the same messages elsewhere, by a digest of all of them."""
+        if digest([rows[each.seq] for each in records]) == digest(records):
+            return
+        wrong = [each.seq for each in records if rows[each.seq] != each]
+        for each in self._split(wrong):
+            yield Finding(kind=Kind.TABLE, file=self._table, what=f"rows differ from the messages in {other}: {each}")
+
+    def _split(self, seqs: Sequence[int]) -> Iterator[str]:
+        if self._rows:
+            yield from map(str, seqs)
+        elif seqs:
+            yield _named(seqs)
+
+
+def digest(records: Sequence[Record]) -> bytes:
+    """Return the digest of messages with all their fields."""
+    found = blake2b(digest_size=16)
+    for each in records:
+        found.update(encode_record(each.seq, each.time_ns, each.subject, each.header, each.data))
+    return found.digest()
+
+
+def content_digest(files: Files, path: str) -> bytes:
+    """Return the digest of the messages in a sealed segment. Block. Raise LogError, OSError."""
+    content = read_plain(files, path)
+    header = decode_segment_header(content)
+    if isinstance(header, str):
+        raise LogError(f"{path}: {header}")
+    found = blake2b(digest_size=16)
+    for frame, _ in iter_frames(content, path, header, read_footer(path, files)[2]):
+        if frame.kind == FrameKind.MESSAGES:
+            found.update(frame.body)
+    return found.digest()
+
+
+def _named(seqs: Sequence[int]) -> str:
+    shown = ", ".join(map(str, seqs[:SHOWN]))
+    return shown if len(seqs) <= SHOWN else f"{shown} … ({len(seqs)} through {seqs[-1]})"
+
+
+def lake_beside(root: str) -> str:
+    """Return the default lake of a store, `<store_dir>/lake`, or "" if there is none."""
+    path = os.path.join(os.path.dirname(os.path.abspath(root)), "lake")
+    return path if os.path.isdir(path) else ""

@@ -1,0 +1,139 @@
+"""Tests of the comparison of a store with its lake: staged segments and the table against the log."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from lakestream.lake.files import staging
+from lakestream.log.store.segment_log import LogOptions
+from lakestream.log.verify.findings import Finding, Kind, Repair
+from lakestream.verify.lake import lake_beside
+from lakestream.verify.stores import StoreCheck, root_of
+from tests.unit.account.test_engines import World
+from tests.unit.lake.read.test_live import Table
+from tests.unit.logkit import flip
+
+pytestmark = pytest.mark.unit
+
+OPTIONS = LogOptions(seal_bytes=3000, seal_age_ns=1 << 60, retain_bytes=3500)
+
+
+def commit(directory: Path, world: World) -> None:
+    """Compact what is staged, as a compactor does."""
+    stream = world.engines.of("$G").streams["S"]
+    identity = staging.StreamIdentity(stream.name, "$G", stream.uid, stream.created_ns)
+    model: Any = SimpleNamespace(identity=identity)
+    Table(directory / "lake", model).commit()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store whose first messages are only in the table, others also staged, and the newest in the log."""
+    directory = tmp_path_factory.mktemp("lake")
+    world = World(directory, "$G", lake=True)
+    world.stores._options = OPTIONS
+    world.create("$G", subjects=["s.>"])
+    stream = world.engines.of("$G").streams["S"]
+    for number in range(120):
+        world.publish("$G", f"s.{number % 7}", b"%d" % number * 9)
+        if number % 20 == 7:
+            world.ask("$G", "$JS.API.STREAM.MSG.DELETE.S", {"seq": number})
+        if number == 30:
+            shutil.copytree(directory / "jetstream", directory / "older")
+        if number == 60:
+            stream.checkpoint()
+            world.keeper.when_staged(stream, lambda wrong: None)
+            world.settle()
+            commit(directory, world)
+            world.keeper.when_staged(stream, lambda wrong: None)
+            world.settle()
+    stream.checkpoint()
+    world.keeper.when_staged(stream, lambda wrong: None)
+    world.settle()
+    assert stream.store.local_floor > 1
+    commit(directory, world)
+    world.stop()
+    return directory
+
+
+@pytest.fixture
+def copy(store: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(store, tmp_path / "store"))
+
+
+def verify(store: Path, every_row: bool = False) -> list[Finding]:
+    root = root_of(str(store))
+    check = StoreCheck(root, lambda account, name: True, lake_beside(root), every_row)
+    try:
+        return list(check.findings(lambda count: None))
+    finally:
+        check.close()
+
+
+def table_of(store: Path) -> DeltaTable:
+    return DeltaTable(str(store / "lake/streams/S"))
+
+
+def test_log_staged_segments_and_table_agree(store: Path) -> None:
+    assert verify(store) == []
+    assert list(store.glob("lake/segments/S/*/*.seg"))
+
+
+def test_a_damaged_staged_segment_is_found(copy: Path) -> None:
+    path = sorted(copy.glob("lake/segments/S/*/*.seg"))[-1]
+    flip(str(path), 300)
+    (finding,) = verify(copy)
+    assert (finding.kind, finding.file, finding.offset > 0) == (Kind.STAGED, str(path), True)
+    assert finding.repair is Repair.COMPACTOR
+
+
+def test_a_staged_segment_with_other_messages_is_found(copy: Path) -> None:
+    paths = sorted(copy.glob("lake/segments/S/*/*.seg"))
+    log = sorted(copy.glob("jetstream/$G/streams/S/log/*.seg"))
+    first, last = paths[-1].name.removesuffix(".seg").split("-")
+    assert any(each.name == f"{int(first):020d}.seg" for each in log)
+    shutil.copyfile(log[0], paths[-1])
+    assert any(each.kind is Kind.STAGED for each in verify(copy)), (first, last)
+
+
+def test_rows_that_the_table_lacks_are_found(copy: Path) -> None:
+    table_of(copy).delete("seq IN (3, 90)")
+    (finding,) = verify(copy)
+    assert finding.kind is Kind.TABLE
+    assert finding.what == "it lacks messages of the stream: 3, 90"
+
+
+def test_rows_that_were_changed_are_found_by_digest_and_one_by_one(copy: Path) -> None:
+    table_of(copy).update({"data": "arrow_cast('wrong', 'Binary')"}, predicate="seq = 4")
+    table_of(copy).update({"subject": "'s.other'"}, predicate="seq = 5")
+    (finding,) = verify(copy)
+    assert finding.what == "subject or size of rows differ from the stream: 4, 5"
+    assert len(verify(copy, every_row=True)) == 2
+
+
+def test_a_row_with_other_bytes_of_the_same_length_is_found_where_the_log_has_the_message(copy: Path) -> None:
+    rows = table_of(copy).to_pyarrow_table(columns=["seq", "data"]).to_pylist()
+    seq, data = max((row["seq"], row["data"]) for row in rows)
+    table_of(copy).update({"data": f"arrow_cast('{'x' * len(data)}', 'Binary')"}, predicate=f"seq = {seq}")
+    (finding,) = verify(copy)
+    assert finding.what.endswith(f": {seq}")
+
+
+def test_a_damaged_file_of_the_table_is_found(copy: Path) -> None:
+    path = Path(table_of(copy).file_uris()[0].removeprefix("file://"))
+    path.write_bytes(path.read_bytes()[:-1])
+    found = verify(copy)
+    assert [(each.kind, each.repair) for each in found] == [(Kind.TABLE, Repair.COMPACTOR)]
+
+
+def test_a_table_that_is_ahead_of_a_restored_log_is_found(copy: Path) -> None:
+    shutil.rmtree(copy / "jetstream")
+    (copy / "older").rename(copy / "jetstream")
+    (finding,) = [each for each in verify(copy) if each.kind is Kind.TABLE]
+    assert "an older store was restored" in finding.what
