@@ -19,6 +19,7 @@ from lakestream.cli.doctor import doctor
 from lakestream.cli.flags import SECTIONS
 from lakestream.cli.jobs import clone, compact, maintain
 from lakestream.cli.move.command import move
+from lakestream.cli.repair import repair
 from lakestream.cli.restore import restore
 from lakestream.cli.sql import sql
 from lakestream.cli.status import status
@@ -104,6 +105,7 @@ app.command(rich_help_panel=DATA)(restore)
 app.command(rich_help_panel=DATA)(move)
 app.command(rich_help_panel=LOOK)(doctor)
 app.command(rich_help_panel=LOOK)(verify)
+app.command(rich_help_panel=LOOK)(repair)
 app.command(rich_help_panel=LOOK)(status)
 app.command(rich_help_panel=LOOK)(top)
 app.command(rich_help_panel=LOOK)(bench)

@@ -31,6 +31,10 @@ StreamOption = Annotated[
     list[str] | None,
     typer.Option("--stream", metavar="NAME", help="Only this stream, or ACCOUNT/NAME. May be repeated."),
 ]
+LakeOption = Annotated[
+    str, typer.Option("--lake", metavar="LAKE", help="The lake (default: DIR/lake, if it is there).")
+]
+NoLakeOption = Annotated[bool, typer.Option("--no-lake", help="Look at the store only.")]
 
 REMEDIES = {
     Repair.NONE: "restore this file from a backup",
@@ -44,25 +48,22 @@ REMEDIES = {
 def verify(
     directory: StoreArgument,
     stream: StreamOption = None,
-    lake: Annotated[
-        str, typer.Option("--lake", metavar="LAKE", help="The lake (default: DIR/lake, if it is there).")
-    ] = "",
-    no_lake: Annotated[bool, typer.Option("--no-lake", help="Verify the store only.")] = False,
+    lake: LakeOption = "",
+    no_lake: NoLakeOption = False,
     rows: Annotated[bool, typer.Option("--rows", help="Name each row of a table that differs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Verify a store and its lake. Nothing is changed. The exit code is 1 if something is damaged."""
     with cannot_run():
         root = root_of(directory)
-        place = "" if no_lake else paths.root(lake) if lake else lake_beside(root)
-        check = StoreCheck(root, chosen(stream or []), place, rows)
+        check = StoreCheck(root, chosen(stream or []), place_of(lake, no_lake, root), rows)
         with contextlib.closing(check), progress("verifying", check.total(), in_bytes=True) as advance:
             found = list(check.findings(advance))
     damage = [each for each in found if not each.harmless]
     if as_json:
         print_json(summary(found, check))
     else:
-        _show(found)
+        show(found)
         console().print(
             f"{check.streams} streams, {size(check.bytes)} verified: "
             f"{len(damage)} damaged, {len(found) - len(damage)} notes"
@@ -92,13 +93,21 @@ def cannot_run() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
+def place_of(lake: str, no_lake: bool, root: str) -> str:
+    """Return the root of the lake to compare a store with, "" for none."""
+    if no_lake:
+        return ""
+    return paths.root(lake) if lake else lake_beside(root)
+
+
 def chosen(names: Sequence[str]) -> Callable[[str, str], bool]:
     """Return the predicate over (account, stream) for the streams that were named, or for all if none was."""
     wanted = frozenset(names)
     return lambda account, name: not wanted or bool(wanted & {name, f"{account}/{name}"})
 
 
-def _show(found: Sequence[Finding]) -> None:
+def show(found: Sequence[Finding]) -> None:
+    """Print findings, each with what to do about it."""
     from rich.table import Table
     from rich.text import Text
 

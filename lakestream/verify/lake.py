@@ -1,15 +1,15 @@
 """Verification of a stream's part of the lake.
 
 Belongs here: staged segments against the log, the table's files against its transaction log, and the table's rows
-against the messages that the stream has: byte by byte where log or staged segments have them too, otherwise by subject,
-size and time, which the outlines keep. A row of a message that the stream has removed meanwhile is no finding: removals
+against the messages that the stream has: byte by byte where log or staged segments have them too, otherwise by subject
+and size, which the outlines keep. A row of a message that the stream has removed meanwhile is no finding: removals
 reach the table with later segments.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -48,20 +48,23 @@ class LakeCheck:
         files: the file layer of the log, perhaps an overlay.
         stream: recovered from its files.
         every_row: name each row that differs, instead of ranges of sequences.
-        done: called with numbers of messages that were compared.
     """
 
-    def __init__(self, lake: str, files: Files, stream: Stream, every_row: bool, done: Callable[[int], None]) -> None:
+    def __init__(self, lake: str, files: Files, stream: Stream, every_row: bool) -> None:
         assert isinstance(stream.store, SegmentStore), "a stream with files"
-        self._files, self._store, self._rows, self._done = files, stream.store, every_row, done
+        self._files, self._store, self._rows = files, stream.store, every_row
         config = msgspec.Raw(stream.store.config)
         self._identity = StreamIdentity(stream.name, stream.account, stream.uid, stream.created_ns, config)
         self._storage: Storage = open_storage(lake)
         self._directory = staging.directory_of(lake, self._identity)
         self._table = own(self._storage, self._identity)
 
-    def findings(self) -> Iterator[Finding]:
-        """Yield everything that is wrong. Block. Raise LakeError, OSError if the lake cannot be read."""
+    def findings(self, compare: bool) -> Iterator[Finding]:
+        """Yield everything that is wrong. Block. Raise LakeError, OSError if the lake cannot be read.
+
+        Args:
+            compare: compare the rows of the table too: the log is whole.
+        """
         staged = staging.segments(self._directory)
         for each in staged:
             yield from self._staged(each)
@@ -76,28 +79,35 @@ class LakeCheck:
         damaged = table_files.look_over(self._storage, self._table)
         for damage in damaged:
             yield Finding(kind=Kind.TABLE, file=damage.path, what=damage.reason, repair=Repair.COMPACTOR)
-        if not damaged:
+        if not damaged and compare:
             yield from self._compare(position)
 
     # ------------------------------------------------------------------ staged segments
     def _staged(self, staged: StagedSegment) -> Iterator[Finding]:
         """Verify a staged segment, and compare it with the log's segment of the same entries."""
         mine = next((each for each in self._store.log.sealed if each.first_index == staged.first_index), None)
-        repair = Repair.COMPACTOR if mine is not None else Repair.NONE
         try:
             with self._storage.fetch(staged.path) as local:
                 verify_segment(self._files, local)
-                if mine is None:
-                    return
-                if mine.last_index != staged.last_index:
-                    what = f"it ends with entry {staged.last_index}, the log's segment with {mine.last_index}"
-                    yield Finding(kind=Kind.STAGED, file=staged.path, what=what)
-                elif content_digest(self._files, local) != content_digest(self._files, mine.path):
-                    what = f"its messages differ from those of {mine.path}"
-                    yield Finding(kind=Kind.STAGED, file=staged.path, what=what)
+                found = content_digest(self._files, local)
         except LogError as error:
             offset, what = getattr(error, "offset", 0), getattr(error, "what", str(error))
+            repair = Repair.COMPACTOR if mine is not None else Repair.NONE
             yield Finding(kind=Kind.STAGED, file=staged.path, offset=offset, what=what, repair=repair)
+            return
+        if mine is None:
+            return
+        if mine.last_index != staged.last_index:
+            what = f"it ends with entry {staged.last_index}, the log's segment with {mine.last_index}"
+            yield Finding(kind=Kind.STAGED, file=staged.path, what=what)
+            return
+        try:
+            wanted = content_digest(self._files, mine.path)
+        except LogError:
+            return  # a finding of the log
+        if found != wanted:
+            what = f"its messages differ from those of {mine.path}"
+            yield Finding(kind=Kind.STAGED, file=staged.path, what=what)
 
     # ------------------------------------------------------------------ the table
     def _through(self, position: int) -> int:
@@ -128,7 +138,6 @@ class LakeCheck:
                 yield from self._same(rows, store.read_many(local), "the log")
                 others = [seq for seq in there if not store.is_local(seq) and seq >= staged_from]
                 yield from self._same(rows, spare.read_many(others), "staged segments")
-                self._done(len(seqs))
                 seqs = self._next(seqs[-1], through)
         except (LakeError, LogError) as error:
             yield Finding(kind=Kind.TABLE, file=self._table, what=str(error))

@@ -16,6 +16,7 @@ from lakestream.log.store.root import StoreRoot
 from lakestream.log.verify.findings import Finding, Kind, Repair
 from lakestream.log.verify.overlay import Overlay
 from lakestream.verify.meta import check_meta
+from lakestream.verify.repair import Fix, StreamRepair
 from lakestream.verify.streams import StreamCheck
 
 JETSTREAM = "jetstream"
@@ -42,14 +43,22 @@ class StoreCheck:
         wanted: returns True for (account, stream) of the streams to verify.
         lake: root of the lake to compare with; "" without.
         every_row: see `LakeCheck`.
+        alone: lock the store for changes.
 
     Raises:
         StoreLocked, StoreVersionError, OSError: the store cannot be used.
     """
 
-    def __init__(self, root: str, wanted: Callable[[str, str], bool], lake: str = "", every_row: bool = False) -> None:
+    def __init__(
+        self,
+        root: str,
+        wanted: Callable[[str, str], bool],
+        lake: str = "",
+        every_row: bool = False,
+        alone: bool = False,
+    ) -> None:
         self.files = Files()
-        self.root = StoreRoot.inspect(root, self.files)
+        self.root = StoreRoot.inspect(root, self.files, alone=alone)
         self._wanted, self._lake, self._every_row = wanted, lake, every_row
         self.streams = self.bytes = 0
         """Streams and bytes of logs that were verified."""
@@ -89,6 +98,13 @@ class StoreCheck:
             directory = self.root.stream_directory(account, name)
             check = StreamCheck(self.files, directory, account, name, done, self._lake, self._every_row)
             yield from check.findings()
+
+    def fix(self, finding: Finding) -> Fix | None:
+        """Return the repair of a finding, or None."""
+        if finding.repair is not Repair.REPAIR:
+            return None
+        directory = self.root.stream_directory(finding.account, finding.stream)
+        return StreamRepair(self.files, directory, finding.account, finding.stream, self._lake).fix(finding)
 
 
 def _bytes_in(directory: str) -> int:

@@ -32,6 +32,7 @@ from lakestream.raft.group.hard_state import PersistentState, StateFile
 from lakestream.stream.assembly import Stream
 from lakestream.verify.lake import LakeCheck
 from lakestream.verify.recovered import Recovered, differences, recover
+from lakestream.verify.repair import StreamRepair
 
 Done = Callable[[int], None]
 """Called with the number of bytes that were verified."""
@@ -66,6 +67,7 @@ class StreamCheck:
         self._commit: int | None = None
         self._member = False
         self._replicated = False
+        self._repairs = StreamRepair(files, directory, account, name, lake)
 
     def findings(self) -> Iterator[Finding]:
         """Yield everything that is wrong, each finding once. Block."""
@@ -76,10 +78,16 @@ class StreamCheck:
                 if place in seen:
                     continue
                 seen.add(place)
-                repair = finding.repair
-                if self._replicated and repair in (Repair.NONE, Repair.REPAIR) and not finding.harmless:
-                    repair = Repair.REPLICAS
+                repair = self._repair(finding)
                 yield msgspec.structs.replace(finding, stream=self._name, account=self._account, repair=repair)
+
+    def _repair(self, finding: Finding) -> Repair:
+        """Return how a finding is repaired, which depends on the other files and replicas that there are."""
+        if finding.harmless or finding.repair not in (Repair.NONE, Repair.REPAIR):
+            return finding.repair
+        if self._replicated:
+            return Repair.REPLICAS
+        return Repair.REPAIR if not self._member and self._repairs.fix(finding) is not None else Repair.NONE
 
     def _all(self, scratch: str) -> Iterator[Finding]:
         yield from self._names()
@@ -112,7 +120,7 @@ class StreamCheck:
             if recovered.stream is not None:
                 yield from self._together(recovered.stream, wrong, scratch)
                 if self._lake and isinstance(recovered.stream.store, SegmentStore):
-                    yield from self._in_lake(recovered.stream, overlay)
+                    yield from self._in_lake(recovered.stream, overlay, compare=not wrong)
         finally:
             recovered.close()
 
@@ -125,9 +133,9 @@ class StreamCheck:
             yield from check_indexes(stream.store)
             yield from self._replay(stream, _below(scratch, "without"))
 
-    def _in_lake(self, stream: Stream, files: Files) -> Iterator[Finding]:
+    def _in_lake(self, stream: Stream, files: Files, compare: bool) -> Iterator[Finding]:
         try:
-            yield from LakeCheck(self._lake, files, stream, self._every_row, lambda count: None).findings()
+            yield from LakeCheck(self._lake, files, stream, self._every_row).findings(compare)
         except (LakeError, OSError) as error:
             what = f"the lake cannot be read: {error}"
             yield Finding(kind=Kind.TABLE, file=self._lake, what=what)

@@ -96,8 +96,9 @@ class StoreRoot:
         return cls(path, lock)
 
     @classmethod
-    def inspect(cls, path: str, files: Files) -> StoreRoot:
-        """Lock the store at `path` for reading, without creating anything: no server can start meanwhile.
+    def inspect(cls, path: str, files: Files, *, alone: bool = False) -> StoreRoot:
+        """Lock the store at `path` without creating anything: no server can start meanwhile, and with `alone` nobody
+        else inspects it.
 
         Raise StoreLocked when a server uses it, StoreVersionError when a newer release wrote it, OSError.
         """
@@ -107,7 +108,7 @@ class StoreRoot:
         except FileNotFoundError:  # a copy of a store
             return cls(path, -1)
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
             raise StoreLocked(f"{path}: a server uses this store; stop it first") from None

@@ -73,6 +73,9 @@ def build(directory: Path, *, killed: bool) -> None:
     for stream in streams.values():
         stream.checkpoint()
     world.settle()
+    for stream in streams.values():
+        world.keeper.when_staged(stream, lambda wrong: None)
+        world.settle()
     _compacted(world, directory, streams["S"])
     for number in range(4):
         world.publish("A", f"s.{number}", b"late %d" % number)

@@ -1,0 +1,97 @@
+"""`lakestream repair`: what can be repaired in a store without a loss.
+
+Belongs here: the command and its output. The repairs are in lakestream/verify/repair.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+
+from lakestream.cli.terminal import JsonOption, console, print_json
+from lakestream.cli.verify import (
+    LakeOption,
+    NoLakeOption,
+    StoreArgument,
+    StreamOption,
+    cannot_run,
+    chosen,
+    place_of,
+    show,
+)
+from lakestream.lake.progress import progress
+from lakestream.log.verify.findings import Finding
+from lakestream.verify.stores import StoreCheck, root_of
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """One repair. `aside`: the path of the damaged file, "" before it is done or if the file was missing."""
+
+    file: str
+    what: str
+    aside: str = ""
+
+
+def repair(
+    directory: StoreArgument,
+    stream: StreamOption = None,
+    lake: LakeOption = "",
+    no_lake: NoLakeOption = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without, only show what would be done.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Repair what is safe in a store; damaged files move aside. The exit code is 1 if damage is left."""
+    with cannot_run():
+        root = root_of(directory)
+        check = StoreCheck(root, chosen(stream or []), place_of(lake, no_lake, root), alone=True)
+        with contextlib.closing(check):
+            found = _findings(check)
+            done = _repairs(check, found, yes)
+            if yes and done:
+                found = _findings(check)
+    left = [each for each in found if not each.harmless]
+    if as_json:
+        print_json(
+            {
+                "ok": not left,
+                "done": yes,
+                "repairs": [msgspec.to_builtins(each) for each in done],
+                "findings": [msgspec.to_builtins(each) for each in found],
+            }
+        )
+    else:
+        _show(done, left, yes)
+    raise typer.Exit(1 if left else 0)
+
+
+def _findings(check: StoreCheck) -> list[Finding]:
+    with progress("verifying", check.total(), in_bytes=True) as advance:
+        return list(check.findings(advance))
+
+
+def _repairs(check: StoreCheck, found: Sequence[Finding], yes: bool) -> list[Repaired]:
+    """Do the repairs, one for each file, or only name them."""
+    done: dict[str, Repaired] = {}
+    for finding in found:
+        fix = check.fix(finding)
+        if fix is not None and fix.file not in done:
+            done[fix.file] = Repaired(fix.file, fix.what, fix.apply() if yes else "")
+    return list(done.values())
+
+
+def _show(done: Sequence[Repaired], left: Sequence[Finding], yes: bool) -> None:
+    out = console()
+    for each in done:
+        out.print(f"{each.file}: {each.what}", soft_wrap=True, markup=False)
+        if each.aside:
+            out.print(f"  the damaged file is now {each.aside}", soft_wrap=True, markup=False)
+    if yes or not done:
+        show(left)
+        out.print(f"{len(done)} files repaired, {len(left)} findings left")
+    else:
+        show([each for each in left if each.file not in {fixed.file for fixed in done}])
+        out.print(f"{len(done)} files can be repaired: add --yes")
