@@ -31,7 +31,7 @@ def check_meta(files: Files, root: str, done: Callable[[int], None]) -> Iterator
     directory = os.path.join(root, DIRECTORY)
     if not files.exists(os.path.join(directory, RAFT)):
         return
-    state, found = read_state(files, directory)
+    state, found = read_state(directory)
     yield from found
     durable = state.durable if state is not None else 0
     several = state is None or len(state.membership.voters) > 1

@@ -163,7 +163,7 @@ class StreamCheck:
                 yield self._harmless("a replica that was never opened: the meta group decides", identity)
             return
         self._member = True
-        state, found = read_state(self._files, self._directory)
+        state, found = read_state(self._directory)
         yield from found
         if state is not None:
             self._durable, self._commit = state.durable, state.hard.commit
@@ -222,10 +222,10 @@ def _below(directory: str, name: str) -> str:
     return path
 
 
-def read_state(files: Files, directory: str) -> tuple[PersistentState | None, list[Finding]]:
+def read_state(directory: str) -> tuple[PersistentState | None, list[Finding]]:
     """Return the hard state of a member, None if it is damaged, and the findings. Block."""
     with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
-        file = StateFile(Overlay(scratch) if type(files) is Files else files, directory)
+        file = StateFile(Overlay(scratch), directory)
         try:
             return file.read(), []
         except (LogError, OSError, msgspec.MsgspecError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from random import Random
@@ -195,8 +195,9 @@ class Judge:
             shutil.rmtree(store, ignore_errors=True)
 
     def _judged(self, store: Path, case: Case) -> Outcome:
+        owner = case.file.split("/")[3] if case.file.count("/") > 3 else ""
         try:
-            findings = verify(store)
+            findings = verify(store, owner)
         except LogError as error:  # of the whole store: VERSION
             findings = []
             refused = str(error)
@@ -212,7 +213,6 @@ class Judge:
         except LogError as error:
             named = case.file in str(error)
             return Outcome(case, "detected" if named and refused else "the start fails", f"{refused} {error}")
-        owner = case.file.split("/")[3] if case.file.count("/") > 3 else ""
         for name, expected in self._expected.items():
             if name != owner and found.get(name) != expected:
                 return Outcome(case, "another stream is harmed", name)
@@ -252,9 +252,9 @@ def _difference(expected: dict[str, Any], seen: dict[str, Any] | None) -> str:
     )
 
 
-def verify(store: Path) -> list[Finding]:
-    """Verify a store."""
-    check = StoreCheck(root_of(str(store)), lambda account, name: True)
+def verify(store: Path, stream: str = "") -> list[Finding]:
+    """Verify a store, or only one stream in it."""
+    check = StoreCheck(root_of(str(store)), lambda account, name: not stream or name == stream)
     try:
         return list(check.findings(lambda count: None))
     finally:
@@ -279,6 +279,3 @@ def judged(store: Path, scratch: Path, cases: list[Case], processes: int, chunk:
         parts = [cases[at : at + chunk] for at in range(0, len(cases), chunk)]
         for outcomes in pool.map(_judge_some, [str(store)] * len(parts), [str(scratch)] * len(parts), parts):
             yield from outcomes
-
-
-Report = Callable[[Outcome], None]
