@@ -182,7 +182,8 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     `max_memory` and `max_file` are bytes over all streams. `default_max_consumers` is per stream (-1: no limit). 0 is
     the default for limits of batches, queues and buffers, and no limit for others. `temporary_store`: no store was
     configured, so it is in the temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the
-    rest is in files (log/index/memory_limit.py). `unique_tag`: a prefix of server tags; no two replicas of a stream are
+    rest is in files (log/index/memory_limit.py). `scrub_rate`: bytes of sealed segments verified in a second (0: none),
+    all of them every `scrub_interval_ns`. `unique_tag`: a prefix of server tags; no two replicas of a stream are
     on nodes with the same such tag.
     """
 
@@ -202,6 +203,8 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_buffered_msgs: int = 0
     max_buffered_size: int = 0
     max_index_memory: int = 512 * MIB
+    scrub_rate: int = 8 * MIB
+    scrub_interval_ns: int = 24 * 60 * MINUTE
     batches_per_stream: int = 0
     batches_total: int = 0
     batch_max_msgs: int = 0

@@ -311,6 +311,8 @@ JETSTREAM: dict[str, Rule] = {
     ),
     **dict.fromkeys(("max_file_store", "max_file"), ("max_file", lambda key, item: as_size("max_file_store", item))),
     "max_index_memory": ("max_index_memory", as_positive_size),
+    "scrub_rate": ("scrub_rate", lambda key, item: max(as_size(key, item), 0)),
+    "scrub_interval": ("scrub_interval_ns", as_positive_duration),
     "domain": ("domain", _domain),
     **dict.fromkeys(("sync", "sync_interval"), ("*", _sync_interval)),
     "strict": ("strict", as_boolean),

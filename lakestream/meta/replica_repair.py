@@ -1,8 +1,9 @@
 """Finding and repairing damage in the files of replicas while the server runs.
 
-Belongs here: repairing damage found by a read, and scrubbing the files once after each start. A damaged sealed segment
-is replaced by another member's file of the same entries; for any other damage the replica is reopened, which truncates
-its log to the intact entries and lets the group send the rest (invariant 3).
+Belongs here: repairing damage found by a read, and scrubbing: sealed segments are verified after each start and again
+and again, at a bounded rate. A damaged sealed segment is replaced by another member's file of the same entries; for any
+other damage the replica is reopened, which truncates its log to the intact entries and lets the group send the rest
+(invariant 3). A group of one has no other copy: its damage is reported.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from lakestream.log.store.store import Store
 from lakestream.meta.replica import Replica
 from lakestream.meta.replica_transfer import Fetch, Offer
 from lakestream.meta.site import Site
+from lakestream.ports import Timer
 
 SCRUB_DELAY_NS = 5_000_000_000
 """Delay after opening a replica before its sealed segments are verified (5 s), one at a time on a node."""
+
+ROUND_NS = 60_000_000_000
+"""Minimum time between the end of a round and the begin of the next one (1 min)."""
 
 PAUSE_FACTOR = 9
 """Pause after each segment, as a multiple of the time that its verification took."""
@@ -38,43 +43,106 @@ class Repairs:
     def __init__(self, site: Site, on_damage: Callable[[Replica, str], None]) -> None:
         self._site, self._on_damage = site, on_damage
         self._repairing: set[str] = set()
+        self._known: dict[Replica, None] = {}  # a dict, for its order
         self._unverified: deque[tuple[Replica, Store, Segment]] = deque()
         self._scrubbing = False
+        self._began = 0
+        self._next: Timer | None = None
         self.repaired = 0
         """Number of segments replaced since the start."""
+        self.damages = 0
+        """Number of damages found since the start: segments by the scrubber, files by reads."""
+        self.scrubbed_bytes = 0
+        """Bytes of segments verified since the start."""
 
     # ------------------------------------------------------------------ scrubbing
     def scrub(self, replica: Replica) -> None:
-        """Verify the sealed segments of a replica that was just opened, one after the other."""
-        stream = replica.stream
-        if stream is None or not replica.refillable:
+        """Verify the sealed segments of a replica that was just opened, one after the other, and from now on in every
+        round."""
+        if replica.stream is None or replica.memory or not self._site.shared.options.scrub_rate:
             return
-        store = stream.store
-        found = (store.sealed_at(each.path) for each in store.sealed())
-        self._unverified.extend((replica, store, segment) for segment in found if segment is not None)
+        self._known[replica] = None
+        self._add(replica)
         if not self._scrubbing and self._unverified:
-            self._scrubbing = True
-            self._site.shared.clock.call_later(SCRUB_DELAY_NS, self._scrub_next)
+            self._begin(SCRUB_DELAY_NS)
+        elif self._next is None and not self._scrubbing:
+            self._wait()
+
+    def _add(self, replica: Replica) -> None:
+        if replica.stream is not None:
+            store = replica.stream.store
+            found = (store.sealed_at(each.path) for each in store.sealed())
+            self._unverified.extend((replica, store, segment) for segment in found if segment is not None)
+
+    def _begin(self, delay_ns: int) -> None:
+        self._scrubbing = True
+        clock = self._site.shared.clock
+        self._began = clock.steady()
+        clock.call_later(delay_ns, self._scrub_next)
+
+    def _wait(self) -> None:
+        """Begin the next round `scrub_interval` after this one began."""
+        clock, interval = self._site.shared.clock, self._site.shared.options.scrub_interval_ns
+        if self._next is not None:
+            self._next.cancel()
+        self._next = clock.call_later(max(self._began + interval - clock.steady(), ROUND_NS), self._round)
+
+    def _round(self) -> None:
+        self._next = None
+        self._known = {replica: None for replica in self._known if not replica.closed}
+        if self._scrubbing or not self._known:
+            return
+        for replica in self._known:
+            self._add(replica)
+        self._begin(0)
 
     def _scrub_next(self) -> None:
         if not self._unverified:
             self._scrubbing = False
+            self._wait()
             return
         replica, store, segment = self._unverified.popleft()
         if replica.closed or replica.stream is None or replica.stream.store is not store:
             self._site.shared.clock.call_soon(self._scrub_next)
             return
-        began = time.monotonic_ns()
+        shared, began = self._site.shared, time.monotonic_ns()
 
         def verified(_: object, error: BaseException | None) -> None:
             took = time.monotonic_ns() - began
+            self.scrubbed_bytes += segment.file_bytes
             # The segment may have left the log meanwhile.
             if isinstance(error, CorruptLog) and store.sealed_at(segment.path) is not None:
-                self.found(replica, error)
-            self._site.shared.clock.call_later(max(PAUSE_FACTOR * took, MIN_PAUSE_NS), self._scrub_next)
+                self._scrubbed(replica, error)
+            pause = max(PAUSE_FACTOR * took, segment.file_bytes * 1_000_000_000 // shared.options.scrub_rate - took)
+            shared.clock.call_later(max(pause, MIN_PAUSE_NS), self._scrub_next)
 
-        files = self._site.files.stores.files
-        self._site.shared.io.submit(lambda: verify(files, segment.path), verified)
+        shared.io.submit(lambda: verify(shared.stores.files, segment.path), verified)
+
+    def _scrubbed(self, replica: Replica, error: CorruptLog) -> None:
+        """Repair a damaged segment, or report it if no other node has it."""
+        if replica.refillable:
+            self.found(replica, error)
+        elif replica.stream is not None and not replica.closed:
+            self._report(replica, error)
+            self._site.log.error(
+                f"stream {replica.name}: no other replica has it: messages in it are read from the lake if that has "
+                "them; stop the server and run `lakestream repair`, or restore the file from a backup"
+            )
+
+    def _report(self, replica: Replica, error: CorruptLog) -> None:
+        """Log damage, count it and send the advisory."""
+        assert replica.stream is not None, "it was found in its files"
+        self.damages += 1
+        self._site.log.error(f"stream {replica.name}: {error.file}: damaged at offset {error.offset}: {error.what}")
+        self._on_damage(replica, str(error))
+        fields: dict[str, object] = {
+            "server": self._site.shared.options.server_name,
+            "file": os.path.basename(error.file),
+            "offset": error.offset,
+            "reason": error.what,
+            "replicated": replica.refillable,
+        }
+        replica.stream.advise("DAMAGED", "stream_damaged", fields)
 
     # ------------------------------------------------------------------ repairing
     def found(self, replica: Replica, error: CorruptLog) -> None:
@@ -82,12 +150,14 @@ class Repairs:
         stream = replica.stream
         if stream is None or replica.closed or not replica.refillable or error.file in self._repairing:
             return
-        self._site.log.error(f"stream {replica.name}: {error.file}: damaged at offset {error.offset}: {error.what}")
-        self._on_damage(replica, str(error))
+        self._report(replica, error)
         segment = stream.store.sealed_at(error.file)
         if segment is None:
             self._site.shared.clock.call_soon(lambda: replica.give_up(error))
             return
+        self._repair(replica, segment)
+
+    def _repair(self, replica: Replica, segment: Segment) -> None:
         self._repairing.add(segment.path)
         self._ask(replica, segment, [name for name in replica.membership.voters if name != self._site.peers.me])
 
@@ -113,8 +183,11 @@ class Repairs:
     def _again(self, replica: Replica, segment: Segment) -> None:
         self._repairing.discard(segment.path)
         stream = replica.stream
-        if stream is not None and stream.store.sealed_at(segment.path) is segment:
-            self.found(replica, CorruptLog(segment.path, 0, "no other member had a good copy so far"))
+        if stream is None or replica.closed or not replica.refillable:
+            return
+        if stream.store.sealed_at(segment.path) is segment:
+            self._site.log.error(f"stream {replica.name}: {segment.path}: no other member had a good copy so far")
+            self._repair(replica, segment)
 
     def _replace(self, replica: Replica, segment: Segment, path: str, members: list[str]) -> None:
         stream = replica.stream

@@ -51,6 +51,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     buffer: BufferLimits = BufferLimits()
     sync_interval_ns: int = 0
     """0: every write is synced before it is acked (invariant 1); else the configured time between syncs."""
+    scrub_rate: int = 8 << 20
+    """Bytes of sealed segments that are verified in a second, on average; 0: none are."""
+    scrub_interval_ns: int = 86_400_000_000_000
+    """Time from the begin of one verification of all sealed segments to the next one."""
     spool_dir: str = ""
     """Directory in which uploaded backups are staged; "": the system's directory for temporary files."""
 

@@ -309,6 +309,8 @@ def _engine_options(options: JetStreamOptions, identity: Identity, root: str, ma
             timeout_ns=options.batch_timeout_ns,
         ),
         sync_interval_ns=0 if options.sync_always else options.sync_interval_ns,
+        scrub_rate=options.scrub_rate,
+        scrub_interval_ns=options.scrub_interval_ns,
         spool_dir=root,
     )
 

@@ -131,6 +131,15 @@ INDEX_LIMIT = _gauge(
     "lakestream_index_memory_limit_bytes",
     "Bytes of subject indexes above which parts move to disk (a third of max_index_memory).",
 )
+SCRUBBED = _counter(
+    "lakestream_scrubbed_bytes_total", "Bytes of sealed segments verified in the background since the start."
+)
+DAMAGES = _counter(
+    "lakestream_log_damages_total", "Damaged files of logs found since the start, by verification and by reads."
+)
+REPAIRED = _counter(
+    "lakestream_log_repaired_total", "Damaged segments replaced by those of other replicas since the start."
+)
 STORE_FREE = _gauge("lakestream_store_free_bytes", "Free bytes of the file system of the store directory.")
 STORE_SIZE = _gauge("lakestream_store_size_bytes", "Size of the file system of the store directory, in bytes.")
 CERTIFICATE = _gauge(

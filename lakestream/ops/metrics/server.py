@@ -89,6 +89,10 @@ class ServerMetrics:
         sheet.put(names.ACK_SECONDS, jetstream.ack_seconds.read())
         sheet.put(names.INDEX_BYTES, indexes.used)
         sheet.put(names.INDEX_LIMIT, indexes.limit)
+        repairs = jetstream.node.replicas.repairs
+        sheet.put(names.SCRUBBED, repairs.scrubbed_bytes)
+        sheet.put(names.DAMAGES, repairs.damages)
+        sheet.put(names.REPAIRED, repairs.repaired)
         keeper = jetstream.keeper
         if keeper is not None:
             self._lake(sheet, keeper)
