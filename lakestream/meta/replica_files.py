@@ -14,6 +14,7 @@ from lakestream.log.store.store import Store
 from lakestream.meta.stores import FileStores, empty
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.stream.core.operations import CreateStream, decode_operation
+from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
 
 
 class ReplicaFacts(Protocol):
@@ -100,7 +101,7 @@ class MemberFiles:
                 f"{self.directory(replica.account, replica.name)} has the files of another stream; move them away",
                 "another stream's files are in the way; the server's log names them",
             )
-        if there is None or uid_of(there) == "":
+        if there is None or not names(there, replica.uid, replica.account, replica.name):
             self.stores.begin(replica.account, replica.name, replica.identity)
 
     def open(self, replica: ReplicaFacts, durable_through: int | None) -> Store:
@@ -123,8 +124,11 @@ class MemberFiles:
         """Return True if the directory, with this identity, can be this stream's. Directories created by a server
         without a cluster have no identity."""
         uid = uid_of(there) if there is not None else ""
-        belongs = self.stores.belongs
-        return uid == replica.uid or (uid == "" and belongs(replica.account, replica.name, replica.uid))
+        place = (replica.account, replica.name, replica.uid)
+        if uid == "":
+            return self.stores.belongs(*place)
+        # The identity has no checksum: where they differ, the log is right.
+        return uid == replica.uid or self.stores.holds(*place)
 
 
 def decode_identity(identity: bytes) -> CreateStream | None:
@@ -134,6 +138,17 @@ def decode_identity(identity: bytes) -> CreateStream | None:
     except DECODE_ERRORS:
         return None
     return create if isinstance(create, CreateStream) else None
+        if isinstance(create, CreateStream) and stream_name(create):
+            return create
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    return None
+
+
+def names(identity: bytes, uid: str, account: str, name: str) -> bool:
+    """Return True if an identity is that of this stream."""
+    create = decode_identity(identity)
+    return create is not None and (create.uid, create.account, stream_name(create)) == (uid, account, name)
 
 
 def uid_of(identity: bytes) -> str:

@@ -67,7 +67,7 @@ class Replicas:
                 self._log.error(f"stream {name}: its file `replica` is damaged; {NAMED_LATER}")
                 return True
             replica = Replica(self.site, self, create)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._log.error(f"stream {name}: its file `replica` cannot be used: {error}; {NAMED_LATER}")
             return True
         if replica.key != (account, name):

@@ -18,11 +18,12 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from zlib import crc32
 
 from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files, Io, UnsyncedFiles, naming
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
-from lakestream.log.format.segment import LOG_DIRECTORY, SUFFIX
+from lakestream.log.format.segment import LOG_DIRECTORY, SUFFIX, read_footer
 from lakestream.log.index.memory_limit import IndexMemory
 from lakestream.log.index.subject_index import SCRATCH
 from lakestream.log.store import root
@@ -39,10 +40,15 @@ from lakestream.log.store.store import Store
 from lakestream.raft.group.hard_state import NAME as RAFT
 
 IDENTITY = "replica"
+"""Name of the file with the stream as it was assigned: MessagePack, magic, u32 crc of the MessagePack. Earlier releases
+wrote no crc."""
 SENDING = "sending-"
 REPAIRING = "repairing-"
 PARTS = ("log", "checkpoint", "synced", "base", root.NOTE, IDENTITY, RAFT, SENDING, REPAIRING, SCRATCH)
 """Prefixes of the names in a stream's directory."""
+
+_CHECK = b"LKID"
+_CHECK_BYTES = len(_CHECK) + 4
 
 
 class FileStores:
@@ -145,11 +151,9 @@ class FileStores:
 
     # ------------------------------------------------------------------ a group with other nodes
     def identity(self, account: str, name: str) -> bytes | None:
-        """Return the identity that `begin` wrote for this stream; None when its directory is not a replica's."""
-        try:
-            return self.files.read(os.path.join(self.directory(account, name), IDENTITY))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        """Return the identity that `begin` wrote for this stream, b"" if it is damaged; None when its directory is not
+        a replica's."""
+        return read_identity(self.files, self.directory(account, name))
 
     def belongs(self, account: str, name: str, uid: str) -> bool:
         """Return True unless the files there are known to be another stream's."""
@@ -159,11 +163,23 @@ class FileStores:
             return True  # not known
         return found is None or found[0].uid in ("", uid)
 
+    def holds(self, account: str, name: str, uid: str) -> bool:
+        """Return True if checkpoint or log are known to be those of the stream with this uid."""
+        directory = self.directory(account, name)
+        try:
+            found = read_checkpoint(self.files, os.path.join(directory, CHECKPOINT))
+            if found is not None and found[0].uid:
+                return found[0].uid == uid
+            sealed = root.sealed_in(self.files, directory)
+            return bool(sealed) and read_footer(sealed[0][0], self.files)[0].uid == uid
+        except (LogError, OSError):
+            return False
+
     def begin(self, account: str, name: str, identity: bytes) -> None:
         """Create the directory of a replica, durably."""
         directory = self.directory(account, name)
         self.files.make_directory(directory)
-        self.files.write_whole(os.path.join(directory, IDENTITY), [identity])
+        self.files.write_whole(os.path.join(directory, IDENTITY), [identity, _checksum(identity)])
 
     def open_member(self, account: str, name: str, uid: str, *, memory: bool, durable_through: int | None) -> Store:
         """Open the log of a member; entries through `durable_through` must be there. Raise LogError."""
@@ -203,7 +219,7 @@ class FileStores:
     def incoming(self, directory: str, identity: bytes, names: Sequence[str]) -> str:
         """Create a directory with these empty files for a state that is to replace `directory`; return its path."""
         path = self._with_empty_files(directory + INCOMING, names)
-        self.files.write_whole(os.path.join(path, IDENTITY), [identity])
+        self.files.write_whole(os.path.join(path, IDENTITY), [identity, _checksum(identity)])
         return path
 
     def write(self, path: str, data: bytes, offset: int) -> None:
@@ -281,6 +297,25 @@ class FileStores:
             return self.files.read_at(fd, length, offset)
         finally:
             self.files.close(fd)
+
+
+def read_identity(files: Files, directory: str) -> bytes | None:
+    """Return the identity in a stream's directory, b"" if it is damaged, None if it is missing. Block.
+
+    Raise OSError.
+    """
+    try:
+        content = files.read(os.path.join(directory, IDENTITY))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    identity, check = content[:-_CHECK_BYTES], content[-_CHECK_BYTES:]
+    if check[: len(_CHECK)] != _CHECK:
+        return content  # without a checksum, as earlier releases wrote it; else it does not decode
+    return identity if check == _checksum(identity) else b""
+
+
+def _checksum(identity: bytes) -> bytes:
+    return _CHECK + crc32(identity).to_bytes(4, "little")
 
 
 def empty(files: Files, directory: str) -> None:

@@ -25,10 +25,10 @@ from lakestream.log.store.segment_store import SegmentStore
 from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
 from lakestream.log.verify.overlay import Overlay
 from lakestream.log.verify.parts import check_checkpoint, check_indexes, check_log, check_mark, check_outline
-from lakestream.meta.replica_files import decode_identity
-from lakestream.meta.stores import IDENTITY, PARTS
+from lakestream.meta.replica_files import decode_identity, names
+from lakestream.meta.stores import IDENTITY, PARTS, read_identity
 from lakestream.raft.group.hard_state import NAME as RAFT
-from lakestream.raft.group.hard_state import PersistentState, StateFile
+from lakestream.raft.group.hard_state import PersistentState, StateFile, damaged_slots
 from lakestream.stream.assembly import Stream
 from lakestream.verify.lake import LakeCheck
 from lakestream.verify.recovered import Recovered, differences, recover
@@ -171,15 +171,22 @@ class StreamCheck:
             if state.recovering:
                 what = "the member is recovering: it does not vote before other members have sent what it lacks"
                 yield Finding(kind=Kind.RAFT, file=path, what=what, harmless=True, repair=Repair.REPLICAS)
-        if self._files.exists(identity):
-            create = decode_identity(self._files.read(identity))
-            if create is None:
-                yield Finding(kind=Kind.IDENTITY, file=identity, what="it does not name a stream", repair=Repair.START)
+        content = read_identity(self._files, self._directory)
+        if content is not None and decode_identity(content) is None:
+            yield Finding(kind=Kind.IDENTITY, file=identity, what="it does not name a stream", repair=Repair.START)
 
     def _identity(self, stream: Stream) -> Iterator[Finding]:
         if (stream.name, stream.account) != (self._name, self._account):
             what = f'it holds the log of stream {stream.name} of account "{stream.account}", and is not served'
             yield Finding(kind=Kind.IDENTITY, file=self._directory, what=what)
+            return
+        identity = os.path.join(self._directory, IDENTITY)
+        content = read_identity(self._files, self._directory)
+        if not self._member or content is None:
+            return
+        if decode_identity(content) is not None and not names(content, stream.uid, stream.account, stream.name):
+            what = f"it names another stream than the log, which is that of {stream.name} ({stream.uid})"
+            yield Finding(kind=Kind.IDENTITY, file=identity, what=what, repair=Repair.START)
 
     def _base(self) -> Iterator[Finding]:
         try:
@@ -225,9 +232,16 @@ def _below(directory: str, name: str) -> str:
 def read_state(directory: str) -> tuple[PersistentState | None, list[Finding]]:
     """Return the hard state of a member, None if it is damaged, and the findings. Block."""
     with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
-        file = StateFile(Overlay(scratch), directory)
+        overlay = Overlay(scratch)
+        file = StateFile(overlay, directory)
         try:
-            return file.read(), []
+            state = file.read()
+            what = "this slot is damaged, perhaps by an interrupted write; the other one is used"
+            found = [
+                Finding(kind=Kind.RAFT, file=file.path, offset=at, what=what, harmless=True, repair=Repair.START)
+                for at in damaged_slots(overlay, directory)
+            ]
+            return state, found
         except (LogError, OSError, msgspec.MsgspecError) as error:
             return None, [of_error(Kind.RAFT, file.path, error, Repair.REPLICAS)]
         finally:

@@ -105,6 +105,8 @@ class StateFile:
             self._fd = self._files.open(self.path, write=True)
         except FileNotFoundError:
             return None
+        if self._files.size(self._fd) < SLOT + _HEAD.size:  # its first content is in the second slot
+            raise CorruptLog(self.path, 0, "it is cut short: one of its two slots is missing")
         found: PersistentState | None = None
         for slot in (0, 1):
             number, kept = _decode(self._files.read_at(self._fd, SLOT, slot * SLOT))
@@ -140,6 +142,14 @@ class StateFile:
         if self._fd >= 0:
             self._files.close(self._fd)
             self._fd = -1
+
+
+def damaged_slots(files: Files, directory: str) -> list[int]:
+    """Return the offsets of slots of the file in `directory` that hold something and are not intact. An interrupted
+    write leaves one of them like that. Block. Raise OSError."""
+    content = files.read(os.path.join(directory, NAME))
+    slots = ((at, content[at : at + SLOT]) for at in (0, SLOT))
+    return [at for at, data in slots if data.strip(b"\0") and _decode(data)[1] is None]
 
 
 def _decode(data: bytes) -> tuple[int, PersistentState | None]:

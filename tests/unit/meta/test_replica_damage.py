@@ -13,7 +13,10 @@ import pytest
 from lakestream.log.format.errors import CorruptLog
 from lakestream.log.format.files import Files
 from lakestream.log.store.repair import verify
+from lakestream.meta.replica_files import names
+from lakestream.meta.stores import read_identity
 from lakestream.raft.core.messages import Membership
+from lakestream.raft.group.hard_state import SLOT
 from lakestream.stream.core.operations import DeleteMessage
 from tests.unit import logkit
 from tests.unit.logkit import MiniStream, flip
@@ -151,6 +154,50 @@ def test_damage_that_an_entry_meets_reopens_the_replica(tmp_path: Path) -> None:
     assert len(content) == 84
     world.until(lambda: follower.stream.store.applied == world.leader().stream.store.applied)
     assert follower.content() == content
+
+
+@pytest.mark.parametrize("old_release", [False, True])
+@pytest.mark.parametrize("what", ["uid", "text", "config"])
+def test_a_damaged_identity_neither_stops_the_node_nor_changes_the_stream(
+    tmp_path: Path, what: str, old_release: bool
+) -> None:
+    """A flipped bit in the file `replica` must not make the replica another stream's, nor give it another
+    configuration, which a replay of the log would use."""
+    world = World(tmp_path, seal_bytes=20_000)
+    world.stream()
+    for _ in range(2):
+        fill(world, 20)
+        world.run(0.1)
+    node = world.followers()[0]
+    path = Path(node.replica.directory) / "replica"
+    node.kill()
+    whole = path.read_bytes()[:-8] if old_release else path.read_bytes()  # without the checksum
+    old, new = {"uid": (b"u1", b"u0"), "text": (b"u1", b"\xff1"), "config": (b'"max_msgs":-1', b'"max_msgs":11')}[what]
+    assert old in whole
+    if what == "config" and old_release:
+        old, new = b'"name":"S"', b'"name":"\xff"'
+    path.write_bytes(whole.replace(old, new, 1))
+    fill(world, 5)
+    again = world.start(node.name)
+    world.until(lambda: "S" in again.engine.streams and again.stream.store.last_seq == 45)
+    assert again.content() == world.leader().content()
+    identity = read_identity(Files(), str(path.parent))
+    assert identity is not None
+    assert names(identity, "u1", "$G", "S")
+
+
+def test_a_hard_state_that_was_cut_is_not_taken_for_an_older_one(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream()
+    fill(world, 20)
+    node = world.followers()[0]
+    path = Path(node.replica.directory) / "raft"
+    node.kill()
+    os.truncate(path, SLOT)
+    again = world.start(node.name)
+    assert any("cut short" in line for line in again.log.said)
+    world.until(lambda: "S" in again.engine.streams and again.stream.store.last_seq == 20)
+    world.until(lambda: not again.replica.group.recovering)  # type: ignore[union-attr]
 
 
 class FailingFiles(Files):

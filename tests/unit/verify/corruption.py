@@ -138,6 +138,7 @@ def content_of(stream: Stream) -> dict[str, Any]:
     subjects = {subject: store.subjects.seqs(subject) for subject, _ in store.subjects.items()}
     dump = msgspec.msgpack.decode(stream.dump())
     return {
+        "config": (store.uid, store.config),
         "state": (store.msgs, store.bytes, store.first_seq, store.last_seq, store.last_time),
         "messages": [store.read(seq) for seq in store.live.members(1, 1 << 20)],
         "subjects": {subject: list(seqs) for subject, seqs in subjects.items()},
