@@ -262,7 +262,9 @@ class SubjectIndex:
             elif len(seqs) > number:
                 listed = False
             elif subject in mine:
-                listed = self.seqs(subject) == seqs and listed
+                value = mine[subject]
+                same = value == seqs[0] if number == 1 and isinstance(value, int) else self.seqs(subject) == seqs
+                listed = same and listed
                 self._put(subject, 0)
             else:
                 self._empty_cold(subject)
