@@ -66,8 +66,11 @@ class LakeCheck:
             compare: compare the rows of the table too: the log is whole.
         """
         staged = staging.segments(self._directory)
+        intact = True
         for each in staged:
-            yield from self._staged(each)
+            for finding in self._staged(each):
+                intact = False
+                yield finding
         position = PositionWatch(self._table, self._identity.uid).read()
         if position is None:
             return
@@ -80,7 +83,7 @@ class LakeCheck:
         for damage in damaged:
             yield Finding(kind=Kind.TABLE, file=damage.path, what=damage.reason, repair=Repair.COMPACTOR)
         if not damaged and compare:
-            yield from self._compare(position)
+            yield from self._compare(position, intact)
 
     # ------------------------------------------------------------------ staged segments
     def _staged(self, staged: StagedSegment) -> Iterator[Finding]:
@@ -115,11 +118,14 @@ class LakeCheck:
         sealed = [each.last_seq for each in self._store.log.sealed if each.last_index <= position]
         return max(sealed, default=self._store.local_floor - 1)
 
-    def _compare(self, position: int) -> Iterator[Finding]:
-        """Compare the table's rows with the live messages of the entries through `position`."""
+    def _compare(self, position: int, staged: bool) -> Iterator[Finding]:
+        """Compare the table's rows with the live messages of the entries through `position`.
+
+        `staged`: staged segments are intact, and are compared too.
+        """
         store, history, spare = self._store, TableHistory(self._table), StagedRows(self._directory)
         through = self._through(position)
-        staged_from = spare.begins() or 1 << 62
+        staged_from = (spare.begins() if staged else 0) or 1 << 62
         try:
             seqs = self._next(0, through)
             while seqs:

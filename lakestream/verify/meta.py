@@ -32,7 +32,8 @@ def check_meta(files: Files, root: str, done: Callable[[int], None]) -> Iterator
     if not files.exists(os.path.join(directory, RAFT)):
         return
     state, found = read_state(directory)
-    yield from found
+    for each in found:  # a node whose vote is not known does not start
+        yield each if each.harmless else msgspec.structs.replace(each, repair=Repair.NONE)
     durable = state.durable if state is not None else 0
     several = state is None or len(state.membership.voters) > 1
     repair = Repair.REPLICAS if several else Repair.NONE

@@ -15,8 +15,6 @@ from lakestream.log.format.errors import CorruptLog, LogError
 class Kind(StrEnum):
     """Kind of a finding: the part of a store that is wrong."""
 
-    STORE = "store"
-    """VERSION, or the directory of an account."""
     UNKNOWN = "unknown"
     """A file that is no part of a store."""
     HEADER = "header"

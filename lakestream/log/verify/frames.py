@@ -103,8 +103,9 @@ class SegmentCheck:
             yield self._torn(0, header) if unfinished else self._wrong(Kind.HEADER, 0, header)
             return
         version = PACKED_VERSION if is_packed(head) else 1
-        if head != encode_segment_header(header, version):
-            yield self._wrong(Kind.HEADER, 44, "the end of the header is not empty; nothing reads it", harmless=True)
+        empty = next((at for at, byte in enumerate(encode_segment_header(header, version)) if byte != head[at]), -1)
+        if empty >= 0:
+            yield self._wrong(Kind.HEADER, empty, "the end of the header is not empty; nothing reads it", harmless=True)
         if header.first_index != first_index:
             yield self._wrong(Kind.HEADER, 8, f"the header says that it begins with entry {header.first_index}")
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.files import staging
+from lakestream.log.format.segment import HEADER_SIZE
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.verify.findings import Finding, Kind, Repair
 from lakestream.verify.lake import lake_beside
@@ -91,6 +93,16 @@ def test_a_damaged_staged_segment_is_found(copy: Path) -> None:
     (finding,) = verify(copy)
     assert (finding.kind, finding.file, finding.offset > 0) == (Kind.STAGED, str(path), True)
     assert finding.repair is Repair.COMPACTOR
+
+
+def test_damaged_bytes_of_a_staged_segment_are_found_or_harmless(copy: Path) -> None:
+    """Bytes between the header's crc and the frames are empty, and nothing reads them."""
+    path = sorted(copy.glob("lake/segments/S/*/*.seg"))[-1]
+    whole = path.read_bytes()
+    for at in Random(1).sample(range(len(whole)), 40):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        found = [(each.kind, each.file) for each in verify(copy)]
+        assert found == [] if 40 <= at < HEADER_SIZE else found == [(Kind.STAGED, str(path))], at
 
 
 def test_a_staged_segment_with_other_messages_is_found(copy: Path) -> None:
