@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -217,3 +218,14 @@ def test_a_member_of_a_cluster_is_verified_by_what_it_knows(tmp_path: Path) -> N
     assert any(each.file == str(newest) and each.repair is Repair.REPLICAS for each in verify(root))
     (directory / "raft").write_bytes(bytes(40_000))
     assert only([each for each in verify(root) if each.kind is Kind.RAFT], Kind.RAFT, directory / "raft")
+
+
+@pytest.mark.parametrize("name", ["standalone-stopped", "standalone-killed", "accounts", "cluster"])
+def test_recorded_stores_of_earlier_releases_have_no_findings(tmp_path: Path, name: str) -> None:
+    """These have a stream for each feature, and members of a cluster."""
+    with tarfile.open(Path(__file__).parents[2] / "stored" / f"{name}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    stores = [path.parent.parent for path in tmp_path.rglob("jetstream/VERSION")]
+    assert len(stores) == (3 if name == "cluster" else 1)
+    for each in stores:
+        assert [finding for finding in verify(each) if not finding.harmless] == []
