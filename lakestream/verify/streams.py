@@ -83,7 +83,8 @@ class StreamCheck:
 
     def _repair(self, finding: Finding) -> Repair:
         """Return how a finding is repaired, which depends on the other files and replicas that there are."""
-        if finding.harmless or finding.repair not in (Repair.NONE, Repair.REPAIR):
+        of_lake = finding.kind in (Kind.STAGED, Kind.TABLE)
+        if finding.harmless or of_lake or finding.repair not in (Repair.NONE, Repair.REPAIR):
             return finding.repair
         if self._replicated:
             return Repair.REPLICAS
