@@ -487,3 +487,17 @@ def test_a_removal_notices_the_damaged_subject_of_a_record(tmp_path: Path, how: 
     removal: Callable[[int], object] = store.sweep_through if how == "most" else getattr(store, how)
     with pytest.raises(CorruptLog, match=path):
         removal(seq - 1 if how == "most" else seq if how == "remove" else seq + 2)
+
+
+def test_a_damaged_version_of_a_checkpoint_names_the_file(tmp_path: Path) -> None:
+    """The crc does not cover the version, and an older one is decoded differently."""
+    stream = MiniStream(str(tmp_path))
+    stream.propose([stream.messages(1, message(1))])
+    stream.store.close()
+    path = tmp_path / "checkpoint"
+    content = bytearray(path.read_bytes())
+    for version in set(range(256)) - {2, checkpoint.VERSION}:
+        content[4] = version
+        path.write_bytes(bytes(content))
+        with pytest.raises((CorruptLog, StoreVersionError), match=str(path)):
+            checkpoint.read_checkpoint(Files(), str(path))
