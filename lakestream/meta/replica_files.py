@@ -13,7 +13,6 @@ from lakestream.log.store.repair import salvage
 from lakestream.log.store.store import Store
 from lakestream.meta.stores import FileStores, empty
 from lakestream.protocol.decoding import DECODE_ERRORS
-from lakestream.stream.core.operations import CreateStream, decode_operation
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
 
 
@@ -135,14 +134,9 @@ def decode_identity(identity: bytes) -> CreateStream | None:
     """Decode `Replica.identity`; return None if it is damaged."""
     try:
         create = decode_operation(identity)
+        return create if isinstance(create, CreateStream) and stream_name(create) else None
     except DECODE_ERRORS:
         return None
-    return create if isinstance(create, CreateStream) else None
-        if isinstance(create, CreateStream) and stream_name(create):
-            return create
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        pass
-    return None
 
 
 def names(identity: bytes, uid: str, account: str, name: str) -> bool:

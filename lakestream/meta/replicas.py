@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
-
 from lakestream.log.format.errors import LogError
 from lakestream.meta import deleted_streams
 from lakestream.meta.replica import Host, Opened, Replica
@@ -20,6 +18,7 @@ from lakestream.meta.replica_repair import Repairs
 from lakestream.meta.replica_transfer import Sender
 from lakestream.meta.site import Site
 from lakestream.protocol.api.errors import ApiError, api_error, for_clients
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.core.messages import Membership
 from lakestream.stream.core.operations import CreateStream
 from lakestream.stream.mirroring.clone import READ_AGAIN_NS, BaseUnreadable
@@ -67,7 +66,7 @@ class Replicas:
                 self._log.error(f"stream {name}: its file `replica` is damaged; {NAMED_LATER}")
                 return True
             replica = Replica(self.site, self, create)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, *DECODE_ERRORS) as error:
             self._log.error(f"stream {name}: its file `replica` cannot be used: {error}; {NAMED_LATER}")
             return True
         if replica.key != (account, name):

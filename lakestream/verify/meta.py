@@ -20,7 +20,9 @@ from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
 from lakestream.log.verify.overlay import Overlay
 from lakestream.log.verify.parts import check_checkpoint, check_log
 from lakestream.meta.assignments import MetaState, decode_op
-from lakestream.meta.meta_group import DIRECTORY, GROUP, LOST
+from lakestream.meta.meta import DIRECTORY, GROUP
+from lakestream.meta.meta_group import LOST
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import NAME as RAFT
 from lakestream.verify.recovered import InlineIo
 from lakestream.verify.streams import read_state
@@ -46,7 +48,7 @@ def check_meta(files: Files, root: str, done: Callable[[int], None]) -> Iterator
         try:
             for note in _replay(overlay, directory, durable, state.hard.commit if state is not None else None):
                 yield Finding(kind=Kind.TORN, file=directory, what=note, harmless=True, repair=Repair.START)
-        except (LogError, OSError, msgspec.MsgspecError, AssertionError, ValueError) as error:
+        except (LogError, OSError, *DECODE_ERRORS, AssertionError, ValueError) as error:
             broken = error
         index, wrong_state = check_checkpoint(files, directory)
         for each in wrong_state:

@@ -45,6 +45,7 @@ from lakestream.log.store.root import ASIDE
 from lakestream.log.verify.findings import Finding, Kind
 from lakestream.log.verify.frames import Chain, SegmentCheck
 from lakestream.log.verify.overlay import Overlay
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.verify.recovered import recover
 
 _OF_SEGMENTS = (Kind.HEADER, Kind.FRAME, Kind.RECORD, Kind.FOOTER, Kind.GAP)
@@ -100,7 +101,7 @@ class StreamRepair:
             overlay.remove(path)
             try:
                 recovered = recover(overlay, self._directory, None, None)
-            except (LogError, OSError, msgspec.MsgspecError, AssertionError, ValueError, LookupError):
+            except (LogError, OSError, *DECODE_ERRORS, AssertionError, ValueError, LookupError):
                 return None
             whole = recovered.stream is not None
             recovered.close()
@@ -186,12 +187,12 @@ class StreamRepair:
 
     def _uid(self) -> str:
         """Return the uid of the stream, from the checkpoint or any footer."""
-        with contextlib.suppress(LogError, OSError, msgspec.MsgspecError):
+        with contextlib.suppress(LogError, OSError, *DECODE_ERRORS):
             found = read_checkpoint(self._files, self._path(CHECKPOINT))
             if found is not None and found[0].uid:
                 return found[0].uid
         for index in self._firsts():
-            with contextlib.suppress(LogError, OSError, msgspec.MsgspecError):
+            with contextlib.suppress(LogError, OSError, *DECODE_ERRORS):
                 return read_footer(os.path.join(self._log, segment_name(index)), self._files)[0].uid
         return ""
 
@@ -204,7 +205,7 @@ class StreamRepair:
                 if footer.last_index != staged.last_index or (path and not self._agrees(footer, local, path)):
                     return None
                 return self._files.read(local)
-        except (LogError, LakeError, OSError, msgspec.MsgspecError):
+        except (LogError, LakeError, OSError, *DECODE_ERRORS):
             return None
 
     def _agrees(self, footer: Footer, copy: str, path: str) -> bool:

@@ -27,6 +27,7 @@ from lakestream.log.verify.overlay import Overlay
 from lakestream.log.verify.parts import check_checkpoint, check_indexes, check_log, check_mark, check_outline
 from lakestream.meta.replica_files import decode_identity, names
 from lakestream.meta.stores import IDENTITY, PARTS, read_identity
+from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import NAME as RAFT
 from lakestream.raft.group.hard_state import PersistentState, StateFile, damaged_slots
 from lakestream.stream.assembly import Stream
@@ -102,7 +103,7 @@ class StreamCheck:
         recovered: Recovered | None = None
         try:
             recovered = recover(overlay, self._directory, *self._known())
-        except (LogError, OSError, msgspec.MsgspecError, AssertionError, LookupError, ValueError) as error:
+        except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError) as error:
             broken = error
         # A start that succeeds has completed what a killed process left: its result is verified.
         whole = overlay if broken is None else self._files
@@ -196,7 +197,7 @@ class StreamCheck:
             for outline in outlines_of(self._files, self._directory):
                 _, found = check_outline(self._files, outline.path)
                 yield from found
-        except (LogError, OSError, msgspec.MsgspecError) as error:
+        except (LogError, OSError, *DECODE_ERRORS) as error:
             yield of_error(Kind.BASE, os.path.join(self._directory, BASE), error)
 
     def _replay(self, stream: Stream, scratch: str) -> Iterator[Finding]:
@@ -210,7 +211,7 @@ class StreamCheck:
         overlay.remove(path)
         try:
             again = recover(overlay, self._directory, *self._known())
-        except (LogError, OSError, msgspec.MsgspecError, AssertionError, LookupError, ValueError) as error:
+        except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError) as error:
             yield of_error(Kind.REPLAY, self._directory, error)
             return
         try:
@@ -243,7 +244,7 @@ def read_state(directory: str) -> tuple[PersistentState | None, list[Finding]]:
                 for at in damaged_slots(overlay, directory)
             ]
             return state, found
-        except (LogError, OSError, msgspec.MsgspecError) as error:
+        except (LogError, OSError, *DECODE_ERRORS) as error:
             return None, [of_error(Kind.RAFT, file.path, error, Repair.REPLICAS)]
         finally:
             file.close()

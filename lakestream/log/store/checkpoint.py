@@ -197,14 +197,6 @@ def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] 
         raise CorruptLog(
             path, _HEAD.size, f"the content of the checkpoint makes no sense: {error}{_REBUILD}"
         ) from error
-    at = _HEAD.size + state_length
-    try:
-        state = _STATE.decode(file.read(_HEAD.size, state_length))
-        if version == 1:
-            return state, _first_version(file.read(at, subjects_length)), size
-        return state, _read_subjects(file, at, size, state.last_seq), size
-    except (msgspec.MsgspecError, ValueError, IndexError) as error:  # the crc does not cover version and lengths
-        raise CorruptLog(path, 0, f"the checkpoint does not decode: {error}" + _REBUILD) from error
 
 
 def _crc_of(file: BlockFile, size: int) -> int:

@@ -23,6 +23,7 @@ from lakestream.log.store.store import Store
 from lakestream.log.store.synced import MarkFile
 from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
 from lakestream.log.verify.frames import Chain, SegmentCheck
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 BLOCK = 65_536
 """Messages that are compared at once."""
@@ -75,7 +76,7 @@ def check_outline(files: Files, path: str) -> tuple[OutlineFile | None, Sequence
         outline = read_outline(files, path)
     except (LogError, OSError) as error:
         return None, [of_error(Kind.OUTLINE, path, error)]
-    except (msgspec.MsgspecError, AssertionError, ValueError) as error:
+    except (*DECODE_ERRORS, AssertionError, ValueError) as error:
         return None, [of_error(Kind.OUTLINE, path, error)]
     rows = outline.runs.rows
     columns = (len(outline.ids), len(outline.sizes), len(outline.times))
@@ -108,7 +109,7 @@ def check_checkpoint(files: Files, directory: str) -> tuple[int, Sequence[Findin
         state, subjects, _ = found
         live = SequenceSet.from_bytes(state.live)
         listed = sum(subjects.count(subject) for subject, _ in subjects.items())
-    except (LogError, OSError, msgspec.MsgspecError, ValueError) as error:
+    except (LogError, OSError, *DECODE_ERRORS, ValueError) as error:
         return 0, [of_error(Kind.CHECKPOINT, path, error, Repair.REPAIR)]
     if listed != len(live):
         what = f"the subject index lists {listed} messages, {len(live)} are live"
