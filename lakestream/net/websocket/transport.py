@@ -253,11 +253,11 @@ class WebSocket(Arrival, asyncio.Transport):
             return
         reader.max_message = client.max_payload
         data = reader.read()
+        self._answer()  # first: what the commands bring the client is written within `data_received`
         if data:
             client.data_received(data)
         if self._closing:
             return
-        self._answer()
         if reader.error is not None:
             self._broken(client, reader.error)
         elif reader.closed is not None:
