@@ -332,7 +332,7 @@ def idle(plan: Plan, found: Section) -> None:
             figures["idle_r3"] = share(target)
         return figures
 
-    alternating(plan, found, (OURS, A), once, limit_s=IDLE_LIMIT_S)
+    alternating(plan, found, (OURS, A), once, rounds=1, limit_s=IDLE_LIMIT_S)
 
 
 # ---------------------------------------------------------------------- several processes
