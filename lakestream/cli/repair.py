@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from lakestream.cli.terminal import JsonOption, console, print_json
+from lakestream.cli.terminal import JsonOption, console, counted, print_json
 from lakestream.cli.verify import (
     LakeOption,
     NoLakeOption,
@@ -91,7 +91,7 @@ def _show(done: Sequence[Repaired], left: Sequence[Finding], yes: bool) -> None:
             out.print(f"  the damaged file is now {each.aside}", soft_wrap=True, markup=False)
     if yes or not done:
         show(left)
-        out.print(f"{len(done)} files repaired, {len(left)} findings left")
+        out.print(f"{counted(len(done), 'file')} repaired, {counted(len(left), 'finding')} left")
     else:
         show([each for each in left if each.file not in {fixed.file for fixed in done}])
-        out.print(f"{len(done)} files can be repaired: add --yes")
+        out.print(f"{counted(len(done), 'file')} can be repaired: add --yes")

@@ -57,6 +57,11 @@ def complain(text: object) -> None:
     print(f"lakestream: {text}", file=sys.stderr)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 stream`, `2 streams`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def size(count: float) -> str:
     """Return a number of bytes for people: `512 B`, `1.5 GiB`."""
     return _scaled(count, 1024, _SIZES)

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from lakestream.cli.link import INTERRUPTED
-from lakestream.cli.terminal import JsonOption, complain, console, print_json, size
+from lakestream.cli.terminal import JsonOption, complain, console, counted, print_json, size
 from lakestream.lake.errors import LakeError
 from lakestream.lake.files import paths
 from lakestream.lake.progress import progress
@@ -65,8 +65,8 @@ def verify(
     else:
         show(found)
         console().print(
-            f"{check.streams} streams, {size(check.bytes)} verified: "
-            f"{len(damage)} damaged, {len(found) - len(damage)} notes"
+            f"{counted(check.streams, 'stream')}, {size(check.bytes)} verified: "
+            f"{len(damage)} damaged, {counted(len(found) - len(damage), 'note')}"
         )
     raise typer.Exit(1 if damage else 0)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.frame import Kind as FrameKind
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
@@ -24,7 +24,6 @@ from lakestream.meta.meta import DIRECTORY, GROUP
 from lakestream.meta.meta_group import LOST
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import NAME as RAFT
-from lakestream.verify.recovered import InlineIo
 from lakestream.verify.streams import read_state
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Brief, Files
+from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.runs import joined
 from lakestream.log.store.cache import ReadCache
@@ -26,8 +26,6 @@ from lakestream.ports import Timer
 from lakestream.stream.assembly import Stream
 from lakestream.stream.core.operations import CreateStream, decode_operation
 from lakestream.stream.core.state import StreamState
-
-T = TypeVar("T")
 
 LOCAL_FIELDS = frozenset({"ages", "removing", "steady_ns"})
 """Fields of a checkpoint that depend on the clock of the node that wrote it, or on what was in flight there."""
@@ -59,20 +57,6 @@ class StillClock:
 
     def spawn(self, awaitable: Awaitable[Any]) -> None:
         """Do nothing."""
-
-
-class InlineIo:
-    """`Io` that works where it is asked to."""
-
-    def submit(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
-    ) -> None:
-        try:
-            result = work()
-        except Exception as error:
-            done(None, error)
-        else:
-            done(result, None)
 
 
 class NoStream(LogError):

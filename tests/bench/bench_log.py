@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from lakestream.log.format.files import InlineIo
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import encode_record
 from lakestream.log.index.sequences import SequenceSet
@@ -32,20 +33,6 @@ FRAME = 1000
 FRAMES = 200
 PAYLOAD = b"x" * 128
 MANY = [b"ORDERS.region%d.item%d" % (i % 7, i * 7919 % 10_000) for i in range(FRAME)]
-
-
-class Inline:
-    """`Io` without threads."""
-
-    def submit(
-        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
-    ) -> None:
-        try:
-            result = work()
-        except Exception as error:
-            done(None, error)
-        else:
-            done(result, None)
 
 
 class Threads:
@@ -97,7 +84,7 @@ def bench_encode() -> None:
 
 def filled(directory: str, subjects: list[bytes], apply_time: list[float]) -> Store:
     options = LogOptions(seal_age_ns=1 << 60, sync_always=False)
-    store = open_store(directory, Inline(), options, uid="bench")
+    store = open_store(directory, InlineIo(), options, uid="bench")
     seq = 1
     for index in range(1, FRAMES + 1):
         records = [encode_record(n, n, s, b"", PAYLOAD) for n, s in enumerate(subjects, seq)]
@@ -144,10 +131,10 @@ def bench_store(directory: str) -> None:
     store.close()
     show("checkpoint at close (per message)", time.perf_counter() - start, total)
     start = time.perf_counter()
-    open_store(os.path.join(directory, "many"), Inline())
+    open_store(os.path.join(directory, "many"), InlineIo())
     show("open from a checkpoint (per message)", time.perf_counter() - start, total)
     os.unlink(os.path.join(directory, "many", "checkpoint"))
-    again = open_store(os.path.join(directory, "many"), Inline())
+    again = open_store(os.path.join(directory, "many"), InlineIo())
     from lakestream.log.format.record import iter_records
 
     def everything() -> None:

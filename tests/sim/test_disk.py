@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
+from lakestream.log.format.files import InlineIo
 from lakestream.log.store.segment_log import LogOptions
 from tests.sim.disk import SECTOR, Disk, PowerCut, SimFiles
-from tests.unit.logkit import InlineIo, MiniStream, Model, close_all, message
+from tests.unit.logkit import MiniStream, Model, close_all, message
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
 from lakestream.log.store.log import Appended
@@ -26,20 +26,6 @@ from lakestream.raft.group.solo import SoloGroup
 
 Message = tuple[bytes, bytes, bytes]  # subject, header, data
 T0 = 1_700_000_000_000_000_000
-
-
-class InlineIo:
-    """`Io` that does the work where it is submitted."""
-
-    def submit(
-        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None], brief: bool = False
-    ) -> None:
-        try:
-            result = work()
-        except Exception as error:
-            done(None, error)
-        else:
-            done(result, None)
 
 
 class HeldIo:

@@ -55,6 +55,20 @@ class Io(Protocol):
         """Run `work` in a thread, then call `done(result, None)` or `done(None, error)` in the event loop."""
 
 
+class InlineIo:
+    """`Io` without threads, where nothing else waits: work is done within `submit`."""
+
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None], brief: Brief = Brief.NO
+    ) -> None:
+        try:
+            result = work()
+        except Exception as error:
+            done(None, error)
+        else:
+            done(result, None)
+
+
 class Files:
     """Files of the operating system. Descriptors are plain ints; every method raises OSError as the system does."""
 

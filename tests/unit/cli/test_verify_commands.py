@@ -63,7 +63,7 @@ def test_a_repair_is_only_shown_before_it_is_wanted(store: Path) -> None:
     damaged = path.read_bytes()
     result = run("repair", str(store), "--no-lake")
     assert result.exit_code == 1
-    assert "1 files can be repaired: add --yes" in result.stdout
+    assert "1 file can be repaired: add --yes" in result.stdout
     assert path.read_bytes() == damaged
     result = run("repair", str(store), "--no-lake", "--yes")
     assert result.exit_code == 0, result.stdout

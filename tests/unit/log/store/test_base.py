@@ -10,14 +10,14 @@ import pytest
 from deltalake import DeltaTable
 
 from lakestream.lake.read import base_rows
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.record import Record, record_length
 from lakestream.log.store.base import Base, Origin, origin_of, read_base
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
 from tests.unit.lake.read.history.test_lake_history import record, write
-from tests.unit.logkit import InlineIo, MiniStream, close_all, message
+from tests.unit.logkit import MiniStream, close_all, message
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.log.format.files import InlineIo
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
-from tests.unit.logkit import InlineIo
 
 pytestmark = pytest.mark.unit
 

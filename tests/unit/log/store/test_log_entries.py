@@ -11,6 +11,7 @@ import pytest
 
 from lakestream.log.format.entries import MARK_BYTES, marks_of, read_entries
 from lakestream.log.format.errors import Compacted, CorruptLog
+from lakestream.log.format.files import InlineIo
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.segment import Footer, read_footer
 from lakestream.log.store.log import SealState
@@ -19,7 +20,7 @@ from lakestream.log.store.repair import salvage
 from lakestream.log.store.segment_log import LogOptions, SegmentLog
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
-from tests.unit.logkit import Clock, InlineIo, MiniStream, QuickFiles, close_all, flip, message, segment_files
+from tests.unit.logkit import Clock, MiniStream, QuickFiles, close_all, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.frame import Frame, Kind
 from lakestream.log.format.record import Record, encode_record, record_length
 from lakestream.log.format.runs import joined
@@ -19,7 +19,7 @@ from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from lakestream.log.store.store import Store
-from tests.unit.logkit import T0, InlineIo, MiniStream, Model, close_all, message
+from tests.unit.logkit import T0, MiniStream, Model, close_all, message
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.log.format.errors import LogError, LogFrozen
-from lakestream.log.format.files import UnsyncedFiles
+from lakestream.log.format.files import InlineIo, UnsyncedFiles
 from lakestream.log.format.frame import Kind
 from lakestream.log.store.memory import MemoryStore
 from lakestream.log.store.segment_log import LogOptions
@@ -19,7 +19,7 @@ from lakestream.log.store.store import Store
 from lakestream.raft.core.messages import Install, Membership
 from lakestream.raft.group.group import Callbacks, Committed, MemberProgress, Proposal
 from lakestream.raft.group.solo import SoloGroup, SoloGroups
-from tests.unit.logkit import FaultyFiles, HeldIo, InlineIo
+from tests.unit.logkit import FaultyFiles, HeldIo
 
 pytestmark = pytest.mark.unit
 

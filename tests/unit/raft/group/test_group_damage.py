@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from lakestream.log.format.errors import CorruptLog
-from lakestream.log.format.files import Files
+from lakestream.log.format.files import Files, InlineIo
 from lakestream.log.format.segment import read_footer
 from lakestream.log.store.recovery import open_log
 from lakestream.log.store.segment_log import LogOptions, SegmentLog, begin_segment
@@ -24,7 +24,7 @@ from lakestream.raft.group.hard_state import SLOT, PersistentState, StateFile
 from lakestream.raft.group.outgoing import Outgoing
 from lakestream.raft.group.solo import SoloGroup
 from tests.unit.group_world import Make, Node, World, named
-from tests.unit.logkit import Clock, InlineIo, MiniStream, QuickFiles, flip, message, segment_files
+from tests.unit.logkit import Clock, MiniStream, QuickFiles, flip, message, segment_files
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
 

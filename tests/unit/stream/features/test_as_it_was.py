@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.log.format.departures import Departures, Point
+from lakestream.log.format.files import InlineIo
 from lakestream.log.format.frame import Kind
 from lakestream.log.format.record import Record, iter_records
 from lakestream.log.index.subject_index import SubjectIndex
@@ -26,7 +27,7 @@ from lakestream.stream.core.operations import Purge, UpdateStream
 from lakestream.stream.features import time_travel as as_it_was
 from lakestream.stream.features.time_travel import Past
 from tests.unit.api_world import ApiWorld
-from tests.unit.logkit import InlineIo, MiniStream, closing
+from tests.unit.logkit import MiniStream, closing
 from tests.unit.stream_world import World
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("closing")]
