@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import time
 
+from lakestream.protocol.api.errors import PublicError
+
 _COLORS = {"INF": "32", "DBG": "36", "TRC": "33", "WRN": "0;93", "ERR": "31", "FTL": "31"}
 _ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\x1b": "\\x1b"})
 _STDERR = 2
@@ -104,7 +106,10 @@ class Logger:
             self._write("TRC", text)
 
     def exception(self, text: str, error: BaseException) -> None:
-        """Log an unexpected failure as ERR with its traceback, one line each."""
+        """Log an unexpected failure as ERR with its traceback, one line each; an error that says what to do in one."""
+        if isinstance(error, PublicError):
+            self._write("ERR", f"{text}: {error}")
+            return
         import traceback  # only when something has gone wrong
 
         self._write("ERR", f"{text}: {type(error).__name__}: {error}")

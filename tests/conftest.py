@@ -28,7 +28,7 @@ TESTS = Path(__file__).parent
 HEAVY_FOLDERS = {"chaos", "cluster", "lake", "power"}
 """In these folders every test is `heavy` unless it is marked `smoke`."""
 
-_SHOWN_LOGS = pytest.StashKey[list[Callable[[], str]]]()
+SHOWN_LOGS = pytest.StashKey[list[Callable[[], str]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -136,14 +136,14 @@ def pairs(_pairs: dict[Setup, Pair], request: pytest.FixtureRequest) -> dict[Set
     def log() -> str:
         return "\n".join(pair.log() for pair in _pairs.values())
 
-    request.node.stash.setdefault(_SHOWN_LOGS, []).append(log)
+    request.node.stash.setdefault(SHOWN_LOGS, []).append(log)
     return _pairs
 
 
 @pytest.fixture
 def pair(_pair: Pair, request: pytest.FixtureRequest) -> Pair:
     """Return the session's two servers; print the log of the one under test if the test fails."""
-    request.node.stash.setdefault(_SHOWN_LOGS, []).append(_pair.log)
+    request.node.stash.setdefault(SHOWN_LOGS, []).append(_pair.log)
     return _pair
 
 
@@ -176,7 +176,7 @@ def start_server(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> 
     def start(*, of: Kind = kind, store: Path | None = None, **options: Any) -> Server:
         server = Server(of, store or tmp_path / f"store{len(started)}", **options)
         started.append(server)
-        request.node.stash.setdefault(_SHOWN_LOGS, []).append(server.log)
+        request.node.stash.setdefault(SHOWN_LOGS, []).append(server.log)
         return server.start()
 
     yield start
@@ -214,6 +214,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
     if report.failed:
-        for log in item.stash.get(_SHOWN_LOGS, []):
+        for log in item.stash.get(SHOWN_LOGS, []):
             report.sections.append(("server log", log()))
     return report

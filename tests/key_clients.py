@@ -129,6 +129,7 @@ class Client(threading.Thread):
         keep: let markers keep the messages before them, so that the stream shows all writes afterwards.
         insist: reconnect after a lost connection; otherwise stop.
         rest_s: pause between two operations, so that the machine is not the bottleneck.
+        epoch_s: use new keys after this time, which keeps the history of each one short; 0 for never.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class Client(threading.Thread):
         keep: bool,
         insist: bool,
         rest_s: float = 0.0,
+        epoch_s: float = 0.0,
     ) -> None:
         super().__init__(daemon=True, name=f"client {number}")
         self.number = number
@@ -151,6 +153,7 @@ class Client(threading.Thread):
         self._keep = keep
         self._insist = insist
         self._rest_s = rest_s
+        self._epoch_s = epoch_s
         self._stopped = threading.Event()
         self._written = 0
         self._last: dict[str, int] = {}
@@ -177,7 +180,8 @@ class Client(threading.Thread):
         self._stopped.set()
 
     def _step(self, wire: Wire) -> None:
-        key = f"k{self._rng.randrange(KEYS)}"
+        epoch = f"e{int(time.monotonic() // self._epoch_s)}" if self._epoch_s else ""
+        key = f"{epoch}k{self._rng.randrange(KEYS)}"
         drawn = self._rng.random()
         if drawn < 0.3:
             self._get(wire, key)

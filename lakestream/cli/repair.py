@@ -1,4 +1,4 @@
-"""`lakestream repair`: what can be repaired in a store without a loss.
+"""`lakestream repair`: what can be repaired in a store, or in a running cluster, without a loss.
 
 Belongs here: the command and its output. The repairs are in lakestream/verify/repair.py.
 """
@@ -12,16 +12,18 @@ from typing import Annotated
 import msgspec
 import typer
 
+from lakestream.cli.running import is_server, verify_running
+from lakestream.cli.server_options import Server, with_server
 from lakestream.cli.terminal import JsonOption, console, counted, print_json
 from lakestream.cli.verify import (
     LakeOption,
     NoLakeOption,
-    StoreArgument,
     StreamOption,
     cannot_run,
     chosen,
     place_of,
     show,
+    show_running,
 )
 from lakestream.lake.progress import progress
 from lakestream.log.verify.findings import Finding
@@ -36,17 +38,29 @@ class Repaired(msgspec.Struct, frozen=True):
     aside: str = ""
 
 
+@with_server
 def repair(
-    directory: StoreArgument,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|URL",
+            help="Storage directory (store_dir) of a server that does not run, or the URL of a running one.",
+        ),
+    ],
+    server: Server,
     stream: StreamOption = None,
     lake: LakeOption = "",
     no_lake: NoLakeOption = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it. Without, only show what would be done.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Repair what is safe in a store; damaged files move aside. The exit code is 1 if damage is left."""
+    """Repair what is safe; damaged files move aside. The exit code is 1 if damage is left."""
     with cannot_run():
-        root = root_of(directory)
+        if is_server(target):
+            asked = Server(target, server.login)
+            results = verify_running(asked, stream or [], lake=not no_lake, rows=False, repair=yes)
+            raise typer.Exit(show_running(results, as_json))
+        root = root_of(target)
         check = StoreCheck(root, chosen(stream or []), place_of(lake, no_lake, root), alone=True)
         with contextlib.closing(check):
             found = _findings(check)

@@ -175,8 +175,10 @@ def check_directory(store_dir: str) -> None:
         elif not os.access(directory, os.W_OK | os.X_OK):
             wrong = "storage directory is not writable"
     except FileNotFoundError:
+        from lakestream.log.format.files import Files  # only a first start pays for the import
+
         try:
-            os.makedirs(directory, exist_ok=True)
+            Files().make_directory(directory)
         except OSError as error:
             wrong = f"could not create storage directory - mkdir {error.filename}: {reason_in_words(error)}"
     except OSError:

@@ -49,6 +49,7 @@ RELOADABLE = frozenset(
         "client_advertise",
         "max_pending",
         "max_pending_total",
+        "max_incomplete_total",
         "max_connections",
         "max_subscriptions",
         "ping_interval_ns",

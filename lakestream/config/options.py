@@ -183,8 +183,9 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     the default for limits of batches, queues and buffers, and no limit for others. `temporary_store`: no store was
     configured, so it is in the temporary directory. `max_index_memory`: bytes of all subject indexes in memory; the
     rest is in files (log/index/memory_limit.py). `scrub_rate`: bytes of sealed segments verified in a second (0: none),
-    all of them every `scrub_interval_ns`. `unique_tag`: a prefix of server tags; no two replicas of a stream are
-    on nodes with the same such tag.
+    all of them every `scrub_interval_ns`. `verify_rate`: bytes of logs that a verification reads in a second (0: any).
+    `max_verifications`: replicas verified at the same time (0: none). `unique_tag`: a prefix of server tags; no two
+    replicas of a stream are on nodes with the same such tag.
     """
 
     store_dir: str
@@ -205,6 +206,8 @@ class JetStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_index_memory: int = 512 * MIB
     scrub_rate: int = 8 * MIB
     scrub_interval_ns: int = 24 * 60 * MINUTE
+    verify_rate: int = 64 * MIB
+    max_verifications: int = 1
     batches_per_stream: int = 0
     batches_total: int = 0
     batch_max_msgs: int = 0
@@ -535,6 +538,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_control_line: int = 4 * KIB
     max_pending: int = 64 * MIB
     max_pending_total: int = 1024 * MIB
+    max_incomplete_total: int = 1024 * MIB
     max_connections: int = 65_536
     max_subscriptions: int = 0
     ping_interval_ns: int = 2 * MINUTE

@@ -69,8 +69,8 @@ def cluster_node(
         unique_tag: a prefix of server tags; the replicas of a stream differ in that tag. "" for none.
     """
     clock, io, log = shared.clock, shared.io, shared.log
-    groups = Groups(nodes, io, clock, random=Random())
-    meta = MetaGroup(root, nodes, groups, clock, io, log)
+    groups = Groups(nodes, io, clock, random=Random(), files=stores.files)
+    meta = MetaGroup(root, nodes, groups, clock, io, log, files=stores.files)
     transfer, join = MetaTransfer(meta, calls, io, log), MetaJoin(meta, nodes, calls, clock, log)
     leaders = Leaders(nodes, calls)
     node = MetaNode(

@@ -47,6 +47,7 @@ def resume(shared: Shared) -> None:
             create = decode_operation(root.note_in(shared.stores.files, directory))
             if not isinstance(create, CreateStream) or (create.account, stream_name(create)) != (account, name):
                 raise msgspec.ValidationError("it is not of this stream")
+            msgspec.json.decode(create.config)  # all of it, not only the name
         except (*DECODE_ERRORS, OSError) as error:
             _set_aside(shared, name, directory, error)
         else:

@@ -60,6 +60,7 @@ class MetaGroup:
     Args:
         root: the server's store directory, the group's files are in `DIRECTORY` there.
         seal_bytes: length of a segment of its log.
+        files: the operating system's if there are no others.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class MetaGroup:
         io: Io,
         log: Logger,
         seal_bytes: int = SEAL_BYTES,
+        files: Files | None = None,
     ) -> None:
         self.me, self.state = nodes.me, MetaState()
         self.directory = os.path.join(root, DIRECTORY)
@@ -87,7 +89,7 @@ class MetaGroup:
         """Fetches a state from another member; see `Group.on_install`."""
         self._nodes, self._members = nodes, members
         self._clock, self._io, self._log = clock, io, log
-        self._files, self._options = Files(), LogOptions(seal_bytes=seal_bytes)
+        self.files, self._options = files or Files(), LogOptions(seal_bytes=seal_bytes)
         self._queued: list[Proposal] = []
         self._scheduled = self._stopped = False
         self._target = -1
@@ -109,9 +111,9 @@ class MetaGroup:
     # ------------------------------------------------------------------ life
     def open(self) -> None:
         """Load the state of the last run, if there is one. Block, at start. Raise CorruptLog, OSError."""
-        if os.path.exists(os.path.join(self.directory, hard_state.NAME)):
+        if self.files.exists(os.path.join(self.directory, hard_state.NAME)):
             with contextlib.suppress(FileNotFoundError):
-                self.lost_through = int(self._files.read(os.path.join(self.directory, LOST)))
+                self.lost_through = int(self.files.read(os.path.join(self.directory, LOST)))
             self._take_part(Membership(()))
 
     def start(self) -> None:
@@ -130,7 +132,7 @@ class MetaGroup:
         assert self.group is None, "it takes part already"
         self.lost_through = lost_through
         if lost_through:  # durable, as this process may end before every replica is created
-            self._files.make_directory(self.directory)
+            self.files.make_directory(self.directory)
             self.keep_lost(self.directory)
         self._take_part(membership, lost=lost_through > 0)
         self.start()
@@ -147,7 +149,7 @@ class MetaGroup:
         assert self.store is not None
         self.group.stop()
         self.store.close(self.state.dump())
-        os.replace(self.directory, f"{self.directory}.removed-{self._clock.now()}")
+        self.files.replace(self.directory, f"{self.directory}.removed-{self._clock.now()}")
         self.group = self.store = None
         self.state = MetaState()
         self.leader, self.leading, self.caught_up, self._target = "", False, False, -1
@@ -192,7 +194,14 @@ class MetaGroup:
 
     def _open_store(self, durable_through: int | None) -> Store:
         store = open_store(
-            self.directory, self._io, self._options, uid=GROUP, durable_through=durable_through, whole=False
+            self.directory,
+            self._io,
+            self._options,
+            uid=GROUP,
+            files=self.files,
+            now=self._clock.now,
+            durable_through=durable_through,
+            whole=False,
         )
         for note in store.notes:
             self._log.warn(f"the meta group's log: {note}")
@@ -203,10 +212,10 @@ class MetaGroup:
         sent the rest (invariant 3)."""
         member.damaged()
         try:
-            salvage(self.directory, self._files)
+            salvage(self.directory, self.files)
             return self._recover(member)
         except CorruptLog:
-            empty(self._files, self.directory)
+            empty(self.files, self.directory)
             return self._recover(member)
 
     # ------------------------------------------------------------------ entries
@@ -291,7 +300,7 @@ class MetaGroup:
     def keep_lost(self, directory: str) -> None:
         """Write `lost_through` beside the files in `directory`. Block."""
         if self.lost_through:
-            self._files.write_whole(os.path.join(directory, LOST), [b"%d" % self.lost_through])
+            self.files.write_whole(os.path.join(directory, LOST), [b"%d" % self.lost_through])
 
     def exchange(self, take_in: Callable[[], None]) -> tuple[Callable[[], SegmentLog], Callable[[], None]]:
         """Return the two steps of a `Replacement`: `take_in` replaces the files, which are then opened; after that the

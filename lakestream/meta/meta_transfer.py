@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.index.subject_index import SubjectIndex
@@ -57,7 +56,7 @@ class MetaTransfer:
 
     def __init__(self, meta: MetaGroup, calls: Calls, io: Io, log: Logger) -> None:
         self._meta, self._calls, self._io, self._log = meta, calls, io, log
-        self._files = Files()
+        self._files = meta.files
         meta.on_install = self._install
         calls.serve(STATE, self._asked)
 
@@ -66,7 +65,7 @@ class MetaTransfer:
         opened. Raise OSError."""
         files, directory = self._files, self._meta.directory
         incoming = directory + INCOMING
-        if not os.path.exists(directory) and os.path.exists(os.path.join(incoming, RAFT)):
+        if not files.exists(directory) and files.exists(os.path.join(incoming, RAFT)):
             files.replace(incoming, directory)
             files.sync_directory(os.path.dirname(directory))
         files.remove_tree(incoming)

@@ -69,6 +69,10 @@ def group_id(uid: str) -> str:
     return f"S-{uid}"
 
 
+class Differs(CorruptLog):
+    """Raised for a replica whose files are intact, but not those of the other members."""
+
+
 class Replica:
     """A replica of one stream, and the owner of its group.
 
@@ -264,11 +268,12 @@ class Replica:
         self._site.files.begin(self)
         return self.open(membership, lost)
 
-    def open(self, membership: Membership, lost: bool = False, damage: str = "") -> Opened:
+    def open(self, membership: Membership, lost: bool = False, damage: str = "", anew: bool = False) -> Opened:
         """Open the files. Block. Raise LogError, OSError.
 
         If other nodes can send the rest, a damaged log is truncated to its intact entries, or emptied; this member does
-        not vote until it has the rest (invariant 3). `damage`: the known damage.
+        not vote until it has the rest (invariant 3). `damage`: the known damage. `anew`: set the files aside, though
+        they are intact.
         """
         groups, files, me = self._site.groups, self._site.files, self._site.peers.me
         try:
@@ -292,6 +297,10 @@ class Replica:
         elif alone:
             raise LogError(damage)
         member.damaged()
+        if anew:
+            aside = files.set_aside(self)
+            self._site.log.warn(f"stream {self.name}: the files of this replica are now {aside}")
+            return self._open(member, damage)
         try:
             files.salvage(self)
             return self._open(member, damage)
@@ -403,6 +412,13 @@ class Replica:
         if self.group is not None and self.group.failed is None and not self.closed:
             self.group.give_up(error)
 
+    def refill(self, why: str) -> None:
+        """Set the files of this replica aside, and let the other members send everything again: its content differs
+        from theirs. Until it has everything, it does not vote (invariant 3)."""
+        assert self.refillable, "the only copy is never set aside"
+        if self.group is not None and self.group.failed is None and not self.closed:
+            self.group.give_up(Differs(self.directory, 0, why))
+
     def on_failure(self, error: Exception) -> None:
         """Report that this replica takes part no more, and open it anew if other nodes can give what is damaged."""
         stream, group = self.stream, self.group
@@ -419,14 +435,14 @@ class Replica:
             self.trouble = for_clients(error)
             self._owner.host.gone(self)
         if isinstance(error, CorruptLog) and self.refillable and not self.closed:
-            self._reopen(stream, str(error))
+            self._reopen(stream, str(error), anew=isinstance(error, Differs))
 
-    def _reopen(self, stream: Stream, damage: str) -> None:
+    def _reopen(self, stream: Stream, damage: str, *, anew: bool = False) -> None:
         """Reopen the files: unlike after a failed write, the disk may be used for a good copy of damaged ones."""
         site, owner = self._site, self._owner
         assert self.group is not None
         if not self.group.at_rest:  # wait for a write in progress
-            site.shared.clock.call_later(REST_NS, lambda: self._reopen(stream, damage))
+            site.shared.clock.call_later(REST_NS, lambda: self._reopen(stream, damage, anew=anew))
             return
         if self.closed:
             return
@@ -435,7 +451,7 @@ class Replica:
 
         def reopen() -> Opened:
             stream.store.abandon()
-            return self.open(Membership(()), damage=damage)
+            return self.open(Membership(()), damage=damage, anew=anew)
 
         def reopened(opened: Opened | None, error: BaseException | None) -> None:
             self.opening = False

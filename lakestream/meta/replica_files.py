@@ -11,7 +11,7 @@ from typing import Protocol
 from lakestream.log.format.errors import LogError
 from lakestream.log.store.repair import salvage
 from lakestream.log.store.store import Store
-from lakestream.meta.stores import FileStores, empty
+from lakestream.meta.stores import FileStores, empty, set_aside
 from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.stream.core.operations import CreateStream, decode_operation, stream_name
 
@@ -52,6 +52,9 @@ class ReplicaFiles(Protocol):
     def empty(self, replica: ReplicaFacts) -> None:
         """Remove log and checkpoint, which other members have."""
 
+    def set_aside(self, replica: ReplicaFacts) -> str:
+        """Move log and checkpoint, which other members have, to a directory that stays; return it."""
+
     def remove(self, replica: ReplicaFacts, note: bytes = b"") -> str:
         """Remove the files of a replica that is not open; see `FileStores.remove` for the note."""
 
@@ -78,6 +81,10 @@ class SoloFiles:
     def salvage(self, replica: ReplicaFacts) -> None: ...
 
     empty = salvage
+
+    def set_aside(self, replica: ReplicaFacts) -> str:
+        """Raise LookupError: they are the only copy."""
+        raise LookupError("a group of one has no other copy")
 
     def remove(self, replica: ReplicaFacts, note: bytes = b"") -> str:
         """Remove the files if they were found at the start; others belong to another stream."""
@@ -113,6 +120,9 @@ class MemberFiles:
 
     def empty(self, replica: ReplicaFacts) -> None:
         empty(self.stores.files, self.directory(replica.account, replica.name))
+
+    def set_aside(self, replica: ReplicaFacts) -> str:
+        return set_aside(self.stores.files, self.directory(replica.account, replica.name))
 
     def remove(self, replica: ReplicaFacts, note: bytes = b"") -> str:
         if not self._mine(replica, self.stores.identity(replica.account, replica.name)):

@@ -145,6 +145,16 @@ class Repairs:
         replica.stream.advise("DAMAGED", "stream_damaged", fields)
 
     # ------------------------------------------------------------------ repairing
+    def verified(self, replica: Replica, error: CorruptLog) -> None:
+        """Report damage found by a verification that was requested. A sealed segment is repaired like after scrubbing;
+        other files are left to the one who requested it."""
+        if replica.stream is None or replica.closed:
+            return
+        if replica.stream.store.sealed_at(error.file) is not None:
+            self._scrubbed(replica, error)
+        else:
+            self._report(replica, error)
+
     def found(self, replica: Replica, error: CorruptLog) -> None:
         """Repair damage found in a replica's files. In the event loop, perhaps within a read that fails."""
         stream = replica.stream

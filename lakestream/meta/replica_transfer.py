@@ -157,7 +157,7 @@ class Sender:
                 raise LogError("there is no such segment here")
             verify(stores.files, sealed[0].path)
             directory = stores.sending(replica.directory, number)
-            return directory, [link_part(sealed[0].path, directory, LOG_DIRECTORY)]
+            return directory, [link_part(stores.files, sealed[0].path, directory, LOG_DIRECTORY)]
 
         self._collect(collect, Offer(number), answer)
 

@@ -167,7 +167,7 @@ class Shared:
         self.ack_seconds = Histogram(SECONDS)
         """Times from publish to pub ack of all streams."""
         self.restores = RestoreRoom()
-        self.turns = Turns(options.request_queue_limit, self._too_many_requests)
+        self.turns = Turns(options.request_queue_limit, clock.call_soon, self._too_many_requests)
         self.requests = Arrivals(options.request_queue_limit, clock.call_soon, self._too_many_requests)
         self.infos = Arrivals(options.info_queue_limit, clock.call_soon, self._too_many_infos)
         self.use = StorageUse(options.max_memory, options.max_file)

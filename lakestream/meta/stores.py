@@ -10,6 +10,7 @@ complete.
     <stream>.incoming/           a state that is being fetched; once complete it becomes <stream>
     <stream>/sending-<n>/        links to files that another node fetches from here
     <stream>/repairing-<n>/      a good copy of a damaged segment that is being fetched
+    <stream>/verifying-<n>/      links to files that are being verified
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from collections.abc import Callable, Sequence
 from zlib import crc32
 
 from lakestream.log.format.errors import LogError
-from lakestream.log.format.files import Files, Io, UnsyncedFiles, naming
+from lakestream.log.format.files import Files, Io, naming
 from lakestream.log.format.outline import SUFFIX as OUTLINE_SUFFIX
 from lakestream.log.format.segment import LOG_DIRECTORY, SUFFIX, read_footer
 from lakestream.log.index.memory_limit import IndexMemory
 from lakestream.log.index.subject_index import SCRATCH
 from lakestream.log.store import root
+from lakestream.log.store.base import DIRECTORY as BASE
 from lakestream.log.store.base import remove_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
@@ -44,7 +46,8 @@ IDENTITY = "replica"
 wrote no crc."""
 SENDING = "sending-"
 REPAIRING = "repairing-"
-PARTS = ("log", "checkpoint", "synced", "base", root.NOTE, IDENTITY, RAFT, SENDING, REPAIRING, SCRATCH)
+VERIFYING = "verifying-"
+PARTS = ("log", "checkpoint", "synced", "base", root.NOTE, IDENTITY, RAFT, SENDING, REPAIRING, VERIFYING, SCRATCH)
 """Prefixes of the names in a stream's directory."""
 
 _CHECK = b"LKID"
@@ -75,7 +78,7 @@ class FileStores:
     ) -> None:
         self.root = os.path.join(store_dir, "jetstream")
         self.files = files or Files()
-        self._unsynced = UnsyncedFiles()
+        self._unsynced = self.files.unsynced()
         self._root = StoreRoot.open(self.root, self.files)
         self.deleted: list[tuple[str, str, str]] = []
         """(account, stream, directory) of the deleted streams whose files wait for the lake, as of `found`."""
@@ -117,7 +120,7 @@ class FileStores:
         if memory:
             return MemoryStore(uid)
         directory = self.directory(account, name)
-        if os.path.exists(directory):
+        if self.files.exists(directory):
             raise LogError(
                 f"{directory} is there already: another stream's files; move them away to use this name",
                 "another stream's files are in the way; the server's log names them",
@@ -134,6 +137,7 @@ class FileStores:
         Raise LogError with file and offset when it is damaged.
         """
         directory = self.directory(account, name)
+        self._remove_left(directory)
         unknown = [each for each in self.files.names(directory) if not each.startswith(PARTS)]
         with naming(directory):
             store = open_store(
@@ -144,6 +148,7 @@ class FileStores:
                 files=self.files,
                 cache=self._cache,
                 durable_through=None,
+                now=self._now,
                 figures=self.figures,
             )
         store.notes.extend(f"{os.path.join(directory, each)} is no part of a stream: {UNKNOWN}" for each in unknown)
@@ -186,9 +191,7 @@ class FileStores:
         directory = self.directory(account, name)
         # After a kill between a rename and its sync, a power cut could revert the name: sync it before use.
         self.files.sync_directory(os.path.dirname(directory))
-        for each in self.files.names(directory):
-            if each.startswith((SENDING, REPAIRING)):
-                self.files.remove_tree(os.path.join(directory, each))
+        self._remove_left(directory)
         files = self._unsynced if memory else self.files
         return open_store(
             directory,
@@ -201,6 +204,12 @@ class FileStores:
             now=self._now,
             figures=None if memory else self.figures,
         )
+
+    def _remove_left(self, directory: str) -> None:
+        """Remove the copies and links that a killed process has left in a stream's directory."""
+        for each in self.files.names(directory):
+            if each.startswith((SENDING, REPAIRING, VERIFYING)):
+                self.files.remove_tree(os.path.join(directory, each))
 
     def remove(self, account: str, name: str, note: bytes = b"") -> str:
         """Remove the files of a stream that is not open.
@@ -271,7 +280,7 @@ class FileStores:
         directory = incoming[: -len(INCOMING)]
         try:
             # Invariant: the member's file `raft` is written last, after all other files.
-            if os.path.exists(directory) or not os.path.exists(os.path.join(incoming, RAFT)):
+            if self.files.exists(directory) or not self.files.exists(os.path.join(incoming, RAFT)):
                 self.files.remove_tree(incoming)
             else:
                 self.take_in(directory)
@@ -324,6 +333,23 @@ def empty(files: Files, directory: str) -> None:
     files.remove_tree(os.path.join(directory, LOG_DIRECTORY))
     remove_base(files, directory)  # it may lack messages that the checkpoint did not have
     files.sync_directory(directory)
+
+
+def set_aside(files: Files, directory: str) -> str:
+    """Move log and checkpoint of a member's directory to one in the account's `aside`; return that. Block.
+
+    The checkpoint first: with it alone, the log would be missing. After a kill in between, the log is replayed or sent
+    again: the member is marked as recovering already.
+    """
+    name = f"{os.path.basename(directory)}.differs-{time.time_ns()}"
+    target = os.path.join(os.path.dirname(os.path.dirname(directory)), root.ASIDE, name)
+    files.make_directory(target)
+    for part in (CHECKPOINT, BASE, LOG_DIRECTORY):
+        if files.exists(os.path.join(directory, part)):
+            files.replace(os.path.join(directory, part), os.path.join(target, part))
+            files.sync_directory(directory)
+    files.sync_directory(target)
+    return target
 
 
 def _checked(name: str) -> str:

@@ -17,6 +17,9 @@ REQUEST_QUEUE_LIMIT = 10_000
 """Default limit of waiting requests. When it is exceeded, all of them are dropped without an answer, as with
 nats-server: their clients have timed out, and later ones are served at once."""
 
+AT_ONCE = 16
+"""Waiting requests that are begun in one go (16), each of which may be refused at once; then others have a turn."""
+
 Finished = Callable[[], None]
 """Called once a change has been answered."""
 
@@ -26,19 +29,24 @@ class Turns:
 
     Args:
         limit: maximum number of waiting requests; 0: `REQUEST_QUEUE_LIMIT`.
+        call_soon: calls at the end of a turn of the event loop.
         dropped: called with the number of requests that were dropped.
+
+    Attributes:
+        waiting: number of waiting requests, without those in progress.
     """
 
-    def __init__(self, limit: int, dropped: Callable[[int], None]) -> None:
+    def __init__(
+        self, limit: int, call_soon: Callable[[Callable[[], None]], None], dropped: Callable[[int], None]
+    ) -> None:
         self._limit = limit or REQUEST_QUEUE_LIMIT
-        self._dropped = dropped
+        self._call_soon, self._dropped = call_soon, dropped
+        self._due: deque[str] = deque()
+        """Queues whose first request is to be begun."""
+        self._beginning = False
         self._queues: dict[str, deque[Callable[[], None]]] = {}
         """Queues by key; the first request of each is in progress."""
-
-    @property
-    def waiting(self) -> int:
-        """Return the number of waiting requests."""
-        return sum(len(queue) - 1 for queue in self._queues.values())
+        self.waiting = 0
 
     def take(self, key: str, request: Request, work: Callable[[Finished], None]) -> None:
         """Run `work(finished)` after all earlier requests with the same `key`; it calls `finished` after its answer.
@@ -61,21 +69,38 @@ class Turns:
             queue = self._queues[key]
             queue.popleft()
             if queue:
-                queue[0]()
+                self.waiting -= 1
+                self._due.append(key)
+                if not self._beginning:
+                    self._begin()
             else:
                 del self._queues[key]
 
         queue = self._queues.get(key)
-        if queue is None:
+        if queue is None and len(self._queues) >= self._limit:
+            self._dropped(1)  # each of so many is in progress
+        elif queue is None:
             self._queues[key] = deque([run])
             run()
         elif self.waiting >= self._limit:
             self._drop()
         else:
+            self.waiting += 1
             queue.append(run)
 
+    def _begin(self) -> None:
+        """Begin the requests whose turn it is. Those that are refused at once end here, not in one another."""
+        self._beginning = True
+        for _ in range(AT_ONCE):
+            if self._due:
+                self._queues[self._due.popleft()][0]()
+        if self._due:
+            self._call_soon(self._begin)
+        else:
+            self._beginning = False
+
     def _drop(self) -> None:
-        dropped = self.waiting + 1
+        dropped, self.waiting = self.waiting + 1, 0
         for key, queue in self._queues.items():
             self._queues[key] = deque([queue[0]])
         self._dropped(dropped)

@@ -29,7 +29,8 @@ from lakestream.net.accounts.auth import (
 )
 from lakestream.net.accounts.guard import RESERVED_SUBJECT, Guard
 from lakestream.net.accounts.permissions import Refusal
-from lakestream.net.hub import TRACED, MessageTracing
+from lakestream.net.hub import TRACED, Hub, MessageTracing
+from lakestream.net.incomplete import COUNTED_BYTES, Incomplete
 from lakestream.net.interest.subscription import Subscription
 from lakestream.net.listener import HANDSHAKE_FAILED, Arrival, SetupError, peer_of
 from lakestream.net.outbox import HIGH_WATER, Outbox
@@ -53,6 +54,15 @@ CLOSE_WAIT_NS = 2_000_000_000
 FIRST_PING_NS = 2_000_000_000
 """Time of the first PING after the connection is made (2 s): it measures the round trip."""
 
+AT_ONCE_BYTES = 1024
+"""Reads up to this size (1 KiB) never wait for another turn: they are not those of a flood."""
+
+ENDED_AT_ONCE = 1000
+"""Subscriptions of a closed connection that end in one go (1,000, a few ms)."""
+
+COMMANDS = 4
+"""Commands that are handled between two looks at the time; a run of publishes is one."""
+
 TOO_MANY_SUBS_NS = 20_000_000
 """Time from such a login, or from a new limit, to the end (20 ms)."""
 
@@ -71,6 +81,7 @@ class Owner(Protocol):
     accounts: Accounts
     log: Logger
     unsent: Unsent
+    incomplete: Incomplete
 
     def authenticator_for(self, kind: str) -> Authenticator:
         """Return the check of credentials of clients of this kind."""
@@ -152,6 +163,11 @@ class Connection(Outbox, Arrival):
         self._connected = False  # a CONNECT was accepted
         self._held: list[Command | Publishes] | None = None
         """Commands behind a CONNECT that is not decided yet; None: there is none."""
+        self._late: list[Command | Publishes] | None = None
+        """Commands that wait for another turn of the event loop; None: there are none."""
+        self._counted = False  # an incomplete message is counted
+        self._unread: list[bytes] = []
+        """Bytes behind `_held` or `_late` that the transport had read already."""
         self._pings_out = 0
         self._subscribed = 0
         self._settled = (0, 0)  # messages and subscriptions of this client at its last PING
@@ -257,26 +273,47 @@ class Connection(Outbox, Arrival):
     def data_received(self, data: bytes) -> None:
         self.last_ns = self.owner.clock.now()
         self._pings_out = 0
+        if self._late is not None or self._held is not None or self._unread:
+            self._unread.append(data)
+        elif len(data) > AT_ONCE_BYTES and self.hub.turn.is_over():
+            self._unread.append(data)
+            self._wait_for_turn([])
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Handle the commands that these bytes complete."""
         commands = self._parser.feed(data)
         if self.tracer is not None:
             self.tracer.inbound(single(commands))
+        self._work(commands, len(data))
+        held = self._parser.held
+        if (held > COUNTED_BYTES or self._counted) and not self.close_reason:
+            self._counted = held > COUNTED_BYTES
+            self.owner.incomplete.holds(self, held if self._counted else 0)
+
+    def _work(self, commands: Sequence[Command | Publishes], size: int) -> None:
+        """Handle commands, then write what they bring the client."""
         self._reading = True
         try:
-            self._handle(commands, len(data))
+            self._handle(commands, size)
         finally:
             self._reading = False
             if self._dirty:
                 self.flush()
 
     def _handle(self, commands: Sequence[Command | Publishes], size: int) -> None:
+        """Handle commands. Those for which this turn has no time are kept for later ones."""
         publish, turn = self._publish, self.hub.turn
         turn.overrun = None
-        rest = iter(commands)
-        for command in rest:
+        rest, total = iter(commands), len(commands)
+        for number, command in enumerate(rest, 1):
             if type(command) is Publish:
                 publish(command)
             elif type(command) is Publishes:
-                self._publish_run(command)
+                stopped = self._publish_run(command)
+                if stopped < len(command) and not self.close_reason:
+                    self._wait_for_turn([command.rest(stopped), *rest])
             else:
                 assert not isinstance(command, Publishes)
                 self._control(command)
@@ -284,12 +321,36 @@ class Connection(Outbox, Arrival):
                     self._held.extend(rest)
             if self.close_reason:
                 return
+            if not number % COMMANDS and number < total and self._late is None and turn.is_over():
+                self._wait_for_turn(list(rest))
         turn.read(size)
         if turn.overrun is not None:
             self.stall(turn.overrun)
 
+    def _wait_for_turn(self, commands: list[Command | Publishes]) -> None:
+        """Read no more until a later turn has handled these commands, and what was read behind them."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+        self._late = commands
+        self.hub.turn.wait(self._go_on_late)
+
+    def _go_on_late(self) -> None:
+        """Handle what has waited for this turn."""
+        commands, self._late = self._late, None
+        if self.close_reason or commands is None:
+            self._unread.clear()
+            return
+        if commands:
+            self._work(commands, 0)
+        while self._unread and self._late is None and self._held is None and not self.close_reason:
+            if self.hub.turn.is_over():
+                self._wait_for_turn([])
+            else:
+                self._take(self._unread.pop(0))
+        self._resume_reading()
+
     def _resume_reading(self) -> None:
-        if self._held is None:
+        if self._held is None and self._late is None:
             super()._resume_reading()
 
     def eof_received(self) -> bool:
@@ -307,15 +368,26 @@ class Connection(Outbox, Arrival):
     def _leave(self) -> None:
         """Remove the client from its account and end its subscriptions."""
         self._login_end.cancel()
+        if self._counted:
+            self._counted = False
+            self.owner.incomplete.holds(self, 0)
+            self._parser.end()
         for timer in (self._timer, self._auth_timer):
             if timer is not None:
                 timer.cancel()
         self._timer = self._auth_timer = None
         subs, self.subs = self.subs, {}
-        for sub in subs.values():
-            self.hub.leave(sub)
+        self._end_subscriptions(self.hub, list(subs.values()))
         self.account.forget(self)
         self.release()
+
+    def _end_subscriptions(self, hub: Hub, subs: list[Subscription]) -> None:
+        """End the subscriptions of a connection that is over; many of them in several turns."""
+        for sub in subs[-ENDED_AT_ONCE:]:
+            hub.leave(sub)
+        del subs[-ENDED_AT_ONCE:]
+        if subs:
+            hub.turn.wait(lambda: self._end_subscriptions(hub, subs))
 
     # ------------------------------------------------------------------ ends and announcements
     def send_info(self, *, lame_duck: bool = False) -> None:
@@ -327,36 +399,40 @@ class Connection(Outbox, Arrival):
             self.send(self.owner.info(self, lame_duck=lame_duck))
 
     # ------------------------------------------------------------------ verbs
-    def _publish_run(self, run: Publishes) -> None:
-        """Publish a run of messages, as `_publish` does each of them."""
+    def _publish_run(self, run: Publishes) -> int:
+        """Publish a run of messages, as `_publish` does each of them, while the turn lasts. Return the first message
+        that was not published, else their number."""
         if not self.ready or self._verbose or self._pedantic:
-            self._publish_each(run, 0, len(run))
-        elif self.guard is None:
-            self._route_run(run, 0, len(run))
-        else:
-            for begin, end, routed in self.guard.parts(run, self.hub.tracing):
-                if routed is None:
-                    self._publish_each(run, begin, end)
-                else:
-                    self._route_run(routed, begin, end)
-                if self.close_reason:
-                    return
+            return self._publish_each(run, 0, len(run))
+        if self.guard is None:
+            return self._route_run(run, 0, len(run))
+        for begin, end, routed in self.guard.parts(run, self.hub.tracing):
+            stopped = self._publish_each(run, begin, end) if routed is None else self._route_run(routed, begin, end)
+            if stopped < end:
+                return stopped
+        return len(run)
 
-    def _publish_each(self, run: Publishes, begin: int, end: int) -> None:
-        for command in run.messages(begin, end):
-            self._publish(command)
-            if self.close_reason:
-                return
+    def _publish_each(self, run: Publishes, begin: int, end: int) -> int:
+        for at in range(begin, end):
+            self._publish(run.message(at))
+            if self.close_reason or (not at % COMMANDS and self.hub.turn.is_over()):
+                return at + 1
+        return end
 
-    def _route_run(self, run: Publishes, begin: int, end: int) -> None:
+    def _route_run(self, run: Publishes, begin: int, end: int) -> int:
         """Route messages that may be published under their subjects in `run`."""
+        hub = self.hub
         self.in_msgs += end - begin
         self.in_bytes += run.bytes_of(begin, end)
-        for first, stop in self.hub.route_run(self, self.client, run, begin, end):
+        for first, stop in hub.route_run(self, self.client, run, begin, end, sliced=True):
             if self._no_responders and run.has_replies(first, stop):
                 for subject, reply in zip(run.subjects[first:stop], run.replies(first, stop), strict=True):
                     if reply:
                         self._report_no_responders(subject, reply)
+        if hub.stopped < end:
+            self.in_msgs -= end - hub.stopped
+            self.in_bytes -= run.bytes_of(hub.stopped, end)
+        return hub.stopped
 
     def _publish(self, command: Publish) -> None:
         if not self.ready:
@@ -518,6 +594,8 @@ class Connection(Outbox, Arrival):
                 self._held.extend(held)
             elif not self.close_reason:
                 self._handle(held, 0)
+                if self._unread and self._late is None and self._held is None:
+                    self._wait_for_turn([])
                 self._resume_reading()
 
         later.start(done)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Protocol, cast, runtime_checkable
 
@@ -59,6 +60,14 @@ TURN_BYTES = 16 << 20
 many subscribers do not keep other clients waiting."""
 
 
+SLICE_NS = 4_000_000
+"""Time in one turn of the event loop (4 ms) after which the large reads of clients wait for the next turn, and commands
+that are handled one by one, so that a flood does not keep other clients waiting."""
+
+SINGLE = 4
+"""Messages of a run that are routed one by one between two looks at the time."""
+
+
 class Flushable(Protocol):
     """A sink with output to write at the end of the turn."""
 
@@ -72,6 +81,7 @@ class Turn:
     Args:
         call_soon: runs a callback in the next turn.
         call_last: runs a callback at the end of the turn; `call_soon` by default.
+        steady: returns the time (ns) by which turns are limited; None: they are not.
 
     Attributes:
         overrun: the receiver for which the current publisher has to wait: a congested node or remote server, or the
@@ -83,9 +93,13 @@ class Turn:
         self,
         call_soon: Callable[[Callable[[], None]], object],
         call_last: Callable[[Callable[[], None]], object] | None = None,
+        steady: Callable[[], int] | None = None,
     ) -> None:
         self.overrun: Congested | None = None
         self.soon = call_soon
+        self._steady = steady
+        self._until = 0  # 0: nothing has asked for the time in this turn
+        self._waiting: deque[Callable[[], None]] = deque()
         self._last = call_last or call_soon
         self._dirty: list[Flushable] = []
         self._spent = 0
@@ -107,6 +121,33 @@ class Turn:
     def on_drain(self, callback: Callable[[], None]) -> None:
         """Call back in the next turn."""
         self.soon(callback)
+
+    def is_over(self) -> bool:
+        """Return True if clients have taken their time of this turn. The first call begins it."""
+        if self._steady is None:
+            return False
+        if self._until:
+            return self._steady() > self._until
+        self._until = self._steady() + SLICE_NS
+        self.soon(self._next)
+        return False
+
+    def wait(self, callback: Callable[[], None]) -> None:
+        """Call back in a later turn that has time left, in order."""
+        if self._steady is None:
+            self.soon(callback)
+            return
+        self._waiting.append(callback)
+        if not self._until:
+            self.is_over()
+
+    def _next(self) -> None:
+        self._until = 0
+        waiting = self._waiting
+        for _ in range(len(waiting)):
+            if self.is_over():
+                return
+            waiting.popleft()()
 
     def flush(self) -> None:
         """Write all output that was gathered."""
@@ -243,6 +284,7 @@ class Hub:
         mappings: subject mappings; None without any.
         responses: reply paths into other accounts; None without any.
         dirty, soon: see `Turn`.
+        stopped: the message behind those that `route_run` has routed.
     """
 
     def __init__(self, turn: Turn, log: Logger, account: str = GLOBAL_ACCOUNT) -> None:
@@ -256,6 +298,7 @@ class Hub:
         self.mappings: Mappings | None = None
         self.responses: ReplyPaths | None = None
         self.dirty, self.soon = turn.dirty, turn.soon
+        self.stopped = 0
         self._choice = random.Random().choice
 
     # ------------------------------------------------------------------ who listens
@@ -301,14 +344,19 @@ class Hub:
         return found
 
     def route_run(
-        self, origin: Sink | None, client: ClientInfo, run: Publishes, begin: int, end: int
+        self, origin: Sink | None, client: ClientInfo, run: Publishes, begin: int, end: int, *, sliced: bool = False
     ) -> Iterator[tuple[int, int]]:
         """Route messages of a run, from `begin` to before `end`, as `route` does each of them. Yield the parts
         (begin, end) without any receiver, each before the messages behind it are routed.
 
         Subjects are matched where they change; a part whose messages go to the same subscriptions is handed to them
         as a whole if they take it.
+
+        Args:
+            sliced: stop when the turn is over, and set `stopped` to the first message that was not routed.
         """
+        self.stopped = end
+        single = 0
         for match, first, stop in self._parts(run, begin, end):
             if stop - first > 1 and match.columnar:
                 if not self._route_part(match, origin, client, run, first, stop):
@@ -318,6 +366,11 @@ class Hub:
                 each = run.message(at)
                 if not self.route(origin, client, each.subject, each.reply, b"", each.payload):
                     yield at, at + 1
+                if sliced:
+                    single += 1
+                    if not single % SINGLE and at + 1 < end and self.turn.is_over():
+                        self.stopped = at + 1
+                        return
 
     def _parts(self, run: Publishes, begin: int, end: int) -> Iterator[tuple[Match, int, int]]:
         """Yield the parts (begin, end) of some messages of a run that go to the same subscriptions, with their match.
@@ -661,7 +714,7 @@ class Hub:
             if sub.remote is not None and sub.remote.holds(to):
                 sub.remote.on_release(to, lambda: self.when_writable(to, callback))
                 return
-        self.soon(callback)
+        self.turn.wait(callback)
 
     def watch_interest(self, subject: bytes, queue: bytes, callback: Callable[[bool], None]) -> Watch:
         return self.interest_graph.watch(subject, queue, callback)

@@ -142,6 +142,16 @@ class Parser:
         self._scan(data, commands)
         return commands
 
+    @property
+    def held(self) -> int:
+        """Return the bytes of the incomplete command."""
+        return len(self._held)
+
+    def end(self) -> None:
+        """Forget the incomplete command, and ignore what follows."""
+        self._held = bytearray()
+        self.ended = True
+
     def _hold(self, rest: bytes, need: int, in_line: bool = False) -> int:
         """Hold an incomplete command: until `need` bytes are there, or a line feed, when it is in its arguments."""
         self._held += rest

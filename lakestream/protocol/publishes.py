@@ -96,6 +96,12 @@ class Publishes(msgspec.Struct, gc=False):
             return self.payload_bytes
         return sum(self.places[begin * WIDTH + 3 : end * WIDTH : WIDTH])
 
+    def rest(self, begin: int) -> Publishes:
+        """Return the messages from `begin` on."""
+        places = self.places[begin * WIDTH :]
+        starts = [0, *(at - begin for at in self.starts if at > begin)]
+        return Publishes(self.buf, self.subjects[begin:], starts, places, sum(places[3::WIDTH]), self.renamed)
+
     def with_subjects(self, names: Mapping[bytes, bytes]) -> Publishes:
         """Return the same messages, each under the subject that `names` has for its own."""
         subjects = [names[subject] for subject in self.subjects]

@@ -7,11 +7,29 @@ file buffers. They apply to the whole process, so only commands make them.
 from __future__ import annotations
 
 import ctypes
+import resource
 import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from lakestream.ports import Clock, Io
 
 ARENAS = 2
 """One for the event loop, one for all I/O threads."""
 
+LOOK_NS = 2_000_000_000
+"""Interval at which the resident memory is read (2 s)."""
+
+GROWN_BYTES = 16 << 20
+"""Memory is returned to the system once it has grown by this since the last time, and has ceased to grow (16 MiB)."""
+
+CALM_BYTES = 1 << 20
+"""Memory that grew by less between two looks has ceased to grow (1 MiB)."""
+
+TRIES = 6
+"""Attempts, after 1, 2, 4 … looks, until memory that is not returned counts as in use."""
+
+_PAGE = resource.getpagesize()
 _M_ARENA_MAX = -8  # malloc.h of glibc; see mallopt(3)
 
 
@@ -35,6 +53,52 @@ def trim() -> bool:
     if (pyarrow := sys.modules.get("pyarrow")) is not None:  # a server without tables never loads it
         pyarrow.default_memory_pool().release_unused()
     return _glibc("malloc_trim", 0)
+
+
+def resident() -> int:
+    """Return the resident memory of this process in bytes (Linux)."""
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE
+
+
+class Trimmer:
+    """Returns memory that a burst has left to the system: publishes that waited for a slow disk, subscriptions,
+    handshakes. What is in use and stays is counted once, so an idle server is not trimmed again and again.
+
+    Args:
+        measure: returns the resident memory in bytes.
+        release: returns free memory to the system; called in a thread.
+    """
+
+    def __init__(self, clock: Clock, io: Io, measure: Callable[[], int], release: Callable[[], object] = trim) -> None:
+        self._clock, self._io, self._measure, self._release = clock, io, measure, release
+        self._trimmed = self._before = 0
+        self._tries = self._skipped = 0
+
+    def start(self) -> None:
+        """Look from now on. Without /proc there is nothing to do."""
+        if sys.platform.startswith("linux"):
+            self._trimmed = self._before = self._measure()
+            self._clock.call_later(LOOK_NS, self._look)
+
+    def _look(self) -> None:
+        now = self._measure()
+        calm = now - self._before < CALM_BYTES
+        self._before = now
+        if now - self._trimmed > GROWN_BYTES and calm and self._skipped <= 0:
+            self._io.submit(self._release, lambda _, __: self._done())
+            return
+        self._skipped -= 1
+        self._trimmed = min(self._trimmed, now)
+        self._clock.call_later(LOOK_NS, self._look)
+
+    def _done(self) -> None:
+        after, self._tries = self._measure(), self._tries + 1
+        if self._before - after > GROWN_BYTES or self._tries == TRIES:
+            self._trimmed, self._tries = after, 0
+        else:  # what is in use now may be free soon
+            self._skipped = 1 << self._tries
+        self._before = after
+        self._clock.call_later(LOOK_NS, self._look)
 
 
 def _glibc(function: str, *args: int) -> bool:

@@ -41,6 +41,7 @@ from lakestream.protocol.api.request import API_LEVEL
 from lakestream.runtime import LoopClock, ThreadIo
 from lakestream.server.lake.api import FlushApi
 from lakestream.server.lake.keeper import LakeKeeper
+from lakestream.server.verification import Verifier, VerifyApi
 from lakestream.spans import Spans, configured, open_spans
 from lakestream.stream.core.proposer import BufferLimits
 from lakestream.stream.features.batches import BatchLimits
@@ -59,9 +60,12 @@ HAND_OVER_WAIT_S = 2.0
 class Served:
     """JetStream of one account: the engine, its API, and the requests of lake readers."""
 
-    def __init__(self, engine: Engine, api: Api, keeper: LakeKeeper | None, links: Subscribed) -> None:
+    def __init__(
+        self, engine: Engine, api: Api, keeper: LakeKeeper | None, verifier: Verifier, links: Subscribed
+    ) -> None:
         self.engine, self.api = engine, api
         self.transfers = TransferApi(engine)
+        self.verifications = VerifyApi(engine, verifier)
         self.flushes = FlushApi(engine, keeper)
         self._links = links
 
@@ -69,6 +73,7 @@ class Served:
         """Stop JetStream of an account; the API remains, to reject requests."""
         self.transfers.close()
         self.flushes.close()
+        self.verifications.close()
         self._links.cancel()
 
 
@@ -80,6 +85,7 @@ class JetStream:
         cluster: the server's part in a cluster.
         needed: called with each account that has streams here or on other nodes.
         serve_links: serves an account's requests for temporary links.
+        files: of the store.
 
     Raises:
         StartError: the store cannot be used.
@@ -96,6 +102,7 @@ class JetStream:
         cluster: Cluster | Standalone,
         needed: Callable[[str], None],
         serve_links: Callable[[str, Bus], Subscribed],
+        files: Files,
     ) -> None:
         assert options.jetstream is not None  # Invariant: see the arguments.
         self._options, self._accounts, self._io, self._log = options.jetstream, accounts, io, log
@@ -112,7 +119,7 @@ class JetStream:
                 f"Temporary storage directory used, data could be lost on system reboot: {self._options.store_dir}"
             )
         try:
-            self.stores = open_stores(self._options, options.lake, io)
+            self.stores = open_stores(self._options, options.lake, io, files, clock.now)
             self.found = self.stores.accounts()
             """Accounts that had streams here before this start."""
         except (LogError, OSError) as error:
@@ -139,6 +146,12 @@ class JetStream:
         self.engines = Engines(shared, node, needed)
         self.node = self.engines.node
         """This server's part in the streams of all nodes."""
+        root, own = self.keeper.root if self.keeper is not None else "", self._options
+        self._verifier = Verifier(self.node, root, own.verify_rate, own.max_verifications, self._background)
+
+    def _background(self) -> Io:
+        """Return threads for verifications. They are daemons, and end with the process."""
+        return ThreadIo(asyncio.get_running_loop(), self._options.max_verifications)
 
     def _member(self, cluster: Cluster) -> Callable[[Shared, Engines], MetaNode]:
         from lakestream.net.peers.workers import Workers  # loaded where there are other nodes
@@ -201,7 +214,7 @@ class JetStream:
                 engine = self.engines.serve(account.name, account.jetstream)
                 if served is None:
                     links = self._serve_links(account.name, engine.bus)
-                    self.served[account.name] = Served(engine, api, self.keeper, links)
+                    self.served[account.name] = Served(engine, api, self.keeper, self._verifier, links)
             elif served is not None:
                 self.engines.withdraw(account.name)
                 served.close()
@@ -240,6 +253,7 @@ class JetStream:
     # ------------------------------------------------------------------ end
     async def stop(self) -> None:
         """Stop serving, once writes in flight have reached the disk and their acks the clients."""
+        self._verifier.stop()
         if self.keeper is not None:
             self.keeper.stop()
         await self._drain()
@@ -262,7 +276,13 @@ class JetStream:
             await self._io.call(self.spans.close)
 
 
-def open_stores(options: JetStreamOptions, lake: LakeOptions, io: Io, files: Files | None = None) -> FileStores:
+def open_stores(
+    options: JetStreamOptions,
+    lake: LakeOptions,
+    io: Io,
+    files: Files | None = None,
+    now: Callable[[], int] = time.time_ns,
+) -> FileStores:
     """Open the store directory. Raise LogError, OSError when it cannot be used."""
     logs = LogOptions(
         seal_bytes=lake.seal_bytes,
@@ -270,7 +290,7 @@ def open_stores(options: JetStreamOptions, lake: LakeOptions, io: Io, files: Fil
         retain_bytes=lake.retain_bytes,
         sync_always=options.sync_always,
     )
-    return FileStores(options.store_dir, logs, options.max_index_memory, io, files)
+    return FileStores(options.store_dir, logs, options.max_index_memory, io, files, now)
 
 
 def _open_spans(options: Options, name: str, log: Logger) -> Spans | None:

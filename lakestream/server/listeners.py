@@ -7,14 +7,15 @@ net/peers/. What is spoken on a port is up to its own module.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lakestream.config.errors import StartError
 from lakestream.config.options import FREE_PORT, Options, RouteUrl
 from lakestream.logging import Logger
 from lakestream.net.connection import Connection
-from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry, bind
+from lakestream.net.listener import Listener, ListenError, RateLimit, TlsEntry
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops import ports_file
 from lakestream.ports import Clock
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
     from lakestream.server.websocket import WebSocketListener
 
 
+class Bind(Protocol):
+    """Open a listening socket; see `listener.bind`."""
+
+    def __call__(self, host: str, port: int, *, shared: bool = False) -> socket.socket:
+        """Return the socket. Raise ListenError."""
+
+
 class Listeners:
     """The listeners of one server.
 
@@ -35,6 +43,8 @@ class Listeners:
         options: its settings.
         make: makes the connection of an accepted client; of one over WebSocket from its handshake.
         leafnodes: its leaf nodes; None: it has none.
+        later: calls back in a later turn of the event loop that has time for it.
+        bind: opens the socket for clients; see `listener.bind`.
 
     Attributes:
         tls: of the port for clients; None: plain text.
@@ -49,9 +59,11 @@ class Listeners:
         leafnodes: LeafNodes | None,
         clock: Clock,
         log: Logger,
+        later: Callable[[Callable[[], None]], None],
+        bind: Bind,
     ) -> None:
-        self._options, self._make, self._leafnodes = options, make, leafnodes
-        self._clock, self._log = clock, log
+        self._options, self._make, self._leafnodes, self._bind = options, make, leafnodes, bind
+        self._clock, self._log, self._later = clock, log, later
         self.tls: ServerContext | None = None
         self.websocket: WebSocketListener | None = None
         self.http_port = 0
@@ -91,10 +103,12 @@ class Listeners:
         if options.websocket.port:
             from lakestream.server.websocket import WebSocketListener  # with HTTP and frames, which few servers need
 
-            self.websocket = WebSocketListener(options.websocket, self._make, self._clock, self._log, shared=shared)
+            self.websocket = WebSocketListener(
+                options.websocket, self._make, self._clock, self._log, self._later, shared=shared
+            )
             await self.websocket.open()
         try:
-            listening = bind(options.host, options.port, shared=shared)
+            listening = self._bind(options.host, options.port, shared=shared)
         except ListenError as error:
             port = options.port if options.port != FREE_PORT else 0
             raise StartError(f'Error listening on port: {RouteUrl(options.host, port).address}, "{error}"') from error

@@ -29,19 +29,21 @@ from lakestream.net.accounts.auth import Authenticator, has_plain_passwords
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
 from lakestream.net.identity import Identity, advertised, new_server_id, tls_fields
+from lakestream.net.incomplete import Incomplete
 from lakestream.net.peers.standalone import Standalone
 from lakestream.net.statistics import Statistics
 from lakestream.net.unsent import Unsent
 from lakestream.net.websocket.upgrade import Upgrade
 from lakestream.ops.system.system import System
 from lakestream.protocol.api.request import NATS_VERSION
-from lakestream.runtime import LoopClock, ThreadIo, Turns
-from lakestream.server.heap import trim
+from lakestream.runtime import Turns
+from lakestream.server.heap import Trimmer, trim
 from lakestream.server.jetstream import JetStream
 from lakestream.server.lake.api import announce, withdraw
 from lakestream.server.lake.keeper import LakeKeeper
 from lakestream.server.listeners import Listeners
 from lakestream.server.logins import Logins
+from lakestream.server.machine import Machine
 from lakestream.server.reloading import (
     AFFECTED_BY,
     LIMITS,
@@ -80,10 +82,14 @@ class Node:
         options: its settings.
         log: its log.
         worker: this process's part in a server of several; None: it serves alone.
+        machine: the computer that it runs on; None: the real one.
     """
 
-    def __init__(self, options: Options, log: Logger, worker: Worker | None = None) -> None:
+    def __init__(
+        self, options: Options, log: Logger, worker: Worker | None = None, machine: Machine | None = None
+    ) -> None:
         self.options = options
+        self._machine = machine or Machine()
         self._worker = worker
         self.log = log
         self.started_ns = self.config_loaded_ns = time.time_ns()
@@ -123,10 +129,12 @@ class Node:
         self.log.quiet = self._worker is not None and not self._worker.first
         options = self.options
         turns = Turns(loop, self.log)
-        self.clock = LoopClock(loop, self.log, turns)
-        self.io = ThreadIo(loop, call_last=turns.call_last)
+        self.clock = self._machine.clock(loop, self.log, turns)
+        self.io = self._machine.io(loop, turns.call_last)
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: self.io.submit(trim, lambda _, __: None))
-        self.accounts = Accounts(options, Turn(loop.call_soon, turns.call_last), self.log)
+        self.incomplete = Incomplete(lambda: self.options)
+        Trimmer(self.clock, self.io, self._machine.resident).start()
+        self.accounts = Accounts(options, Turn(loop.call_soon, turns.call_last, self.clock.steady), self.log)
         self.hub = self.accounts.default.hub
         worker = self._worker
         self.logins = Logins(
@@ -191,11 +199,15 @@ class Node:
                 self.cluster,
                 self.logins.need,
                 temporary.serve,
+                self._machine.files,
             )
             self._cleanups.append(self.jetstream.stores.close)
             await self.logins.load(self.jetstream.found)
             self.jetstream.recover()
-        self.listeners = Listeners(options, self._connection, self._make_leafnodes(), self.clock, self.log)
+        leafnodes, later = self._make_leafnodes(), self.hub.turn.wait
+        self.listeners = Listeners(
+            options, self._connection, leafnodes, self.clock, self.log, later, self._machine.bind
+        )
         self._handle_signals(loop)
         if worker is not None:
             worker.stop_with_server(loop, self.request_stop)

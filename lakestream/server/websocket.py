@@ -31,6 +31,7 @@ class WebSocketListener:
     Args:
         options: its settings.
         make: makes the connection of an accepted client.
+        later: calls back in a later turn that has time for it.
         shared: other processes listen there too.
 
     Attributes:
@@ -48,13 +49,14 @@ class WebSocketListener:
         make: Callable[[Upgrade], Connection],
         clock: Clock,
         log: Logger,
+        later: Callable[[Callable[[], None]], None],
         *,
         shared: bool = False,
     ) -> None:
         self._options, self._log = options, log
         self._warnings: list[str] = []
         tls = self._tls_entry()
-        self._sockets = WebSockets(options, make, clock, log)
+        self._sockets = WebSockets(options, make, clock, log, later)
         try:
             advertised(options.advertise, options.port)
         except ValueError as error:

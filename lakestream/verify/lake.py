@@ -31,13 +31,10 @@ from lakestream.log.format.record import Record, encode_record, record_length
 from lakestream.log.format.segment import decode_segment_header, iter_frames, read_footer
 from lakestream.log.store.repair import verify as verify_segment
 from lakestream.log.store.segment_store import SegmentStore
-from lakestream.log.verify.findings import Finding, Kind, Repair
+from lakestream.log.store.store import Store
+from lakestream.log.verify.findings import Finding, Kind, Repair, Step
 from lakestream.stream.assembly import Stream
-
-RANGE = 10_000
-"""Sequences whose messages are compared by one digest."""
-SHOWN = 10
-"""Maximum number of sequences that a finding names."""
+from lakestream.verify.digests import blocks, named
 
 
 class LakeCheck:
@@ -48,11 +45,22 @@ class LakeCheck:
         files: the file layer of the log, perhaps an overlay.
         stream: recovered from its files.
         every_row: name each row that differs, instead of ranges of sequences.
+        running: the store of the server that uses the files: the lake may be ahead of what was recovered.
+        step: called between blocks of work, with 0.
     """
 
-    def __init__(self, lake: str, files: Files, stream: Stream, every_row: bool) -> None:
+    def __init__(
+        self,
+        lake: str,
+        files: Files,
+        stream: Stream,
+        every_row: bool,
+        running: Store | None = None,
+        step: Step = lambda count: None,
+    ) -> None:
         assert isinstance(stream.store, SegmentStore), "a stream with files"
         self._files, self._store, self._rows = files, stream.store, every_row
+        self._running, self._step = running, step
         config = msgspec.Raw(stream.store.config)
         self._identity = StreamIdentity(stream.name, stream.account, stream.uid, stream.created_ns, config)
         self._storage: Storage = open_storage(lake)
@@ -68,13 +76,14 @@ class LakeCheck:
         staged = staging.segments(self._directory)
         intact = True
         for each in staged:
+            self._step(0)
             for finding in self._staged(each):
                 intact = False
                 yield finding
         position = PositionWatch(self._table, self._identity.uid).read()
         if position is None:
             return
-        last = self._store.log.last_index
+        last = self._store.log.last_index if self._running is None else self._running.log.last_index
         if position > last:
             what = f"the table holds entries through {position}, the log ends with {last}: an older store was restored"
             yield Finding(kind=Kind.TABLE, file=self._table, what=what)
@@ -98,6 +107,10 @@ class LakeCheck:
             repair = Repair.COMPACTOR if mine is not None else Repair.NONE
             yield Finding(kind=Kind.STAGED, file=staged.path, offset=offset, what=what, repair=repair)
             return
+        except (LakeError, OSError):
+            if staged in staging.segments(self._directory):
+                raise
+            return  # a compactor has removed it: the table has its messages
         if mine is None:
             return
         if mine.last_index != staged.last_index:
@@ -127,31 +140,33 @@ class LakeCheck:
         through = self._through(position)
         staged_from = (spare.begins() if staged else 0) or 1 << 62
         try:
-            seqs = self._next(0, through)
-            while seqs:
-                rows = {each.seq: each for each in history.read(seqs[0], seqs[-1], 1 << 62)}
-                missing = [seq for seq in seqs if seq not in rows]
+            for seqs in blocks(store, 0, through):
+                self._step(0)
+                dense = seqs[-1] - seqs[0] < 2 * len(seqs)
+                found = history.read(seqs[0], seqs[-1], 1 << 62) if dense else history.read_many(seqs)
+                rows = {each.seq: each for each in found}
+                missing = [seq for seq in seqs if seq not in rows and self._is_live(seq)]
                 if missing:
-                    what = f"it lacks messages of the stream: {_named(missing)}"
-                    yield Finding(kind=Kind.TABLE, file=self._table, what=what)
+                    what = f"it lacks messages of the stream: {named(missing)}"
+                    yield Finding(kind=Kind.TABLE, file=self._table, what=what, sequence=missing[0])
                 there = [seq for seq in seqs if seq in rows]
                 other = self._described(there, rows)
-                for each in self._split(other):
-                    what = f"subject or size of rows differ from the stream: {each}"
-                    yield Finding(kind=Kind.TABLE, file=self._table, what=what)
+                for some in self._split(other):
+                    what = f"subject or size of rows differ from the stream: {named(some)}"
+                    yield Finding(kind=Kind.TABLE, file=self._table, what=what, sequence=some[0])
                 there = sorted(set(there).difference(other)) if other else there
                 local = [seq for seq in there if store.is_local(seq)]
                 yield from self._same(rows, store.read_many(local), "the log")
                 others = [seq for seq in there if not store.is_local(seq) and seq >= staged_from]
                 yield from self._same(rows, spare.read_many(others), "staged segments")
-                seqs = self._next(seqs[-1], through)
         except (LakeError, LogError) as error:
             yield Finding(kind=Kind.TABLE, file=self._table, what=str(error))
         finally:
             history.close()
 
-    def _next(self, after: int, through: int) -> Sequence[int]:
-        return self._store.live.members(after + 1, RANGE, through)
+    def _is_live(self, seq: int) -> bool:
+        """Return False if the running server has removed the message since its files were collected."""
+        return self._running is None or seq in self._running.live
 
     def _described(self, seqs: Sequence[int], rows: dict[int, Record]) -> list[int]:
         """Return the sequences of rows whose subject or size differs from what the stream knows of the message."""
@@ -165,14 +180,13 @@ class LakeCheck:
         if digest([rows[each.seq] for each in records]) == digest(records):
             return
         wrong = [each.seq for each in records if rows[each.seq] != each]
-        for each in self._split(wrong):
-            yield Finding(kind=Kind.TABLE, file=self._table, what=f"rows differ from the messages in {other}: {each}")
+        for some in self._split(wrong):
+            what = f"rows differ from the messages in {other}: {named(some)}"
+            yield Finding(kind=Kind.TABLE, file=self._table, what=what, sequence=some[0])
 
-    def _split(self, seqs: Sequence[int]) -> Iterator[str]:
-        if self._rows:
-            yield from map(str, seqs)
-        elif seqs:
-            yield _named(seqs)
+    def _split(self, seqs: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Return the sequences of each finding."""
+        return [[seq] for seq in seqs] if self._rows else [seqs] if seqs else []
 
 
 def digest(records: Sequence[Record]) -> bytes:
@@ -194,11 +208,6 @@ def content_digest(files: Files, path: str) -> bytes:
         if frame.kind == FrameKind.MESSAGES:
             found.update(frame.body)
     return found.digest()
-
-
-def _named(seqs: Sequence[int]) -> str:
-    shown = ", ".join(map(str, seqs[:SHOWN]))
-    return shown if len(seqs) <= SHOWN else f"{shown} … ({len(seqs)} through {seqs[-1]})"
 
 
 def lake_beside(root: str) -> str:

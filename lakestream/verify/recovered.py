@@ -20,6 +20,7 @@ from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.log import Appended
 from lakestream.log.store.segment_store import SegmentStore, open_store
 from lakestream.log.store.store import Store
+from lakestream.log.verify.findings import Step
 from lakestream.logging import Logger
 from lakestream.net.hub import Hub, Turn
 from lakestream.ports import Timer
@@ -75,13 +76,20 @@ class Recovered:
         self._cache.sweep()
 
 
-def recover(files: Files, directory: str, durable_through: int | None, commit_through: int | None) -> Recovered:
+def recover(
+    files: Files,
+    directory: str,
+    durable_through: int | None,
+    commit_through: int | None,
+    step: Step = lambda count: None,
+) -> Recovered:
     """Return the stream of a directory as a start would recover it; close it after use. Block.
 
     Args:
         files: an overlay, unless the files may be changed.
         durable_through: see `open_store`.
         commit_through: the last entry that is known to be committed; None: all are.
+        step: called between entries, with 0.
 
     Raises:
         LogError, OSError: the files cannot be used.
@@ -91,14 +99,14 @@ def recover(files: Files, directory: str, durable_through: int | None, commit_th
     store = open_store(directory, io, files=files, durable_through=durable_through, cache=cache)
     made = Recovered(None, store, cache)
     try:
-        made.stream = _replayed(store, io, clock, commit_through)
+        made.stream = _replayed(store, io, clock, commit_through, step)
     except BaseException:
         made.close()
         raise
     return made
 
 
-def _replayed(store: Store, io: InlineIo, clock: StillClock, commit_through: int | None) -> Stream | None:
+def _replayed(store: Store, io: InlineIo, clock: StillClock, commit_through: int | None, step: Step) -> Stream | None:
     frames = store.replay(through=commit_through)
     early: list[tuple[Frame, Appended]] = []
     if store.extra:
@@ -115,6 +123,7 @@ def _replayed(store: Store, io: InlineIo, clock: StillClock, commit_through: int
         stream.apply_frame(frame, at)
     for frame, at in frames:
         stream.apply_frame(frame, at)
+        step(0)
     return stream
 
 

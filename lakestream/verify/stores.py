@@ -10,6 +10,8 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from lakestream.log.format.files import Files
 from lakestream.log.format.segment import LOG_DIRECTORY
 from lakestream.log.store.root import StoreRoot
@@ -60,6 +62,7 @@ class StoreCheck:
         self.files = Files()
         self.root = StoreRoot.inspect(root, self.files, alone=alone)
         self._wanted, self._lake, self._every_row = wanted, lake, every_row
+        self._left: list[tuple[str, str, str]] = []
         self.streams = self.bytes = 0
         """Streams and bytes of logs that were verified."""
 
@@ -68,7 +71,8 @@ class StoreCheck:
         self.root.close()
 
     def streams_in(self) -> tuple[list[tuple[str, str]], list[Finding]]:
-        """Return (account, stream) of the wanted streams, and the findings about what else lies in the store."""
+        """Return (account, stream) of the wanted streams, and the findings about what else lies in the store. Note the
+        deleted streams whose files the lake still needs."""
         said: list[str] = []
         with tempfile.TemporaryDirectory(prefix="lakestream-verify-") as scratch:
             survey = self.root.survey(Overlay(scratch), said.append)
@@ -76,12 +80,14 @@ class StoreCheck:
             Finding(kind=Kind.UNKNOWN, file=self.root.path, what=line, harmless=True, repair=Repair.NONE)
             for line in said
         ]
+        self._left = [each for each in survey.left if self._wanted(*each[:2])]
         return [each for each in survey.streams if self._wanted(*each)], found
 
     def total(self) -> int:
         """Return the bytes of the logs that are verified."""
         streams, _ = self.streams_in()
-        return sum(_bytes_in(os.path.join(self.root.stream_directory(*each), LOG_DIRECTORY)) for each in streams)
+        directories = [self.root.stream_directory(*each) for each in streams] + [path for _, _, path in self._left]
+        return sum(_bytes_in(os.path.join(each, LOG_DIRECTORY)) for each in directories)
 
     def findings(self, advance: Callable[[int], None]) -> Iterator[Finding]:
         """Yield everything that is wrong in the store. Block. `advance` is called with numbers of bytes."""
@@ -98,12 +104,19 @@ class StoreCheck:
             directory = self.root.stream_directory(account, name)
             check = StreamCheck(self.files, directory, account, name, done, self._lake, self._every_row)
             yield from check.findings()
+        for account, name, directory in self._left:
+            check = StreamCheck(self.files, directory, account, name, done, self._lake, self._every_row)
+            for finding in check.findings():
+                # Every node keeps its own files of a deleted stream, and sends none.
+                alone = finding.repair is Repair.REPLICAS
+                yield msgspec.structs.replace(finding, repair=Repair.NONE) if alone else finding
 
     def fix(self, finding: Finding) -> Fix | None:
         """Return the repair of a finding, or None."""
         if finding.repair is not Repair.REPAIR:
             return None
-        directory = self.root.stream_directory(finding.account, finding.stream)
+        left = (path for _, _, path in self._left if finding.file.startswith(f"{path}/"))
+        directory = next(left, self.root.stream_directory(finding.account, finding.stream))
         return StreamRepair(self.files, directory, finding.account, finding.stream, self._lake).fix(finding)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -22,7 +22,8 @@ from lakestream.log.store.base import origin_of, outlines_of
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.segment_store import SegmentStore
-from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
+from lakestream.log.store.store import Store
+from lakestream.log.verify.findings import Finding, Kind, Repair, Step, of_error
 from lakestream.log.verify.overlay import Overlay
 from lakestream.log.verify.parts import check_checkpoint, check_indexes, check_log, check_mark, check_outline
 from lakestream.meta.replica_files import decode_identity, names
@@ -31,12 +32,25 @@ from lakestream.protocol.decoding import DECODE_ERRORS
 from lakestream.raft.group.hard_state import NAME as RAFT
 from lakestream.raft.group.hard_state import PersistentState, StateFile, damaged_slots
 from lakestream.stream.assembly import Stream
-from lakestream.verify.lake import LakeCheck
 from lakestream.verify.recovered import Recovered, differences, recover
 from lakestream.verify.repair import StreamRepair
 
-Done = Callable[[int], None]
-"""Called with the number of bytes that were verified."""
+
+class AsOf(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about files that a running server uses, as it knows them itself.
+
+    directory: the stream's; the verified one has links to its files.
+    last: the last entry in the files, which is durable and applied.
+    through: the entry as of which the stream is recovered.
+    replicated: other nodes can send what is damaged.
+    running: the store that uses the files.
+    """
+
+    directory: str
+    last: int
+    through: int
+    replicated: bool
+    running: Store
 
 
 class StreamCheck:
@@ -46,9 +60,10 @@ class StreamCheck:
         files: the file layer.
         directory: the stream's.
         account, name: as the directory's place says.
-        done: called with numbers of bytes.
+        step: see `Step`.
         lake: root of the lake to compare with; "" without.
         every_row: see `LakeCheck`.
+        as_of: the files are those of a running server.
     """
 
     def __init__(
@@ -57,17 +72,19 @@ class StreamCheck:
         directory: str,
         account: str,
         name: str,
-        done: Done,
+        step: Step,
         lake: str = "",
         every_row: bool = False,
+        as_of: AsOf | None = None,
     ) -> None:
-        self._files, self._directory, self._done = files, directory, done
+        self._files, self._directory, self._step = files, directory, step
         self._account, self._name = account, name
         self._lake, self._every_row = lake, every_row
         self._durable = self._covered = 0
         self._commit: int | None = None
         self._member = False
         self._replicated = False
+        self._as_of = as_of
         self._repairs = StreamRepair(files, directory, account, name, lake)
 
     def findings(self) -> Iterator[Finding]:
@@ -80,10 +97,18 @@ class StreamCheck:
                     continue
                 seen.add(place)
                 repair = self._repair(finding)
-                yield msgspec.structs.replace(finding, stream=self._name, account=self._account, repair=repair)
+                found = msgspec.structs.replace(finding, stream=self._name, account=self._account, repair=repair)
+                yield found if self._as_of is None else self._placed(found, self._as_of.directory)
+
+    def _placed(self, finding: Finding, directory: str) -> Finding:
+        """Return a finding with the server's own file instead of the link that was verified."""
+        file, what = (text.replace(self._directory, directory) for text in (finding.file, finding.what))
+        return msgspec.structs.replace(finding, file=file, what=what)
 
     def _repair(self, finding: Finding) -> Repair:
         """Return how a finding is repaired, which depends on the other files and replicas that there are."""
+        if finding.kind is Kind.CHECKPOINT and self._as_of is not None:
+            return Repair.CHECKPOINT
         of_lake = finding.kind in (Kind.STAGED, Kind.TABLE)
         if finding.harmless or of_lake or finding.repair not in (Repair.NONE, Repair.REPAIR):
             return finding.repair
@@ -102,12 +127,12 @@ class StreamCheck:
         broken: Exception | None = None
         recovered: Recovered | None = None
         try:
-            recovered = recover(overlay, self._directory, *self._known())
+            recovered = recover(overlay, self._directory, *self._known(), self._step)
         except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError) as error:
             broken = error
         # A start that succeeds has completed what a killed process left: its result is verified.
         whole = overlay if broken is None else self._files
-        logged = list(check_log(whole, self._directory, max(self._durable, self._covered), self._done))
+        logged = list(check_log(whole, self._directory, max(self._durable, self._covered), self._step))
         yield from logged
         if broken is not None:
             refusal = of_error(Kind.FRAME, self._directory, broken)
@@ -132,19 +157,22 @@ class StreamCheck:
             yield self._harmless(note)
         yield from self._identity(stream)
         if not wrong:
-            yield from check_indexes(stream.store)
+            yield from check_indexes(stream.store, self._step)
             yield from self._replay(stream, _below(scratch, "without"))
 
     def _in_lake(self, stream: Stream, files: Files, compare: bool) -> Iterator[Finding]:
+        from lakestream.verify.lake import LakeCheck  # with the lake's readers, in the thread that needs them
+
         try:
-            yield from LakeCheck(self._lake, files, stream, self._every_row).findings(compare)
+            running = self._as_of.running if self._as_of is not None else None
+            yield from LakeCheck(self._lake, files, stream, self._every_row, running, self._step).findings(compare)
         except (LakeError, OSError) as error:
             what = f"the lake cannot be read: {error}"
             yield Finding(kind=Kind.TABLE, file=self._lake, what=what)
 
     def _known(self) -> tuple[int | None, int | None]:
         """Return the index through which the log was durable, and through which it is committed."""
-        return (self._durable, self._commit) if self._member else (None, None)
+        return (self._durable, self._commit) if self._member or self._as_of is not None else (None, None)
 
     def _names(self) -> Iterator[Finding]:
         for name in self._files.names(self._directory):
@@ -156,6 +184,10 @@ class StreamCheck:
         return Finding(kind=kind, file=path or self._directory, what=what, harmless=True, repair=repair)
 
     def _state_files(self) -> Iterator[Finding]:
+        if self._as_of is not None:  # the server keeps their content in memory, and writes them all the time
+            self._durable, self._commit = self._as_of.last, self._as_of.through
+            self._replicated = self._as_of.replicated
+            return
         path = os.path.join(self._directory, RAFT)
         identity = os.path.join(self._directory, IDENTITY)
         if not self._files.exists(path):
@@ -210,7 +242,7 @@ class StreamCheck:
         overlay = Overlay(scratch)
         overlay.remove(path)
         try:
-            again = recover(overlay, self._directory, *self._known())
+            again = recover(overlay, self._directory, *self._known(), self._step)
         except (LogError, OSError, *DECODE_ERRORS, AssertionError, LookupError, ValueError) as error:
             yield of_error(Kind.REPLAY, self._directory, error)
             return

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.nodes import Cluster
 from tests.cluster.peer_world import World
-from tests.conftest import _SHOWN_LOGS
+from tests.conftest import SHOWN_LOGS
 from tests.recordings import Recordings, Referee
 from tests.servers import Kind
 
@@ -74,7 +74,7 @@ def _clusters(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture
 def clusters(_clusters: tuple[Kept, Kept], request: pytest.FixtureRequest) -> tuple[Kept, Kept]:
     """Return nats-server's cluster and the one under test."""
-    request.node.stash.setdefault(_SHOWN_LOGS, []).append(_clusters[1].log)
+    request.node.stash.setdefault(SHOWN_LOGS, []).append(_clusters[1].log)
     return _clusters
 
 
@@ -86,7 +86,7 @@ def start_cluster(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) ->
     def start(size: int = 3, **options: Any) -> Cluster:
         cluster = Cluster(kind, tmp_path / f"cluster{len(made)}", size, **options)
         made.append(cluster)
-        request.node.stash.setdefault(_SHOWN_LOGS, []).append(cluster.log)
+        request.node.stash.setdefault(SHOWN_LOGS, []).append(cluster.log)
         return cluster.start()
 
     yield start

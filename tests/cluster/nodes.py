@@ -190,6 +190,7 @@ class Cluster:
         durable: have nats-server sync before it acks, as lakestream always does.
         accounts: text of the `accounts` block, without the system account.
         user: default user (password `p`) and its account; "" for none.
+        node: class of the nodes.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class Cluster:
         durable: bool = False,
         accounts: str = "",
         user: tuple[str, str] = ("", "$G"),
+        node: type[Node] = Node,
     ) -> None:
         assert not (links and namespaces)
         assert kind is Kind.OURS or not faults
@@ -222,6 +224,7 @@ class Cluster:
         self._directions: dict[tuple[int, int], Direction] = {}
         self._entrances: dict[tuple[int, int], int] = {}
         self._wires: dict[str, Wire] = {}
+        self._node = node
         self.nodes: list[Node] = []
         for number in range(size):
             self._make(number, directory / f"faults{number + 1}.json" if faults else None)
@@ -234,7 +237,8 @@ class Cluster:
         host = "127.0.0.1" if self._spaces is None else self._spaces.addresses[number]
         prefix = () if self._spaces is None else self._spaces.prefix(number)
         store = self.directory / f"n{number + 1}"
-        self.nodes.append(Node(self.kind, store, number, host, free_ports(3), prefix=prefix, faults=faults))
+        made = self._node(self.kind, store, number, host, free_ports(3), prefix=prefix, faults=faults)
+        self.nodes.append(made)
 
     def _link(self) -> None:
         """Create a listener for each ordered pair of nodes; both listeners of a pair share their directions."""

@@ -35,8 +35,17 @@ GROUP = "S-1"
 class World:
     """The nodes, and the messages in flight between them."""
 
-    def __init__(self, directory: Path, names: str = "ABC", options: Options | None = None, **log: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        names: str = "ABC",
+        options: Options | None = None,
+        files: Callable[[str], Files] = lambda name: FaultyFiles(),
+        **log: Any,
+    ) -> None:
+        """Start these nodes. `files` returns the file layer of each process of a node."""
         self.directory = directory
+        self.files = files
         self.options = options or Options()
         self.log = LogOptions(**{"seal_age_ns": 1 << 60, "retain_bytes": 0, **log})
         self.wires: dict[tuple[str, str], deque[bytes]] = {}
@@ -56,11 +65,12 @@ class World:
         self.run()
         return self.nodes[name]
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str, close: bool = True) -> None:
         """End a process at once. Its writes stay for the next one; messages in flight to it are lost."""
         node = self.nodes.pop(name)
         node.dead = True
-        node.give_back()
+        if close:
+            node.give_back()
         for (sender, to), wire in self.wires.items():
             if name in (sender, to):
                 wire.clear()
@@ -147,7 +157,7 @@ class Node:
     ) -> None:
         self.world, self.name = world, name
         self.directory = str(world.directory / name)
-        self.files = files or FaultyFiles()
+        self.files = files or world.files(name)
         self.dead = False
         self.soon: list[Callable[[], None]] = []
         self.work: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []

@@ -9,14 +9,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from lakestream.log.format.files import Files, InlineIo
-from lakestream.log.format.frame import Frame, Kind
+from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
+from lakestream.log.format.frame import Frame, Kind, decode_frame, encode_header
 from lakestream.log.format.record import Record, encode_record, iter_records, record_length
+from lakestream.log.format.segment import HEADER_SIZE, decode_segment_header
 from lakestream.log.store.log import Appended
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
@@ -132,6 +135,11 @@ def close_all() -> None:
         rows: Any = store._rows
         rows.close()
         rows.cache.sweep()
+    _opened.clear()
+
+
+def forget_all() -> None:
+    """Forget every MiniStream, for files that need no closing."""
     _opened.clear()
 
 
@@ -272,3 +280,31 @@ def flip(path: str, offset: int, bit: int = 0) -> None:
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 1 << bit]))
+
+
+def alter(log: Path, seq: int, subject: bytes = b"") -> None:
+    """Change a message in the segments of a log directory so that every CRC is right and its length the same: its
+    payload, or its subject to one of the same length."""
+    for path in sorted(log.glob("*.seg")):
+        content = bytearray(path.read_bytes())
+        header = decode_segment_header(bytes(content[:HEADER_SIZE]))
+        assert not isinstance(header, str), header
+        offset = HEADER_SIZE
+        while isinstance(frame := decode_frame(bytes(content), offset, len(content), header.salt), Frame):
+            records = list(iter_records(frame.body)) if frame.kind == Kind.MESSAGES else []
+            if any(each.seq == seq for each in records):
+                body = b"".join(
+                    encode_record(each.seq, each.time_ns, each.subject, each.header, each.data)
+                    if each.seq != seq
+                    else encode_record(seq, each.time_ns, subject or each.subject, each.header, each.data[::-1])
+                    for each in records
+                )
+                assert len(body) == len(frame.body)
+                assert body != frame.body
+                changed = Frame(frame.kind, frame.term, frame.index, frame.count, body, frame.write)
+                whole = encode_header(changed, frame.write, header.salt) + body
+                content[offset : offset + len(whole)] = whole
+                path.write_bytes(bytes(content))
+                return
+            offset += FRAME_HEADER + len(frame.body)
+    raise AssertionError(f"no segment of {log} has message {seq}")

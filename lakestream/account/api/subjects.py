@@ -20,6 +20,7 @@ from lakestream.account.api.operator_requests import ClusterRequests
 from lakestream.account.api.peers import ClusterApi, NoPeersApi
 from lakestream.account.api.streams import StreamApi
 from lakestream.account.engine import Engine
+from lakestream.log.format.errors import LogError
 from lakestream.meta.requests import Forwarded
 from lakestream.meta.turns import Arrivals
 from lakestream.ports import Bus, ClientInfo, Subscribed
@@ -214,6 +215,9 @@ class Api:
 
     def crashed(self, request: Request, error: Exception) -> ApiError:
         """Log an exception; see `Answered.crashed`. The line has a hash of the request, whose content is private."""
+        if isinstance(error, LogError):
+            self._engine.log.error(f"API request {request.pattern} of account {self.account}: {error}")
+            return api_error(10051, err=error.for_clients)
         self.internal_errors += 1
         digest = hashlib.sha256(b"\0".join([*(each.encode() for each in request.tokens), request.header, request.body]))
         name = digest.hexdigest()[:16]

@@ -8,7 +8,7 @@ event-loop turn, no faster than the client reads, from the log and the lake with
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import Final
 
@@ -155,6 +155,7 @@ class Run:
         pending: number of messages that match the request, these included.
         limit: maximum number of messages to send.
         max_bytes: stop after the message with which subjects, headers and payloads reach this size.
+        done: called at the end.
         bare: payloads only.
         through: of a multi_last request: the sequence up to which messages count; else 0.
         past: the state of the stream in the past from which the messages are read.
@@ -169,19 +170,24 @@ class Run:
         pending: int,
         limit: int,
         max_bytes: int,
+        done: Callable[[], None],
         *,
         bare: bool = False,
         through: int = 0,
         past: Found | None = None,
     ) -> None:
-        self._stream, self._headers, self._reply, self._seqs = stream, headers, reply, seqs
+        self._stream, self._headers, self.reply, self._seqs, self._done = stream, headers, reply, seqs, done
         self._pending, self._left, self._bytes_left, self._bare = pending, limit, max_bytes, bare
         self._last_seq, self._through, self._past = 0, through, past
 
     def start(self) -> None:
-        """Send the next piece; called again in a later turn until all are sent."""
+        """Send the next piece; called again in later turns until all are sent."""
         stream = self._stream
         if stream.closed:
+            self._done()
+            return
+        if not stream.bus.writable(self.reply):
+            stream.bus.when_writable(self.reply, self.start)
             return
         most = max(min(PIECE, self._left), 0)
         seqs = list(islice(self._seqs, most))
@@ -224,7 +230,9 @@ class Run:
         except Exception as error:
             self._break_off(error)
             raise
-        if not self._stream.closed:
+        if self._stream.closed:
+            self._done()
+        else:
             self._deliver(records, more)
 
     async def _send_from_past(self, past: Found, seqs: list[int]) -> None:
@@ -236,8 +244,8 @@ class Run:
                 return
             raise
         if self._stream.closed:
-            return
-        if records:
+            self._done()
+        elif records:
             self._put_back(seqs[bisect_right(seqs, records[-1].seq) :])
             self._deliver(records, True)
         else:
@@ -245,7 +253,7 @@ class Run:
 
     def _deliver(self, records: Sequence[Record], more: bool) -> None:
         """Send these records, then the next piece if `more`, else the end of the batch. Hot."""
-        bus, reply = self._stream.bus, self._reply
+        bus, reply = self._stream.bus, self.reply
         if isinstance(records, Records):
             sizes = native.delivery_sizes(records.buf, records.offsets, records.lengths, 0, len(records), b"", 0, 0)
         else:
@@ -264,7 +272,8 @@ class Run:
             self._last_seq = seqs_of(records)[-1]
         self._left -= len(messages)
         if messages and not bus.deliver(reply, messages):
-            return  # no subscriber any more
+            self._done()  # no subscriber any more
+            return
         if more and self._left > 0:
             bus.when_writable(reply, self.start)
             return
@@ -272,9 +281,11 @@ class Run:
         if self._through:
             lines += b"Nats-UpTo-Sequence: %d\r\n" % self._through
         bus.deliver(reply, [(reply, b"", status(204, b"EOB", lines), b"")])
+        self._done()
 
     def _break_off(self, error: Exception) -> None:
-        self._stream.bus.publish(self._reply, b"", unreadable(error), b"")
+        self._stream.bus.publish(self.reply, b"", unreadable(error), b"")
+        self._done()
 
 
 async def fetch_many(stream: Stream, seqs: Sequence[int]) -> list[Record]:

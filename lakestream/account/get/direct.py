@@ -39,6 +39,10 @@ MAX_IN_LAKE: Final = 10_000
 MAX_IN_PAST: Final = 64
 """Maximum number of these that read the past; further ones fail with 429. Each may hold 1024 subjects' messages."""
 
+MAX_SENDING: Final = 1024
+"""Maximum number of batches of one stream that are being sent; further ones fail with 429. Each holds the sequences of
+up to 1,024 messages while its client does not read."""
+
 NOT_FOUND: Final = status(404, b"Message Not Found")
 NO_RESULTS: Final = status(404, b"No Results")
 EMPTY: Final = status(408, b"Empty Request")
@@ -125,7 +129,7 @@ class Gets:
         self._max_bytes = max_bytes
         self._headers = MessageHeaders(shown or stream.name)
         self._behind = behind
-        self._in_lake = self._in_past = 0
+        self._in_lake = self._in_past = self._sending = 0
 
     # ------------------------------------------------------------------ the newest message of a subject
     def by_subject(self, start: int) -> Handler:
@@ -253,16 +257,19 @@ class Gets:
             if not pending and asked.batch > 0:
                 self._say(reply, NOT_FOUND)
                 return
-            Run(
-                self._stream,
-                self._headers,
-                reply,
-                query.from_on(store, pattern, start),
-                pending,
-                asked.batch,
-                asked.max_bytes or self._max_bytes,
-                bare=asked.no_hdr,
-            ).start()
+            self._begin(
+                Run(
+                    self._stream,
+                    self._headers,
+                    reply,
+                    query.from_on(store, pattern, start),
+                    pending,
+                    asked.batch,
+                    asked.max_bytes or self._max_bytes,
+                    self._sent,
+                    bare=asked.no_hdr,
+                )
+            )
         elif asked.last_by_subj:
             self._answer_one(reply, query.last_of(store, asked.last_by_subj.encode()), asked.no_hdr)
         elif asked.next_by_subj:
@@ -311,7 +318,19 @@ class Gets:
         wanted = [seq for seq in found if seq >= asked.seq]
         limit, max_bytes = asked.batch if asked.batch > 0 else MAX_RESULTS, asked.max_bytes or self._max_bytes
         seqs, count, headers = iter(wanted), len(wanted), self._headers
-        Run(self._stream, headers, reply, seqs, count, limit, max_bytes, through=through, past=past).start()
+        run = Run(self._stream, headers, reply, seqs, count, limit, max_bytes, self._sent, through=through, past=past)
+        self._begin(run)
+
+    def _begin(self, run: Run) -> None:
+        """Begin to send a batch, or refuse it."""
+        if self._sending >= MAX_SENDING:
+            self._say(run.reply, BUSY)
+            return
+        self._sending += 1
+        run.start()
+
+    def _sent(self) -> None:
+        self._sending -= 1
 
     # ------------------------------------------------------------------ requests that wait for the lake
     def _later(

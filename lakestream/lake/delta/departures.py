@@ -45,6 +45,13 @@ class DeparturesGone(LakeError):
         super().__init__(f"{path} is missing: what the stream held within that commit is unknown without it")
 
 
+class DeparturesDamaged(LakeError):
+    """Raised when a departures file does not decode."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}; bring it back from a copy of the lake")
+
+
 def of_footers(footers: Iterable[Footer]) -> Departures | None:
     """Return the departures of consecutive segments; None if one of them did not record any."""
     found = Departures()
@@ -64,21 +71,27 @@ def write(storage: Storage, table: str, last_index: int, departures: Departures)
     sink = pa.BufferOutputStream()
     rows = pa.table({name: pa.array(column, pa.int64()) for name, column in zip(COLUMNS, columns, strict=True)})
     encodings = dict.fromkeys(COLUMNS, "DELTA_BINARY_PACKED")  # one byte or two for most
-    pq.write_table(rows, sink, compression="zstd", use_dictionary=False, column_encoding=encodings)
+    pq.write_table(
+        rows, sink, compression="zstd", use_dictionary=False, column_encoding=encodings, write_page_checksum=True
+    )
     storage.write(_path(table, last_index), sink.getvalue().to_pybytes())
 
 
 def read(storage: Storage, table: str, last_index: int) -> Departures:
-    """Return the departures of the commit that took the table through log index `last_index`. Raises DeparturesGone."""
+    """Return the departures of the commit that took the table through log index `last_index`. Raises DeparturesGone,
+    DeparturesDamaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     path = _path(table, last_index)
     try:
-        rows = pq.read_table(pa.BufferReader(storage.read(path)))
+        rows = pq.read_table(pa.BufferReader(storage.read(path)), page_checksum_verification=True)
+        columns = [array("q", rows.column(name).cast(pa.int64()).to_numpy().tobytes()) for name in COLUMNS]
     except FileNotFoundError:
         raise DeparturesGone(path) from None
-    return Departures(True, [array("q", rows.column(name).to_numpy().tobytes()) for name in COLUMNS])
+    except (pa.ArrowException, OSError, LookupError, ValueError) as error:  # pyarrow's own are among them
+        raise DeparturesDamaged(path, str(error)) from error
+    return Departures(True, columns)
 
 
 def sweep(storage: Storage, table: str) -> int:

@@ -21,11 +21,22 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from lakestream.lake.errors import LakeError
 from lakestream.lake.files.storage import Storage
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 DIRECTORY = "_erasures"
 """Directory beside the table's files. Delta and its readers ignore names that begin with `_`."""
 Runs = Sequence[tuple[int, int]]
+
+_RUNS = msgspec.json.Decoder(list[tuple[int, int]])
+
+
+class BadNote(LakeError):
+    """Raised when a note does not decode."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is damaged: {reason}; bring it back from a copy of the lake")
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -49,11 +60,17 @@ def leave_note(storage: Storage, table: str, uid: str, last_index: int, runs: Ru
 
 
 def notes(storage: Storage, table: str) -> list[Note]:
-    """Return the notes of a table. Read them before the table's state: see the invariant."""
+    """Return the notes of a table. Read them before the table's state: see the invariant.
+
+    Raise BadNote if one is damaged: what it erases must not be shown.
+    """
     found = []
     for entry in storage.list(f"{table}/{DIRECTORY}"):
         if entry.name.endswith(".json"):
-            found.append(Note(entry.path, msgspec.json.decode(storage.read(entry.path), type=list[tuple[int, int]])))
+            try:
+                found.append(Note(entry.path, _RUNS.decode(storage.read(entry.path))))
+            except DECODE_ERRORS as error:
+                raise BadNote(entry.path, str(error)) from error
     return found
 
 

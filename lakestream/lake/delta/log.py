@@ -200,7 +200,7 @@ class Log:
         """
         try:
             hint = _HINT.decode(self._storage.read(f"{self.directory}/_last_checkpoint"))
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, *DECODE_ERRORS):
             hint = None
         # The hint is valid while its own commit exists: then later commits were not cleaned up either.
         if hint is not None and not hint.parts and self._storage.exists(self.path(hint.version)):
@@ -226,7 +226,8 @@ class Log:
         import pyarrow.parquet as pq
 
         for part in parts:
-            file = pq.ParquetFile(part if self._storage.local else pa.BufferReader(self._storage.read(part)))
+            source = part if self._storage.local else pa.BufferReader(self._storage.read(part))
+            file = pq.ParquetFile(source, page_checksum_verification=True)
             there = {".".join(file.schema.column(at).path.split(".")[:2]) for at in range(len(file.schema))}
             wanted = [f"{kind}.{column}" for kind in kinds for column in _COLUMNS[kind]]
             for batch in file.iter_batches(_BATCH_ROWS, columns=[column for column in wanted if column in there]):

@@ -14,6 +14,7 @@ import msgspec
 
 from lakestream.lake.delta.actions import Action, CommitInfo
 from lakestream.lake.delta.log import Log, log_directory
+from lakestream.lake.errors import DamagedLog
 from lakestream.lake.files import paths
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.staging import StreamIdentity
@@ -125,8 +126,13 @@ class PositionWatch:
         if position is None:
             return False
         info = commit.info
-        self._position, self.progress = position, progress_of(info)
-        self.rows = int(info.operation_metrics.get("numOutputRows", 0))
+        progress = progress_of(info)
+        if progress is not None and self._app == application(progress.uid) and progress.last_index != position:
+            what = f"it names two log indexes as the table's position, {position} and {progress.last_index}"
+            raise DamagedLog(self._log.path(version), what)
+        self._position, self.progress = position, progress
+        rows = info.operation_metrics.get("numOutputRows", 0)
+        self.rows = int(rows) if str(rows).isdecimal() else 0
         self.committed_ms = info.in_commit_timestamp or info.timestamp or 0
         return True
 

@@ -17,6 +17,7 @@ from lakestream.lake.errors import NotALake
 from lakestream.lake.files import paths
 from lakestream.lake.files.local_storage import LocalStorage
 from lakestream.lake.files.storage import Storage
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 _DIRECTORIES = frozenset((paths.STREAMS, paths.SEGMENTS, paths.ACCOUNTS, paths.CHECKPOINT))
 
@@ -49,7 +50,7 @@ def read_id(storage: Storage) -> str:
     """Return the lake's id; "" when it has none, or the file is unreadable."""
     try:
         return _LAKE_FILE.decode(storage.read(paths.lake_file(storage.root))).id
-    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+    except (FileNotFoundError, NotADirectoryError, *DECODE_ERRORS):
         return ""
 
 

@@ -33,6 +33,7 @@ from lakestream.lake.files.lake import open_storage
 from lakestream.lake.files.local_storage import FILE_MODE
 from lakestream.lake.files.storage import Storage
 from lakestream.log.format.files import Files
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -289,7 +290,7 @@ def is_held(path: str) -> bool:
         try:
             content, entry = open_storage(path).read_entry(path)
             terms = _TERMS.decode(content)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, *DECODE_ERRORS):
             return False
         return bool(terms.owner) and time.time_ns() - entry.modified_ns <= int((terms.seconds + 1) * 1e9)
     try:

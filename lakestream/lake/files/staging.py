@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from zlib import crc32
 
 import msgspec
 
@@ -36,6 +37,22 @@ class StreamIdentity(msgspec.Struct, frozen=True):
 
 
 _STREAM_IDENTITY = msgspec.json.Decoder(StreamIdentity)
+_CHECK = b',"crc":'
+"""Begins the last field of the file: the CRC-32 of the object without it. Earlier releases wrote none."""
+
+
+def encode_identity(stream: StreamIdentity) -> bytes:
+    """Return the content of the file with a stream's identity."""
+    plain = msgspec.json.encode(stream)
+    return plain[:-1] + _CHECK + b"%d}" % crc32(plain)
+
+
+def _decode_identity(content: bytes) -> StreamIdentity:
+    """Decode such a file. Raise ValueError for one whose CRC is another, one of DECODE_ERRORS."""
+    plain, check, crc = content.rpartition(_CHECK)
+    if check and crc != b"%d}" % crc32(plain + b"}"):
+        raise ValueError("the crc is wrong")
+    return _STREAM_IDENTITY.decode(content)
 
 
 class StagedSegment(msgspec.Struct, frozen=True, order=True):
@@ -181,8 +198,8 @@ def read_identity(directory: str) -> StreamIdentity | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return _STREAM_IDENTITY.decode(content)
-    except DECODE_ERRORS as error:
+        return _decode_identity(content)
+    except (ValueError, *DECODE_ERRORS) as error:
         raise BadIdentity(path, str(error)) from error
 
 
@@ -259,7 +276,7 @@ def directory_of(lake: str, stream: StreamIdentity) -> str:
 def introduce(storage: Storage, directory: str, stream: StreamIdentity) -> None:
     """Write the identity of a staging directory's stream, unless it is there already."""
     path = f"{directory}/{paths.STREAM_FILE}"
-    content = msgspec.json.encode(stream)
+    content = encode_identity(stream)
     try:
         if storage.read(path) == content:
             return

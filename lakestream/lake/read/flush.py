@@ -20,6 +20,7 @@ from lakestream.lake.errors import LakeError
 from lakestream.lake.files import lake as lakes
 from lakestream.lake.files import paths
 from lakestream.lake.files.storage import Storage
+from lakestream.protocol.decoding import DECODE_ERRORS
 
 if TYPE_CHECKING:
     import ssl
@@ -188,7 +189,7 @@ def _file_of(storage: Storage, server: ServerFile) -> str:
 def _read(storage: Storage, path: str) -> ServerFile | None:
     try:
         return _SERVER_FILE.decode(storage.read(path))
-    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+    except (FileNotFoundError, NotADirectoryError, *DECODE_ERRORS):
         return None
 
 
@@ -359,7 +360,7 @@ class Flusher:
     @staticmethod
     def _failed(urls: Sequence[str], stream: str, error: BaseException) -> FlushFailed:
         where = f"the server at {', '.join(map(plain_url, urls))}"
-        if isinstance(error, msgspec.DecodeError):
+        if isinstance(error, DECODE_ERRORS):
             return FlushFailed(f"{where} answered a flush of {stream} with something else: {error}")
         return FlushFailed(f"{where} does not flush stream {stream}: {str(error) or type(error).__name__}")
 

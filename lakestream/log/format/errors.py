@@ -47,6 +47,19 @@ class CorruptLog(LogError):
         self.what = what
 
 
+class ReadFailed(LogError):
+    """Raised when a file of a stream cannot be read at the moment: nothing is known about its content."""
+
+    def __init__(self, file: str, cause: OSError) -> None:
+        why = cause.strerror or str(cause)
+        super().__init__(
+            f"{file}: cannot be read: {why}; repair the device, then restart the server",
+            f"a file of the stream cannot be read: {why}; the server's log names it",
+        )
+        self.file = file
+        self.cause = cause
+
+
 class LostEntries(CorruptLog):
     """Raised when synced entries are missing or damaged at the end of a log, and no other replica has them."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
@@ -23,13 +24,27 @@ _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS 
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Add the path to an OSError that names no file, because the call took a descriptor."""
+    """Add the path to an OSError that names no file."""
     try:
         yield
     except OSError as error:
         if error.filename is None and error.errno is not None:
             raise OSError(error.errno, error.strerror, path) from error
         raise
+
+
+def _named(error: OSError, fd: int) -> OSError:
+    """Return an error of a call that took a descriptor, with the path of that file where the system tells it."""
+    with contextlib.suppress(OSError, AttributeError):
+        return OSError(error.errno, error.strerror, _path_of(fd))
+    return error
+
+
+def _path_of(fd: int) -> str:
+    """Return the path of an open file. Raise OSError, AttributeError when the system does not tell it."""
+    if os.path.isdir("/proc/self/fd"):
+        return os.readlink(f"/proc/self/fd/{fd}")
+    return os.fsdecode(fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))  # type: ignore[attr-defined] # macOS
 
 
 class Brief(IntEnum):
@@ -70,7 +85,8 @@ class InlineIo:
 
 
 class Files:
-    """Files of the operating system. Descriptors are plain ints; every method raises OSError as the system does."""
+    """Files of the operating system. Descriptors are plain ints. Every method raises OSError as the system does, with
+    the path of the file."""
 
     durable = True
     """True if `sync` makes content durable."""
@@ -101,30 +117,36 @@ class Files:
         for start in range(0, len(buffers), IOV_MAX):
             group: list[bytes | memoryview] = list(buffers[start : start + IOV_MAX])
             while group:
-                written = os.pwritev(fd, group, offset)
+                try:
+                    written = os.pwritev(fd, group, offset)
+                except OSError as error:
+                    raise _named(error, fd) from error
                 if written == 0 and any(len(piece) for piece in group):
-                    raise OSError(errno.ENOSPC, "the file system took no bytes")
+                    raise _named(OSError(errno.ENOSPC, "the file system took no bytes"), fd)
                 offset += written
                 group = _rest(group, written)
 
     def read_at(self, fd: int, length: int, offset: int) -> bytes:
         """Read `length` bytes at `offset`; fewer only at the end of the file."""
-        data = os.pread(fd, length if length < PREAD_MAX else PREAD_MAX, offset)
-        if len(data) == length or not data:
-            return data
-        pieces = [data]
-        got = len(data)
-        while got < length:
-            data = os.pread(fd, min(length - got, PREAD_MAX), offset + got)
-            if not data:
-                break
-            pieces.append(data)
-            got += len(data)
-        return b"".join(pieces)
+        try:
+            data = os.pread(fd, length if length < PREAD_MAX else PREAD_MAX, offset)
+            if len(data) == length or not data:
+                return data
+            pieces = [data]
+            got = len(data)
+            while got < length:
+                data = os.pread(fd, min(length - got, PREAD_MAX), offset + got)
+                if not data:
+                    break
+                pieces.append(data)
+                got += len(data)
+            return b"".join(pieces)
+        except OSError as error:
+            raise _named(error, fd) from error
 
     def read(self, path: str) -> bytes:
         """Return the whole content of a file."""
-        with open(path, "rb") as file:
+        with naming(path), open(path, "rb") as file:
             return file.read()
 
     def salt(self) -> int:
@@ -135,13 +157,27 @@ class Files:
         """Return True if there is a file or directory of that name."""
         return os.path.exists(path)
 
+    def is_directory(self, path: str) -> bool:
+        """Return True if there is a directory of that name."""
+        return os.path.isdir(path)
+
+    def length(self, path: str) -> int:
+        """Return the length in bytes of a file."""
+        return os.path.getsize(path)
+
     def size(self, fd: int) -> int:
         """Return the length in bytes of an open file."""
-        return os.fstat(fd).st_size
+        try:
+            return os.fstat(fd).st_size
+        except OSError as error:
+            raise _named(error, fd) from error
 
     def sync(self, fd: int) -> None:
         """Make the content of a file durable (fdatasync: content and length)."""
-        _fdatasync(fd)
+        try:
+            _fdatasync(fd)
+        except OSError as error:
+            raise _named(error, fd) from error
 
     def sync_file(self, path: str) -> None:
         """Make the content of a file durable that another descriptor, or another process, has written."""
@@ -152,17 +188,30 @@ class Files:
         """Make the names inside a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            with naming(path):
+                os.fsync(fd)
         finally:
             os.close(fd)
 
     def truncate(self, fd: int, length: int) -> None:
         """Cut an open file to `length` bytes."""
-        os.ftruncate(fd, length)
+        try:
+            os.ftruncate(fd, length)
+        except OSError as error:
+            raise _named(error, fd) from error
 
     def replace(self, source: str, target: str) -> None:
         """Rename `source` over `target`, atomically."""
         os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name; copy it where the file system has no hard links."""
+        try:
+            os.link(source, target)
+        except PermissionError:
+            import shutil  # with every kind of compression
+
+            shutil.copyfile(source, target)
 
     def remove(self, path: str) -> None:
         """Remove a file if it exists."""
@@ -196,6 +245,23 @@ class Files:
         with contextlib.suppress(FileExistsError):  # two threads may make the first two streams' parent at once
             os.mkdir(path, 0o750)
         self.sync_directory(parent)
+
+    def lock(self, path: str, *, shared: bool = False, create: bool = True) -> int:
+        """Open a file and lock it for this process, or for all that share it; closing it releases the lock.
+
+        Raise BlockingIOError when another process has it, FileNotFoundError.
+        """
+        fd = os.open(path, (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY) | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def unsynced(self) -> Files:
+        """Return these files without syncs."""
+        return UnsyncedFiles()
 
     def write_whole(self, path: str, buffers: Sequence[bytes]) -> None:
         """Replace the content of a file in one durable step: a reader sees the old content or the new one."""

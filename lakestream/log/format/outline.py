@@ -24,6 +24,7 @@ from lakestream.log.format.packed import read_plain
 from lakestream.log.format.record import TIME_AT, subjects_at
 from lakestream.log.format.runs import Runs
 from lakestream.log.format.segment import Segment, read_footer
+from lakestream.native import check_records
 
 SUFFIX = ".outline"
 VERSION = 1
@@ -105,6 +106,12 @@ class Outline:
         """Add the messages of a sealed segment by reading the whole file. Block. Raise CorruptLog."""
         footer, tables, _ = read_footer(path, files)
         content = read_plain(files, path)
+        there = [row for row, length in enumerate(tables.lengths) if length]
+        offsets, sizes = (array("I", [column[row] for row in there]) for column in (tables.offsets, tables.lengths))
+        try:  # from now on nothing but the outline says which subjects these messages have
+            check_records(content, offsets, sizes)
+        except ValueError as error:
+            raise CorruptLog(path, *error.args) from error
         row = 0
         for first, rows in footer.runs:
             offsets = tables.offsets[row : row + rows]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -23,11 +24,15 @@ from lakestream.log.format.segment import (
     HEADER_SIZE,
     PACKED_VERSION,
     TRAILER_SIZE,
+    Header,
     Packing,
+    SealedEnd,
+    decode_end,
     decode_segment_header,
     encode_segment_header,
     encode_trailer,
     is_packed,
+    iter_frames,
     read_end,
 )
 
@@ -50,12 +55,9 @@ def pack(files: Files, path: str) -> int:
 
     Block. Raise CorruptLog, OSError.
     """
-    content = files.read(path)
-    header, end = decode_segment_header(content), None
-    with files.opened(path) as fd:
-        end = read_end(files, fd)
-    if end is None or end.packing is not None or isinstance(header, str):
+    if is_packed_file(files, path):
         return 0
+    header, end, content = read_intact(files, path)
     zstd, frames_end = codec(), end.frames_end
     cuts = range(HEADER_SIZE, frames_end, BLOCK_BYTES)
     blocks = [zstd.compress(content[at : min(at + BLOCK_BYTES, frames_end)], asbytes=True) for at in cuts]
@@ -81,15 +83,17 @@ class View:
         path: for errors.
     """
 
-    __slots__ = ("_block", "_block_bytes", "_codec", "_end", "_fd", "_files", "_number", "_path", "_starts")
+    __slots__ = ("_block", "_block_bytes", "_codec", "_end", "_fd", "_files", "_number", "_path", "_starts", "end")
 
     def __init__(self, files: Files, fd: int, path: str) -> None:
         self._files, self._fd, self._path = files, fd, path
         self._starts: list[int] = []
+        self.end: SealedEnd | None = None
+        """The end of a compressed file."""
         self._number, self._block = -1, b""  # the block read last: the next read often begins in it
         if not is_packed(files.read_at(fd, HEADER_SIZE, 0)):
             return
-        found = read_end(files, fd)
+        found = self.end = read_end(files, fd)
         if found is None or found.packing is None:
             raise CorruptLog(path, max(0, files.size(fd) - TRAILER_SIZE), "the footer of this segment is damaged")
         packing = found.packing
@@ -125,8 +129,9 @@ class View:
             start, stop = self._starts[number], self._starts[number + 1]
             left = self._end - HEADER_SIZE - number * self._block_bytes
             size = min(self._block_bytes, left)
+            compressed = self._files.read_at(self._fd, stop - start, start)
             try:
-                block: bytes = self._codec.decompress(self._files.read_at(self._fd, stop - start, start), size, True)
+                block: bytes = self._codec.decompress(compressed, size, True)
             except (ValueError, OSError) as error:
                 raise CorruptRecord(start, f"a compressed block is damaged: {error}") from error
             if len(block) != size:
@@ -149,10 +154,9 @@ def read_plain(files: Files, path: str) -> bytes:
     try:
         with files.opened(path) as fd:
             view = View(files, fd, path)
-            if not view.packed:
+            end = view.end
+            if end is None:
                 return files.read_at(fd, files.size(fd), 0)
-            end = read_end(files, fd)
-            assert end is not None, "a view was made of it"
             frames = view.read_at(end.frames_end, 0)
             rest = files.read_at(fd, end.file_bytes - end.tables_at, end.tables_at)
     except CorruptRecord as error:
@@ -160,9 +164,30 @@ def read_plain(files: Files, path: str) -> bytes:
     header = decode_segment_header(frames)
     if isinstance(header, str):
         raise CorruptLog(path, 0, header)
-    tables = rest[: 8 * end.rows]
-    metadata = msgspec.msgpack.decode(rest[len(tables) : -TRAILER_SIZE])
+    tables, metadata_bytes = rest[: 8 * end.rows], rest[8 * end.rows : -TRAILER_SIZE]
+    if rest[-TRAILER_SIZE:] != encode_trailer(end.tables_at, end.rows, end.tables_crc, metadata_bytes):
+        raise CorruptLog(path, end.tables_at, "the footer of this segment is damaged")
+    metadata = msgspec.msgpack.decode(metadata_bytes)
     del metadata["packing"]
     encoded = msgspec.msgpack.encode(metadata)
     trailer = encode_trailer(end.frames_end, end.rows, end.tables_crc, encoded)
     return b"".join((encode_segment_header(header), frames[HEADER_SIZE:], tables, encoded, trailer))
+
+
+def read_intact(files: Files, path: str) -> tuple[Header, SealedEnd, bytes]:
+    """Return header, end and plain content of a sealed segment, of which every byte is checked: it may become the only
+    copy.
+
+    Block. Raise CorruptLog, OSError.
+    """
+    content = read_plain(files, path)
+    header, end = decode_segment_header(content), decode_end(content)
+    if isinstance(header, str):
+        raise CorruptLog(path, 0, header)
+    if end is None:
+        raise CorruptLog(path, max(0, len(content) - TRAILER_SIZE), "the footer of this sealed segment is damaged")
+    if crc32(content[end.tables_at : end.tables_at + 8 * end.rows]) != end.tables_crc:
+        raise CorruptLog(path, end.tables_at, "the tables in the footer of this sealed segment are damaged")
+    for _ in iter_frames(content, path, header, end.frames_end):
+        pass
+    return header, end, content

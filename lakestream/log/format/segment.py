@@ -24,7 +24,7 @@ import builtins
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from zlib import crc32
 
 import msgspec
@@ -336,16 +336,27 @@ class SealedEnd(msgspec.Struct, frozen=True):
 def read_end(files: Files, fd: int) -> SealedEnd | None:
     """Return the metadata of a sealed segment; None if the file does not end in an undamaged footer."""
     size = files.size(fd)
+    return _end_of(size, lambda offset: files.read_at(fd, size - offset, offset))
+
+
+def decode_end(content: bytes) -> SealedEnd | None:
+    """Return the metadata of a sealed segment from the content of its file; None without an undamaged footer."""
+    return _end_of(len(content), lambda offset: content[offset:])
+
+
+def _end_of(size: int, read_from: Callable[[int], bytes]) -> SealedEnd | None:
     if size < HEADER_SIZE + TRAILER_SIZE:
         return None
-    tail = files.read_at(fd, min(size, _TAIL_GUESS), max(0, size - _TAIL_GUESS))
+    tail = read_from(max(0, size - _TAIL_GUESS))
     trailer = tail[-TRAILER_SIZE:]
+    if len(trailer) < TRAILER_SIZE:
+        return None
     tables_at, rows, metadata_length, tables_crc, crc, magic = _TRAILER.unpack(trailer)
     metadata_at = tables_at + 8 * rows
     if magic != _FOOTER_MAGIC or tables_at < HEADER_SIZE or metadata_at + metadata_length + TRAILER_SIZE != size:
         return None
     if metadata_length + TRAILER_SIZE > len(tail):
-        tail = files.read_at(fd, size - metadata_at, metadata_at)
+        tail = read_from(metadata_at)
     metadata = tail[-TRAILER_SIZE - metadata_length : -TRAILER_SIZE]
     if crc32(trailer[:-8], crc32(metadata)) != crc:
         return None

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from zlib import crc32
 
-from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.errors import CorruptLog, ReadFailed
 from lakestream.log.format.files import Files
 from lakestream.log.index.histories import count
 
@@ -100,14 +100,17 @@ class Block:
         return self._length
 
     def read(self) -> bytes:
-        """Return its bytes. Any thread. Raise CorruptLog, OSError."""
-        data = self._file.read(self._offset, self._length)
+        """Return its bytes. Any thread. Raise CorruptLog, ReadFailed."""
+        try:
+            data = self._file.read(self._offset, self._length)
+        except OSError as error:
+            raise ReadFailed(self._file.path, error) from error
         if len(data) != self._length or crc32(memoryview(data)[4:]) != int.from_bytes(data[:4], "little"):
             raise CorruptLog(self._file.path, self._offset, "a block of the subject index is damaged")
         return data
 
     def find(self, subject: bytes) -> int:
-        """Return the sequences of `subject`, packed; 0 if it is not here. Raise CorruptLog, OSError."""
+        """Return the sequences of `subject`, packed; 0 if it is not here. Raise CorruptLog, ReadFailed."""
         if b" " in subject:  # a request may contain a space: two adjacent subjects must not match
             return 0
         data = self.read()
@@ -125,7 +128,7 @@ class Block:
         return int.from_bytes(data[start : start + 8 * counts[row]], "little")
 
     def rows(self) -> dict[bytes, int]:
-        """Return every subject with its packed sequences, in order. Any thread. Raise CorruptLog, OSError."""
+        """Return every subject with its packed sequences, in order. Any thread. Raise CorruptLog, ReadFailed."""
         return decode_rows(self.read())
 
     def __del__(self) -> None:

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.errors import LogError
 from lakestream.log.format.files import Files
 from lakestream.log.index.cold_rows import Block, BlockFile
 from lakestream.log.index.histories import (
@@ -110,7 +110,7 @@ class SubjectIndex:
     def cold(cls, lows: list[bytes], blocks: list[Block], through: int) -> SubjectIndex:
         """Return the index over these blocks, in order, which begin with the subjects `lows`.
 
-        Block. Raise CorruptLog, OSError.
+        Block. Raise CorruptLog, ReadFailed.
         """
         made = cls()
         made._leaves = Leaves.over(made._held, lows, blocks)
@@ -396,7 +396,7 @@ class SubjectIndex:
 
         A literal is one lookup. For a wildcard behind literal tokens only the range of those tokens is scanned. Batches
         come in order, the subjects inside of one do not. The index may change between them: subjects added meanwhile
-        are found or not. Raise CorruptLog, OSError.
+        are found or not. Raise CorruptLog, ReadFailed.
         """
         if grammar.is_literal(filter):
             if filter in self:
@@ -465,7 +465,7 @@ class SubjectIndex:
                 assert self._files is not None, "only those that have a directory are asked"
                 self._scratch = BlockFile.make_scratch(self._files, os.path.join(self._directory, SCRATCH))
             moved = leaves.cool(self._scratch, subjects)
-        except (CorruptLog, OSError) as error:
+        except (LogError, OSError) as error:
             # A read of the damaged block reports it; the memory limit may concern another stream.
             _logger.error("%s: the subject index stays in memory: %s", self._directory, error)
             return 0

@@ -15,7 +15,7 @@ import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.errors import LogError
 from lakestream.log.index.cold_rows import Block, BlockFile, encode_rows, first_name
 from lakestream.log.index.histories import MASK, Held
 from lakestream.log.index.histories import held as in_memory
@@ -87,7 +87,7 @@ class Leaves:
 
     @classmethod
     def over(cls, held: dict[bytes, Held], lows: list[bytes], blocks: list[Block]) -> Leaves:
-        """Return the leaves over blocks that begin with the subjects `lows`. Raise CorruptLog, OSError."""
+        """Return the leaves over blocks that begin with the subjects `lows`. Raise CorruptLog, ReadFailed."""
         made = cls(held)
         if blocks:
             made.lows = [b"", *lows[1:]]
@@ -110,7 +110,7 @@ class Leaves:
 
     # ------------------------------------------------------------------ one subject
     def find(self, subject: bytes) -> int:
-        """Return the packed sequences of a subject that is not in memory, or 0. Raise CorruptLog, OSError."""
+        """Return the packed sequences of a subject that is not in memory, or 0. Raise CorruptLog, ReadFailed."""
         block = self.leaves[bisect_right(self.lows, subject) - 1].block
         if block is None:
             return 0
@@ -136,7 +136,7 @@ class Leaves:
             if len(listed) > SPLIT_ROWS and len(listed) % LEAF_ROWS == 1:
                 self._clean(at)
                 if len(leaves[at].names) > SPLIT_ROWS - LEAF_ROWS // 2:
-                    with contextlib.suppress(CorruptLog, OSError):
+                    with contextlib.suppress(LogError, OSError):
                         self._divide(at)
 
     def walk(self, head: bytes) -> Iterator[list[bytes]]:
@@ -220,7 +220,7 @@ class Leaves:
         self.lows.insert(at + 1, border)
 
     def cool(self, file: BlockFile, names: int) -> int:
-        """Move about this many subjects from memory into `file`; return how many. Raise CorruptLog, OSError."""
+        """Move about this many subjects from memory into `file`; return how many. Raise CorruptLog, ReadFailed."""
         moved = turns = 0
         while moved < names and turns < len(self.leaves):
             if self._cursor >= len(self.leaves):
@@ -292,7 +292,7 @@ class LeafCopy:
         return self.block if not self.names and self._low is None else None
 
     def block_rows(self) -> dict[bytes, int]:
-        """Return the rows of its block in order. Any thread. Raise CorruptLog, OSError."""
+        """Return the rows of its block in order. Any thread. Raise CorruptLog, ReadFailed."""
         if self.block is None:
             return {}
         rows, low, high = self.block.rows(), self._low, self._high
@@ -303,7 +303,7 @@ class LeafCopy:
     def rows(self, held: dict[bytes, Held], through: int) -> dict[bytes, int]:
         """Return its subjects in order with their packed sequences ≤ `through`. Any thread.
 
-        Raise CorruptLog, OSError.
+        Raise CorruptLog, ReadFailed.
         """
         rows = self.block_rows()
         names = sorted(set(self.names))
@@ -334,18 +334,18 @@ class Snapshot:
         self._held, self._leaves, self._through = held, leaves, through
 
     def rows(self) -> Iterator[dict[bytes, int]]:
-        """Yield all subjects in order with their packed sequences, in batches. Raise CorruptLog, OSError."""
+        """Yield all subjects in order with their packed sequences, in batches. Raise CorruptLog, ReadFailed."""
         for leaf in self._parts():
             yield leaf.rows(self._held, self._through)
 
     def newest(self) -> Iterator[tuple[bytes, int]]:
-        """Yield all subjects with their newest sequence. Any thread. Raise CorruptLog, OSError."""
+        """Yield all subjects with their newest sequence. Any thread. Raise CorruptLog, ReadFailed."""
         for rows in self.rows():
             for name, packed in rows.items():
                 yield name, packed & MASK
 
     def blocks(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """Yield (first subject, number of rows, bytes) of blocks that hold everything. Raise CorruptLog, OSError."""
+        """Yield (first subject, number of rows, bytes) of blocks that hold everything. Raise CorruptLog, ReadFailed."""
         for leaf in self._parts():
             block = leaf.encoded
             if block is not None:

@@ -4,7 +4,7 @@ Belongs here: the checkpoint file and its encoding. A checkpoint replaces the on
 is always a complete one. It also holds the state of the store's owner, as opaque bytes.
 
     magic, u32 version, u64 length of the state, u64 length of the subject index, u32 crc of what follows
-    MessagePack `State`
+    MessagePack `State`, and the version once more: the crc does not cover the first one
     the subject index: blocks (index/cold_rows.py) in order, MessagePack `_Directory` of them, u32 length of that
 
 It is written in parts, and an index of many subjects stays in the file when it is opened: the start of a stream does
@@ -26,7 +26,7 @@ import msgspec
 from lakestream.log.format.errors import CorruptLog, StoreVersionError
 from lakestream.log.format.files import Files
 from lakestream.log.index import subject_index
-from lakestream.log.index.cold_rows import Block, BlockFile, decode_rows
+from lakestream.log.index.cold_rows import Block, BlockFile
 from lakestream.log.index.histories import pack
 from lakestream.log.index.subject_index import SubjectIndex
 from lakestream.log.index.subject_leaves import Snapshot as Subjects
@@ -43,6 +43,7 @@ WRITE_BYTES = 1 << 20
 
 _MAGIC = b"LKCP"
 _HEAD = struct.Struct("<4sIQQI")
+HEAD_SIZE = _HEAD.size
 _REBUILD = " (if the log still has its first segment, remove the checkpoint: it is rebuilt from the log)"
 
 
@@ -77,7 +78,20 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     erased_runs: bytes = b""
 
 
+class _Format(msgspec.Struct, frozen=True, kw_only=True):
+    """The version in a state. Earlier releases wrote none."""
+
+    version: int = 0
+
+
+class _Written(State, frozen=True, kw_only=True):
+    """A state as it is written."""
+
+    version: int = VERSION
+
+
 _STATE = msgspec.msgpack.Decoder(State)
+_FORMAT = msgspec.msgpack.Decoder(_Format)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -120,12 +134,12 @@ def write_checkpoint(files: Files, path: str, snapshot: Snapshot) -> int:
 
 
 def _write(files: Files, fd: int, snapshot: Snapshot) -> int:
-    state = msgspec.msgpack.encode(snapshot.state)
-    crc, end = 0, _HEAD.size
+    state = msgspec.msgpack.encode(_Written(**msgspec.structs.asdict(snapshot.state)))
+    crc, end = 0, HEAD_SIZE
     for part in _gathered(_parts(state, snapshot.subjects)):
         files.write(fd, [part], end)
         crc, end = crc32(part, crc), end + len(part)
-    files.write(fd, [_HEAD.pack(_MAGIC, VERSION, len(state), end - _HEAD.size - len(state), crc)], 0)
+    files.write(fd, [_HEAD.pack(_MAGIC, VERSION, len(state), end - HEAD_SIZE - len(state), crc)], 0)
     files.sync(fd)
     return end
 
@@ -173,54 +187,80 @@ def read_checkpoint(files: Files, path: str) -> tuple[State, SubjectIndex, int] 
     except FileNotFoundError:
         return None
     file = BlockFile(files, path, fd, scratch=False)  # closed when its last block is released
-    head = file.read(0, _HEAD.size)
-    if len(head) < _HEAD.size:
+    head = file.read(0, HEAD_SIZE)
+    if len(head) < HEAD_SIZE:
         raise CorruptLog(path, 0, "the checkpoint is cut short" + _REBUILD)
     magic, version, state_length, subjects_length, crc = _HEAD.unpack(head)
     if magic != _MAGIC:
         raise CorruptLog(path, 0, "this is not a checkpoint" + _REBUILD)
-    if not 1 <= version <= VERSION:
-        raise StoreVersionError(f"{path} has version {version}, this release reads {VERSION}: run a newer lakestream")
-    size = _HEAD.size + state_length + subjects_length
+    size = HEAD_SIZE + state_length + subjects_length
     length = files.size(fd)
+    if not 1 <= version <= VERSION:
+        if (
+            length == size
+            and _crc_of(file, HEAD_SIZE, size, 0) == crc
+            and _is_of_this_format(file.read(HEAD_SIZE, state_length))
+        ):
+            raise CorruptLog(path, len(_MAGIC), "the version of the checkpoint is damaged" + _REBUILD)
+        raise StoreVersionError(f"{path} has version {version}, this release reads {VERSION}: run a newer lakestream")
     if length != size:
         raise CorruptLog(path, length, "the checkpoint does not have the length that it claims" + _REBUILD)
-    if _crc_of(file, size) != crc:
-        raise CorruptLog(path, _HEAD.size, "the crc of the checkpoint does not match" + _REBUILD)
+    # What is checked is what is used: another read of the same bytes need not return the same.
+    at = HEAD_SIZE + state_length
+    encoded = file.read(HEAD_SIZE, state_length)
+    if version == 1:
+        index = file.read(at, subjects_length)
+        found = crc32(index, crc32(encoded))
+    else:
+        directory, at_directory = _read_directory(file, at, size)
+        found = crc32(directory, _crc_of(file, at, at_directory, crc32(encoded)))
+    if found != crc:
+        raise CorruptLog(path, HEAD_SIZE, "the crc of the checkpoint does not match" + _REBUILD)
     try:
-        state = _STATE.decode(file.read(_HEAD.size, state_length))
-        at = _HEAD.size + state_length
+        state = _STATE.decode(encoded)
         if version == 1:
-            return state, _first_version(file.read(at, subjects_length)), size
-        return state, _read_subjects(file, at, size, state.last_seq), size
+            return state, _first_version(index), size
+        return state, _read_subjects(file, at, directory, at_directory, state.last_seq), size
     except (*DECODE_ERRORS, ValueError, IndexError, OverflowError, struct.error) as error:
-        raise CorruptLog(
-            path, _HEAD.size, f"the content of the checkpoint makes no sense: {error}{_REBUILD}"
-        ) from error
+        raise CorruptLog(path, HEAD_SIZE, f"the content of the checkpoint makes no sense: {error}{_REBUILD}") from error
 
 
-def _crc_of(file: BlockFile, size: int) -> int:
-    crc = 0
-    for at in range(_HEAD.size, size, WRITE_BYTES):
-        crc = crc32(file.read(at, min(WRITE_BYTES, size - at)), crc)
+def _is_of_this_format(state: bytes) -> bool:
+    """Return True if a state, whose crc is right, names the version that this release writes."""
+    try:
+        return _FORMAT.decode(state).version == VERSION
+    except DECODE_ERRORS:
+        return False
+
+
+def _crc_of(file: BlockFile, start: int, end: int, crc: int) -> int:
+    for at in range(start, end, WRITE_BYTES):
+        crc = crc32(file.read(at, min(WRITE_BYTES, end - at)), crc)
     return crc
 
 
-def _read_subjects(file: BlockFile, at: int, end: int, last_seq: int) -> SubjectIndex:
+def _read_directory(file: BlockFile, start: int, end: int) -> tuple[bytes, int]:
+    """Return the directory of the blocks with its length behind it, and its offset."""
     length = int.from_bytes(file.read(end - 4, 4), "little")
-    if at + length + 4 > end:
-        raise ValueError(f"a directory of {length} bytes in an index of {end - at}")
-    directory = _DIRECTORY.decode(file.read(end - 4 - length, length))
+    at = max(end - 4 - length, start)
+    return file.read(at, end - at), at
+
+
+def _read_subjects(file: BlockFile, at: int, encoded: bytes, end: int, last_seq: int) -> SubjectIndex:
+    length = int.from_bytes(encoded[-4:], "little")
+    if length + 4 != len(encoded):
+        raise ValueError(f"a directory of {length} bytes where {len(encoded) - 4} belong")
+    directory = _DIRECTORY.decode(encoded[:-4])
     rows, lengths = array("I", directory.rows), array("I", directory.lengths)
-    if at + sum(lengths) + length + 4 != end:
+    if at + sum(lengths) != end:
         raise ValueError(f"blocks of {sum(lengths)} bytes in an index of {end - at}")
     places = pairwise(accumulate(lengths, initial=at))
+    blocks = [Block(file, start, stop - start, some) for (start, stop), some in zip(places, rows, strict=True)]
     if sum(rows) > LEFT_SUBJECTS:
-        blocks = [Block(file, start, stop - start, some) for (start, stop), some in zip(places, rows, strict=True)]
         return SubjectIndex.cold(directory.firsts, blocks, last_seq)
     found: dict[bytes, int] = {}
-    for start, stop in places:
-        found.update(decode_rows(file.read(start, stop - start)))
+    for block in blocks:
+        found.update(block.rows())
     return SubjectIndex.over(found)
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from zlib import crc32
 
 import msgspec
 
@@ -45,6 +46,7 @@ from lakestream.log.format.segment import (
     is_segment_name,
     iter_frames,
     read_end,
+    read_tables,
     record_spans,
 )
 from lakestream.log.store.base import outlines_of
@@ -142,6 +144,7 @@ def find_segments(
     """
     segments: list[Segment] = []
     names = _segment_names(directory, files, known.outlined, notes)
+    _settle_tables(directory, names, files, notes)
     if len(names) > 1:
         names = _join_split(directory, files, names, known.checkpoint_index)
     for position, name in enumerate(names):
@@ -280,6 +283,51 @@ def _walk(segment: Segment, content: bytes, known: Known) -> str:
     if segment.last_index >= segment.first_index:
         segment.first_append_ns = segment.header.created_ns
     return wrong
+
+
+def _settle_tables(directory: str, names: list[str], files: Files, notes: list[str]) -> None:
+    """Make the tables of a torn footer again, if its frames are intact; what is damaged otherwise, its readers find.
+
+    A footer is written in one piece and synced then: a power loss in between can leave its end without all of its
+    tables. The frames before it were durable, and the tables follow from them. The segment is the newest one, or the
+    one before it, if the newest holds nothing but the entries that `_split` of segment_log.py put there.
+    """
+    if names and _has_torn_tables(path := os.path.join(directory, names[-1]), files):
+        _make_tables(path, files, notes)
+    if len(names) > 1 and _has_torn_tables(path := os.path.join(directory, names[-2]), files):
+        moved = _intact_frames(os.path.join(directory, names[-1]), files)
+        if moved and all(frame.write == moved[0].index for frame in moved):
+            _make_tables(path, files, notes)
+
+
+def _has_torn_tables(path: str, files: Files) -> bool:
+    with files.opened(path) as fd:
+        end = read_end(files, fd)
+        if end is not None and end.packing is None:  # else it is open, or was put into place as a whole
+            try:
+                read_tables(files, fd, path, end)
+            except CorruptLog:
+                return True
+    return False
+
+
+def _make_tables(path: str, files: Files, notes: list[str]) -> None:
+    with files.opened(path, write=True) as fd:
+        end = read_end(files, fd)
+        header = decode_segment_header(files.read_at(fd, HEADER_SIZE, 0))
+        if end is None or isinstance(header, str):
+            return
+        made = Segment(path, header)
+        assert made.tables is not None
+        with contextlib.suppress(CorruptLog):
+            for frame, at in iter_frames(files.read_at(fd, end.frames_end, 0), path, header, end.frames_end):
+                if frame.kind == Kind.MESSAGES:
+                    place_body(made, frame.body, at)
+        pieces = [made.tables.offsets.tobytes(), made.tables.lengths.tobytes()]
+        if crc32(b"".join(pieces)) == end.tables_crc:
+            files.write(fd, pieces, end.tables_at)
+            files.sync(fd)
+            notes.append(f"the tables in the footer of {path} were torn, and were made again of its frames")
 
 
 def _join_split(directory: str, files: Files, names: list[str], checkpoint_index: int) -> list[str]:

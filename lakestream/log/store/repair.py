@@ -239,6 +239,6 @@ def take_over(files: Files, segment: Segment, fetched: str) -> Header:
 def adopt(cache: ReadCache, segment: Segment, header: Header) -> None:
     """Forget what is known of the file that was replaced. In the event loop."""
     segment.header = header
-    segment.file_bytes = os.path.getsize(segment.path)  # either file may be compressed
+    segment.file_bytes = cache.files.length(segment.path)  # either file may be compressed
     cache.forget(segment.path)
     cache.drop(segment)

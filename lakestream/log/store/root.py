@@ -10,7 +10,6 @@ the lake is still owed something (`leave`) stays with a note until `clear`; a st
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import time
@@ -68,9 +67,10 @@ class Survey(msgspec.Struct, frozen=True):
 class StoreRoot:
     """The directory of all streams of a server, locked for this process."""
 
-    def __init__(self, path: str, lock: int) -> None:
+    def __init__(self, path: str, lock: int, files: Files) -> None:
         self.path = path
         self._lock = lock
+        self._files = files
 
     @classmethod
     def open(cls, path: str, files: Files | None = None) -> StoreRoot:
@@ -81,19 +81,31 @@ class StoreRoot:
         files = files or Files()
         files.make_directory(path)
         name = os.path.join(path, "VERSION")
-        lock = os.open(os.path.join(path, "LOCK"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.exists(name):
+            lock = files.lock(os.path.join(path, "LOCK"))
+        except BlockingIOError:
+            raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
+        try:
+            if not files.exists(name):
                 files.write_whole(name, [b"%d\n" % STORE_VERSION])
             _check_version(name, files)
-        except BlockingIOError:
-            os.close(lock)
-            raise StoreLocked(f"{path}: another server uses this store; stop it or choose another store_dir") from None
+            made = cls(path, lock, files)
+            made._settle(files)
         except BaseException:
-            os.close(lock)
+            files.close(lock)
             raise
-        return cls(path, lock)
+        return made
+
+    def _settle(self, files: Files) -> None:
+        """Sync the names down to the accounts' directories.
+
+        A process that was killed between making a directory and syncing its name leaves one that looks made, and
+        would go with everything in it when the power fails.
+        """
+        files.sync_directory(os.path.dirname(os.path.abspath(self.path)))
+        files.sync_directory(self.path)
+        for account in self.accounts(files):
+            files.sync_directory(os.path.join(self.path, account_directory(account)))
 
     @classmethod
     def inspect(cls, path: str, files: Files, *, alone: bool = False) -> StoreRoot:
@@ -104,15 +116,12 @@ class StoreRoot:
         """
         _check_version(os.path.join(path, "VERSION"), files)
         try:
-            lock = os.open(os.path.join(path, "LOCK"), os.O_RDONLY | os.O_CLOEXEC)
+            lock = files.lock(os.path.join(path, "LOCK"), shared=not alone, create=False)
         except FileNotFoundError:  # a copy of a store
-            return cls(path, -1)
-        try:
-            fcntl.flock(lock, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            lock = -1
         except BlockingIOError:
-            os.close(lock)
             raise StoreLocked(f"{path}: a server uses this store; stop it first") from None
-        return cls(path, lock)
+        return cls(path, lock, files)
 
     def stream_directory(self, account: str, stream: str) -> str:
         """Return the directory of a stream."""
@@ -121,7 +130,7 @@ class StoreRoot:
     def accounts(self, files: Files) -> list[str]:
         """Return every account that ever had streams, ascending by directory."""
         found = [name for name in files.names(self.path) if name not in RESERVED]
-        return [account_of(name) for name in found if os.path.isdir(os.path.join(self.path, name, STREAMS))]
+        return [account_of(name) for name in found if files.is_directory(os.path.join(self.path, name, STREAMS))]
 
     def survey(self, files: Files, tell: Tell) -> Survey:
         """Return the content of the store. Block. Raise OSError if the store itself cannot be listed.
@@ -136,12 +145,12 @@ class StoreRoot:
                 continue
             try:
                 inside = files.names(os.path.dirname(base))
-                if os.path.isdir(base):
+                if files.is_directory(base):
                     self._look(account_of(name), base, files, found, tell)
                     for each in inside:
                         if each not in (STREAMS, ASIDE):
                             tell(f"{os.path.join(os.path.dirname(base), each)} is no part of a store: {UNKNOWN}")
-                elif inside or not os.path.isdir(os.path.dirname(base)):
+                elif inside or not files.is_directory(os.path.dirname(base)):
                     tell(f"{os.path.join(self.path, name)} has no directory `{STREAMS}`: {UNKNOWN}")
             except OSError as error:
                 tell(f'account "{account_of(name)}": {base} cannot be read: {error}; its streams are not served')
@@ -156,7 +165,7 @@ class StoreRoot:
                 self._remove(files, path, tell)
             elif name.endswith(INCOMING):
                 continue  # a replica removes or uses it
-            elif not os.path.isdir(path):
+            elif not files.is_directory(path):
                 tell(f"{path} is not a stream's directory: {UNKNOWN}")
             elif "." in name:
                 tell(f"{path}: no stream can have this name: {UNKNOWN}")
@@ -166,7 +175,7 @@ class StoreRoot:
     @staticmethod
     def _remove(files: Files, path: str, tell: Tell) -> None:
         try:
-            if os.path.isdir(path):
+            if files.is_directory(path):
                 files.remove_tree(path)
             else:
                 files.remove(path)
@@ -176,7 +185,7 @@ class StoreRoot:
     def close(self) -> None:
         """Release the lock. Idempotent."""
         if self._lock >= 0:
-            os.close(self._lock)
+            self._files.close(self._lock)
             self._lock = -1
 
 
@@ -211,7 +220,7 @@ NOTE = "leaving"
 
 def discard(files: Files, directory: str) -> None:
     """Remove an unused directory if it exists. Block."""
-    if os.path.isdir(directory):
+    if files.is_directory(directory):
         gone = f"{directory}{GONE}{time.time_ns()}"
         files.replace(directory, gone)
         files.sync_directory(os.path.dirname(directory))
@@ -224,7 +233,7 @@ def leave(files: Files, directory: str, note: bytes) -> str:
     Invariant: the note is durable before the rename, which alone decides. A kill between them leaves a stream with a
     note that is never read.
     """
-    if not os.path.isdir(directory):
+    if not files.is_directory(directory):
         return ""
     files.write_whole(os.path.join(directory, NOTE), [note])
     gone = f"{directory}{GONE}{time.time_ns()}{OWING}"
@@ -258,7 +267,7 @@ def clear(files: Files, directory: str) -> None:
     Invariant: the name by which the note is looked for is durably gone before the note is. Else a power loss could
     leave the name without its note.
     """
-    if os.path.isdir(directory):
+    if files.is_directory(directory):
         trash = directory.removesuffix(OWING)
         files.replace(directory, trash)
         files.sync_directory(os.path.dirname(directory))
@@ -278,7 +287,7 @@ def sealed_in(files: Files, directory: str) -> list[tuple[str, int, int]]:
     found = [(path, first, after - 1) for path, first, after in zip(paths, firsts, firsts[1:], strict=False)]
     if paths:
         try:
-            footer, _, _ = read_footer(paths[-1])
+            footer, _, _ = read_footer(paths[-1], files)
         except CorruptLog:
             return found
         found.append((paths[-1], firsts[-1], footer.last_index))

@@ -343,6 +343,8 @@ class SegmentLog:
         """End the file of the open segment with a footer behind its frames, durably."""
         footer = self._footer(segment, state)
         assert segment.tables is not None
+        if self._write:  # a power loss may not leave a footer behind frames that it took
+            self.files.sync(self._fd)
         pieces = encode_footer(footer, segment.tables, segment.end)
         self.files.write(self._fd, pieces, segment.end)
         segment.file_bytes = segment.end + sum(map(len, pieces))

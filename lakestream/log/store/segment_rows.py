@@ -13,7 +13,7 @@ from itertools import accumulate, chain
 from operator import attrgetter
 from typing import cast
 
-from lakestream.log.format.errors import Compacted, CorruptLog, CorruptRecord
+from lakestream.log.format.errors import Compacted, CorruptLog, CorruptRecord, ReadFailed
 from lakestream.log.format.outline import Outline, OutlineFile, read_outline
 from lakestream.log.format.record import FIXED, TIME_AT, Record, decode_record, subjects_at
 from lakestream.log.format.records import Records
@@ -160,9 +160,7 @@ class SegmentRows:
         if seq < self.local_floor:
             outline = self._outline_of(seq)
             return outline.times[_row(outline, seq)]
-        segment = self._segment(seq)
-        tables = self._tables(segment)
-        return self._time_at(segment, tables.offsets[tables.row(seq)])
+        return self.read(seq).time_ns  # checked with its CRC: messages expire by it
 
     def first_at(self, time_ns: int) -> int:
         """Find the message by two binary searches: times ascend with sequences."""
@@ -244,6 +242,8 @@ class SegmentRows:
             except CorruptLog as error:
                 self.on_corrupt(error)
                 raise
+            except OSError as error:
+                raise ReadFailed(segment.path, error) from error
             segment.tables = tables
             self.cache.keep(segment, tables.memory())
         return tables
@@ -257,6 +257,8 @@ class SegmentRows:
             except CorruptLog as error:
                 self.on_corrupt(error)
                 raise
+            except OSError as error:
+                raise ReadFailed(file.path, error) from error
             self.cache.keep(file, outline.memory())
         return outline
 
@@ -312,6 +314,8 @@ class SegmentRows:
         except CorruptLog as error:
             self.on_corrupt(error)
             raise
+        except OSError as error:
+            raise ReadFailed(segment.path, error) from error
         if len(buf) < length:
             raise self._corrupt(segment, base + len(buf), "the file is cut short")
         return buf

@@ -29,7 +29,7 @@ from lakestream.log.store.base import Base, read_base
 from lakestream.log.store.cache import ReadCache
 from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import Snapshot, State, recover_checkpoint, write_checkpoint
-from lakestream.log.store.export import Export
+from lakestream.log.store.export import Export, Pin
 from lakestream.log.store.figures import WriteFigures
 from lakestream.log.store.log import Appended, SealState
 from lakestream.log.store.memory import MemoryStore
@@ -540,6 +540,10 @@ class SegmentStore(Store):
 
     def export(self, extra: bytes, skip_through: int) -> Export:
         return Export(self.log, self._rows.outlines, self.snapshot(extra), skip_through, self.lock)
+
+    def pin(self) -> Pin:
+        """Return the files as of now, for their verification; see `Pin`."""
+        return Pin(self.log, self._rows.outlines, self.applied, self.lock, self.directory)
 
     # ------------------------------------------------------------------ end
     def close(self, extra: bytes = b"") -> None:

@@ -25,7 +25,7 @@ from lakestream.log.format.errors import LogClosed
 from lakestream.log.format.files import Files, Io
 from lakestream.log.format.frame import HEADER_SIZE as FRAME_HEADER
 from lakestream.log.format.frame import Frame, encode_header
-from lakestream.log.format.packed import is_packed_file, pack, read_plain
+from lakestream.log.format.packed import is_packed_file, pack, read_intact
 from lakestream.log.format.record import FIXED, FLAG_HEADER, FLAGS_AT, SUBJECT_LENGTH_AT
 from lakestream.log.format.segment import Segment, iter_frames
 from lakestream.log.store.segment_log import SegmentLog
@@ -143,7 +143,8 @@ class Shredder:
 
 def blank_segment(files: Files, segment: Segment, places: Iterable[tuple[int, int]]) -> bool:
     """Blank the records at (offset, length) in a sealed segment's file; return False if they already were. Block."""
-    content, packed = read_plain(files, segment.path), is_packed_file(files, segment.path)
+    packed = is_packed_file(files, segment.path)
+    _, _, content = read_intact(files, segment.path)
     blanks = [(offset, blank_record(content[offset : offset + length])) for offset, length in places]
     blanks = sorted(each for each in blanks if content[each[0] : each[0] + len(each[1])] != each[1])
     if not blanks:

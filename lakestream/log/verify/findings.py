@@ -1,15 +1,21 @@
 """Findings of a verification.
 
-Belongs here: the record of a finding, and the kinds and ways of repair that it may name.
+Belongs here: the record of a finding, the kinds and ways of repair that it may name, and the type of the function that
+a verification calls on its way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
 
 from lakestream.log.format.errors import CorruptLog, LogError
+
+Step = Callable[[int], None]
+"""Called between pieces of work, with the number of bytes of logs that were verified since the last call. It may wait,
+or raise an exception to end the verification."""
 
 
 class Kind(StrEnum):
@@ -48,6 +54,8 @@ class Kind(StrEnum):
     """A staged segment against the log."""
     TABLE = "table"
     """The Delta table against log and staged segments."""
+    REPLICA = "replica"
+    """A replica against the others."""
 
 
 class Repair(StrEnum):
@@ -63,12 +71,18 @@ class Repair(StrEnum):
     """By the other replicas, once the node has started."""
     COMPACTOR = "compactor"
     """By server and compactor, once both run."""
+    REFILL = "refill"
+    """By `lakestream repair` of the running cluster: the other replicas send this one everything."""
+    CHECKPOINT = "checkpoint"
+    """By the running server, with its next checkpoint."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong, or that a start will change (`harmless`).
 
     `stream` is "" for a file of the whole store; `offset` is in bytes, in a compressed segment that of the plain file.
+    `node` is the server that has the file, "" if only one was verified; `sequence` is the first message that it
+    concerns, 0 if that is not known.
     """
 
     kind: Kind
@@ -77,6 +91,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     stream: str = ""
     account: str = ""
     offset: int = 0
+    sequence: int = 0
+    node: str = ""
     harmless: bool = False
     repair: Repair = Repair.NONE
 

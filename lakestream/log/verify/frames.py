@@ -36,7 +36,7 @@ from lakestream.log.format.segment import (
     read_tables,
 )
 from lakestream.log.store.recovery import place_body
-from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
+from lakestream.log.verify.findings import Finding, Kind, Repair, Step, of_error
 
 
 class Chain(msgspec.Struct):
@@ -59,11 +59,20 @@ class SegmentCheck:
         chain: the end of the segment before it; moved to the end of this one.
         newest: it is the last segment of the log, which may be open and torn at its end.
         durable_through: entries through this index were synced; they cannot be a torn write.
+        step: called between frames, with 0.
     """
 
-    def __init__(self, files: Files, path: str, chain: Chain, newest: bool, durable_through: int = 0) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        chain: Chain,
+        newest: bool,
+        durable_through: int = 0,
+        step: Step = lambda count: None,
+    ) -> None:
         self._files, self._path, self._chain, self._newest = files, path, chain, newest
-        self._durable = durable_through
+        self._durable, self._step = durable_through, step
         self.end: SealedEnd | None = None
         """The footer, if it is whole."""
         self.segment: Segment | None = None
@@ -127,6 +136,7 @@ class SegmentCheck:
     def _frames(self, content: bytes, segment: Segment, header: Header) -> Iterator[Finding]:
         offset, end, salt, chain = HEADER_SIZE, len(content), header.salt, self._chain
         while offset < end:
+            self._step(0)
             frame = decode_frame(content, offset, end, salt)
             if isinstance(frame, str):
                 torn = self._newest and self.end is None and chain.index + 1 > self._durable

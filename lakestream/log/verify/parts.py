@@ -7,7 +7,7 @@ owner of a log (a stream, the meta group) verifies what entries and checkpoint s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -21,18 +21,15 @@ from lakestream.log.store.checkpoint import NAME as CHECKPOINT
 from lakestream.log.store.checkpoint import read_checkpoint
 from lakestream.log.store.store import Store
 from lakestream.log.store.synced import MarkFile
-from lakestream.log.verify.findings import Finding, Kind, Repair, of_error
+from lakestream.log.verify.findings import Finding, Kind, Repair, Step, of_error
 from lakestream.log.verify.frames import Chain, SegmentCheck
 from lakestream.protocol.decoding import DECODE_ERRORS
 
 BLOCK = 65_536
 """Messages that are compared at once."""
 
-Done = Callable[[int], None]
-"""Called with the number of bytes that were verified."""
 
-
-def check_log(files: Files, directory: str, durable_through: int, done: Done) -> Iterator[Finding]:
+def check_log(files: Files, directory: str, durable_through: int, step: Step) -> Iterator[Finding]:
     """Yield the findings of outlines and segments in the log of `directory`. Block."""
     log = os.path.join(directory, LOG_DIRECTORY)
     chain = Chain()
@@ -50,10 +47,9 @@ def check_log(files: Files, directory: str, durable_through: int, done: Done) ->
     segments = [name for name in names if is_segment_name(name)]
     for position, name in enumerate(segments):
         path = os.path.join(log, name)
-        check = SegmentCheck(files, path, chain, position == len(segments) - 1, durable_through)
+        check = SegmentCheck(files, path, chain, position == len(segments) - 1, durable_through, step)
         yield from check.findings()
-        with_size = _size(files, path)
-        done(with_size)
+        step(_size(files, path))
     for name in names:
         if name.endswith((SUFFIX, OUTLINE_SUFFIX)) and (is_segment_name(name) or name.endswith(OUTLINE_SUFFIX)):
             continue
@@ -117,7 +113,7 @@ def check_checkpoint(files: Files, directory: str) -> tuple[int, Sequence[Findin
     return state.index, []
 
 
-def check_indexes(store: Store) -> Iterator[Finding]:
+def check_indexes(store: Store, step: Step) -> Iterator[Finding]:
     """Yield the findings of a recovered store: its indexes list the live messages under the subjects of their records.
     Block.
 
@@ -128,6 +124,7 @@ def check_indexes(store: Store) -> Iterator[Finding]:
     try:
         seqs = store.live.members(1, BLOCK)
         while seqs:
+            step(0)
             held: dict[bytes, list[int]] = {}
             for seq, subject in zip(seqs, store.subjects_of(seqs), strict=True):
                 held.setdefault(subject, []).append(seq)

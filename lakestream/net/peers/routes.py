@@ -60,7 +60,7 @@ class _Account:
         self.name = name
         self._announcer = announcer
         self._counts: dict[tuple[bytes, bytes], int] = {}
-        self._changed: set[tuple[bytes, bytes]] = set()
+        self._changed: dict[tuple[bytes, bytes], None] = {}  # in the order of the changes
 
     def observed(self, sub: Subscription, joined: bool) -> None:
         if sub.local or sub.remote is not None:
@@ -76,14 +76,14 @@ class _Account:
         if (sub.queue or count == joined) and self._announcer.connected:
             if not self._changed:
                 self._announcer.changed(self)
-            self._changed.add(key)
+            self._changed[key] = None
 
     def all(self) -> list[Change]:
         return [(subject, queue, count) for (subject, queue), count in self._counts.items()]
 
     def changes(self) -> list[Change]:
         """Return the changes since the last call."""
-        changed, self._changed = self._changed, set()
+        changed, self._changed = self._changed, {}
         return [(subject, queue, self._counts.get((subject, queue), 0)) for subject, queue in changed]
 
 

@@ -83,10 +83,18 @@ class WebSockets:
     Args:
         options: the settings of the listener.
         make: makes the connection of an accepted client.
+        later: calls back in a later turn that has time for it.
     """
 
-    def __init__(self, options: WebSocketOptions, make: Callable[[Upgrade], Client], clock: Clock, log: Logger) -> None:
-        self.options, self.make, self.clock, self.log = options, make, clock, log
+    def __init__(
+        self,
+        options: WebSocketOptions,
+        make: Callable[[Upgrade], Client],
+        clock: Clock,
+        log: Logger,
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.options, self.make, self.clock, self.log, self.later = options, make, clock, log, later
         self._handshakes: dict[WebSocket, int] = {}
         """Bytes of the request so far, by socket."""
         self._held = 0
@@ -247,7 +255,7 @@ class WebSocket(Arrival, asyncio.Transport):
 
     # ------------------------------------------------------------------ frames of the client
     def _read(self) -> None:
-        """Hand on what was read, a batch in each turn of the event loop."""
+        """Hand on what was read, a batch at a time."""
         client, reader = self._client, self._reader
         if client is None or self._closing:
             return
@@ -266,12 +274,12 @@ class WebSocket(Arrival, asyncio.Transport):
             self._fall_behind()
 
     def _fall_behind(self) -> None:
-        """Go on in the next turn, or when the client resumes."""
+        """Go on in a later turn, or when the client resumes."""
         if not self._behind:
             self._behind = True
             self._socket.pause_reading()
         if not self._paused:
-            self._owner.clock.call_soon(self._catch_up)
+            self._owner.later(self._catch_up)
 
     def _catch_up(self) -> None:
         if self._closing or self._paused:
@@ -328,7 +336,7 @@ class WebSocket(Arrival, asyncio.Transport):
     def resume_reading(self) -> None:
         self._paused = False
         if self._behind:
-            self._owner.clock.call_soon(self._catch_up)
+            self._owner.later(self._catch_up)
         else:
             self._socket.resume_reading()
 

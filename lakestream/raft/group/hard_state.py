@@ -109,7 +109,7 @@ class StateFile:
             raise CorruptLog(self.path, 0, "it is cut short: one of its two slots is missing")
         found: PersistentState | None = None
         for slot in (0, 1):
-            number, kept = _decode(self._files.read_at(self._fd, SLOT, slot * SLOT))
+            number, kept = decode_slot(self._files.read_at(self._fd, SLOT, slot * SLOT))
             if kept is not None and number > self._number:
                 self._number, self._synced, found = number, slot, kept
         if found is None:
@@ -149,11 +149,11 @@ def damaged_slots(files: Files, directory: str) -> list[int]:
     write leaves one of them like that. Block. Raise OSError."""
     content = files.read(os.path.join(directory, NAME))
     slots = ((at, content[at : at + SLOT]) for at in (0, SLOT))
-    return [at for at, data in slots if data.strip(b"\0") and _decode(data)[1] is None]
+    return [at for at, data in slots if data.strip(b"\0") and decode_slot(data)[1] is None]
 
 
-def _decode(data: bytes) -> tuple[int, PersistentState | None]:
-    """Return (number, content) of a slot, or (0, None) if it is not intact."""
+def decode_slot(data: bytes) -> tuple[int, PersistentState | None]:
+    """Return (number, content) of a slot; (0, None) if it is not intact."""
     if len(data) < _HEAD.size:
         return 0, None
     magic, crc, number, length = _HEAD.unpack_from(data)

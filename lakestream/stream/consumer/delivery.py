@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lakestream.log.format.errors import LogError
 from lakestream.log.format.record import Record
 from lakestream.log.format.records import Records, seqs_of
 from lakestream.ports import Clock, Delivery, Timer
@@ -33,6 +34,9 @@ BLOCK_MSGS = 512
 
 SCAN_COST = 256
 """Cost of a step that scanned messages without a match, in messages of the turn's budget."""
+
+RETRY_NS = 1_000_000_000
+"""Delay before messages that could not be read are read again (1 s)."""
 
 MIN_GAP_NS = 1_000_000
 """Gaps up to 1 ms are not reproduced under replay policy `original`."""
@@ -65,6 +69,7 @@ class Deliverer:
         self._serving = self._scheduled = False
         self._turn_msgs = FIRST_TURN_MSGS
         self._pace = OriginalPace(clock, self.wake)
+        self._retry: Timer | None = None
         # One formatting operation makes an ack reply; a percent sign in a name must survive it.
         prefix = b"$JS.ACK." + subject.replace(b"%", b"%%")
         self._reply = prefix + b".%d.%d.%d.%d.%d"
@@ -94,6 +99,8 @@ class Deliverer:
         """Deliver no more."""
         self._serving = False
         self._pace.stop()
+        if self._retry is not None:
+            self._retry.cancel()
 
     def stored(self) -> None:
         """Deliver soon if the target wants messages: some that match were committed."""
@@ -125,7 +132,14 @@ class Deliverer:
             if not room:
                 self.target.held_back()
                 return
-            step = self._step(min(room, budget, BLOCK_MSGS))
+            try:
+                step = self._step(min(room, budget, BLOCK_MSGS))
+            except LogError as error:  # the bus logs it; what failed may be repaired meanwhile
+                if self._retry is not None:  # others wake it meanwhile: one timer is enough
+                    self._retry.cancel()
+                self._retry = self._clock.call_later(RETRY_NS, self.wake)
+                self.target.unreadable(error.for_clients)
+                raise
             if not step:
                 return
             budget -= step

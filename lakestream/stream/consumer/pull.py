@@ -248,6 +248,12 @@ class PullTarget(Target):
 
     def caught_up(self) -> None:
         """End the requests that do not wait for more. One that has expired is told so, by its timer."""
+        self._end_hasty(_NO_MESSAGES)
+
+    def unreadable(self, why: str) -> None:
+        self._end_hasty(status(b"500 " + why.replace("\r", " ").replace("\n", " ").encode()))
+
+    def _end_hasty(self, block: bytes) -> None:
         if not any(waiting.no_wait for waiting in self._queue):
             return
         kept: deque[Waiting] = deque()
@@ -256,7 +262,7 @@ class PullTarget(Target):
             over = waiting.delivered and waiting.expires_at > now
             if waiting.no_wait and (over or not waiting.expires_at):
                 waiting.ended = True
-                self._send_status(waiting.reply, _NO_MESSAGES)
+                self._send_status(waiting.reply, block)
             else:
                 kept.append(waiting)
         self._queue = kept

@@ -39,6 +39,9 @@ class Target:
     def caught_up(self) -> None:
         """Note that there is nothing to send for now."""
 
+    def unreadable(self, why: str) -> None:
+        """Note that the next message cannot be read now, and the reason for clients."""
+
     def held_back(self) -> None:
         """Note that messages were not looked for, for want of capacity."""
 

@@ -22,6 +22,13 @@ from lakestream.stream.core.feature import Hooks
 from lakestream.stream.core.operations import Operation, Progress, Purge, Removing, UpdateStream, encode
 from lakestream.stream.core.state import Asked, Done, Foreign
 
+WRITE_BYTES = 16 << 20
+"""Messages that one write of a stream without replicas takes (16 MiB): what a slow disk has let gather is not applied
+all at once, which would delay other streams."""
+
+OPERATION_BYTES = 1 << 20
+"""Share of it that an operation counts for (1 MiB): applying one takes as long as some hundred messages."""
+
 
 class Pipeline:
     """Proposals of one stream, and its right to propose.
@@ -156,8 +163,7 @@ class Pipeline:
             return
         for each in self._hooks.before_write:
             each.before_write()
-        proposals, self._open = self._open, []
-        self.batch = None
+        proposals = self._next_write()
         for proposal in proposals:
             if isinstance(proposal.context, Batch):
                 proposal.count = len(proposal.context.subjects)
@@ -167,6 +173,19 @@ class Pipeline:
             self.group.propose(proposals)
         except NotLeader:
             self.on_lost(self.flying())
+
+    def _next_write(self) -> list[Proposal]:
+        """Take what one write is to have from what was gathered."""
+        proposals, size = self._open, 0
+        # In a replicated stream each write has the positions of open fast batches, which were proposed last.
+        for at, proposal in enumerate(proposals if len(proposals) > 1 and not self.replicated else ()):
+            context = proposal.context
+            size += context.size if isinstance(context, Batch) else OPERATION_BYTES
+            if at and size > WRITE_BYTES:
+                self._open = proposals[at:]
+                return proposals[:at]
+        self._open, self.batch = [], None
+        return proposals
 
     def flying(self) -> list[object]:
         """Return the contexts of what was handed over and is not committed, oldest first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from lakestream.log.format.record import Record
+from lakestream.log.format.record import Record, record_length
 from lakestream.log.index.sequences import SequenceSet
 from lakestream.log.store.store import Store
 from lakestream.ports import History
@@ -68,7 +68,7 @@ class Reader:
             history = self._history(remote[0])
             subjects = list({store.subject_of(seq) for seq in remote})
             rows = await history.read_many(remote, subjects)
-            found = [row for row in rows if row.seq in store.live]
+            found = self._as_stored([row for row in rows if row.seq in store.live])
             self._expect_gone(sorted(set(remote).difference(row.seq for row in found)))
         # Local messages may have moved to the lake meanwhile: check each again.
         local = seqs[bisect_left(seqs, remote[-1] + 1) :] if remote else seqs
@@ -107,11 +107,29 @@ class Reader:
         history = self._history(first)
         while first <= last:
             rows = await history.read(first, last, limit, subjects, max_bytes)
-            found = _living(rows, self._store.live)
+            found = self._as_stored(_living(rows, self._store.live))
             if found or not rows or (len(rows) < limit and not max_bytes):
                 return found
             first = rows[-1].seq + 1
         return []
+
+    def _as_stored(self, rows: list[Record]) -> list[Record]:
+        """Return live messages of the lake, ascending. Raise HistoryUnavailableError if the subject or the size of one
+        is not that of the message that was stored: the footer of a Parquet file has no checksum.
+
+        Of the times, the first and the last are compared. Messages that no outline describes are not.
+        """
+        if not rows or not (self._store.left_through or self._store.based):
+            return rows
+        seqs = [row.seq for row in rows]
+        sizes, subjects = self._store.sizes_of(seqs), self._store.subjects_of(seqs)
+        found = [record_length(row.subject, row.header, row.data) for row in rows]
+        ends = [row for row in (*rows[:1], *rows[-1:]) if row.time_ns != self._store.time_of(row.seq)]
+        if found != sizes or ends or [row.subject for row in rows] != subjects:
+            raise HistoryUnavailableError(
+                f"{self._name}: messages from sequence {seqs[0]} to {seqs[-1]} are damaged in the lake"
+            )
+        return rows
 
     def _expect_gone(self, seqs: Sequence[int]) -> None:
         """Raise HistoryUnavailableError if one of these messages, which the lake did not return, exists."""

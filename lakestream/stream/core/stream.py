@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from lakestream.log.format.errors import LogError
 from lakestream.log.format.frame import Frame
 from lakestream.log.store.log import Appended
 from lakestream.log.store.store import Store
@@ -199,6 +200,8 @@ class StreamCore:
                 rest = entries[position:]
                 pipeline.put_back([Proposal(each.frame.kind, b"", each.frame.count, each.context) for each in rest])
                 pipeline.group.give_up(error)
+                if isinstance(error, LogError):
+                    return  # a file that cannot be read is no defect: the group has told its owner
                 raise
         if self.use is not None:
             self.use.note(self)

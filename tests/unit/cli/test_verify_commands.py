@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from lakestream.cli.app import app
 from lakestream.log.store.root import StoreRoot
+from tests.corruption.standalone import build
 from tests.unit.logkit import flip
-from tests.unit.verify.corruption import build
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +36,7 @@ def run(*arguments: str) -> Result:
 def test_a_whole_store(store: Path) -> None:
     result = run("verify", str(store), "--no-lake")
     assert result.exit_code == 0
-    assert result.stdout.startswith("3 streams, ")
+    assert result.stdout.startswith("5 streams, ")
     assert "0 damaged, 0 notes" in result.stdout
     result = run("repair", str(store), "--no-lake", "--yes")
     assert (result.exit_code, result.stdout) == (0, "0 files repaired, 0 findings left\n")

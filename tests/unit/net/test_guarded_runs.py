@@ -24,6 +24,7 @@ from lakestream.net.accounts.accounts import Accounts
 from lakestream.net.accounts.auth import Authenticator, HashChecks
 from lakestream.net.connection import Connection
 from lakestream.net.hub import Turn
+from lakestream.net.incomplete import Incomplete
 from lakestream.net.unsent import Unsent
 from tests.unit.stream_world import ManualClock
 from tests.wire import pub
@@ -64,14 +65,15 @@ class Socket(asyncio.Transport):
 class Server:
     """One account, as its connections need it (`Owner` of connection.py)."""
 
-    def __init__(self, users: list[User], mappings: list[SubjectMapping]) -> None:
+    def __init__(self, users: list[User], mappings: list[SubjectMapping], **options: Any) -> None:
         self.clock = ManualClock()
         self.log = Logger()
         account = AccountOptions(name="A", users=tuple(users), mappings=tuple(mappings))
-        self.options = Options(accounts=(account,))
-        self.accounts = Accounts(self.options, Turn(self.clock.call_soon), self.log)
+        self.options = Options(accounts=(account,), **options)
+        self.accounts = Accounts(self.options, Turn(self.clock.call_soon, steady=self.clock.steady), self.log)
         self.accounts.of("A").map_subjects("")
         self.unsent = Unsent(lambda: self.options, self.clock, lambda: None)
+        self.incomplete = Incomplete(lambda: self.options)
         self._authenticator = Authenticator(self.options, HashChecks())
         self.connections: list[Connection] = []
 
@@ -99,8 +101,10 @@ class Server:
 class World:
     """A server with a client of each of these users; the first one publishes."""
 
-    def __init__(self, users: list[User], filters: list[list[str]], mappings: list[SubjectMapping]) -> None:
-        self.server = Server(users, mappings)
+    def __init__(
+        self, users: list[User], filters: list[list[str]], mappings: list[SubjectMapping], **options: Any
+    ) -> None:
+        self.server = Server(users, mappings, **options)
         self.sockets = [Socket() for _ in users]
         self.clients = [Connection(self.server, number, None) for number in range(1, len(users) + 1)]
         for client, socket, user, subjects in zip(self.clients, self.sockets, users, filters, strict=True):

@@ -100,3 +100,32 @@ def test_a_refused_change_lets_the_next_one_go_on() -> None:
     third = _update(world, 3)
     world.settle()
     assert [b"error" in world.answers(reply)[0][1] for reply in (first, second, third)] == [False, True, False]
+
+
+def test_requests_in_progress_are_bounded() -> None:
+    world = ApiWorld(request_queue_limit=3)
+    told = _advised(world)
+    under_way: list[Callable[[], None]] = []
+    for name in "ABCD":
+        world.engine.turns.take(name, cast(Request, None), under_way.append)
+    world.settle()
+    assert len(under_way) == 3
+    assert [event["dropped"] for event in told] == [1]
+    under_way[0]()
+    world.engine.turns.take("E", cast(Request, None), under_way.append)
+    assert len(under_way) == 4
+
+
+def test_thousands_of_waiting_changes_that_are_refused_end_one_after_the_other() -> None:
+    world = ApiWorld()
+    world.create("A")
+    under_way: list[Callable[[], None]] = []
+    world.engine.turns.take("S $G A", cast(Request, None), under_way.append)
+    body = {"name": "A", "storage": "memory"}
+    replies = [world.send("$JS.API.STREAM.UPDATE.A", body) for _ in range(3000)]
+    assert world.engine.turns.waiting == 3000
+    under_way[0]()
+    world.settle()
+    assert world.engine.turns.waiting == 0
+    assert all(b"10052" in world.answers(reply)[0][1] for reply in replies[::100])
+    assert world.ask("STREAM.INFO.A")["config"]["name"] == "A"

@@ -8,13 +8,17 @@ import sys
 
 import pytest
 
+from lakestream.server import heap
 from lakestream.server.heap import bound_arenas
+from tests.unit.stream_world import ManualClock, ManualIo
 
 pytestmark = pytest.mark.unit
 
 _THREADS = """
 import ctypes, sys, threading
+from lakestream.server import heap
 from lakestream.server.heap import bound_arenas
+from tests.unit.stream_world import ManualClock, ManualIo
 
 if sys.argv[1] == "bound":
     assert bound_arenas()
@@ -52,3 +56,31 @@ def test_threads_share_two_arenas() -> None:
         return
     assert arenas("as it is") > 2, "else there is nothing to bound"
     assert arenas("bound") <= 2
+
+
+def test_memory_that_a_burst_has_left_is_returned() -> None:
+    sizes = iter([100, 150, 400, 400, 120, 120, 120])
+    trims: list[int] = []
+    clock, io = ManualClock(), ManualIo()
+    heap.Trimmer(clock, io, lambda: next(sizes) << 20, lambda: trims.append(1)).start()
+    for expected in (0, 0, 1, 1, 1):  # it grows twice, then it is calm; what has stayed is not trimmed again
+        clock.advance(heap.LOOK_NS)
+        while io.waiting:
+            io.work()
+        assert len(trims) == expected
+
+
+def test_memory_that_was_in_use_at_first_is_returned_later() -> None:
+    size, trims = 100, list[int]()
+    clock, io = ManualClock(), ManualIo()
+    heap.Trimmer(clock, io, lambda: size << 20, lambda: trims.append(1)).start()
+    size = 400
+    for _ in range(200):
+        clock.advance(heap.LOOK_NS)
+        while io.waiting:
+            io.work()
+    assert len(trims) == heap.TRIES
+    size = 410
+    for _ in range(10):
+        clock.advance(heap.LOOK_NS)
+        assert not io.waiting

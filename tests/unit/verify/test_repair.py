@@ -14,8 +14,8 @@ from lakestream.log.format.segment import read_end
 from lakestream.log.verify.findings import Finding, Kind, Repair
 from lakestream.verify.lake import lake_beside
 from lakestream.verify.stores import StoreCheck, root_of
+from tests.corruption.standalone import STREAMS, build, start
 from tests.unit.logkit import flip
-from tests.unit.verify.corruption import STREAMS, Judge, build
 
 pytestmark = pytest.mark.unit
 
@@ -50,7 +50,7 @@ def repaired(store: Path) -> tuple[list[Finding], list[str], list[Finding]]:
 
 
 def content(store: Path) -> dict[str, Any]:
-    found, said = Judge._start(store)
+    found, said = start(store)
     assert not said, said
     assert found.keys() == STREAMS.keys()
     return found

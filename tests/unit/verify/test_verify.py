@@ -20,10 +20,10 @@ from lakestream.log.store.checkpoint import Snapshot, read_checkpoint, write_che
 from lakestream.log.store.root import StoreRoot
 from lakestream.log.verify.findings import Finding, Kind, Repair
 from lakestream.verify.stores import NoStore, StoreCheck, root_of
+from tests.corruption.standalone import build, verify
 from tests.unit.account.test_engines import World as Server
 from tests.unit.logkit import flip
 from tests.unit.replica_world import World, fill
-from tests.unit.verify.corruption import build, verify
 
 pytestmark = pytest.mark.unit
 

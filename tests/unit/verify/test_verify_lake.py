@@ -149,3 +149,28 @@ def test_a_table_that_is_ahead_of_a_restored_log_is_found(copy: Path) -> None:
     (copy / "older").rename(copy / "jetstream")
     (finding,) = [each for each in verify(copy) if each.kind is Kind.TABLE]
     assert "an older store was restored" in finding.what
+
+
+def test_a_deleted_stream_that_the_table_still_lacks_is_verified(tmp_path: Path) -> None:
+    world = World(tmp_path, "$G", lake=True)
+    world.stores._options = OPTIONS
+    world.create("$G", subjects=["s.>"], metadata={"lakestream.on_delete": "keep"})
+    for number in range(60):
+        world.publish("$G", f"s.{number % 7}", b"%d" % number * 9)
+        if number == 30:
+            stream = world.engines.of("$G").streams["S"]
+            world.keeper.when_staged(stream, lambda wrong: None)
+            world.settle()
+            commit(tmp_path, world)
+    (tmp_path / "lake").rename(tmp_path / "away")
+    (tmp_path / "lake").write_bytes(b"no directory")
+    assert world.ask("$G", "$JS.API.STREAM.DELETE.S")["success"]
+    world.stop()
+    (tmp_path / "lake").unlink()
+    (tmp_path / "away").rename(tmp_path / "lake")
+    (directory,) = tmp_path.glob("jetstream/$G/streams/S.deleted-*-owing")
+    assert verify(tmp_path) == []
+    path = sorted(directory.glob("log/*.seg"))[0]
+    flip(str(path), 700)
+    found = verify(tmp_path)
+    assert {(each.file, each.stream) for each in found if not each.harmless} == {(str(path), "S")}

@@ -32,7 +32,7 @@ from lakestream.lake.delta.time_travel import (
     TimeTravelError,
     version_of_point,
 )
-from lakestream.lake.errors import LakeError
+from lakestream.lake.errors import HistoryUnavailable, LakeError
 from lakestream.lake.files.lake import open_storage
 from lakestream.lake.read.history.rows import COLUMNS, records
 from lakestream.log.format.departures import Point
@@ -226,7 +226,7 @@ class TablePast:
             raise
         except Exception as error:  # the query engine raises bare Exception
             if "Object at location" not in str(error):
-                raise
+                raise HistoryUnavailable(f"{self._table} at version {version} could not be read: {error}") from error
             raise _gone(self._table, version) from error
 
     def _pinned(self, version: int) -> QueryBuilder:

@@ -51,9 +51,11 @@ def read_file(
     Raises:
         FileNotFoundError: the file has gone.
         TooLarge: it has to be read in parts.
+        pyarrow.ArrowException, OSError: it is damaged; Spark writes a checksum with each page.
     """
     path = locate(table, file.path)
-    with pq.ParquetFile(path if storage.local else pa.BufferReader(storage.read(path))) as parquet:
+    source = path if storage.local else pa.BufferReader(storage.read(path))
+    with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
         data = parquet.metadata
         if sum(data.row_group(at).total_byte_size for at in range(data.num_row_groups)) > DECODED_MOST:
             raise TooLarge(path)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakestream.account.get import batch as direct_batch
-from lakestream.account.get import query
+from lakestream.account.get import direct, query
 from lakestream.log.format.record import Record
 from lakestream.protocol.gotime import format_time
 from tests.unit.api_world import ApiWorld
@@ -285,12 +285,33 @@ def test_a_batch_waits_for_a_slow_reader(world: ApiWorld, monkeypatch: pytest.Mo
     world.client.congested = True
     reply = world.send("$JS.API.DIRECT.GET.A", {"batch": 9, "seq": 1})
     world.settle()
-    assert len(world.answers(reply)) == 4
+    assert not world.answers(reply)
     world.client.congested = False
     for callback in world.client.drained:
         callback()
     world.settle()
     assert len(world.answers(reply)) == 10
+
+
+def test_batches_beyond_the_limit_are_refused_until_others_were_sent(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "MAX_SENDING", 2)
+    world.client.congested = True
+    replies = [world.send("$JS.API.DIRECT.GET.A", {"batch": 9, "seq": 1}) for _ in range(2)]
+    replies.append(world.send("$JS.API.DIRECT.GET.A", {"multi_last": ["a.1"]}))
+    world.settle()
+    assert [len(world.answers(reply)) for reply in replies] == [0, 0, 1]
+    assert world.answers(replies[2])[0][0] == b"NATS/1.0 429 Too Many Requests\r\n\r\n"
+    world.client.congested = False
+    for callback in world.client.drained:
+        callback()
+    world.settle()
+    assert [len(world.answers(reply)) for reply in replies] == [10, 10, 1]
+    for _ in range(3):
+        reply = world.send("$JS.API.DIRECT.GET.A", {"batch": 9, "seq": 1})
+        world.settle()
+        assert len(world.answers(reply)) == 10
 
 
 def test_messages_that_go_while_a_batch_runs_are_left_out(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:

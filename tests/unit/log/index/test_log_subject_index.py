@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from lakestream.log.format.errors import CorruptLog
+from lakestream.log.format.errors import CorruptLog, ReadFailed
 from lakestream.log.format.files import Files
 from lakestream.log.index import memory_limit as index_memory
 from lakestream.log.index import subject_index, subject_leaves
@@ -385,7 +385,7 @@ def test_new_subjects_are_listed_also_when_their_leaf_could_not_be_divided(tmp_p
         patch.setattr(subject_index, "FRESH_SUBJECTS", 10_000)  # collect them
         index.add_run(names, 1001)
     files.bad = True
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(ReadFailed, match="Input/output error"):
         index.matching(b"k.*")
     memory.limit, index.memory = 1, 1 << 30
     other.add_run([b"o.%d" % number for number in range(100)], 1)  # asks the larger one to free memory, which it cannot

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -12,6 +13,7 @@ from lakestream.log.format import outline as outline_module
 from lakestream.log.format.errors import CorruptLog, LogClosed, StoreVersionError
 from lakestream.log.format.record import record_length
 from lakestream.log.store import segment_store as upkeep_module
+from lakestream.log.store.checkpoint import HEAD_SIZE, VERSION
 from lakestream.log.store.segment_log import LogOptions
 from lakestream.log.store.segment_store import open_store
 from tests.unit.logkit import T0, FaultyFiles, HeldIo, MiniStream, Model, flip, message, segment_files
@@ -290,7 +292,14 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_removed_by_recovery(tmp_path: Pat
 def test_a_checkpoint_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     stream, _ = filled(str(tmp_path))
     stream.store.close()
-    flip(str(tmp_path / "checkpoint"), 4, 2)
+    path = tmp_path / "checkpoint"
+    content = path.read_bytes()
+    head, rest = content[:HEAD_SIZE], content[HEAD_SIZE:]
+    newer = rest.replace(b"\xa7version" + bytes([VERSION]), b"\xa7version" + bytes([VERSION + 1]))
+    assert newer != rest
+    path.write_bytes(
+        head[:4] + (VERSION + 1).to_bytes(4, "little") + head[8:-4] + crc32(newer).to_bytes(4, "little") + newer
+    )
     with pytest.raises(StoreVersionError, match="run a newer lakestream"):
         MiniStream(str(tmp_path), SMALL)
 

@@ -156,8 +156,8 @@ def test_one_turn_takes_a_batch() -> None:
     reader.feed(frame(2, b"a") * (BATCH_FRAMES + 1))
     assert (len(reader.read()), reader.more) == (BATCH_FRAMES, True)
     assert (len(reader.read()), reader.more) == (1, False)
-    reader.feed(frame(2, bytes(1000)) * 1000)
-    assert BATCH_BYTES <= len(reader.read()) < BATCH_BYTES + 1000
+    reader.feed(frame(2, bytes(10_000)) * 100)
+    assert BATCH_BYTES <= len(reader.read()) < BATCH_BYTES + 10_000
     assert reader.more
 
 

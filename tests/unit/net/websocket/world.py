@@ -101,7 +101,9 @@ class World:
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
         self.clients: list[Client] = []
-        self.sockets = WebSockets(WebSocketOptions(**options), self._made, self.clock, Logger(logtime=False))
+        self.sockets = WebSockets(
+            WebSocketOptions(**options), self._made, self.clock, Logger(logtime=False), self.clock.call_soon
+        )
 
     def _made(self, upgrade: Upgrade) -> Client:
         self.clients.append(Client(upgrade))

@@ -1,19 +1,13 @@
-"""Damage of single bytes in the files of a small store, and its outcome.
+"""The store of a server that is no member of a cluster.
 
-Belongs here: a store with every kind of file, one damage at a time, verification of it, a start of a server on it, and
-the judgement of both. A store is built once; each case works on a copy.
+Belongs here: a small store with every kind of file, and the judgement of a damage: verification, a start of a server,
+and repair. No table is read: the streams have only a position in the lake, and staged segments.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import traceback
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -21,10 +15,12 @@ from lakestream.account.engines import MARK_NS
 from lakestream.lake.files import paths
 from lakestream.log.format.errors import CorruptLog, LogError
 from lakestream.log.store.segment_log import LogOptions
-from lakestream.log.verify.findings import Finding
+from lakestream.log.verify.findings import Finding, Kind
 from lakestream.stream.assembly import Stream
+from lakestream.verify.lake import lake_beside
 from lakestream.verify.recovered import LOCAL_FIELDS
 from lakestream.verify.stores import StoreCheck, root_of
+from tests.corruption.cases import Case, Copy, Outcome, damage, outcome_of
 from tests.unit.account.test_engines import World
 
 SMALL = LogOptions(seal_bytes=1200, seal_age_ns=1 << 60, retain_bytes=1500)
@@ -32,43 +28,30 @@ STREAMS: dict[str, dict[str, Any]] = {
     "S": {"subjects": ["s.>"], "allow_direct": True, "allow_msg_ttl": True},
     "Q": {"subjects": ["q.>"], "retention": "workqueue"},
     "Z": {"subjects": ["z.>"], "compression": "s2", "max_msgs_per_subject": 4},
+    "B": {"subjects": ["b.>"]},
+    "T": {"subjects": ["t.>"], "max_msgs_per_subject": 2, "metadata": {"lakestream.time_travel": "30d"}},
 }
-SCHEDULE = [("s", 30), ("q", 12), ("z", 24)]
+REPAIRED = 4
+"""Of the damages that are detected, those at each so many bytes are repaired, too."""
+COUNTS = {"S": 30, "Q": 12, "Z": 24, "T": 14, "B": 2}
+"""Streams, and the number of messages in each."""
 
 
-class Case(NamedTuple):
-    """One damage: XOR of the byte at `offset` of `file` with `mask`; 0 cuts the file there."""
-
-    file: str
-    offset: int
-    mask: int
-
-
-class Outcome(NamedTuple):
-    """Result of a case: `kind` is detected, repaired, harmless, or why the case failed."""
-
-    case: Case
-    kind: str
-    why: str = ""
-
-
-GOOD = ("detected", "repaired", "harmless")
-
-
-def build(directory: Path, *, killed: bool) -> None:
-    """Create the store; `killed`: its server ends without a clean stop."""
+def build(directory: Path, *, killed: bool, names: str = "SQZTB") -> None:
+    """Create the store with these streams; `killed`: its server ends without a clean stop."""
     world = World(directory, "A", lake=True)
     world.stores._options = SMALL
-    for name, config in STREAMS.items():
-        world.create("A", name, **config)
-    for name in ("S", "Q"):
+    for name in names:
+        world.create("A", name, **STREAMS[name])
+    for name in set("SQ").intersection(names):
         consumer = {"durable_name": "c", "ack_policy": "explicit", "max_deliver": 5}
         world.ask("A", f"$JS.API.CONSUMER.CREATE.{name}.c", {"stream_name": name, "config": consumer})
-    for letter, count in SCHEDULE:
-        for number in range(count):
-            world.publish("A", f"{letter}.{number % 5}", b"%d" % number * 20)
-    world.ask("A", "$JS.API.STREAM.MSG.DELETE.S", {"seq": 11})
-    world.ask("A", "$JS.API.STREAM.PURGE.S", {"filter": "s.3", "keep": 1})
+    for name in names:
+        for number in range(COUNTS[name]):
+            world.publish("A", f"{name.lower()}.{number % 5}", b"%d" % number * 20)
+    if "S" in names:
+        world.ask("A", "$JS.API.STREAM.MSG.DELETE.S", {"seq": 11})
+        world.ask("A", "$JS.API.STREAM.PURGE.S", {"filter": "s.3", "keep": 1})
     streams = world.engines.of("A").streams
     for stream in streams.values():
         stream.checkpoint()
@@ -76,15 +59,17 @@ def build(directory: Path, *, killed: bool) -> None:
     for stream in streams.values():
         world.keeper.when_staged(stream, lambda wrong: None)
         world.settle()
-    _compacted(world, directory, streams["S"])
+    if "S" in names:
+        _compacted(world, directory, streams["S"])
     for number in range(4):
-        world.publish("A", f"s.{number}", b"late %d" % number)
+        world.publish("A", f"{names[0].lower()}.{number}", b"late %d" % number)
     world.engines.start()
     world.clock.advance(MARK_NS)
     world.settle()
     assert all(each.store.log.marks.index for each in streams.values())  # type: ignore[attr-defined]
     if killed:
-        world.publish("A", "s.9", b"after the mark")
+        for name in names:
+            world.publish("A", f"{name.lower()}.9", b"after the mark")
         for each in world.engines.streams():
             each.store.log.marks = None  # type: ignore[attr-defined]
             each.store.abandon()
@@ -113,27 +98,6 @@ def files_of(store: Path) -> dict[str, int]:
     return found
 
 
-def every_case(store: Path, seed: int) -> list[Case]:
-    """Return all cases: each byte with one bit and with all bits flipped, and a cut before each byte."""
-    random = Random(seed)
-    cases = []
-    for file, size in files_of(store).items():
-        for offset in range(size):
-            cases += [Case(file, offset, 1 << random.randrange(8)), Case(file, offset, 0xFF), Case(file, offset, 0)]
-    return cases
-
-
-def apply(store: Path, case: Case) -> None:
-    """Damage a store."""
-    path = store / case.file
-    if not case.mask:
-        os.truncate(path, case.offset)
-        return
-    content = bytearray(path.read_bytes())
-    content[case.offset] ^= case.mask
-    path.write_bytes(bytes(content))
-
-
 def content_of(stream: Stream) -> dict[str, Any]:
     """Return everything that clients see of a stream. Raise CorruptLog."""
     store = stream.store
@@ -149,55 +113,50 @@ def content_of(stream: Stream) -> dict[str, Any]:
     }
 
 
-class Judge:
-    """Judges cases of one store.
+class StoreJudge:
+    """Judge of one store: verification, a start of a server, and repair.
 
     Args:
         store: the whole store.
-        scratch: an empty directory for copies.
+        scratch: an empty directory.
+        repairs: repair what is detected, too.
     """
 
-    def __init__(self, store: Path, scratch: Path) -> None:
-        self._store, self._scratch, self._number = store, scratch, 0
-        self._expected, said = self._start(self._copy())
+    def __init__(self, store: Path, scratch: Path, repairs: bool = True) -> None:
+        self._repairs = repairs
+        self._copy = Copy(store, scratch / "store")
+        self._expected, said = start(self._copy.path)
         assert not said, said
-
-    def _copy(self) -> Path:
-        self._number += 1
-        target = self._scratch / str(self._number)
-        shutil.copytree(self._store, target)
-        return target
-
-    @staticmethod
-    def _start(store: Path) -> tuple[dict[str, Any], list[str]]:
-        """Start a server; return the content of each stream, the error of one that is not served, and log lines."""
-        world = World(store, "A", lake=True)
-        found: dict[str, Any] = {}
-        try:
-            for name, stream in world.engines.of("A").streams.items():
-                try:
-                    found[name] = content_of(stream)
-                except CorruptLog as error:
-                    found[name] = error
-            return found, [*world.log.errors, *world.log.warnings]
-        finally:
-            for each in world.engines.streams():
-                each.store.abandon()
-            world.stores._cache.sweep()
-            world.stores.close()
 
     def judge(self, case: Case) -> Outcome:
         """Return the outcome of a case."""
-        store = self._copy()
-        try:
-            apply(store, case)
-            return self._judged(store, case)
-        except Exception:
-            return Outcome(case, "traceback", traceback.format_exc(limit=-6))
-        finally:
-            shutil.rmtree(store, ignore_errors=True)
+        self._copy.restore()
+        damage(self._copy.path / case.file, case)
+        outcome = outcome_of(case, lambda: self._judged(self._copy.path, case))
+        if outcome.kind != "detected" or case.file.count("/") < 4 or not self._repairs or case.offset % REPAIRED:
+            return outcome
+        self._copy.restore()
+        damage(self._copy.path / case.file, case)
+        return outcome_of(case, lambda: self._repaired(self._copy.path, case, outcome))
+
+    def _repaired(self, store: Path, case: Case, outcome: Outcome) -> Outcome:
+        """Return the outcome of a repair, or `outcome` if there is no repair."""
+        damaged = (store / case.file).read_bytes()
+        fixed, aside, left = repair(store, case.file.split("/")[3])
+        if not fixed:
+            unchanged = (store / case.file).read_bytes() == damaged
+            return outcome if unchanged else Outcome(case, "a repair that is none changes the file")
+        if damaged not in [Path(each).read_bytes() for each in aside]:
+            return Outcome(case, "a repair destroys the damaged file", str(aside))
+        if any(each.kind is not Kind.TABLE for each in left):  # the table is nothing but a position
+            return Outcome(case, "a repair does not repair", str(left))
+        found, said = start(store)
+        if found != self._expected or said:
+            return Outcome(case, "a repair changes data", str(said))
+        return Outcome(case, "repaired", "by the command repair")
 
     def _judged(self, store: Path, case: Case) -> Outcome:
+        """Return the outcome of verification and start."""
         owner = case.file.split("/")[3] if case.file.count("/") > 3 else ""
         try:
             findings = verify(store, owner)
@@ -206,13 +165,13 @@ class Judge:
             refused = str(error)
         else:
             refused = ""
-        damage = [each for each in findings if not each.harmless]
+        wrong = [each for each in findings if not each.harmless]
         notes = [each for each in findings if each.harmless]
         strange = [each for each in findings if each.file and not _concerns(each, store, case)]
         if strange:
             return Outcome(case, "another file is blamed", str(strange))
         try:
-            found, said = self._start(store)
+            found, said = start(store)
         except LogError as error:
             named = case.file in str(error)
             return Outcome(case, "detected" if named and refused else "the start fails", f"{refused} {error}")
@@ -222,18 +181,18 @@ class Judge:
         seen = found.get(owner)
         named = any(str(store / case.file) in line or str((store / case.file).parent) in line for line in said)
         if isinstance(seen, CorruptLog):
-            good = bool(damage) and seen.file == str(store / case.file)
+            good = bool(wrong) and seen.file == str(store / case.file)
             return Outcome(case, "detected" if good else "a read fails that verification did not foresee", str(seen))
         if owner and seen is None:
-            good = bool(damage) and named
+            good = bool(wrong) and named
             return Outcome(case, "detected" if good else "offline without a name", f"{findings} {said}")
         if seen == self._expected.get(owner):
-            if damage:
+            if wrong:
                 return Outcome(case, "detected")
             return Outcome(case, "repaired" if notes or said else "harmless")
         if not case.mask and seen is not None and _lacks_only_the_unmarked(self._expected[owner], seen):
             return Outcome(case, "repaired", "cut between two frames behind the synced mark")
-        if notes and named and not damage and _is_cut(self._expected[owner], seen):
+        if notes and named and not wrong and _is_cut(self._expected[owner], seen):
             return Outcome(case, "repaired", "cut")
         return Outcome(case, "silently different", f"{findings} {said} {_difference(self._expected[owner], seen)}")
 
@@ -253,7 +212,7 @@ def _lacks_only_the_unmarked(expected: dict[str, Any], seen: dict[str, Any]) -> 
     """Return True if the message is missing that no synced mark covered when the server was killed: nothing tells that
     it was ever there (docs/durability.md)."""
     *before, last = expected["messages"]
-    return bool(last is not None and last.subject == b"s.9" and seen["messages"] == before)
+    return bool(last is not None and last.subject.endswith(b".9") and seen["messages"] == before)
 
 
 def _difference(expected: dict[str, Any], seen: dict[str, Any] | None) -> str:
@@ -264,6 +223,40 @@ def _difference(expected: dict[str, Any], seen: dict[str, Any] | None) -> str:
     )
 
 
+def start(store: Path) -> tuple[dict[str, Any], list[str]]:
+    """Start a server; return the content of each stream, the error of one that is not served, and log lines."""
+    world = World(store, "A", lake=True)
+    found: dict[str, Any] = {}
+    try:
+        for name, stream in world.engines.of("A").streams.items():
+            try:
+                found[name] = content_of(stream)
+            except CorruptLog as error:
+                found[name] = error
+        return found, [*world.log.errors, *world.log.warnings]
+    finally:
+        for each in world.engines.streams():
+            each.store.abandon()
+        world.stores._cache.sweep()
+        world.stores.close()
+
+
+def repair(store: Path, stream: str) -> tuple[list[Finding], list[str], list[Finding]]:
+    """Repair a stream; return the findings that were repaired, the damaged files' new places, and what is left."""
+    root = root_of(str(store))
+    check = StoreCheck(root, lambda account, name: name == stream, lake_beside(root), alone=True)
+    try:
+        fixed, aside = [], []
+        for finding in list(check.findings(lambda count: None)):
+            fix = check.fix(finding)
+            if fix is not None:
+                fixed.append(finding)
+                aside.append(fix.apply())
+        return fixed, aside, [each for each in check.findings(lambda count: None) if not each.harmless]
+    finally:
+        check.close()
+
+
 def verify(store: Path, stream: str = "") -> list[Finding]:
     """Verify a store, or only one stream in it."""
     check = StoreCheck(root_of(str(store)), lambda account, name: not stream or name == stream)
@@ -271,23 +264,3 @@ def verify(store: Path, stream: str = "") -> list[Finding]:
         return list(check.findings(lambda count: None))
     finally:
         check.close()
-
-
-_JUDGES: dict[tuple[str, int], Judge] = {}
-
-
-def _judge_some(store: str, scratch: str, cases: list[Case]) -> list[Outcome]:
-    key = (store, os.getpid())
-    if key not in _JUDGES:
-        place = Path(scratch, str(os.getpid()))
-        place.mkdir()
-        _JUDGES[key] = Judge(Path(store), place)
-    return [_JUDGES[key].judge(case) for case in cases]
-
-
-def judged(store: Path, scratch: Path, cases: list[Case], processes: int, chunk: int = 200) -> Iterator[Outcome]:
-    """Yield the outcome of each case, in a pool of processes."""
-    with ProcessPoolExecutor(processes) as pool:
-        parts = [cases[at : at + chunk] for at in range(0, len(cases), chunk)]
-        for outcomes in pool.map(_judge_some, [str(store)] * len(parts), [str(scratch)] * len(parts), parts):
-            yield from outcomes

@@ -1,0 +1,169 @@
+"""Tests of verification of replicas against each other, and of the repair of one that differs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import StartCluster
+from tests.cluster.nodes import Cluster, Node, until
+from tests.servers import Kind
+from tests.unit.logkit import alter, flip
+
+pytestmark = pytest.mark.cluster
+
+CONFIG = "lake { seal_bytes: 32KB, seal_age: 1h }"
+MESSAGES = 120
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster, kind: Kind) -> Cluster:
+    if kind is Kind.REAL:
+        pytest.skip("nats-server verifies nothing on request")
+    cluster: Cluster = start_cluster(3, config=CONFIG)
+    cluster.stream("S", ["s.>"])
+    publish(cluster, 1, MESSAGES)
+    return cluster
+
+
+def publish(cluster: Cluster, first: int, count: int) -> None:
+    with cluster.wire() as wire:
+        for number in range(first, first + count):
+            assert wire.request(f"s.{number % 5}", b"%d" % number * 300).json()["seq"] == number
+
+
+def verify(cluster: Cluster, **options: Any) -> dict[str, Any]:
+    with cluster.wire(timeout=60) as wire:
+        answer: dict[str, Any] = wire.request("$LAKE.API.VERIFY.S", json.dumps(options).encode()).json()
+    return answer
+
+
+def in_sync(cluster: Cluster) -> None:
+    """Wait until all replicas have applied everything."""
+    cluster.stream_leader("S")
+
+    def current() -> bool:
+        info = cluster.api("STREAM.INFO.S")
+        replicas = info.get("cluster", {}).get("replicas", [])
+        return len(replicas) == 2 and all(each["current"] for each in replicas)
+
+    until(current, "all replicas have everything")
+
+
+def altered(cluster: Cluster, node: Node, *seqs: int) -> None:
+    """Change messages of a node's replica while it is stopped, so that its CRCs are right."""
+    node.stop()
+    for seq in seqs:
+        alter(node.stream_directory("S") / "log", seq)
+    node.start()
+    reachable(cluster)
+
+
+def reachable(cluster: Cluster) -> None:
+    """Wait until all replicas have applied everything and answer their leader.
+
+    A leader counts a node that was just restarted as current until a heartbeat is due, so that alone is too early.
+    """
+    in_sync(cluster)
+    until(lambda: verify(cluster).get("complete"), "every node verifies its replica")
+
+
+def aside(node: Node) -> list[Path]:
+    return list((node.store / "jetstream/$G/aside").glob("S.differs-*"))
+
+
+@pytest.mark.smoke
+def test_a_replica_with_other_messages_is_found_and_filled_again(cluster: Cluster) -> None:
+    in_sync(cluster)
+    answer = verify(cluster)
+    assert (answer["ok"], answer["complete"], answer["exact"], answer["findings"]) == (True, True, True, []), answer
+    odd = cluster.others(cluster.stream_leader("S"))[0]
+    altered(cluster, odd, 17)
+    answer = verify(cluster)
+    (finding,) = answer["findings"]
+    expected = {"kind": "replica", "node": odd.name, "sequence": 17, "repair": "refill", "stream": "S"}
+    assert expected.items() <= finding.items()
+    assert finding["file"] == "jetstream/$G/streams/S"
+    assert answer["repairs"] == []
+    assert not aside(odd)
+    answer = verify(cluster, repair=True)
+    assert [each["node"] for each in answer["repairs"] if "done" in each] == [odd.name]
+    until(lambda: len(aside(odd)) == 1, "its files are set aside")
+    in_sync(cluster)
+    until(lambda: verify(cluster)["ok"], "the replica has what the others have")
+    publish(cluster, MESSAGES + 1, 5)
+
+
+def test_a_leader_with_other_messages_is_found_and_filled_again_by_the_next(cluster: Cluster) -> None:
+    odd = cluster.stream_leader("S")
+    altered(cluster, odd, 17)
+    with cluster.wire(odd) as wire:
+        wire.api("STREAM.LEADER.STEPDOWN.S", {"placement": {"preferred": odd.name}})
+    until(lambda: cluster.stream_leader("S") is odd, "it leads again")
+    reachable(cluster)
+    answer = verify(cluster, repair=True)
+    assert [(each["node"], each["sequence"]) for each in answer["findings"]] == [(odd.name, 17)]
+    until(lambda: len(aside(odd)) == 1, "its files are set aside")
+    in_sync(cluster)
+    assert cluster.stream_leader("S") is not odd
+    until(lambda: verify(cluster).get("ok"), "the replica has what the others have")
+
+
+def test_replicas_without_a_majority_stay_as_they_are(cluster: Cluster) -> None:
+    one, other = cluster.nodes[:2]
+    altered(cluster, one, 17)
+    altered(cluster, other, 17, 18)
+    for stem in (b"s.9", b"s.8"):
+        node = one if stem == b"s.9" else other
+        node.stop()
+        alter(node.stream_directory("S") / "log", 17, stem)
+        node.start()
+        reachable(cluster)
+    answer = verify(cluster, repair=True)
+    found = {(each["sequence"], each["node"], "no majority" in each["what"]) for each in answer["findings"]}
+    assert (17, "", True) in found
+    assert (18, other.name, False) in found
+    assert ["refused" in each for each in answer["repairs"]] == [True]
+    assert not aside(one)
+    assert not aside(other)
+
+
+def test_a_damaged_segment_of_one_replica_is_found_and_repaired_from_the_others(cluster: Cluster) -> None:
+    in_sync(cluster)
+    odd = cluster.others(cluster.stream_leader("S"))[0]
+    path = sorted((odd.stream_directory("S") / "log").glob("*.seg"))[0]
+    flip(str(path), 2000)
+    damaged = path.read_bytes()
+    (finding,) = verify(cluster)["findings"]
+    assert (finding["node"], finding["repair"], Path(finding["file"]).name) == (odd.name, "replicas", path.name)
+    until(lambda: path.read_bytes() != damaged and verify(cluster)["ok"], "another replica has sent the segment")
+    until(lambda: odd.logged("was repaired from"), "the log names it")
+
+
+def test_a_missing_node_makes_the_result_incomplete_and_the_others_are_compared(cluster: Cluster) -> None:
+    in_sync(cluster)
+    gone = cluster.others(cluster.stream_leader("S"))[0]
+    gone.stop()
+    until(lambda: verify(cluster).get("ok") is not None, "there is a leader")
+    answer = verify(cluster)
+    assert (answer["ok"], answer["complete"]) == (True, False)
+    assert [each["node"] for each in answer["nodes"] if each["error"]] == [gone.name]
+
+
+def test_replicas_are_compared_while_messages_are_published_and_removed(cluster: Cluster) -> None:
+    cluster.api("STREAM.UPDATE.S", {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "max_msgs": 100})
+    with cluster.wire() as wire, cluster.wire(timeout=60) as other:
+        reply = other.new_reply()
+        exact = []
+        for round_ in range(5):
+            other.publish("$LAKE.API.VERIFY.S", b"", reply)
+            other.ping()
+            for number in range(300):
+                wire.publish(f"s.{number % 5}", b"%d" % round_ * 400)
+            answer = other.message(reply).json()
+            assert (answer["ok"], answer["findings"]) == (True, []), answer
+            exact.append(answer["exact"])
+        assert any(exact)

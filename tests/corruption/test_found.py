@@ -1,0 +1,188 @@
+"""Tests of the defects that the campaign has found, each of one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakestream.lake.delta import departures, erasures
+from lakestream.lake.delta.log import Log
+from lakestream.lake.delta.position import PositionWatch
+from lakestream.lake.errors import BadIdentity, DamagedLog, HistoryUnavailable
+from lakestream.lake.files import staging
+from lakestream.lake.files.lake import identify, open_storage, read_id
+from lakestream.lake.read.history.history import TableHistory
+from lakestream.log.format.errors import CorruptLog, StoreVersionError
+from lakestream.log.format.files import Files
+from lakestream.log.format.record import Record
+from lakestream.log.store.checkpoint import read_checkpoint
+from lakestream.ports import History
+from lakestream.stream.core.reader import HistoryUnavailableError
+from tests.corruption import lake, members, standalone
+from tests.corruption.cases import Case
+from tests.corruption.members import ReplicaJudge
+from tests.unit.account.test_engines import World
+
+pytestmark = pytest.mark.unit
+
+TABLE = "lake/streams/PAST"
+
+
+def put(path: Path, offset: int, byte: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] = byte
+    path.write_bytes(bytes(content))
+
+
+class Altered:
+    """History whose messages have another field."""
+
+    def __init__(self, history: History, **fields: bytes) -> None:
+        self._history, self._fields = history, fields
+
+    async def read(self, *arguments: Any) -> list[Record]:
+        return [msgspec.structs.replace(each, **self._fields) for each in await self._history.read(*arguments)]
+
+    async def read_many(self, *arguments: Any) -> list[Record]:
+        return [msgspec.structs.replace(each, **self._fields) for each in await self._history.read_many(*arguments)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return the place of a stream whose oldest messages are only in its table."""
+    lake.build(tmp_path / "place", "PAST")
+    return tmp_path / "place"
+
+
+def one(place: Path, pattern: str) -> Path:
+    (found,) = place.glob(pattern)
+    return found
+
+
+def test_a_damaged_page_of_a_data_file_is_refused(place: Path) -> None:
+    """Pages have checksums, which no reader verifies unless it is told to."""
+    path = one(place, f"{TABLE}/dM/*.parquet")
+    history = TableHistory(str(place / TABLE))
+    before = history.read(1, 1 << 40, 1000)
+    history.close()
+    content = path.read_bytes()
+    refused = 0
+    for offset in range(30, 300, 3):
+        put(path, offset, content[offset] ^ 1)
+        history = TableHistory(str(place / TABLE))
+        try:
+            assert history.read(1, 1 << 40, 1000) == before, offset
+        except HistoryUnavailable:
+            refused += 1
+        history.close()
+        path.write_bytes(content)
+    assert refused > 30
+
+
+async def test_a_message_of_the_lake_that_is_not_as_it_was_stored_is_refused(tmp_path: Path) -> None:
+    """The footer of a data file has no checksum: a damaged one may name another place or another column."""
+    lake.build(tmp_path, "PART")
+    world = World(tmp_path, "$G", lake=True)
+    stream = world.engines.of("$G").streams["PART"]
+    reader, history = stream.reader, stream.reader.history
+    assert history is not None
+    first = stream.store.first_seq
+    assert not stream.store.is_local(first)
+    record = await reader.fetch(first)
+    assert record is not None
+    reader.history = Altered(history, data=record.data + b"!")
+    for read in (reader.fetch(first), reader.fetch_many([first]), reader.fetch_run(first, 1, 1000)):
+        with pytest.raises(HistoryUnavailableError, match=f"messages from sequence {first} to {first} are damaged"):
+            await read
+    reader.history = Altered(history, subject=b"other")
+    with pytest.raises(HistoryUnavailableError):
+        await reader.fetch(first)
+    for each in world.engines.streams():
+        each.store.abandon()
+    world.stores.close()
+
+
+def test_a_damaged_note_of_an_erasure_is_named(place: Path) -> None:
+    path = one(place, f"{TABLE}/_erasures/*.json")
+    put(path, 1, 0xFF)
+    with pytest.raises(erasures.BadNote, match=path.name):
+        erasures.notes(open_storage(place / "lake"), str(place / TABLE))
+
+
+def test_damaged_removals_of_a_commit_are_named(place: Path) -> None:
+    path = one(place, f"{TABLE}/_departures/*152.parquet")
+    put(path, 1300, 0xFF)
+    with pytest.raises(departures.DeparturesDamaged, match=path.name):
+        departures.read(open_storage(place / "lake"), str(place / TABLE), 152)
+
+
+def test_an_identity_with_another_letter_is_refused(place: Path) -> None:
+    path = one(place, "lake/segments/PAST/*/stream.json")
+    at = path.read_bytes().index(b'"max_age"')
+    put(path, at + 1, ord("M"))
+    with pytest.raises(BadIdentity, match="crc"):
+        staging.read_identity(str(path.parent))
+
+
+def test_an_identity_of_an_earlier_release_has_no_crc(place: Path) -> None:
+    path = one(place, "lake/segments/PAST/*/stream.json")
+    found = staging.read_identity(str(path.parent))
+    path.write_bytes(path.read_bytes().partition(b',"crc"')[0] + b"}")
+    assert staging.read_identity(str(path.parent)) == found
+
+
+def test_an_id_of_a_lake_that_is_no_text_is_made_again(place: Path) -> None:
+    put(place / "lake/_lake.json", 10, 0xFF)
+    storage = open_storage(place / "lake")
+    assert read_id(storage) == ""
+    assert identify(storage) == read_id(storage) != ""
+
+
+def test_a_hint_that_is_no_text_is_not_used(tmp_path: Path) -> None:
+    lake.build(tmp_path, "CLONE")
+    table = tmp_path / "lake/streams/CLONE"
+    log = Log(open_storage(tmp_path / "lake"), str(table))
+    assert log.newest_checkpoint()[0] == 0
+    hint = table / "_delta_log/_last_checkpoint"
+    hint.write_bytes(hint.read_bytes().replace(b'"version"', b'"versi\xff\xfe"'))
+    assert log.newest_checkpoint() == (-1, [])  # as without it: the first commit is still there
+
+
+def test_a_position_with_another_digit_is_no_position(tmp_path: Path) -> None:
+    lake.build(tmp_path, "CLONE")
+    path = tmp_path / "lake/streams/CLONE/_delta_log/00000000000000000003.json"
+    uid = one(tmp_path, "lake/segments/CLONE/*").name
+    watch = PositionWatch(str(tmp_path / "lake/streams/CLONE"), uid)
+    assert watch.read() == 33
+    path.write_bytes(path.read_bytes().replace(b'"version":33', b'"version":34'))
+    with pytest.raises(DamagedLog, match="34 and 33"):
+        PositionWatch(str(tmp_path / "lake/streams/CLONE"), uid).read()
+
+
+def test_a_note_of_a_deleted_stream_with_odd_text_is_set_aside(tmp_path: Path) -> None:
+    lake.build(tmp_path, "PART", "OWED")
+    put(one(tmp_path, "jetstream/*/streams/OWED*/leaving"), 870, 0xE4)
+    _, said = lake.serve(tmp_path)
+    assert any("was set aside" in line and "OWED" in line for line in said), said
+
+
+def test_a_checkpoint_whose_version_is_damaged_is_not_one_of_a_newer_release(tmp_path: Path) -> None:
+    standalone.build(tmp_path, killed=False, names="SB")
+    path = one(tmp_path, "jetstream/A/streams/S/checkpoint")
+    put(path, 7, 0x80)
+    with pytest.raises(CorruptLog, match="the version of the checkpoint is damaged") as error:
+        read_checkpoint(Files(), str(path))
+    assert error.value.offset == 4
+    put(path, 60, 0)
+    with pytest.raises(StoreVersionError, match="newer"):
+        read_checkpoint(Files(), str(path))
+
+
+def test_a_replica_whose_checkpoint_has_a_damaged_version_is_repaired(tmp_path: Path) -> None:
+    members.build_replicas(tmp_path / "place")
+    file = next(each for each in members.files_of_replica(tmp_path / "place", leads=False) if "checkpoint" in each)
+    outcome = ReplicaJudge(tmp_path / "place", tmp_path / "scratch").judge(Case(file, 7, 0x80))
+    assert outcome.kind == "repaired", outcome

@@ -1,0 +1,118 @@
+"""Tests of the time that clients' reads take of one turn of the event loop."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from lakestream.config.account_options import User
+from lakestream.net.connection import AT_ONCE_BYTES, ENDED_AT_ONCE
+from lakestream.net.hub import SINGLE, SLICE_NS
+from tests.unit.net.test_guarded_runs import World
+from tests.wire import pub
+
+pytestmark = pytest.mark.unit
+
+COST_NS = SLICE_NS // 2
+
+
+class Slow:
+    """A server with two clients, and a service whose handler takes half of a slice for each request."""
+
+    def __init__(self) -> None:
+        self.world = World([User("a", "p"), User("b", "p")], [[], ["b.>"]], [])
+        self.flood, self.quiet = self.world.clients
+        self.clock = self.world.server.clock
+        self.served: list[bytes] = []
+        self.flood.hub.subscribe(b"slow.*", self._serve)
+
+    def _serve(self, subject: bytes, *rest: object) -> None:
+        self.served.append(subject)
+        self.clock.time += COST_NS
+
+    def turn(self) -> None:
+        """Run one turn of the event loop."""
+        soon, self.clock.soon = self.clock.soon, []
+        for callback in soon:
+            callback()
+
+    def rounds(self) -> list[int]:
+        """Run turns until nothing is left to do; return the number of requests that were served after each."""
+        numbers = []
+        while self.clock.soon:
+            self.turn()
+            numbers.append(len(self.served))
+        return numbers
+
+
+def requests(number: int) -> bytes:
+    return b"".join(pub(f"slow.{at}", b"x" * 50) for at in range(number))
+
+
+def test_a_flood_of_requests_is_served_in_slices_and_in_order() -> None:
+    world = Slow()
+    world.flood.data_received(requests(100))
+    assert 0 < len(world.served) <= 2 * SINGLE
+    numbers = world.rounds()
+    assert all(after - before <= 2 * SINGLE for before, after in pairwise(numbers))
+    assert world.served == [b"slow.%d" % at for at in range(100)]
+    assert world.flood.in_msgs == 100
+
+
+def test_a_small_read_does_not_wait_behind_a_flood() -> None:
+    world = Slow()
+    world.flood.data_received(requests(100))
+    served = len(world.served)
+    world.quiet.data_received(b"PING\r\n")
+    assert b"PONG" in world.world.sockets[1].written
+    assert len(world.served) == served
+
+
+def test_large_reads_take_turns_when_a_turn_is_over() -> None:
+    world = Slow()
+    world.flood.data_received(requests(100))
+    world.quiet.data_received(pub("b.1", bytes(AT_ONCE_BYTES)))
+    assert b"b.1" not in world.world.sockets[1].written
+    served = len(world.served)
+    for _ in range(4):
+        world.turn()
+    assert b"b.1" in world.world.sockets[1].written
+    assert served < len(world.served) < 100
+
+
+def test_what_is_read_behind_late_commands_stays_behind_them() -> None:
+    world = Slow()
+    world.flood.data_received(requests(20))
+    world.flood.data_received(pub("slow.last"))
+    world.rounds()
+    assert world.served == [*(b"slow.%d" % at for at in range(20)), b"slow.last"]
+
+
+def test_commands_of_a_connection_that_ends_are_dropped() -> None:
+    world = Slow()
+    world.flood.data_received(requests(20))
+    served = len(world.served)
+    world.flood.close("Client Closed")
+    world.rounds()
+    assert len(world.served) == served
+
+
+def test_many_subscriptions_of_a_closed_connection_end_in_several_turns() -> None:
+    world = Slow()
+    subs = b"".join(b"SUB many.%d %d\r\n" % (at, at) for at in range(3 * ENDED_AT_ONCE))
+    world.flood.data_received(subs)
+    world.rounds()
+    graph = world.flood.hub.interest_graph
+
+    def left() -> int:
+        return sum(bool(graph.match(b"many.%d" % at).plain) for at in range(3 * ENDED_AT_ONCE))
+
+    assert left() == 3 * ENDED_AT_ONCE
+    world.flood.close("Client Closed")
+    assert left() == 2 * ENDED_AT_ONCE
+    world.turn()
+    assert left() < 2 * ENDED_AT_ONCE
+    for _ in range(3):
+        world.turn()
+    assert not left()
